@@ -1,0 +1,140 @@
+#include "core/base/buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <map>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+
+namespace psd {
+namespace {
+
+constexpr size_t kPageBytes = size_t{4} << 10;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+size_t RoundUp(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+absl::Status OutOfMemory(size_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the system has no memory for a block of ", bytes, " bytes"));
+}
+
+class MallocBlock : public Block {
+ public:
+  MallocBlock(std::byte* data, size_t size) : Block(data, size) {}
+  ~MallocBlock() override { std::free(data()); }
+};
+
+// Mappings that were freed, by length, up to a bound.
+class MappingCache {
+ public:
+  explicit MappingCache(size_t bound_bytes) : bound_bytes_(bound_bytes) {}
+  ~MappingCache() {
+    for (auto& [length, address] : free_) munmap(address, length);
+  }
+
+  void* Take(size_t length) PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    auto found = free_.find(length);
+    if (found == free_.end()) return nullptr;
+    void* address = found->second;
+    free_.erase(found);
+    bytes_ -= length;
+    return address;
+  }
+
+  void Give(void* address, size_t length) PSD_EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (bytes_ + length <= bound_bytes_) {
+        free_.emplace(length, address);
+        bytes_ += length;
+        return;
+      }
+    }
+    munmap(address, length);
+  }
+
+ private:
+  const size_t bound_bytes_;
+  Mutex mutex_;  // leaf
+  size_t bytes_ PSD_GUARDED_BY(mutex_) = 0;
+  std::multimap<size_t, void*> free_ PSD_GUARDED_BY(mutex_);
+};
+
+class MappedBlock : public Block {
+ public:
+  MappedBlock(std::byte* data, size_t size, size_t length, std::shared_ptr<MappingCache> cache)
+      : Block(data, size), length_(length), cache_(std::move(cache)) {}
+  ~MappedBlock() override { cache_->Give(data(), length_); }
+
+ private:
+  const size_t length_;
+  const std::shared_ptr<MappingCache> cache_;  // shared by the allocator and its live blocks
+};
+
+class HeapAllocator : public Allocator {
+ public:
+  explicit HeapAllocator(const HeapAllocatorOptions& options)
+      : options_(options), cache_(std::make_shared<MappingCache>(options.cache_bytes)) {}
+
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
+    if (bytes > SIZE_MAX / 2) return OutOfMemory(bytes);
+    if (bytes < options_.map_threshold_bytes) return AllocateSmall(bytes);
+    return AllocateMapped(bytes);
+  }
+
+ private:
+  static absl::StatusOr<std::shared_ptr<Block>> AllocateSmall(size_t bytes) {
+    size_t length = RoundUp(bytes == 0 ? 1 : bytes, kBlockAlignment);
+    void* address = std::aligned_alloc(kBlockAlignment, length);
+    if (address == nullptr) return OutOfMemory(bytes);
+    return std::make_shared<MallocBlock>(static_cast<std::byte*>(address), bytes);
+  }
+
+  absl::StatusOr<std::shared_ptr<Block>> AllocateMapped(size_t bytes) {
+    bool huge = bytes >= kHugePageBytes;
+    size_t length = RoundUp(bytes, huge ? kHugePageBytes : kPageBytes);
+    void* address = cache_->Take(length);
+    if (address == nullptr) {
+      address = Map(length, huge ? kHugePageBytes : kPageBytes);
+      if (address == nullptr) return OutOfMemory(bytes);
+      if (huge) madvise(address, length, MADV_HUGEPAGE);  // a hint: refusal costs only speed
+    }
+    return std::make_shared<MappedBlock>(static_cast<std::byte*>(address), bytes, length, cache_);
+  }
+
+  // A mapping that starts at a multiple of `alignment`, so that huge pages can back all of it.
+  static void* Map(size_t length, size_t alignment) {
+    size_t padded = length + alignment - kPageBytes;
+    void* raw = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) return nullptr;
+    auto start = reinterpret_cast<uintptr_t>(raw);
+    uintptr_t aligned = RoundUp(start, alignment);
+    if (aligned > start) munmap(raw, aligned - start);
+    size_t tail = start + padded - (aligned + length);
+    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + length), tail);
+    return reinterpret_cast<void*>(aligned);
+  }
+
+  const HeapAllocatorOptions options_;
+  const std::shared_ptr<MappingCache> cache_;  // shared with the live blocks
+};
+
+}  // namespace
+
+std::shared_ptr<Allocator> NewHeapAllocator(const HeapAllocatorOptions& options) {
+  return std::make_shared<HeapAllocator>(options);
+}
+
+Buffer Buffer::FromString(std::string bytes) {
+  auto owner = std::make_shared<const std::string>(std::move(bytes));
+  const auto* data = reinterpret_cast<const std::byte*>(owner->data());
+  size_t size = owner->size();
+  return Buffer(std::move(owner), data, size);
+}
+
+}  // namespace psd

@@ -1,0 +1,101 @@
+#include "core/base/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd {
+namespace {
+
+thread_local ThreadPool* current_pool = nullptr;
+
+}  // namespace
+
+ThreadPool::ThreadPool(const ThreadPoolOptions& options) : options_(options) {
+  MutexLock lock(mutex_);
+  for (int i = 0; i < std::max(1, options_.threads); ++i) {
+    threads_.emplace_back([this] { Run(); });
+    ++alive_;
+  }
+}
+
+ThreadPool::~ThreadPool() { Shutdown(); }
+
+absl::Status ThreadPool::Submit(Task task) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return absl::FailedPreconditionError("the executor has been shut down");
+    if (queue_.size() >= options_.max_queue) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the executor's queue is full (", options_.max_queue,
+                       " tasks waiting); retry later or raise its bound"));
+    }
+    queue_.push_back(std::move(task));
+  }
+  wake_.NotifyOne();
+  return absl::OkStatus();
+}
+
+void ThreadPool::Shutdown() {
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    threads.swap(threads_);
+  }
+  wake_.NotifyAll();
+  for (std::thread& thread : threads) thread.join();
+}
+
+ThreadPool::Stats ThreadPool::stats() const {
+  MutexLock lock(mutex_);
+  return {alive_, idle_, blocked_, queue_.size()};
+}
+
+void ThreadPool::Run() {
+  current_pool = this;
+  while (true) {
+    Task task;
+    {
+      MutexLock lock(mutex_);
+      ++idle_;
+      while (queue_.empty() && !stopping_) wake_.Wait(mutex_);
+      --idle_;
+      if (queue_.empty()) {
+        --alive_;
+        return;
+      }
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    task();
+  }
+}
+
+void ThreadPool::EnterBlocking() {
+  MutexLock lock(mutex_);
+  ++blocked_;
+  int runnable = alive_ - blocked_;
+  int added = alive_ - std::max(1, options_.threads);
+  // Threads once added stay: the next burst of waiting tasks needs them again.
+  if (stopping_ || runnable >= std::max(1, options_.threads) || added >= options_.max_compensation)
+    return;
+  threads_.emplace_back([this] { Run(); });
+  ++alive_;
+}
+
+void ThreadPool::LeaveBlocking() {
+  MutexLock lock(mutex_);
+  --blocked_;
+}
+
+ScopedBlocking::ScopedBlocking() : pool_(current_pool) {
+  if (pool_ != nullptr) pool_->EnterBlocking();
+}
+
+ScopedBlocking::~ScopedBlocking() {
+  if (pool_ != nullptr) pool_->LeaveBlocking();
+}
+
+}  // namespace psd

@@ -1,0 +1,180 @@
+#pragma once
+
+// A value or an error that comes later.
+
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/executor.h"
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+
+namespace psd {
+
+// What a future without a value carries.
+struct Unit {};
+
+namespace internal {
+
+template <typename T>
+class FutureState {
+ public:
+  using Callback = absl::AnyInvocable<void(const absl::StatusOr<T>&)>;
+
+  bool Set(absl::StatusOr<T> result) PSD_EXCLUDES(mutex_) {
+    std::vector<Callback> callbacks;
+    {
+      MutexLock lock(mutex_);
+      if (result_.has_value()) return false;
+      result_.emplace(std::move(result));
+      callbacks.swap(callbacks_);
+    }
+    done_.NotifyAll();
+    for (Callback& callback : callbacks) callback(Result());
+    return true;
+  }
+
+  bool IsReady() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return result_.has_value();
+  }
+
+  const absl::StatusOr<T>& Wait() const PSD_EXCLUDES(mutex_) {
+    if (!IsReady()) {
+      ScopedBlocking blocking;
+      MutexLock lock(mutex_);
+      while (!result_.has_value()) done_.Wait(mutex_);
+    }
+    return Result();
+  }
+
+  bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_) {
+    absl::Time until = absl::Now() + timeout;
+    ScopedBlocking blocking;
+    MutexLock lock(mutex_);
+    while (!result_.has_value()) {
+      absl::Duration left = until - absl::Now();
+      if (left <= absl::ZeroDuration()) return false;
+      done_.WaitFor(mutex_, left);
+    }
+    return true;
+  }
+
+  void OnReady(Callback callback) PSD_EXCLUDES(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (!result_.has_value()) {
+        callbacks_.push_back(std::move(callback));
+        return;
+      }
+    }
+    callback(Result());
+  }
+
+ private:
+  // Once set the result never changes, so it is read without the lock.
+  const absl::StatusOr<T>& Result() const PSD_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
+
+  mutable Mutex mutex_;  // leaf
+  mutable CondVar done_;
+  std::optional<absl::StatusOr<T>> result_ PSD_GUARDED_BY(mutex_);
+  std::vector<Callback> callbacks_ PSD_GUARDED_BY(mutex_);
+};
+
+template <typename T>
+struct UnwrapStatusOr {
+  using type = T;
+};
+template <typename T>
+struct UnwrapStatusOr<absl::StatusOr<T>> {
+  using type = T;
+};
+template <>
+struct UnwrapStatusOr<absl::Status> {
+  using type = Unit;
+};
+
+}  // namespace internal
+
+// A handle to a result; copies see the same one. Thread-safe.
+template <typename T>
+class Future {
+ public:
+  Future() = default;  // invalid until assigned
+
+  static Future Ready(absl::StatusOr<T> result) {
+    Future future(std::make_shared<internal::FutureState<T>>());
+    future.state_->Set(std::move(result));
+    return future;
+  }
+
+  bool valid() const { return state_ != nullptr; }
+  bool IsReady() const { return state_->IsReady(); }
+
+  // Blocks until there is a result; returns the same one each time. On an executor's thread the
+  // pool adds a thread meanwhile.
+  const absl::StatusOr<T>& Wait() const { return state_->Wait(); }
+
+  // False when `timeout` passed first; the work goes on.
+  bool WaitFor(absl::Duration timeout) const { return state_->WaitFor(timeout); }
+
+  // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
+  // is there, else on the thread that sets it.
+  void OnReady(typename internal::FutureState<T>::Callback callback) const {
+    state_->OnReady(std::move(callback));
+  }
+
+  // A future with what `function(const absl::StatusOr<T>&)` returns: a U, an absl::StatusOr<U> or
+  // an absl::Status. Runs also when this future failed.
+  template <typename F>
+  auto Then(F function) const {
+    using R = std::invoke_result_t<F&, const absl::StatusOr<T>&>;
+    using U = typename internal::UnwrapStatusOr<R>::type;
+    auto next = std::make_shared<internal::FutureState<U>>();
+    OnReady([next, function = std::move(function)](const absl::StatusOr<T>& result) mutable {
+      if constexpr (std::is_same_v<R, absl::Status>) {
+        absl::Status status = function(result);
+        if (status.ok()) {
+          next->Set(U{});
+        } else {
+          next->Set(std::move(status));
+        }
+      } else {
+        next->Set(function(result));
+      }
+    });
+    return Future<U>(std::move(next));
+  }
+
+ private:
+  template <typename U>
+  friend class Promise;
+  template <typename U>
+  friend class Future;
+  explicit Future(std::shared_ptr<internal::FutureState<T>> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<internal::FutureState<T>> state_;  // shared by the promise and all handles
+};
+
+// The writing end of a future. Copies write to the same one. Thread-safe.
+template <typename T>
+class Promise {
+ public:
+  Promise() : state_(std::make_shared<internal::FutureState<T>>()) {}
+
+  Future<T> future() const { return Future<T>(state_); }
+
+  // The first call sets the result and runs the callbacks; later ones return false and do nothing.
+  bool Set(absl::StatusOr<T> result) const { return state_->Set(std::move(result)); }
+
+ private:
+  std::shared_ptr<internal::FutureState<T>> state_;  // shared with the futures
+};
+
+}  // namespace psd

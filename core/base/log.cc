@@ -1,0 +1,117 @@
+// The only file that includes spdlog.
+#include "core/base/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/escaping.h"
+
+namespace psd {
+namespace {
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kOff: return spdlog::level::off;
+  }
+  return spdlog::level::off;
+}
+
+std::string JsonString(absl::string_view text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppend(&quoted, "\\u", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad4));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string TextValue(const std::string& value) {
+  bool plain = !value.empty();
+  for (char c : value) plain = plain && c > ' ' && c != '"' && c != '=' && c != 0x7f;
+  return plain ? value : absl::StrCat("\"", absl::CEscape(value), "\"");
+}
+
+class StderrLogger : public Logger {
+ public:
+  StderrLogger(LogLevel least, bool json)
+      : json_(json), logger_("psd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+    logger_.set_level(ToSpdlog(least));
+    logger_.flush_on(spdlog::level::debug);
+    auto formatter = std::make_unique<spdlog::pattern_formatter>(
+        json ? "{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}"
+             : "%Y-%m-%dT%H:%M:%S.%eZ %-7l %v",
+        spdlog::pattern_time_type::utc);
+    logger_.set_formatter(std::move(formatter));
+  }
+
+  bool Enabled(LogLevel level) const override { return logger_.should_log(ToSpdlog(level)); }
+
+  void Log(LogLevel level, absl::string_view event, absl::string_view message,
+           std::initializer_list<LogField> fields) override {
+    if (!Enabled(level)) return;
+    std::string line = json_ ? Json(event, message, fields) : Text(event, message, fields);
+    logger_.log(ToSpdlog(level), spdlog::string_view_t(line.data(), line.size()));
+  }
+
+ private:
+  static std::string Json(absl::string_view event, absl::string_view message,
+                          std::initializer_list<LogField> fields) {
+    std::string line =
+        absl::StrCat("\"event\":", JsonString(event), ",\"message\":", JsonString(message));
+    for (const LogField& field : fields)
+      absl::StrAppend(&line, ",", JsonString(field.key), ":", JsonString(field.value));
+    return line;
+  }
+
+  static std::string Text(absl::string_view event, absl::string_view message,
+                          std::initializer_list<LogField> fields) {
+    std::string line = absl::StrCat(event, "  ", absl::CEscape(message));
+    for (const LogField& field : fields)
+      absl::StrAppend(&line, " ", field.key, "=", TextValue(field.value));
+    return line;
+  }
+
+  const bool json_;
+  spdlog::logger logger_;
+};
+
+class NullLogger : public Logger {
+ public:
+  bool Enabled(LogLevel) const override { return false; }
+  void Log(LogLevel, absl::string_view, absl::string_view,
+           std::initializer_list<LogField>) override {}
+};
+
+}  // namespace
+
+std::shared_ptr<Logger> NewStderrLogger(LogLevel least, bool json) {
+  return std::make_shared<StderrLogger>(least, json);
+}
+
+std::shared_ptr<Logger> NewNullLogger() { return std::make_shared<NullLogger>(); }
+
+bool ParseLogLevel(absl::string_view text, LogLevel* level) {
+  constexpr std::pair<absl::string_view, LogLevel> kLevels[] = {
+      {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
+      {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
+  for (const auto& [name, value] : kLevels) {
+    if (name == text) {
+      *level = value;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace psd

@@ -1,0 +1,44 @@
+#pragma once
+
+// Structured logs: a level, a stable event name, and fields.
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace psd {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+struct LogField {
+  LogField(absl::string_view key, const absl::AlphaNum& value) : key(key), value(value.Piece()) {}
+  std::string key;
+  std::string value;
+};
+
+// Where events go. Thread-safe.
+class Logger {
+ public:
+  virtual ~Logger() = default;
+  virtual bool Enabled(LogLevel level) const = 0;
+  // `event` is stable (operators alert on it), lower_snake_case; `message` is for people.
+  virtual void Log(LogLevel level, absl::string_view event, absl::string_view message,
+                   std::initializer_list<LogField> fields = {}) = 0;
+};
+
+// Writes one line per event to standard error:
+//   2026-01-31T12:00:00.123Z info  worker_joined  trainer0 joined  worker=trainer0 rank=3
+// or, with `json`, one JSON object per line.
+std::shared_ptr<Logger> NewStderrLogger(LogLevel least, bool json = false);
+
+// Drops everything.
+std::shared_ptr<Logger> NewNullLogger();
+
+// "debug", "info", "warning", "error" or "off". False for anything else.
+bool ParseLogLevel(absl::string_view text, LogLevel* level);
+
+}  // namespace psd

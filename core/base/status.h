@@ -1,0 +1,68 @@
+#pragma once
+
+// Errors are values: absl::Status with a canonical code and, where something is known, a typed
+// detail that names the worker and the object concerned and what to do about it.
+
+#include <optional>
+#include <string>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace psd {
+
+struct ErrorDetail {
+  std::string worker;         // the worker that failed or could not be reached
+  std::string object;         // the parameter, RRef, function, file … concerned
+  std::string remedy;         // what the reader can do
+  bool fate_unknown = false;  // a mutation was sent and nobody can say whether it was applied
+
+  friend bool operator==(const ErrorDetail& a, const ErrorDetail& b) {
+    return a.worker == b.worker && a.object == b.object && a.remedy == b.remedy &&
+           a.fate_unknown == b.fate_unknown;
+  }
+};
+
+// `status` with `detail` attached (replacing an earlier one). OK statuses are returned unchanged.
+absl::Status WithDetail(absl::Status status, const ErrorDetail& detail);
+
+// The detail of `status`; none if it has none or if its bytes are damaged.
+std::optional<ErrorDetail> GetDetail(const absl::Status& status);
+
+// `status` with "prefix: " before its message, code and detail kept.
+absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
+
+namespace internal {
+[[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
+                              absl::string_view message);
+inline const absl::Status& ToStatus(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+}  // namespace internal
+}  // namespace psd
+
+// A condition that only a bug of ours can break: prints where and stops the process.
+#define PSD_CHECK(condition, message)                                                  \
+  do {                                                                                 \
+    if (ABSL_PREDICT_FALSE(!(condition)))                                              \
+      ::psd::internal::CheckFailed(__FILE__, __LINE__, #condition, (message));         \
+  } while (false)
+
+#define PSD_RETURN_IF_ERROR(expression)                                                \
+  do {                                                                                 \
+    auto&& psd_result_ = (expression);                                                 \
+    if (ABSL_PREDICT_FALSE(!psd_result_.ok())) return ::psd::internal::ToStatus(psd_result_); \
+  } while (false)
+
+#define PSD_CONCAT_INNER(a, b) a##b
+#define PSD_CONCAT(a, b) PSD_CONCAT_INNER(a, b)
+#define PSD_ASSIGN_OR_RETURN(declaration, expression) \
+  PSD_ASSIGN_OR_RETURN_IMPL(PSD_CONCAT(psd_result_, __LINE__), declaration, expression)
+#define PSD_ASSIGN_OR_RETURN_IMPL(result, declaration, expression)     \
+  auto result = (expression);                                          \
+  if (ABSL_PREDICT_FALSE(!result.ok())) return std::move(result).status(); \
+  declaration = *std::move(result)

@@ -1,0 +1,119 @@
+#pragma once
+
+// Moves messages between two workers. A carrier knows lengths, never contents: headers belong to
+// rpc, buffers to whoever sent them.
+//
+// Vocabulary: a Carrier makes Links. A Link is one established, symmetric path to one peer process;
+// either end may send at any time. It either delivers a message whole or not at all, and it ends
+// exactly once, telling its handler why. Reconnecting, retrying and deduplicating are rpc's work.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/buffer.h"
+
+namespace psd::carrier {
+
+// What travels: header bytes (small, rpc's) and payload buffers (any size).
+struct Message {
+  std::string header;
+  std::vector<Buffer> buffers;
+
+  size_t TotalBytes() const {
+    size_t total = header.size();
+    for (const Buffer& buffer : buffers) total += buffer.size();
+    return total;
+  }
+};
+
+// Bounds on what is believed from a peer, and on what may be sent.
+struct Limits {
+  // Of one header.
+  size_t max_header_bytes = size_t{16} << 20;
+  // Of one message with all its buffers. A larger one from a peer ends the link; a larger Send is
+  // refused with INVALID_ARGUMENT.
+  size_t max_message_bytes = size_t{4} << 30;
+  size_t max_buffers = size_t{1} << 20;
+  // Bytes of partly received messages that one link may hold; beyond it the link ends.
+  size_t max_assembly_bytes = size_t{8} << 30;
+  // Bytes accepted by Send and not yet handed to the network. Beyond it Send answers
+  // RESOURCE_EXHAUSTED for messages that carry buffers; messages without buffers always pass.
+  size_t max_send_queue_bytes = size_t{8} << 30;
+};
+
+class Link;
+
+// What a link calls. Calls for one link never overlap: OnMessage any number of times, then OnClosed
+// exactly once, then nothing. They run on the carrier's threads and must not block; what takes time
+// goes to an executor. The link may be used (Send, Close) from inside them.
+class LinkHandler {
+ public:
+  virtual ~LinkHandler() = default;
+  virtual void OnMessage(Message message) = 0;
+  // UNAVAILABLE: the peer or the connection went away. INVALID_ARGUMENT: the peer sent what no
+  // honest peer sends. CANCELLED: this end closed it.
+  virtual void OnClosed(absl::Status reason) = 0;
+};
+
+// One end of a path to a peer. Thread-safe. Made by a carrier; shared by it and by its user.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Takes the message and returns at once. Its buffers are not copied and stay referenced until
+  // the network has them.
+  //
+  // Guarantees: a message is delivered whole, at most once, or the link ends. Messages of at most
+  // 64 KiB in total arrive in the order sent; larger ones travel in pieces beside them and arrive
+  // when complete, so that control never queues behind bulk.
+  // Errors: UNAVAILABLE after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits.
+  virtual absl::Status Send(Message message) = 0;
+
+  // Ends the link; OnClosed(CANCELLED) follows, here and (as UNAVAILABLE) at the peer. Messages
+  // accepted before are still sent if that takes no waiting. May be repeated.
+  virtual void Close() = 0;
+
+  // For logs: "grpc 127.0.0.1:7071".
+  virtual std::string Description() const = 0;
+};
+
+// Gets a new link that a peer opened; returns its handler, or null to refuse (the link ends).
+// Called on the carrier's threads. The handler is kept until OnClosed has returned.
+using AcceptCallback = std::function<std::shared_ptr<LinkHandler>(std::shared_ptr<Link> link)>;
+
+// The outcome of Connect, called exactly once, before any call of the handler.
+// Errors: UNAVAILABLE with "refused" in its text when nobody listens there, UNAVAILABLE otherwise,
+// DEADLINE_EXCEEDED when `timeout` passed.
+using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<Link>>)>;
+
+// Makes links. Thread-safe. Destroying it shuts down.
+class Carrier {
+ public:
+  virtual ~Carrier() = default;
+
+  // "grpc", "shm", "faulty".
+  virtual std::string Name() const = 0;
+
+  // Accepts links at `address` ("127.0.0.1:7071", port 0 = any free one); returns the address as a
+  // peer would dial it. At most once per carrier.
+  // Errors: UNAVAILABLE naming the address and the system's reason (port in use, no permission).
+  virtual absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) = 0;
+
+  // Opens a link to the carrier that listens at `address`. `handler` is kept until its OnClosed
+  // has returned, or, if the link never came to be, until `done` has.
+  virtual void Connect(const std::string& address, absl::Duration timeout,
+                       std::shared_ptr<LinkHandler> handler, ConnectCallback done) = 0;
+
+  // Ends all links (each handler hears OnClosed), stops listening, joins the carrier's threads.
+  // Nothing is called after it returned. Not from a carrier thread. May be repeated.
+  virtual void Shutdown() = 0;
+};
+
+}  // namespace psd::carrier
