@@ -1,0 +1,66 @@
+#pragma once
+
+// The local engine: counts dependencies, runs nodes when their gradients are complete, adds up.
+
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "core/autograd/node.h"
+#include "core/autograd/variable.h"
+#include "core/base/mutex.h"
+
+namespace psd {
+
+// One pass over one graph. Gradients may enter over time: from roots at once, and from outside
+// (another worker) through nodes that were announced when the pass began. A local backward is a
+// pass whose starts all are roots; distributed autograd announces its send functions.
+//
+// Thread-safe; each Feed runs what became ready on its caller's thread, without a lock held.
+class GraphPass {
+ public:
+  // Walks the graph from `starts` and counts one dependency per edge found. A node that appears
+  // several times among the starts must be fed as often. `context.sink` must outlive the pass.
+  GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context);
+
+  // Gives a start its gradients (one per input of the node, undefined = none; an empty vector =
+  // none at all, the node is passed over but its dependants are told). Runs all that became ready.
+  // Errors: the first error of any node ends the pass: this and all later calls return it.
+  // INVALID_ARGUMENT for a node that is no start or was fed often enough.
+  absl::Status Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients);
+
+  // Ends the pass with `status` unless it has ended; nodes not yet started are not run.
+  void Fail(absl::Status status);
+
+  // All starts fed and all nodes run.
+  bool Finished() const;
+  absl::Status status() const;
+
+ private:
+  struct NodeState {
+    int pending = 0;                // gradients still to come along edges and from outside
+    int feeds = 0;                  // of these, from outside
+    bool any = false;               // a defined gradient has arrived
+    std::vector<Tensor> gradients;  // sums so far, by input
+  };
+
+  mutable Mutex mutex_;  // leaf: no node runs under it
+  PassContext context_;
+  absl::flat_hash_map<Node*, NodeState> states_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
+  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ PSD_GUARDED_BY(mutex_);
+};
+
+// The checks of a backward's roots: at least one; each ok, requires grad, is no leaf and has
+// exactly one element (any rank).
+// Errors: INVALID_ARGUMENT naming the root's number.
+absl::Status CheckRoots(const std::vector<Variable>& roots);
+
+// A local backward: gradient 1 at each root (a root given twice counts twice), gradients of leaves
+// to `sink`.
+absl::Status Backward(const std::vector<Variable>& roots, GradientSink& sink,
+                      bool retain_graph = false);
+
+}  // namespace psd

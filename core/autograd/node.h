@@ -1,0 +1,77 @@
+#pragma once
+
+// The graph that backward walks: nodes, joined by edges from a result to what it was made of.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+class Node;
+
+// "The gradient goes to input `input` of `node`." No node: the gradient is not needed.
+struct Edge {
+  std::shared_ptr<Node> node;  // shared by all edges that point to it
+  int input = 0;
+
+  explicit operator bool() const { return node != nullptr; }
+};
+
+// What a leaf is, for whoever collects gradients. The key of a parameter is its value's id; a
+// trainer's own leaf has a key of its process only (incarnation 0).
+struct LeafInfo {
+  GlobalId key;
+  Shape shape;
+  DType dtype = DType::kF32;
+  uint64_t version = 0;  // of the parameter that was read; 0 for a leaf that is none
+};
+
+// Collects the gradients that reach leaves in one pass. Thread-safe.
+class GradientSink {
+ public:
+  virtual ~GradientSink() = default;
+  // Called at most once per leaf and pass, with the sum over all paths.
+  virtual absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) = 0;
+};
+
+// What one pass hands to the nodes it runs.
+struct PassContext {
+  GradientSink* sink = nullptr;
+  bool retain_graph = false;
+};
+
+// One differentiable operation that was done. Built by one thread, then immutable but for
+// Release. Apply may run on any thread, for one pass at a time.
+class Node {
+ public:
+  explicit Node(std::vector<Edge> next) : next_(std::move(next)) {}
+  virtual ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // "Linear", "AccumulateGrad", "Recv".
+  virtual std::string Name() const = 0;
+  // How many gradients it takes: the number of results of the operation.
+  virtual int NumInputs() const { return 1; }
+
+  // The gradients of the operation's arguments, one per edge of next(), from those of its results.
+  // An undefined tensor stands for "no gradient" on either side; gradients for edges without a
+  // node may be left undefined. Gives up saved values afterwards unless `pass.retain_graph`.
+  // Errors: FAILED_PRECONDITION when saved values were given up before; whatever the math says.
+  virtual absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
+                                                    std::vector<Tensor> gradients) = 0;
+
+  const std::vector<Edge>& next() const { return next_; }
+
+ protected:
+  // Takes the edges out, so that a destructor can tear down a deep graph without recursion.
+  std::vector<Edge> next_;
+};
+
+}  // namespace psd

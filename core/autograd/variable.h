@@ -1,0 +1,83 @@
+#pragma once
+
+// A tensor with its history: what operators take and give when gradients may be wanted.
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "core/autograd/node.h"
+#include "core/base/ids.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+// A value: copies share tensor and history. Thread-compatible.
+//
+// Errors travel inside: an operator that is given bad arguments returns an invalid variable with
+// the status, an operator that is given an invalid variable returns it as it is, and whoever needs
+// the numbers (Backward, a call, ok()) reports it. So expressions compose without checks between.
+class Variable {
+ public:
+  // Undefined: not ok, INVALID_ARGUMENT.
+  Variable() = default;
+
+  // A constant; with `requires_grad` a leaf of this process.
+  // Requires for requires_grad: a floating dtype (else the variable is invalid).
+  Variable(Tensor tensor, bool requires_grad = false);  // NOLINT: a tensor is a constant
+
+  // A leaf known by `key` to whoever collects gradients: an owner's parameter at `version`.
+  static Variable Leaf(Tensor tensor, GlobalId key, uint64_t version);
+  // Result `output` of `node`.
+  static Variable OfNode(Tensor tensor, std::shared_ptr<Node> node, int output);
+  static Variable Invalid(absl::Status status);
+
+  bool ok() const { return impl_ != nullptr && impl_->status.ok(); }
+  absl::Status status() const;
+
+  // Requires: ok().
+  const Tensor& tensor() const { return impl_->tensor; }
+  const Shape& shape() const { return impl_->tensor.shape(); }
+  DType dtype() const { return impl_->tensor.dtype(); }
+
+  // False for invalid variables.
+  bool requires_grad() const { return impl_ != nullptr && impl_->edge.node != nullptr; }
+  // A leaf has no operation behind it: a constant, a parameter or a variable made by hand.
+  bool is_leaf() const { return impl_ == nullptr || impl_->leaf; }
+  // The key under which gradients of this leaf are collected; none unless a leaf that requires
+  // grad.
+  GlobalId key() const { return impl_ == nullptr ? GlobalId{} : impl_->key; }
+  // Where gradients of this variable go. No node: they are not needed.
+  Edge gradient_edge() const { return impl_ == nullptr ? Edge{} : impl_->edge; }
+
+  // The same numbers without history.
+  Variable Detach() const;
+
+ private:
+  struct Impl {
+    absl::Status status;
+    Tensor tensor;
+    Edge edge;
+    GlobalId key;
+    bool leaf = true;
+  };
+  explicit Variable(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<const Impl> impl_;  // shared by all copies
+};
+
+// While one lives on this thread, operators record no history.
+class NoGradGuard {
+ public:
+  NoGradGuard();
+  ~NoGradGuard();
+  NoGradGuard(const NoGradGuard&) = delete;
+  NoGradGuard& operator=(const NoGradGuard&) = delete;
+
+ private:
+  const bool previous_;
+};
+
+// Whether operators on this thread record history.
+bool GradEnabled();
+
+}  // namespace psd

@@ -1,0 +1,53 @@
+#pragma once
+
+// Extents of a tensor, checked so that sizes in elements and bytes never overflow.
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/tensor/dtype.h"
+
+namespace psd {
+
+// A list of non-negative extents; no extents at all is a scalar. A value; thread-compatible.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 16;
+
+  Shape() = default;
+  // Requires: extents that Checked would accept. For shapes written in the code.
+  Shape(std::initializer_list<int64_t> extents);
+
+  // Errors: INVALID_ARGUMENT for a negative extent, more than kMaxRank of them, or a product
+  // (of the non-zero extents too) times 8 bytes beyond 2^62.
+  static absl::StatusOr<Shape> Checked(absl::Span<const int64_t> extents);
+
+  int rank() const { return static_cast<int>(extents_.size()); }
+  int64_t operator[](int axis) const { return extents_[axis]; }
+  absl::Span<const int64_t> extents() const { return extents_; }
+  // Product of the extents; 1 for a scalar.
+  int64_t NumElements() const;
+  // "[128, 784]", "[]".
+  std::string ToString() const;
+
+  friend bool operator==(const Shape& a, const Shape& b) { return a.extents_ == b.extents_; }
+  friend bool operator!=(const Shape& a, const Shape& b) { return !(a == b); }
+
+ private:
+  absl::InlinedVector<int64_t, 4> extents_;
+};
+
+using Strides = absl::InlinedVector<int64_t, 4>;  // in elements
+
+// Row-major strides of `shape`.
+Strides ContiguousStrides(const Shape& shape);
+
+// The shape that both broadcast to, by NumPy's rules.
+// Errors: INVALID_ARGUMENT naming both shapes.
+absl::StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b);
+
+}  // namespace psd

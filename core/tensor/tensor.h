@@ -1,0 +1,111 @@
+#pragma once
+
+// A dense tensor: a shape, strides, a dtype and a device over shared storage.
+//
+// A tensor is immutable once shared. Whoever allocated one may write through mutable_data() while
+// it holds the only handle; after the first copy or view only readers are left. Everything else
+// (saved tensors in autograd, arguments by value, slices on the wire) relies on this.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/buffer.h"
+#include "core/base/status.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+
+namespace psd {
+
+// A value: copies share the elements. Thread-compatible; concurrent readers are fine.
+class Tensor {
+ public:
+  // Undefined: no elements, no dtype. Only defined() and assignment are legal.
+  Tensor() = default;
+
+  // Contiguous, contents undefined, memory from `allocator` (null: ordinary process memory).
+  // Errors: RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype, Allocator* allocator = nullptr);
+  static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype, Allocator* allocator = nullptr);
+  // Every element is `value`, converted to `dtype`.
+  static absl::StatusOr<Tensor> Full(const Shape& shape, DType dtype, double value,
+                                     Allocator* allocator = nullptr);
+
+  // Row-major elements `values`. Requires: values.size() == shape.NumElements(). For constants and
+  // tests: stops the process when there is no memory.
+  template <typename T>
+  static Tensor Of(const Shape& shape, absl::Span<const T> values);
+  template <typename T>
+  static Tensor Of(const Shape& shape, std::initializer_list<T> values) {
+    return Of<T>(shape, absl::MakeConstSpan(values.begin(), values.size()));
+  }
+  template <typename T>
+  static Tensor Scalar(T value) {
+    return Of<T>(Shape{}, {value});
+  }
+
+  // A contiguous tensor over bytes that arrived or that live elsewhere; they are not copied unless
+  // their address is not a multiple of the element size.
+  // Errors: INVALID_ARGUMENT unless bytes.size() is exactly what shape and dtype need.
+  static absl::StatusOr<Tensor> FromBuffer(const Shape& shape, DType dtype, Buffer bytes);
+
+  bool defined() const { return dtype_set_; }
+  const Shape& shape() const { return shape_; }
+  const Strides& strides() const { return strides_; }
+  DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
+  int rank() const { return shape_.rank(); }
+  int64_t NumElements() const { return num_elements_; }
+  size_t NumBytes() const { return static_cast<size_t>(num_elements_) * ItemSize(dtype_); }
+  bool IsContiguous() const;
+
+  // The first element. Requires: T matches dtype(); the device is a CPU.
+  template <typename T>
+  const T* data() const {
+    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_, "tensor read with another element type");
+    return reinterpret_cast<const T*>(raw_data());
+  }
+  const std::byte* raw_data() const { return data_; }
+
+  // Requires: this is the only handle to freshly allocated memory (see above).
+  template <typename T>
+  T* mutable_data() {
+    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_, "tensor written with another element type");
+    return reinterpret_cast<T*>(mutable_raw_data());
+  }
+  std::byte* mutable_raw_data() { return const_cast<std::byte*>(data_); }
+
+  // A view of the same elements. Requires: what the views in ops/shape_ops.h check.
+  Tensor View(const Shape& shape, const Strides& strides, int64_t offset_elements) const;
+
+  // This tensor if contiguous, else a contiguous copy.
+  absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const;
+  // A contiguous copy in memory of its own.
+  absl::StatusOr<Tensor> Clone(Allocator* allocator = nullptr) const;
+
+  // The elements as bytes, shared, not copied. Requires: IsContiguous().
+  Buffer AsBuffer() const { return Buffer(owner_, data_, NumBytes()); }
+  // What keeps the elements alive; the identity of the storage.
+  const std::shared_ptr<const void>& storage() const { return owner_; }
+
+  // "f32[128, 784]", "undefined".
+  std::string ToString() const;
+
+ private:
+  Tensor(const Shape& shape, Strides strides, DType dtype, std::shared_ptr<const void> owner,
+         const std::byte* data);
+
+  Shape shape_;
+  Strides strides_;
+  int64_t num_elements_ = 0;
+  std::shared_ptr<const void> owner_;  // shared by all views of the same storage
+  const std::byte* data_ = nullptr;    // the first element, offset included
+  DType dtype_ = DType::kF32;
+  bool dtype_set_ = false;
+  Device device_;
+};
+
+}  // namespace psd
