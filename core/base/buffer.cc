@@ -2,10 +2,12 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <map>
-#include <new>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 
@@ -97,7 +99,7 @@ class HeapAllocator : public Allocator {
 
   absl::StatusOr<std::shared_ptr<Block>> AllocateMapped(size_t bytes) {
     bool huge = bytes >= kHugePageBytes;
-    size_t length = RoundUp(bytes, huge ? kHugePageBytes : kPageBytes);
+    size_t length = RoundUp(bytes == 0 ? 1 : bytes, huge ? kHugePageBytes : kPageBytes);
     void* address = cache_->Take(length);
     if (address == nullptr) {
       address = Map(length, huge ? kHugePageBytes : kPageBytes);

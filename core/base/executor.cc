@@ -1,9 +1,11 @@
 #include "core/base/executor.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace psd {
 namespace {
@@ -14,10 +16,10 @@ thread_local ThreadPool* current_pool = nullptr;
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options) : options_(options) {
   MutexLock lock(mutex_);
-  for (int i = 0; i < std::max(1, options_.threads); ++i) {
-    threads_.emplace_back([this] { Run(); });
-    ++alive_;
+  int wanted = std::max(1, options_.threads);
+  while (alive_ < wanted && AddThread()) {
   }
+  PSD_CHECK(alive_ > 0, "the system refuses to start a thread");
 }
 
 ThreadPool::~ThreadPool() { Shutdown(); }
@@ -38,14 +40,19 @@ absl::Status ThreadPool::Submit(Task task) {
 }
 
 void ThreadPool::Shutdown() {
-  std::vector<std::thread> threads;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    threads.swap(threads_);
+  PSD_CHECK(current_pool != this, "a pool thread cannot join itself");
+  while (true) {
+    std::vector<std::thread> threads;
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      threads.swap(threads_);
+    }
+    // A task that waits for a queued one may add threads meanwhile: hence the loop.
+    if (threads.empty()) return;
+    wake_.NotifyAll();
+    for (std::thread& thread : threads) thread.join();
   }
-  wake_.NotifyAll();
-  for (std::thread& thread : threads) thread.join();
 }
 
 ThreadPool::Stats ThreadPool::stats() const {
@@ -73,16 +80,24 @@ void ThreadPool::Run() {
   }
 }
 
+bool ThreadPool::AddThread() {
+  try {
+    threads_.emplace_back([this] { Run(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  ++alive_;
+  return true;
+}
+
 void ThreadPool::EnterBlocking() {
   MutexLock lock(mutex_);
   ++blocked_;
   int runnable = alive_ - blocked_;
   int added = alive_ - std::max(1, options_.threads);
   // Threads once added stay: the next burst of waiting tasks needs them again.
-  if (stopping_ || runnable >= std::max(1, options_.threads) || added >= options_.max_compensation)
-    return;
-  threads_.emplace_back([this] { Run(); });
-  ++alive_;
+  if (runnable >= std::max(1, options_.threads) || added >= options_.max_compensation) return;
+  AddThread();  // refused, the waiting tasks simply keep the threads there are
 }
 
 void ThreadPool::LeaveBlocking() {

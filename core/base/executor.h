@@ -54,8 +54,8 @@ class ThreadPool : public Executor {
 
   absl::Status Submit(Task task) override PSD_EXCLUDES(mutex_);
 
-  // Runs what is queued, refuses what comes, joins the threads. Not from a pool thread. May be
-  // repeated.
+  // Runs what is queued, refuses what comes, joins the threads. From one thread at a time, never
+  // from a pool thread. May be repeated.
   void Shutdown() PSD_EXCLUDES(mutex_);
 
   struct Stats {
@@ -69,6 +69,8 @@ class ThreadPool : public Executor {
  private:
   friend class ScopedBlocking;
   void Run() PSD_EXCLUDES(mutex_);
+  // False when the system has no more threads.
+  bool AddThread() PSD_REQUIRES(mutex_);
   void EnterBlocking() PSD_EXCLUDES(mutex_);
   void LeaveBlocking() PSD_EXCLUDES(mutex_);
 

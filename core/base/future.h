@@ -2,6 +2,7 @@
 
 // A value or an error that comes later.
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -9,8 +10,10 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
@@ -55,11 +58,12 @@ class FutureState {
   }
 
   bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_) {
-    absl::Time until = absl::Now() + timeout;
+    if (IsReady()) return true;
+    const absl::Time until = Clock::Steady().Now() + timeout;
     ScopedBlocking blocking;
     MutexLock lock(mutex_);
     while (!result_.has_value()) {
-      absl::Duration left = until - absl::Now();
+      absl::Duration left = until - Clock::Steady().Now();
       if (left <= absl::ZeroDuration()) return false;
       done_.WaitFor(mutex_, left);
     }
@@ -77,10 +81,18 @@ class FutureState {
     callback(Result());
   }
 
+  // Promises that can still set the result. When the last one goes without, the error does it.
+  void AddWriter() { writers_.fetch_add(1, std::memory_order_relaxed); }
+  void DropWriter() PSD_EXCLUDES(mutex_) {
+    if (writers_.fetch_sub(1, std::memory_order_acq_rel) != 1 || IsReady()) return;
+    Set(absl::InternalError("promise abandoned: its last copy was destroyed without a result"));
+  }
+
  private:
   // Once set the result never changes, so it is read without the lock.
   const absl::StatusOr<T>& Result() const PSD_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
+  std::atomic<int> writers_{0};
   mutable Mutex mutex_;  // leaf
   mutable CondVar done_;
   std::optional<absl::StatusOr<T>> result_ PSD_GUARDED_BY(mutex_);
@@ -119,7 +131,9 @@ class Future {
 
   // Blocks until there is a result; returns the same one each time. On an executor's thread the
   // pool adds a thread meanwhile.
-  const absl::StatusOr<T>& Wait() const { return state_->Wait(); }
+  const absl::StatusOr<T>& Wait() const& { return state_->Wait(); }
+  // On a temporary, a copy: the result may end with the handle.
+  absl::StatusOr<T> Wait() const&& { return state_->Wait(); }
 
   // False when `timeout` passed first; the work goes on.
   bool WaitFor(absl::Duration timeout) const { return state_->WaitFor(timeout); }
@@ -127,7 +141,8 @@ class Future {
   // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
   // is there, else on the thread that sets it.
   void OnReady(typename internal::FutureState<T>::Callback callback) const {
-    state_->OnReady(std::move(callback));
+    auto state = state_;  // the callback may destroy this handle
+    state->OnReady(std::move(callback));
   }
 
   // A future with what `function(const absl::StatusOr<T>&)` returns: a U, an absl::StatusOr<U> or
@@ -162,16 +177,31 @@ class Future {
   std::shared_ptr<internal::FutureState<T>> state_;  // shared by the promise and all handles
 };
 
-// The writing end of a future. Copies write to the same one. Thread-safe.
+// The writing end of a future. Copies write to the same one. Thread-safe. When the last copy is
+// destroyed without a Set, the future fails with INTERNAL "promise abandoned".
 template <typename T>
 class Promise {
  public:
-  Promise() : state_(std::make_shared<internal::FutureState<T>>()) {}
+  Promise() : state_(std::make_shared<internal::FutureState<T>>()) { state_->AddWriter(); }
+  Promise(const Promise& other) : state_(other.state_) {
+    if (state_ != nullptr) state_->AddWriter();
+  }
+  Promise(Promise&& other) noexcept = default;  // leaves `other` only to be destroyed or assigned
+  Promise& operator=(Promise other) noexcept {
+    state_.swap(other.state_);
+    return *this;
+  }
+  ~Promise() {
+    if (state_ != nullptr) state_->DropWriter();
+  }
 
   Future<T> future() const { return Future<T>(state_); }
 
   // The first call sets the result and runs the callbacks; later ones return false and do nothing.
-  bool Set(absl::StatusOr<T> result) const { return state_->Set(std::move(result)); }
+  bool Set(absl::StatusOr<T> result) const {
+    auto state = state_;  // a callback or a waiter may destroy this promise
+    return state->Set(std::move(result));
+  }
 
  private:
   std::shared_ptr<internal::FutureState<T>> state_;  // shared with the futures

@@ -2,8 +2,11 @@
 #include "core/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include <utility>
 
 #include "absl/strings/escaping.h"
 
@@ -21,17 +24,40 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
+// The length of the well-formed UTF-8 sequence that `text` begins with; 0 if there is none.
+size_t Utf8Length(absl::string_view text) {
+  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (lead > 0xf4 || length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Overlong forms, surrogates, and what lies beyond U+10FFFF.
+  if (lead == 0xe0 && byte(1) < 0xa0) return 0;
+  if (lead == 0xed && byte(1) > 0x9f) return 0;
+  if (lead == 0xf0 && byte(1) < 0x90) return 0;
+  if (lead == 0xf4 && byte(1) > 0x8f) return 0;
+  return length;
+}
+
+// Texts may come from a peer: whatever the bytes, the line stays one line of valid JSON.
 std::string JsonString(absl::string_view text) {
   std::string quoted = "\"";
-  for (char c : text) {
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    const size_t length = Utf8Length(text.substr(i));
     if (c == '"' || c == '\\') {
       quoted += '\\';
       quoted += c;
     } else if (static_cast<unsigned char>(c) < 0x20) {
       absl::StrAppend(&quoted, "\\u", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad4));
+    } else if (length == 0) {
+      quoted += "\\ufffd";
     } else {
-      quoted += c;
+      absl::StrAppend(&quoted, text.substr(i, length));
     }
+    i += length == 0 ? 1 : length;
   }
   return quoted + "\"";
 }
@@ -42,10 +68,10 @@ std::string TextValue(const std::string& value) {
   return plain ? value : absl::StrCat("\"", absl::CEscape(value), "\"");
 }
 
-class StderrLogger : public Logger {
+class LineLogger : public Logger {
  public:
-  StderrLogger(LogLevel least, bool json)
-      : json_(json), logger_("psd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
+  LineLogger(spdlog::sink_ptr sink, LogLevel least, bool json)
+      : json_(json), logger_("psd", std::move(sink)) {
     logger_.set_level(ToSpdlog(least));
     logger_.flush_on(spdlog::level::debug);
     auto formatter = std::make_unique<spdlog::pattern_formatter>(
@@ -55,7 +81,9 @@ class StderrLogger : public Logger {
     logger_.set_formatter(std::move(formatter));
   }
 
-  bool Enabled(LogLevel level) const override { return logger_.should_log(ToSpdlog(level)); }
+  bool Enabled(LogLevel level) const override {
+    return level != LogLevel::kOff && logger_.should_log(ToSpdlog(level));
+  }
 
   void Log(LogLevel level, absl::string_view event, absl::string_view message,
            std::initializer_list<LogField> fields) override {
@@ -96,7 +124,13 @@ class NullLogger : public Logger {
 }  // namespace
 
 std::shared_ptr<Logger> NewStderrLogger(LogLevel least, bool json) {
-  return std::make_shared<StderrLogger>(least, json);
+  return std::make_shared<LineLogger>(std::make_shared<spdlog::sinks::stderr_sink_mt>(), least,
+                                      json);
+}
+
+std::shared_ptr<Logger> NewStreamLogger(std::ostream& out, LogLevel least, bool json) {
+  return std::make_shared<LineLogger>(std::make_shared<spdlog::sinks::ostream_sink_mt>(out), least,
+                                      json);
 }
 
 std::shared_ptr<Logger> NewNullLogger() { return std::make_shared<NullLogger>(); }

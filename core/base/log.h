@@ -3,9 +3,9 @@
 // Structured logs: a level, a stable event name, and fields.
 
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -34,6 +34,9 @@ class Logger {
 //   2026-01-31T12:00:00.123Z info  worker_joined  trainer0 joined  worker=trainer0 rank=3
 // or, with `json`, one JSON object per line.
 std::shared_ptr<Logger> NewStderrLogger(LogLevel least, bool json = false);
+
+// The same lines to `out`, which must outlive the logger.
+std::shared_ptr<Logger> NewStreamLogger(std::ostream& out, LogLevel least, bool json = false);
 
 // Drops everything.
 std::shared_ptr<Logger> NewNullLogger();

@@ -5,6 +5,8 @@
 // Not absl::Mutex: the packaged Abseil is not instrumented for ThreadSanitizer, so everything
 // that it guards would be reported as a race.
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,8 @@ std::optional<ErrorDetail> GetDetail(const absl::Status& status) {
   auto payload = status.GetPayload(kDetailUrl);
   if (!payload) return std::nullopt;
   std::string bytes(*payload);
-  std::vector<std::string> fields = absl::StrSplit(bytes, kSeparator);
+  // Four separators are one too many; a peer's bytes may hold millions.
+  std::vector<std::string> fields = absl::StrSplit(bytes, absl::MaxSplits(kSeparator, 4));
   if (fields.size() != 4 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
   return ErrorDetail{fields[0], fields[1], fields[2], fields[3] == "1"};
 }

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
@@ -58,6 +59,8 @@ const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
     if (ABSL_PREDICT_FALSE(!psd_result_.ok())) return ::psd::internal::ToStatus(psd_result_); \
   } while (false)
 
+// PSD_ASSIGN_OR_RETURN(auto value, Compute()): several statements, so never the whole body of an
+// `if` without braces.
 #define PSD_CONCAT_INNER(a, b) a##b
 #define PSD_CONCAT(a, b) PSD_CONCAT_INNER(a, b)
 #define PSD_ASSIGN_OR_RETURN(declaration, expression) \

@@ -1,5 +1,7 @@
 #include "core/base/timer.h"
 
+#include <utility>
+
 namespace psd {
 
 TimerQueue::TimerQueue(const Clock& clock) : clock_(clock), thread_([this] { Run(); }) {}
@@ -27,6 +29,12 @@ bool TimerQueue::Cancel(Id id) {
   tasks_.erase(task);
   times_.erase(time);
   return true;
+}
+
+void TimerQueue::Poll() {
+  // Under the lock, so that the thread is not between reading the clock and falling asleep.
+  MutexLock lock(mutex_);
+  wake_.NotifyAll();
 }
 
 void TimerQueue::Stop() {

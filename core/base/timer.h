@@ -35,17 +35,17 @@ class TimerQueue {
   bool Cancel(Id id) PSD_EXCLUDES(mutex_);
 
   // Looks at the clock again.
-  void Poll() { wake_.NotifyAll(); }
+  void Poll() PSD_EXCLUDES(mutex_);
 
-  // Drops what has not run yet and joins the thread; later RunAt calls drop their task. May be
-  // repeated; not from a callback.
+  // Drops what has not run yet and joins the thread; later RunAt calls drop their task. From one
+  // thread at a time, never from a callback. May be repeated.
   void Stop() PSD_EXCLUDES(mutex_);
 
  private:
   void Run() PSD_EXCLUDES(mutex_);
 
   const Clock& clock_;
-  Mutex mutex_;  // leaf
+  Mutex mutex_;  // only the clock's own lock is taken under it
   CondVar wake_;
   Id next_id_ PSD_GUARDED_BY(mutex_) = 1;
   std::map<std::pair<absl::Time, Id>, Task> tasks_ PSD_GUARDED_BY(mutex_);
