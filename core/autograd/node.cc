@@ -1,0 +1,28 @@
+#include "core/autograd/node.h"
+
+namespace psd {
+namespace {
+
+// Edges of the nodes that this thread is destroying; null while it destroys none.
+thread_local std::vector<Edge>* dying_edges = nullptr;
+
+}  // namespace
+
+// The outermost destructor of a thread drops edges in a loop; those that run inside it only hand
+// theirs over. So the depth of the stack does not grow with that of the graph.
+Node::~Node() {
+  if (dying_edges != nullptr) {
+    for (Edge& edge : next_) dying_edges->push_back(std::move(edge));
+    return;
+  }
+  std::vector<Edge> edges = std::move(next_);
+  dying_edges = &edges;
+  while (!edges.empty()) {
+    Edge edge = std::move(edges.back());
+    edges.pop_back();
+    edge.node.reset();
+  }
+  dying_edges = nullptr;
+}
+
+}  // namespace psd

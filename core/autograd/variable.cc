@@ -1,0 +1,126 @@
+#include "core/autograd/variable.h"
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd {
+namespace {
+
+thread_local bool grad_enabled = true;
+
+// Keys of leaves that only this process knows.
+GlobalId NextLocalKey() {
+  static std::atomic<uint64_t> next{1};
+  return {0, next.fetch_add(1, std::memory_order_relaxed)};
+}
+
+// The end of every path: hands the sum of a leaf's gradients to the pass's sink.
+class AccumulateGrad : public Node {
+ public:
+  explicit AccumulateGrad(LeafInfo leaf) : Node({}), leaf_(std::move(leaf)) {}
+
+  std::string Name() const override { return "AccumulateGrad"; }
+
+  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
+                                            std::vector<Tensor> gradients) override {
+    if (gradients.empty() || !gradients[0].defined()) return std::vector<Tensor>();
+    Tensor& gradient = gradients[0];
+    if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf_.key.ToString(),
+                       ", which is ", DTypeName(leaf_.dtype), leaf_.shape.ToString(),
+                       "; send it in the leaf's own shape and dtype"));
+    }
+    if (pass.sink == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "nobody collects the gradient of leaf ", leaf_.key.ToString(), "; give the pass a sink"));
+    }
+    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(leaf_, std::move(gradient)));
+    return std::vector<Tensor>();
+  }
+
+ private:
+  const LeafInfo leaf_;
+};
+
+absl::Status CheckMayRequireGrad(const Tensor& tensor) {
+  if (!tensor.defined())
+    return absl::InvalidArgumentError(
+        "a variable was made of an undefined tensor; give it elements");
+  if (tensor.dtype() == DType::kF32 || tensor.dtype() == DType::kF64) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a leaf ", tensor.ToString(),
+                   " cannot require grad: only f32 and f64 have gradients; cast it first"));
+}
+
+Edge LeafEdge(const Tensor& tensor, GlobalId key, uint64_t version) {
+  return {std::make_shared<AccumulateGrad>(LeafInfo{key, tensor.shape(), tensor.dtype(), version}),
+          0};
+}
+
+}  // namespace
+
+Variable::Variable(Tensor tensor, bool requires_grad) {
+  if (requires_grad) {
+    absl::Status status = CheckMayRequireGrad(tensor);
+    *this = status.ok() ? Leaf(std::move(tensor), NextLocalKey(), 0) : Invalid(std::move(status));
+    return;
+  }
+  if (!tensor.defined()) {
+    *this = Invalid(
+        absl::InvalidArgumentError("a variable was made of an undefined tensor; give it elements"));
+    return;
+  }
+  auto impl = std::make_shared<Impl>();
+  impl->tensor = std::move(tensor);
+  impl_ = std::move(impl);
+}
+
+Variable Variable::Leaf(Tensor tensor, GlobalId key, uint64_t version) {
+  absl::Status status = CheckMayRequireGrad(tensor);
+  if (!status.ok()) return Invalid(std::move(status));
+  auto impl = std::make_shared<Impl>();
+  impl->edge = LeafEdge(tensor, key, version);
+  impl->tensor = std::move(tensor);
+  impl->key = key;
+  return Variable(std::move(impl));
+}
+
+Variable Variable::OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
+  auto impl = std::make_shared<Impl>();
+  impl->tensor = std::move(tensor);
+  impl->edge = {std::move(node), output};
+  impl->leaf = false;
+  return Variable(std::move(impl));
+}
+
+Variable Variable::Invalid(absl::Status status) {
+  PSD_CHECK(!status.ok(), "an invalid variable needs an error");
+  auto impl = std::make_shared<Impl>();
+  impl->status = std::move(status);
+  return Variable(std::move(impl));
+}
+
+absl::Status Variable::status() const {
+  if (impl_ != nullptr) return impl_->status;
+  return absl::InvalidArgumentError("an undefined variable was used; assign it first");
+}
+
+Variable Variable::Detach() const {
+  return ok() ? Variable(impl_->tensor) : *this;
+}
+
+NoGradGuard::NoGradGuard() : previous_(grad_enabled) {
+  grad_enabled = false;
+}
+NoGradGuard::~NoGradGuard() {
+  grad_enabled = previous_;
+}
+
+bool GradEnabled() {
+  return grad_enabled;
+}
+
+}  // namespace psd

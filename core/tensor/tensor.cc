@@ -1,0 +1,151 @@
+#include "core/tensor/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/convert.h"
+#include "kernels/strided.h"
+
+namespace psd {
+namespace {
+
+// Ordinary process memory: keeps no freed blocks, so sharing it costs nobody anything.
+Allocator& DefaultAllocator() {
+  static const std::shared_ptr<Allocator>& heap =
+      *new std::shared_ptr<Allocator>(NewHeapAllocator());
+  return *heap;
+}
+
+template <typename T>
+void Fill(std::byte* to, int64_t count, T value) {
+  T* elements = reinterpret_cast<T*>(to);
+  std::fill(elements, elements + count, value);
+}
+
+void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
+  switch (dtype) {
+    case DType::kF32:
+      return Fill(to, count, static_cast<float>(value));
+    case DType::kF64:
+      return Fill(to, count, value);
+    case DType::kI64:
+      return Fill(to, count, kernels::Convert<int64_t>(value));
+    case DType::kI32:
+      return Fill(to, count, kernels::Convert<int32_t>(value));
+    case DType::kU8:
+      return Fill(to, count, kernels::Convert<uint8_t>(value));
+    case DType::kBool:
+      return Fill(to, count, kernels::Convert<bool>(value));
+    case DType::kF16:
+      return Fill(to, count, kernels::Convert<kernels::Half>(value));
+    case DType::kBF16:
+      return Fill(to, count, kernels::Convert<kernels::BFloat16>(value));
+  }
+}
+
+bool IsAligned(const std::byte* data, size_t alignment) {
+  return reinterpret_cast<uintptr_t>(data) % alignment == 0;
+}
+
+}  // namespace
+
+Tensor::Tensor(const Shape& shape, Strides strides, DType dtype, std::shared_ptr<const void> owner,
+               const std::byte* data)
+    : shape_(shape),
+      strides_(std::move(strides)),
+      num_elements_(shape.NumElements()),
+      owner_(std::move(owner)),
+      data_(data),
+      dtype_(dtype),
+      dtype_set_(true) {}
+
+absl::StatusOr<Tensor> Tensor::Empty(const Shape& shape, DType dtype, Allocator* allocator) {
+  if (allocator == nullptr) allocator = &DefaultAllocator();
+  const size_t bytes = static_cast<size_t>(shape.NumElements()) * ItemSize(dtype);
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
+  const std::byte* data = block->data();
+  return Tensor(shape, ContiguousStrides(shape), dtype, std::move(block), data);
+}
+
+absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator* allocator) {
+  PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
+  if (tensor.NumBytes() > 0) std::memset(tensor.mutable_raw_data(), 0, tensor.NumBytes());
+  return tensor;
+}
+
+absl::StatusOr<Tensor> Tensor::Full(const Shape& shape, DType dtype, double value,
+                                    Allocator* allocator) {
+  PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
+  FillAs(dtype, tensor.mutable_raw_data(), tensor.NumElements(), value);
+  return tensor;
+}
+
+template <typename T>
+Tensor Tensor::Of(const Shape& shape, absl::Span<const T> values) {
+  PSD_CHECK(static_cast<int64_t>(values.size()) == shape.NumElements(),
+            absl::StrCat(values.size(), " values for shape ", shape.ToString()));
+  absl::StatusOr<Tensor> tensor = Empty(shape, DTypeOf<T>::value);
+  PSD_CHECK(tensor.ok(), tensor.status().message());
+  if (!values.empty()) std::memcpy(tensor->mutable_raw_data(), values.data(), tensor->NumBytes());
+  return *std::move(tensor);
+}
+
+template Tensor Tensor::Of<float>(const Shape&, absl::Span<const float>);
+template Tensor Tensor::Of<double>(const Shape&, absl::Span<const double>);
+template Tensor Tensor::Of<int64_t>(const Shape&, absl::Span<const int64_t>);
+template Tensor Tensor::Of<int32_t>(const Shape&, absl::Span<const int32_t>);
+template Tensor Tensor::Of<uint8_t>(const Shape&, absl::Span<const uint8_t>);
+template Tensor Tensor::Of<bool>(const Shape&, absl::Span<const bool>);
+
+absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffer bytes) {
+  const size_t need = static_cast<size_t>(shape.NumElements()) * ItemSize(dtype);
+  if (bytes.size() != need) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a tensor ", DTypeName(dtype), shape.ToString(), " has ", need,
+        " bytes of elements, but the payload has ", bytes.size(), "; send exactly its elements"));
+  }
+  if (IsAligned(bytes.data(), ItemSize(dtype)))
+    return Tensor(shape, ContiguousStrides(shape), dtype, bytes.owner(), bytes.data());
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape, dtype));
+  if (need > 0) std::memcpy(copy.mutable_raw_data(), bytes.data(), need);
+  return copy;
+}
+
+bool Tensor::IsContiguous() const {
+  if (num_elements_ == 0) return true;
+  int64_t step = 1;
+  for (int axis = shape_.rank() - 1; axis >= 0; --axis) {
+    if (shape_[axis] == 1) continue;
+    if (strides_[axis] != step) return false;
+    step *= shape_[axis];
+  }
+  return true;
+}
+
+Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_elements) const {
+  const int64_t offset_bytes = offset_elements * static_cast<int64_t>(ItemSize(dtype_));
+  Tensor view(shape, strides, dtype_, owner_, data_ + offset_bytes);
+  view.device_ = device_;
+  return view;
+}
+
+absl::StatusOr<Tensor> Tensor::Contiguous(Allocator* allocator) const {
+  if (IsContiguous()) return *this;
+  return Clone(allocator);
+}
+
+absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape_, dtype_, allocator));
+  kernels::StridedCopy(data_, shape_.extents().data(), strides_.data(), rank(), ItemSize(dtype_),
+                       copy.mutable_raw_data());
+  return copy;
+}
+
+std::string Tensor::ToString() const {
+  if (!defined()) return "undefined";
+  return absl::StrCat(DTypeName(dtype_), shape_.ToString());
+}
+
+}  // namespace psd

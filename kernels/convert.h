@@ -1,0 +1,117 @@
+#pragma once
+
+// Conversions between number types that are defined for every input.
+//
+// To an integer: toward zero, saturating at the ends of the range, NaN becomes 0. To f16 and bf16:
+// to nearest, ties to even; too large becomes infinity, NaN stays NaN (quiet).
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+namespace psd::kernels {
+
+// 16-bit storage formats, as bit patterns that cannot be confused with integers.
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline uint32_t FloatBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+inline float BitsFloat(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+inline BFloat16 ToBFloat16(float value) {
+  uint32_t bits = FloatBits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+
+inline float FromBFloat16(BFloat16 value) {
+  return BitsFloat(static_cast<uint32_t>(value.bits) << 16);
+}
+
+inline Half ToHalf(float value) {
+  const uint32_t bits = FloatBits(value);
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  auto half = [sign](uint32_t rest) { return Half{static_cast<uint16_t>(sign | rest)}; };
+  if (magnitude > 0x7f800000u) return half(0x7e00u | ((magnitude >> 13) & 0x3ffu));
+  if (magnitude >= 0x477ff000u) return half(0x7c00u);  // rounds past the largest half
+  if (magnitude < 0x38800000u) {                       // subnormal: units of 2^-24
+    // Adding 0.5 makes the float's own rounding drop all bits below 2^-24.
+    return half(FloatBits(BitsFloat(magnitude) + 0.5f) - FloatBits(0.5f));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return half((rounded - 0x38000000u) >> 13);
+}
+
+inline float FromHalf(Half value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+  const uint32_t exponent = (value.bits >> 10) & 0x1fu;
+  const uint32_t mantissa = value.bits & 0x3ffu;
+  if (exponent == 0x1f) return BitsFloat(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  return BitsFloat(sign | ((exponent + 112u) << 23) | (mantissa << 13));
+}
+
+namespace internal {
+
+// A storage format as the number it stands for; numbers as they are.
+template <typename T>
+T Number(T value) {
+  return value;
+}
+inline float Number(Half value) {
+  return FromHalf(value);
+}
+inline float Number(BFloat16 value) {
+  return FromBFloat16(value);
+}
+
+template <typename To, typename From>
+To FloatToInteger(From value) {
+  if (value != value) return 0;
+  // Both bounds are exact in floating point: -2^n, and 2^n, which is one past the largest.
+  constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
+  constexpr From kPast = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * From{2};
+  if (value <= kLow) return std::numeric_limits<To>::min();
+  if (value >= kPast) return std::numeric_limits<To>::max();
+  return static_cast<To>(value);
+}
+
+}  // namespace internal
+
+// `value` as a To, by the rules above. Integers that do not fit wrap around; anything but zero is
+// true.
+template <typename To, typename From>
+To Convert(From value) {
+  auto number = internal::Number(value);
+  if constexpr (std::is_same_v<To, Half>) {
+    return ToHalf(static_cast<float>(number));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return ToBFloat16(static_cast<float>(number));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return number != 0;
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<decltype(number)>) {
+    return internal::FloatToInteger<To>(number);
+  } else {
+    return static_cast<To>(number);
+  }
+}
+
+}  // namespace psd::kernels
