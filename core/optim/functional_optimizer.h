@@ -1,0 +1,86 @@
+#pragma once
+
+// Functional optimizers: (parameter, gradient, state, options) -> (parameter', state').
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/tensor/dtype.h"
+
+namespace psd::optim {
+
+// An optimizer as data: what travels, and what creators of one named optimizer must agree on.
+struct OptimizerSpec {
+  std::string type;                       // "sgd", "adam", "adamw"
+  std::map<std::string, double> options;  // by PyTorch's names; true and false are 1 and 0
+
+  friend bool operator==(const OptimizerSpec& a, const OptimizerSpec& b) {
+    return a.type == b.type && a.options == b.options;
+  }
+  // "adam(betas0=0.9, betas1=0.999, lr=0.001)": sorted; equal specs print equal.
+  std::string ToString() const;
+};
+
+// One array of the optimizer's state for each parameter, of the parameter's shape.
+struct StateSlot {
+  std::string name;  // PyTorch's: "exp_avg", "momentum_buffer"
+  DType dtype = DType::kF32;
+  double initial = 0;
+};
+
+// One parameter's part in a step. All arrays are contiguous, of `elements` elements, aligned to
+// kBlockAlignment but for `gradient`, and do not overlap.
+struct StepArrays {
+  const std::byte* parameter = nullptr;      // the version that is read
+  std::byte* next = nullptr;                 // the version that is written; may equal `parameter`
+  const std::byte* gradient = nullptr;       // never modified
+  absl::Span<std::byte* const> state;        // one per slot, updated in place
+  int64_t elements = 0;
+  DType dtype = DType::kF32;
+  // The number of this step for this parameter: 1, 2, … It counts only steps with a gradient.
+  int64_t step = 1;
+};
+
+// A pure function with fixed options. Thread-safe; knows no tensors, names or versions.
+class FunctionalOptimizer {
+ public:
+  virtual ~FunctionalOptimizer() = default;
+
+  // With every option, defaults included.
+  virtual const OptimizerSpec& spec() const = 0;
+  // The state for a parameter of `dtype`.
+  virtual std::vector<StateSlot> Slots(DType dtype) const = 0;
+  // Errors: INVALID_ARGUMENT for a dtype that it cannot step.
+  virtual absl::Status CheckDType(DType dtype) const = 0;
+  // Cannot fail: everything was checked before.
+  virtual void Apply(const StepArrays& arrays) const = 0;
+};
+
+// Types by name; users register their own. An object, not a global: each worker has one.
+// Thread-compatible: register first, then share.
+class OptimizerRegistry {
+ public:
+  using Factory =
+      std::function<absl::StatusOr<std::unique_ptr<FunctionalOptimizer>>(const OptimizerSpec&)>;
+
+  // With the built-in types.
+  static OptimizerRegistry Builtin();
+
+  // Errors: ALREADY_EXISTS (existing types are not replaced).
+  absl::Status Register(const std::string& type, Factory factory);
+
+  // Errors: NOT_FOUND for an unknown type with the nearest known one; INVALID_ARGUMENT for an
+  // unknown option (nearest named) or one out of its range (range named).
+  absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> Create(const OptimizerSpec& spec) const;
+
+ private:
+  std::map<std::string, Factory> factories_;
+};
+
+}  // namespace psd::optim

@@ -1,0 +1,111 @@
+#pragma once
+
+// The values of one worker: named ones, which live until dropped, and anonymous ones, which live
+// as long as somebody holds them.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/store/memory_budget.h"
+#include "core/store/parameter.h"
+#include "core/store/value.h"
+#include "core/store/write_claims.h"
+
+namespace psd::store {
+
+// One hosted value. Shared by the store and by who works with it; a dropped entry lives on until
+// they let go. Immutable but for its parameter's versions. Thread-safe.
+struct Entry {
+  GlobalId id;
+  std::string name;                      // empty: anonymous
+  Value value;                           // none when `parameter` is set
+  std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
+                                         // any named floating dense tensor
+  std::string creation;                  // fingerprint of how it was made; see GetOrCreate
+
+  // Reads it: a parameter is pinned and becomes a leaf (with its id and version) if it requires
+  // grad.
+  absl::StatusOr<Value> Read() const;
+  std::string KindName() const;
+};
+using EntryPtr = std::shared_ptr<const Entry>;
+
+struct StoreOptions {
+  std::shared_ptr<MemoryBudget> memory;
+  size_t max_values = size_t{16} << 20;
+  size_t max_name_bytes = 512;
+};
+
+struct CreateOptions {
+  bool requires_grad = false;
+  // Two creators of one name must agree on this text; empty agrees with everything.
+  std::string creation;
+};
+
+// Thread-safe.
+class Store {
+ public:
+  // `ids` gives values their ids and outlives the store.
+  static std::unique_ptr<Store> Create(StoreOptions options, IdSource& ids);
+  virtual ~Store() = default;
+
+  // A name: 1 to max_name_bytes printable ASCII characters without blanks.
+  virtual absl::Status CheckName(absl::string_view name) const = 0;
+
+  // The value called `name`, made by `create` if there is none: the first caller creates, the rest
+  // wait and get the same; if creation fails all of them get its error and the name stays free.
+  // `create` runs on the first caller's thread without a lock held.
+  // Errors: FAILED_PRECONDITION when it exists with another `creation`, naming both;
+  // INVALID_ARGUMENT for a bad name; RESOURCE_EXHAUSTED.
+  virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
+                                       absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
+
+  // Errors: NOT_FOUND naming the nearest known name.
+  virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
+  // Ends the name; holders of the entry keep it. Errors: NOT_FOUND.
+  virtual absl::StatusOr<EntryPtr> Drop(const std::string& name) = 0;
+
+  // Hosts an anonymous value under a given id (from any worker's IdSource) or a new one.
+  // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) = 0;
+  absl::StatusOr<EntryPtr> Put(Value value, bool requires_grad) {
+    return Put(NewId(), std::move(value), requires_grad);
+  }
+  // Errors: NOT_FOUND naming the id. Finds named values too.
+  virtual absl::StatusOr<EntryPtr> Get(GlobalId id) const = 0;
+  // Frees an anonymous value (its id answers NOT_FOUND from now on). False if there was none.
+  virtual bool Erase(GlobalId id) = 0;
+
+  virtual GlobalId NewId() = 0;
+
+  // Publishes a new version of a parameter, in turn with the steps that write it; `done` comes
+  // when it is published.
+  virtual void Assign(const EntryPtr& entry, Tensor elements,
+                      absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) = 0;
+
+  // Named entries whose name starts with `prefix`, sorted by name, after `after`, at most `limit`.
+  virtual std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after = {},
+                                     size_t limit = SIZE_MAX) const = 0;
+
+  virtual WriteClaims& write_claims() = 0;
+  virtual MemoryBudget& memory() = 0;
+
+  struct Stats {
+    size_t named = 0;
+    size_t anonymous = 0;
+    size_t used_bytes = 0;
+    size_t limit_bytes = 0;
+  };
+  virtual Stats stats() const = 0;
+};
+
+}  // namespace psd::store

@@ -1,0 +1,79 @@
+#pragma once
+
+// What an owner hosts, and what a call takes and returns.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/autograd/variable.h"
+#include "core/base/ids.h"
+
+namespace psd::store {
+
+// An object of a registered type: an optimizer, or a user's own. Thread-safe.
+class Object {
+ public:
+  virtual ~Object() = default;
+  // "optimizer/adam", "replay_buffer". For listings and type errors.
+  virtual std::string TypeName() const = 0;
+};
+
+// A counted reference to a value on another worker, as the store sees it: something to keep alive.
+// The rref layer gives it its meaning.
+class RemoteReference {
+ public:
+  virtual ~RemoteReference() = default;
+  virtual GlobalId value_id() const = 0;
+  virtual const std::string& owner() const = 0;
+};
+
+// Limits on nesting and size, checked where values come from outside.
+inline constexpr int kMaxValueDepth = 16;
+inline constexpr size_t kMaxValueItems = size_t{1} << 20;
+
+// A value: copies share what is large. Thread-compatible.
+class Value {
+ public:
+  using List = std::vector<Value>;
+  // Sorted by key, keys unique.
+  using Map = std::vector<std::pair<std::string, Value>>;
+  using Variant = std::variant<std::monostate, bool, int64_t, double, std::string, Variable,
+                               std::shared_ptr<const RemoteReference>, std::shared_ptr<const List>,
+                               std::shared_ptr<const Map>, std::shared_ptr<Object>>;
+
+  Value() = default;  // the empty result
+  Value(bool v) : variant_(v) {}                        // NOLINT: values convert
+  Value(int64_t v) : variant_(v) {}                     // NOLINT
+  Value(int v) : variant_(int64_t{v}) {}                // NOLINT
+  Value(double v) : variant_(v) {}                      // NOLINT
+  Value(std::string v) : variant_(std::move(v)) {}      // NOLINT
+  Value(const char* v) : variant_(std::string(v)) {}    // NOLINT
+  Value(Variable v) : variant_(std::move(v)) {}         // NOLINT
+  Value(Tensor v) : variant_(Variable(std::move(v))) {}  // NOLINT
+  Value(std::shared_ptr<const RemoteReference> v) : variant_(std::move(v)) {}  // NOLINT
+  Value(std::shared_ptr<Object> v) : variant_(std::move(v)) {}                 // NOLINT
+  static Value OfList(List items);
+  // Sorts; of equal keys the last stays.
+  static Value OfMap(Map items);
+
+  bool IsNone() const { return std::holds_alternative<std::monostate>(variant_); }
+  template <typename T>
+  const T* As() const {
+    return std::get_if<T>(&variant_);
+  }
+  const List* AsList() const;
+  const Map* AsMap() const;
+  const Variant& variant() const { return variant_; }
+
+  // "none", "bool", "int", "float", "string", "tensor f32[2, 3]", "list of 3", "optimizer/adam".
+  std::string KindName() const;
+
+ private:
+  Variant variant_;
+};
+
+}  // namespace psd::store
