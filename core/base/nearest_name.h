@@ -1,0 +1,43 @@
+#pragma once
+
+// "Did you mean": the known name that a wrong one was probably meant to be.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace psd {
+
+// Collects the candidate nearest to a name by edit distance (insertions, deletions, replacements
+// and swaps of neighbours each count one). At most a third of the name's characters, rounded up,
+// may differ. Cost is bounded: names are compared in their first 64 characters, and after 10,000
+// comparisons further candidates are ignored. Thread-compatible.
+class NearestNameFinder {
+ public:
+  explicit NearestNameFinder(absl::string_view name);
+
+  void Consider(absl::string_view candidate);
+
+  // The nearest candidate so far, the first of several; empty if none is near.
+  const std::string& nearest() const { return nearest_; }
+
+ private:
+  const std::string name_;
+  std::string nearest_;
+  int best_distance_;  // a candidate must be below it
+  int comparisons_left_;
+};
+
+// The nearest of `candidates` (anything that iterates over strings); empty if none is near.
+template <typename Candidates>
+std::string NearestName(absl::string_view name, const Candidates& candidates) {
+  NearestNameFinder finder(name);
+  for (const auto& candidate : candidates) finder.Consider(candidate);
+  return finder.nearest();
+}
+
+// "; did you mean 'lr'?", or nothing if `nearest` is empty: the end of an error message.
+std::string DidYouMean(absl::string_view nearest);
+
+}  // namespace psd
