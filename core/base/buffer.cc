@@ -17,7 +17,9 @@ namespace {
 constexpr size_t kPageBytes = size_t{4} << 10;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-size_t RoundUp(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+size_t RoundUp(size_t bytes, size_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
 
 absl::Status OutOfMemory(size_t bytes) {
   return absl::ResourceExhaustedError(

@@ -76,9 +76,7 @@ class Buffer {
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  absl::string_view view() const {
-    return {reinterpret_cast<const char*>(data_), size_};
-  }
+  absl::string_view view() const { return {reinterpret_cast<const char*>(data_), size_}; }
   const std::shared_ptr<const void>& owner() const { return owner_; }
 
   // Requires: offset + size <= this->size().

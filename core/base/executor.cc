@@ -22,7 +22,9 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options) : options_(options) {
   PSD_CHECK(alive_ > 0, "the system refuses to start a thread");
 }
 
-ThreadPool::~ThreadPool() { Shutdown(); }
+ThreadPool::~ThreadPool() {
+  Shutdown();
+}
 
 absl::Status ThreadPool::Submit(Task task) {
   {

@@ -15,11 +15,16 @@ namespace {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
-    case LogLevel::kOff: return spdlog::level::off;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      return spdlog::level::off;
   }
   return spdlog::level::off;
 }
@@ -133,12 +138,16 @@ std::shared_ptr<Logger> NewStreamLogger(std::ostream& out, LogLevel least, bool 
                                       json);
 }
 
-std::shared_ptr<Logger> NewNullLogger() { return std::make_shared<NullLogger>(); }
+std::shared_ptr<Logger> NewNullLogger() {
+  return std::make_shared<NullLogger>();
+}
 
 bool ParseLogLevel(absl::string_view text, LogLevel* level) {
-  constexpr std::pair<absl::string_view, LogLevel> kLevels[] = {
-      {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo}, {"warning", LogLevel::kWarning},
-      {"error", LogLevel::kError}, {"off", LogLevel::kOff}};
+  constexpr std::pair<absl::string_view, LogLevel> kLevels[] = {{"debug", LogLevel::kDebug},
+                                                                {"info", LogLevel::kInfo},
+                                                                {"warning", LogLevel::kWarning},
+                                                                {"error", LogLevel::kError},
+                                                                {"off", LogLevel::kOff}};
   for (const auto& [name, value] : kLevels) {
     if (name == text) {
       *level = value;

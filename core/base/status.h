@@ -38,7 +38,9 @@ absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 namespace internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
                               absl::string_view message);
-inline const absl::Status& ToStatus(const absl::Status& status) { return status; }
+inline const absl::Status& ToStatus(const absl::Status& status) {
+  return status;
+}
 template <typename T>
 const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
   return result.status();
@@ -47,15 +49,15 @@ const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
 }  // namespace psd
 
 // A condition that only a bug of ours can break: prints where and stops the process.
-#define PSD_CHECK(condition, message)                                                  \
-  do {                                                                                 \
-    if (ABSL_PREDICT_FALSE(!(condition)))                                              \
-      ::psd::internal::CheckFailed(__FILE__, __LINE__, #condition, (message));         \
+#define PSD_CHECK(condition, message)                                          \
+  do {                                                                         \
+    if (ABSL_PREDICT_FALSE(!(condition)))                                      \
+      ::psd::internal::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
-#define PSD_RETURN_IF_ERROR(expression)                                                \
-  do {                                                                                 \
-    auto&& psd_result_ = (expression);                                                 \
+#define PSD_RETURN_IF_ERROR(expression)                                                       \
+  do {                                                                                        \
+    auto&& psd_result_ = (expression);                                                        \
     if (ABSL_PREDICT_FALSE(!psd_result_.ok())) return ::psd::internal::ToStatus(psd_result_); \
   } while (false)
 
@@ -65,7 +67,7 @@ const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
 #define PSD_CONCAT(a, b) PSD_CONCAT_INNER(a, b)
 #define PSD_ASSIGN_OR_RETURN(declaration, expression) \
   PSD_ASSIGN_OR_RETURN_IMPL(PSD_CONCAT(psd_result_, __LINE__), declaration, expression)
-#define PSD_ASSIGN_OR_RETURN_IMPL(result, declaration, expression)     \
-  auto result = (expression);                                          \
+#define PSD_ASSIGN_OR_RETURN_IMPL(result, declaration, expression)         \
+  auto result = (expression);                                              \
   if (ABSL_PREDICT_FALSE(!result.ok())) return std::move(result).status(); \
   declaration = *std::move(result)

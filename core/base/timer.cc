@@ -6,7 +6,9 @@ namespace psd {
 
 TimerQueue::TimerQueue(const Clock& clock) : clock_(clock), thread_([this] { Run(); }) {}
 
-TimerQueue::~TimerQueue() { Stop(); }
+TimerQueue::~TimerQueue() {
+  Stop();
+}
 
 TimerQueue::Id TimerQueue::RunAt(absl::Time when, Task task) {
   MutexLock lock(mutex_);

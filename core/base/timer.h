@@ -28,7 +28,9 @@ class TimerQueue {
   TimerQueue& operator=(const TimerQueue&) = delete;
 
   Id RunAt(absl::Time when, Task task) PSD_EXCLUDES(mutex_);
-  Id RunAfter(absl::Duration delay, Task task) { return RunAt(clock_.Now() + delay, std::move(task)); }
+  Id RunAfter(absl::Duration delay, Task task) {
+    return RunAt(clock_.Now() + delay, std::move(task));
+  }
 
   // True if the task will not run. False if it has run, is running or was cancelled before; does
   // not wait for a running one.

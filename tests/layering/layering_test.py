@@ -1,0 +1,122 @@
+"""Checks every #include "..." of the tree against the arrows between the layers.
+
+Visibility keeps targets apart; this keeps the files apart as well, with one table to read, and
+notices what Bazel does not see: a header that no target lists.
+"""
+import os
+import re
+import sys
+
+BASE = {"core/base"}
+TENSOR = BASE | {"kernels", "core/tensor"}
+AUTOGRAD = TENSOR | {"core/autograd"}
+CARRIER = BASE | {"core/carrier"}
+RPC = CARRIER | {"core/rpc"}
+STORE = AUTOGRAD | {"core/store"}
+PROGRAM = STORE | {"core/program"}
+RREF = RPC | STORE | {"core/rref"}
+DIST_AUTOGRAD = RREF | PROGRAM | {"core/dist_autograd"}
+OPTIM = DIST_AUTOGRAD | {"core/optim"}
+CORE = OPTIM | {"core/worker"}
+
+# Layer -> the layers that it may include. A layer may always include itself.
+ARROWS = {
+    "proto": set(),
+    "kernels": set(),
+    "core/base": set(),
+    "core/tensor": TENSOR,
+    "core/autograd": AUTOGRAD,
+    "core/carrier": CARRIER | {"proto"},
+    "core/rpc": RPC | {"proto"},
+    "core/store": STORE | {"proto"},
+    "core/program": PROGRAM | {"proto"},
+    "core/rref": RREF | {"proto"},
+    "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
+    "core/optim": OPTIM | {"proto"},
+    "core/worker": CORE,
+    "server": CORE - {"kernels"} | {"proto"},
+    "client": CORE - {"kernels"},
+    "tools": {"client", "core/base", "core/tensor", "core/autograd", "proto"},
+    "examples": {"client", "core/base", "core/tensor", "core/autograd"},
+    "examples/custom_daemon": {"client", "server", "core/base", "core/tensor", "core/autograd"},
+    "bench": CORE | {"client", "server"},
+}
+ANYTHING = {"tests"}  # may include every layer
+
+SOURCE = re.compile(r"\.(h|cc|cu|cuh)$")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def layer_of(path):
+    """The longest layer that `path` lies in, or None."""
+    parts = path.split("/")
+    for length in (2, 1):
+        prefix = "/".join(parts[:length])
+        if len(parts) > length and (prefix in ARROWS or prefix in ANYTHING):
+            return prefix
+    return None
+
+
+def problem(path, included):
+    """Why the file at `path` may not include `included`, or None."""
+    layer, target = layer_of(path), layer_of(included)
+    if layer is None:
+        return "it lies in no known layer"
+    if target is None:
+        return None  # a system header, or one of the same folder's tools
+    if layer in ANYTHING or layer == target or target in ARROWS[layer]:
+        return None
+    return "%s may not include %s" % (layer, target)
+
+
+def sources(root):
+    for folder, names, files in os.walk(root):
+        names[:] = [n for n in names if not n.startswith((".", "bazel-"))]
+        if folder == root:
+            names[:] = [n for n in names if n != "third_party"]
+        for name in files:
+            if SOURCE.search(name):
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def check_table():
+    """The table itself: it refuses what must be refused."""
+    for path, included, allowed in [
+        ("core/base/x.h", "core/tensor/tensor.h", False),
+        ("core/carrier/grpc/x.cc", "core/tensor/tensor.h", False),
+        ("core/rpc/x.cc", "core/rref/ledger.h", False),
+        ("core/rref/x.cc", "core/rpc/rpc_agent.h", True),
+        ("core/worker/x.cc", "server/daemon/config.h", False),
+        ("client/x.cc", "server/daemon/config.h", False),
+        ("client/psd.h", "core/worker/worker.h", True),
+        ("kernels/cpu/x.cc", "core/tensor/tensor.h", False),
+        ("core/autograd/x.h", "core/store/value.h", False),
+        ("core/store/value.h", "core/autograd/variable.h", True),
+        ("tests/sim/x.cc", "server/daemon/config.h", True),
+        ("elsewhere/x.h", "core/base/ids.h", False),
+    ]:
+        assert (problem(path, included) is None) == allowed, (path, included)
+
+
+def main():
+    check_table()
+    # The link to a file of the root leads from the test's runfiles to the source tree.
+    root = os.path.dirname(os.path.realpath("WORKSPACE"))
+    count, bad = 0, []
+    for path in sorted(sources(root)):
+        count += 1
+        with open(os.path.join(root, path), encoding="utf-8") as source:
+            text = source.read()
+        for match in INCLUDE.finditer(text):
+            why = problem(path, match.group(1))
+            if why:
+                line = text.count("\n", 0, match.start(1)) + 1
+                bad.append('%s:%d: includes "%s": %s' % (path, line, match.group(1), why))
+    print("%d files checked, %d bad includes" % (count, len(bad)))
+    print("\n".join(bad))
+    assert count > 10, "looked at the wrong folder: %s" % root
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,2 @@
+#!/bin/sh
+exec /usr/bin/python3 -B tests/layering/layering_test.py

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Prints "N passed, N failed" from the build event file of a `bazel test`.
+
+Counts test targets. One that was not built, timed out or was never run counts as failed. Exits 0 if
+all passed, 3 if one failed, 4 if none ran.
+"""
+import json
+import sys
+
+
+def results(path):
+    """Label -> whether it passed, of every test target concerned."""
+    passed = {}
+    try:
+        events = open(path, encoding="utf-8")
+    except FileNotFoundError:
+        return passed
+    with events:
+        for line in events:
+            event = json.loads(line)
+            ident = event["id"]
+            if "testSummary" in ident:
+                status = event.get("testSummary", {}).get("overallStatus")
+                passed[ident["testSummary"]["label"]] = status in ("PASSED", "FLAKY")
+            elif "targetConfigured" in ident and "testSize" in event.get("configured", {}):
+                passed.setdefault(ident["targetConfigured"]["label"], None)
+            elif "targetCompleted" in ident and not event.get("completed", {}).get("success"):
+                label = ident["targetCompleted"]["label"]
+                if label in passed:
+                    passed[label] = False
+    # Configured, and built or not needed, but left out by a tag filter: not concerned.
+    return {label: result for label, result in passed.items() if result is not None}
+
+
+def main():
+    outcomes = results(sys.argv[1]).values()
+    good = sum(outcomes)
+    bad = len(outcomes) - good
+    print("%d passed, %d failed" % (good, bad), flush=True)
+    return 3 if bad else 0 if good else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())
