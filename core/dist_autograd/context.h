@@ -1,0 +1,74 @@
+#pragma once
+
+// One distributed-autograd pass's memory on one worker: send and recv functions, gradients, and
+// which workers know the context.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "core/autograd/engine.h"
+#include "core/autograd/variable.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/dist_autograd/functions.h"
+#include "core/rpc/rpc_agent.h"
+
+namespace psd::dist_autograd {
+
+// A gradient that has been collected here.
+struct LeafGradient {
+  LeafInfo leaf;
+  Tensor gradient;
+};
+
+// Thread-safe. Shared by the table, by calls that are being served and by running passes; a
+// released context stays alive for those and is refused to everybody else.
+class ContextState {
+ public:
+  ContextState(GlobalId id, IdSource& ids) : id_(id), ids_(ids) {}
+  ContextState(const ContextState&) = delete;
+  ContextState& operator=(const ContextState&) = delete;
+
+  GlobalId id() const { return id_; }
+
+  // A message to or from `peer` has carried this context.
+  void AddKnownWorker(const std::string& peer) PSD_EXCLUDES(mutex_);
+  std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
+
+  // A send function for those of `variables` that require grad, under a new message id.
+  std::shared_ptr<SendFunction> AddSend(const std::vector<Variable>& variables)
+      PSD_EXCLUDES(mutex_);
+  // Errors: NOT_FOUND naming context and message.
+  absl::StatusOr<std::shared_ptr<SendFunction>> FindSend(GlobalId message) const
+      PSD_EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<SendFunction>> Sends() const PSD_EXCLUDES(mutex_);
+
+  // Adds to what was collected for the leaf before (never in place where shared).
+  absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
+  // Of this worker, sorted by key.
+  std::vector<LeafGradient> Gradients() const PSD_EXCLUDES(mutex_);
+  absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
+
+  struct Stats {
+    size_t sends = 0;
+    size_t gradients = 0;
+    size_t known_workers = 0;
+    size_t gradient_bytes = 0;
+  };
+  Stats stats() const PSD_EXCLUDES(mutex_);
+
+ private:
+  const GlobalId id_;
+  IdSource& ids_;
+  mutable Mutex mutex_;  // leaf
+  std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
+  absl::btree_map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::dist_autograd

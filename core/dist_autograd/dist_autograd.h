@@ -1,0 +1,85 @@
+#pragma once
+
+// Distributed autograd on one worker: contexts, what calls carry of them, and backward.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/dist_autograd/context.h"
+#include "core/rpc/rpc_agent.h"
+
+namespace psd::dist_autograd {
+
+enum class BackwardMode {
+  kExact,  // only sends that will receive gradients are waited for
+  kFast,   // all sends of the context are; PyTorch's algorithm
+};
+
+struct BackwardOptions {
+  BackwardMode mode = BackwardMode::kExact;
+  bool retain_graph = false;
+  absl::Duration timeout = absl::Seconds(60);  // must be positive
+};
+
+// Thread-safe. Registers its methods ("autograd.gradient", "autograd.release", …) and its request
+// hook with the agent before the agent starts; contexts of a peer's session go with it.
+class DistAutograd {
+ public:
+  static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids);
+  virtual ~DistAutograd() = default;
+
+  virtual std::shared_ptr<ContextState> NewContext() = 0;
+  // Errors: NOT_FOUND "could not find autograd context … on …".
+  virtual absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const = 0;
+  // Erases it here and on every worker that knows it, without waiting for them.
+  virtual void Release(GlobalId context) = 0;
+
+  // The tag of the attachment that the following four make and read.
+  static constexpr uint32_t kTag = 2;
+
+  // Caller, sending: `variables` are all tensors of the request, in order.
+  virtual absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
+                                                      const std::string& callee,
+                                                      const std::vector<Variable>& variables) = 0;
+  // Callee, receiving: tensors become variables with the history that the attachment says, and the
+  // context exists here from now on, under the caller's session. Null context for a request without
+  // one.
+  struct Received {
+    std::shared_ptr<ContextState> context;
+    std::vector<Variable> variables;
+  };
+  virtual absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call,
+                                                 std::vector<Tensor> tensors) = 0;
+  // Callee, answering. Nothing to attach when no tensor requires grad.
+  virtual std::vector<rpc::Attachment> WrapReply(const std::shared_ptr<ContextState>& context,
+                                                 const std::vector<Variable>& variables) = 0;
+  // Caller, receiving the answer. Outside a context the tensors are constants.
+  virtual absl::StatusOr<std::vector<Variable>> UnwrapReply(
+      const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,
+      std::vector<Tensor> tensors) = 0;
+
+  // Gradient 1 at each root; gradients of leaves are added to the contexts of the workers that own
+  // them. Done when every worker concerned is done.
+  // Errors: INVALID_ARGUMENT (roots: CheckRoots; timeout), NOT_FOUND (released context),
+  // FAILED_PRECONDITION (a pass is running in this context), DEADLINE_EXCEEDED naming the sends
+  // that are missing, what a node or a worker says ("error on owner1: …"). A failure is told to
+  // every worker that takes part.
+  virtual Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
+                                const std::vector<Variable>& roots,
+                                const BackwardOptions& options) = 0;
+
+  struct Stats {
+    size_t contexts = 0;
+    size_t running_passes = 0;
+  };
+  virtual Stats stats() const = 0;
+  virtual std::vector<std::shared_ptr<ContextState>> Contexts() const = 0;
+};
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,90 @@
+#pragma once
+
+// Programs: operators in static single assignment, as data. They run on the worker that hosts the
+// values, are differentiable, and are bounded in size, memory, depth and time; they execute nothing
+// but operators. A call of one operator is a program of one instruction.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/autograd/operators.h"
+#include "core/autograd/variable.h"
+
+namespace psd::program {
+
+// One operator call. Its result is the next value number.
+struct Instruction {
+  std::string op;               // a name in the OperatorRegistry
+  std::vector<int32_t> inputs;  // value numbers below its own
+  Attributes attributes;
+};
+
+// Value numbers: 0 … num_inputs-1 are the arguments, then one per instruction, in order. So a
+// program cannot be cyclic; one that names a number at or beyond its own is refused.
+struct Program {
+  int32_t num_inputs = 0;
+  std::vector<Instruction> instructions;
+  std::vector<int32_t> outputs;  // value numbers; may repeat, may be arguments
+};
+
+struct ProgramLimits {
+  size_t max_instructions = 10'000;
+  size_t max_inputs = 100'000;
+  size_t max_outputs = 100'000;
+  size_t max_attribute_items = 1'000'000;          // over all attributes
+  int64_t max_result_bytes = int64_t{4} << 30;     // of one instruction's result
+  int64_t max_live_bytes = int64_t{16} << 30;      // of all results alive at once
+};
+
+// Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the
+// nearest known one); RESOURCE_EXHAUSTED naming limit and size.
+absl::Status CheckProgram(const Program& program, const OperatorRegistry& operators,
+                          const ProgramLimits& limits);
+
+// 128 bits over a canonical encoding: equal programs have equal fingerprints on every machine.
+struct Fingerprint {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  std::string ToString() const;
+  friend bool operator==(const Fingerprint& a, const Fingerprint& b) {
+    return a.high == b.high && a.low == b.low;
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const Fingerprint& f) {
+    return H::combine(std::move(h), f.high, f.low);
+  }
+};
+Fingerprint FingerprintOf(const Program& program);
+
+// Builds a program call by call. Thread-compatible. Mistakes are kept and told by Build.
+class ProgramBuilder {
+ public:
+  using Ref = int32_t;
+  Ref Input();  // all inputs first
+  Ref Call(std::string op, std::vector<Ref> inputs, Attributes attributes = {});
+  // Errors: INVALID_ARGUMENT for a Ref that is none of this builder's, an Input after a Call.
+  absl::StatusOr<Program> Build(std::vector<Ref> outputs);
+
+ private:
+  Program program_;
+  absl::Status status_;
+};
+
+// Runs a checked program on this thread. History is recorded as in any other code (see
+// NoGradGuard). Results are dropped after their last use.
+// Errors: INVALID_ARGUMENT for a wrong number of arguments or what an operator says, with the
+// instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so between
+// two instructions.
+absl::StatusOr<std::vector<Variable>> RunProgram(const Program& program,
+                                                 const OperatorRegistry& operators,
+                                                 const ProgramLimits& limits,
+                                                 absl::Span<const Variable> inputs,
+                                                 absl::FunctionRef<bool()> cancelled);
+
+}  // namespace psd::program

@@ -1,0 +1,49 @@
+#pragma once
+
+// RRef: a counted reference to a value, wherever it lives.
+
+#include <memory>
+#include <string>
+
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/store/store.h"
+
+namespace psd::rref {
+
+// A handle: copies share one fork, which is released when the last of them goes. Thread-safe.
+// Cheap to copy.
+class RRef {
+ public:
+  RRef() = default;  // refers to nothing
+
+  bool valid() const { return body_ != nullptr; }
+  GlobalId value_id() const { return body_->value_id(); }
+  const std::string& owner() const { return body_->owner(); }
+  // The name, if it was made or looked up by one; else empty.
+  const std::string& name() const { return body_->name(); }
+  bool is_owner() const { return body_->local_entry() != nullptr; }
+  // The entry, on its owner; null on a user.
+  store::EntryPtr local_entry() const { return body_ ? body_->local_entry() : nullptr; }
+  // "RRef(layer1/weight, 1f3c9a0b44d2e677/12 on owner0, fork …/5)".
+  std::string ToString() const;
+
+  // What is behind a handle. Implemented by RRefContext; ends the fork when destroyed.
+  class Body : public store::RemoteReference {
+   public:
+    virtual const std::string& name() const = 0;
+    virtual GlobalId fork_id() const = 0;
+    virtual store::EntryPtr local_entry() const = 0;
+    virtual Incarnation owner_incarnation() const = 0;
+    // Ready when the owner counts the fork (its creation, if this worker caused it, has ended);
+    // fails with why it never will.
+    virtual Future<Unit> confirmed() const = 0;
+  };
+  explicit RRef(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
+  const std::shared_ptr<const Body>& body() const { return body_; }
+
+ private:
+  std::shared_ptr<const Body> body_;  // shared by all copies of the handle
+};
+
+}  // namespace psd::rref

@@ -1,0 +1,69 @@
+#pragma once
+
+// The RRefs of one worker: both ledgers, and the messages between them.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref.h"
+#include "core/store/store.h"
+
+namespace psd::rref {
+
+// How an RRef travels: what a message says of one.
+struct ForkData {
+  std::string owner;
+  Incarnation owner_incarnation = 0;
+  GlobalId value;
+  GlobalId fork;        // the receiver's
+  std::string parent;   // who sent it; the owner itself: the fork is confirmed already
+  std::string name;
+};
+
+// Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
+class RRefContext {
+ public:
+  static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store, IdSource& ids);
+  virtual ~RRefContext() = default;
+
+  // A handle on this worker's own value. Anonymous values are freed when the last handle here and
+  // the last fork elsewhere are gone.
+  virtual RRef LocalRRef(store::EntryPtr entry) = 0;
+
+  // Owner: `peer`, in this session, is about to be told of `entry`: counts a new fork for it.
+  virtual ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                           uint64_t session_epoch) = 0;
+  // User: a fork that the owner has counted already (the reply to a lookup or a creation).
+  virtual RRef AdoptFork(const ForkData& data) = 0;
+
+  // User: a value that `owner` is being asked to make, under ids chosen here. The request carries
+  // them; Created or CreationFailed follows once.
+  virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
+  virtual void Created(const RRef& rref, Incarnation owner_incarnation) = 0;
+  virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
+  // Owner: runs before the reply to such a request; false if the caller's session has ended.
+  virtual bool AddCreatorFork(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
+                              uint64_t session_epoch) = 0;
+
+  // Why this RRef cannot be used, or OK. Prompt: no message.
+  virtual absl::Status CheckUsable(const RRef& rref) const = 0;
+
+  struct Stats {
+    size_t owners = 0;         // values of this worker with forks elsewhere
+    size_t forks = 0;          // those forks
+    size_t users = 0;          // forks held here
+    size_t pending_users = 0;  // of these, not confirmed
+  };
+  virtual Stats stats() const = 0;
+
+  // Releases every fork held here, as far as the owners can be told at once.
+  virtual void ReleaseAll() = 0;
+};
+
+}  // namespace psd::rref

@@ -1,0 +1,35 @@
+#pragma once
+
+// Values <-> payloads: packed columns in the header, tensor bytes in buffers. A column holds one
+// field of all values in pre-order; small tensors share one buffer, large ones have their own.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref_context.h"
+#include "core/store/value.h"
+
+namespace psd::rref {
+
+// The tensors among `values`, in the order in which they travel; what send functions refer to.
+std::vector<Variable> CollectVariables(absl::Span<const store::Value> values);
+
+// Errors: INVALID_ARGUMENT for a value that cannot travel (an object, an invalid variable) or that
+// is too deep or too large. `fork` makes the data for each RRef that is met.
+absl::StatusOr<rpc::Payload> EncodeValues(
+    absl::Span<const store::Value> values,
+    absl::FunctionRef<absl::StatusOr<ForkData>(const store::RemoteReference&)> fork);
+
+// `wrap` turns the tensors that arrived (all of them, in order) into variables; `adopt` makes the
+// RRefs. Errors: INVALID_ARGUMENT for bytes that EncodeValues never makes, naming what is wrong.
+absl::StatusOr<std::vector<store::Value>> DecodeValues(
+    const rpc::Payload& payload,
+    absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
+    absl::FunctionRef<absl::StatusOr<store::Value>(const ForkData&)> adopt);
+
+}  // namespace psd::rref
