@@ -1,0 +1,116 @@
+#pragma once
+
+// One worker, assembled: the only place that sees every layer. A daemon is a runtime plus
+// services; a trainer is a runtime plus the public face in client/.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/autograd/operators.h"
+#include "core/base/clock.h"
+#include "core/base/executor.h"
+#include "core/base/ids.h"
+#include "core/base/log.h"
+#include "core/base/timer.h"
+#include "core/carrier/carrier.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/optim/functional_optimizer.h"
+#include "core/program/program.h"
+#include "core/program/program_cache.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref_context.h"
+#include "core/store/store.h"
+#include "core/worker/functions.h"
+
+namespace psd::worker {
+
+struct RuntimeOptions {
+  // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
+  std::string name;
+  // "host:port" to serve at (port 0: any free one); empty: only connections opened from here.
+  std::string listen;
+  // Threads that run functions, programs and large steps.
+  int threads = 4;
+  size_t max_queued_functions = 10'000;
+  // Of all values hosted here; 0: no limit.
+  size_t memory_budget_bytes = 0;
+  rpc::SessionOptions session;
+  program::ProgramLimits program_limits;
+  size_t program_cache_entries = 1024;
+  // The worker that knows the world, told to whoever connects; empty: nobody does.
+  std::string registrar;
+  // What moves messages; null: gRPC.
+  std::shared_ptr<carrier::Carrier> carrier;
+  const Clock* clock = &Clock::Steady();
+  std::shared_ptr<Logger> logger;  // null: nothing is logged
+  // What programs may call; null: the built-in operators.
+  std::shared_ptr<const OperatorRegistry> operators;
+  optim::OptimizerRegistry optimizers = optim::OptimizerRegistry::Builtin();
+  // Registered functions, by name.
+  FunctionRegistry functions;
+};
+
+// Thread-safe. Destroying it shuts down at once.
+class Runtime {
+ public:
+  // Assembles, does not serve yet.
+  // Errors: INVALID_ARGUMENT naming the option.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  // Further methods, before Start: a daemon's own services.
+  void RegisterMethod(rpc::Method method) { agent_->RegisterMethod(std::move(method)); }
+
+  // Serves. Returns the address at which it can be dialled ("" when not listening).
+  // Errors: UNAVAILABLE naming the address (port in use).
+  absl::StatusOr<std::string> Start();
+
+  // See RpcAgent::Shutdown; then releases everything. May be repeated.
+  void Shutdown(absl::Duration drain);
+
+  const std::string& name() const { return options_.name; }
+  Incarnation incarnation() const { return ids_.incarnation(); }
+  const std::string& address() const { return address_; }
+  const RuntimeOptions& options() const { return options_; }
+
+  rpc::RpcAgent& agent() { return *agent_; }
+  store::Store& store() { return *store_; }
+  rref::RRefContext& rrefs() { return *rrefs_; }
+  dist_autograd::DistAutograd& autograd() { return *autograd_; }
+  const OperatorRegistry& operators() const { return *options_.operators; }
+  const optim::OptimizerRegistry& optimizers() const { return options_.optimizers; }
+  const FunctionRegistry& functions() const { return options_.functions; }
+  program::ProgramCache& programs() { return *programs_; }
+  Executor& executor() { return *executor_; }
+  ThreadPool::Stats executor_stats() const { return executor_->stats(); }
+  TimerQueue& timers() { return *timers_; }
+  Logger& logger() { return *options_.logger; }
+  IdSource& ids() { return ids_; }
+
+ private:
+  explicit Runtime(RuntimeOptions options);
+  absl::Status Assemble();
+
+  RuntimeOptions options_;
+  IdSource ids_;
+  std::string address_;
+  std::shared_ptr<ThreadPool> executor_;  // shared with the agent
+  std::shared_ptr<TimerQueue> timers_;    // shared with the agent
+  std::unique_ptr<rpc::RpcAgent> agent_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<rref::RRefContext> rrefs_;
+  std::unique_ptr<dist_autograd::DistAutograd> autograd_;
+  std::unique_ptr<program::ProgramCache> programs_;
+};
+
+// Errors: INVALID_ARGUMENT saying what a worker's name must look like.
+absl::Status CheckWorkerName(const std::string& name);
+
+}  // namespace psd::worker
