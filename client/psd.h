@@ -1,0 +1,346 @@
+#pragma once
+
+// psd for trainers: the whole public face, in reading order.
+//
+//   1. Worker        a member of the job: holds references, calls functions on owners
+//   2. Function      what is called: a program of operators, or a registered C++ function
+//   3. Context       one distributed-autograd pass
+//   4. DistributedOptimizer   steps parameters where they live
+//
+// A trainer in outline:
+//
+//   psd::WorkerOptions options;
+//   options.name = "trainer0";
+//   options.owners = {{"owner0", "127.0.0.1:7071"}};
+//   PSD_ASSIGN_OR_RETURN(auto worker, psd::Worker::Start(options));
+//   PSD_ASSIGN_OR_RETURN(psd::RRef w, worker->GetOrCreate("owner0", "w",
+//       psd::Uniform({10, 784}, -0.03, 0.03, /*seed=*/1), {.requires_grad = true}));
+//   PSD_ASSIGN_OR_RETURN(auto optimizer,
+//       psd::DistributedOptimizer::Create(*worker, "main", psd::Adam{.lr = 1e-3}, {w}));
+//   for (const Batch& batch : batches) {
+//     PSD_ASSIGN_OR_RETURN(psd::Context context, worker->NewContext());
+//     PSD_ASSIGN_OR_RETURN(auto parameters, worker->ToHere({w}, context));
+//     psd::Variable loss = psd::CrossEntropy(psd::Linear(batch.x, parameters[0]), batch.y);
+//     PSD_RETURN_IF_ERROR(context.Backward({loss}));
+//     PSD_RETURN_IF_ERROR(optimizer->Step(context));
+//   }
+//   PSD_RETURN_IF_ERROR(worker->Shutdown());
+//
+// Tensors (psd::Tensor), differentiable operators on variables (psd::Linear, psd::Relu, …) and
+// errors (absl::Status, psd::GetDetail) come from the headers included here.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/autograd/functions/functions.h"
+#include "core/autograd/variable.h"
+#include "core/base/future.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/optim/functional_optimizer.h"
+#include "core/program/program.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
+#include "core/worker/functions.h"
+
+namespace psd {
+
+namespace worker {
+class Runtime;
+}
+
+using program::Program;         // operators as data; see program::ProgramBuilder
+using program::ProgramBuilder;  // builds one call by call
+using rref::RRef;               // a counted reference to a value on its owner
+using store::Value;             // what calls take and return
+using worker::FunctionRegistry;  // registered functions that this worker offers
+using Values = std::vector<Value>;
+
+// ---------------------------------------------------------------------------------------------
+// Creation programs: what GetOrCreate runs on the owner when the name is new.
+
+// Every element uniform in [low, high), the same on every machine for the same seed.
+Program Uniform(const Shape& shape, double low, double high, uint64_t seed,
+                DType dtype = DType::kF32);
+// Every element from a normal distribution, the same on every machine for the same seed.
+Program Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
+               DType dtype = DType::kF32);
+Program Zeros(const Shape& shape, DType dtype = DType::kF32);
+Program Full(const Shape& shape, double value, DType dtype = DType::kF32);
+
+// ---------------------------------------------------------------------------------------------
+// Function: what is called.
+
+// A value; cheap to copy. A program is sent once per owner and then named by its fingerprint.
+class Function {
+ public:
+  Function(Program program);  // NOLINT: a program is a function
+  // One operator ("add", "matmul", "relu", …) on the call's arguments: the shortest program.
+  static Function Operator(std::string name, int arguments, Attributes attributes = {});
+  // A C++ function that the callee has registered.
+  static Function Registered(std::string name);
+
+  const std::shared_ptr<const Program>& program() const { return program_; }
+  const std::string& name() const { return name_; }  // empty for programs
+
+ private:
+  Function() = default;
+  std::shared_ptr<const Program> program_;  // shared by copies; null for registered functions
+  std::string name_;
+};
+
+// ---------------------------------------------------------------------------------------------
+// Worker
+
+struct OwnerAddress {
+  std::string name;
+  std::string address;  // "10.0.0.5:7071"
+};
+
+struct WorkerOptions {
+  // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
+  std::string name;
+  // The owners to attach to. Starting fails unless all of them answer within `start_timeout`.
+  std::vector<OwnerAddress> owners;
+  absl::Duration start_timeout = absl::Seconds(30);
+  // "host:port" where other workers may reach this one. Empty: not listening; owners call back on
+  // the connections opened from here.
+  std::string listen;
+  // Of calls that say nothing else. ZeroDuration: none.
+  absl::Duration default_timeout = absl::Seconds(60);
+  // Threads for functions that are called here.
+  int threads = 2;
+  // Of values hosted here, in bytes; 0: no limit.
+  size_t memory_budget_bytes = 0;
+  // Leases, retry window, keepalive; see rpc::SessionOptions.
+  rpc::SessionOptions session;
+  // Functions that others may call here.
+  FunctionRegistry functions;
+  // Null: warnings and errors go to standard error.
+  std::shared_ptr<Logger> logger;
+};
+
+class Context;
+
+struct CallOptions {
+  // Negative: WorkerOptions::default_timeout. ZeroDuration: none.
+  absl::Duration timeout = absl::Seconds(-1);
+  // The call is recorded in this context, so that gradients can flow back through it.
+  const Context* context = nullptr;
+};
+
+struct CreateOptions {
+  bool requires_grad = false;
+};
+
+// What a listing says of a named value.
+struct ValueInfo {
+  std::string name;
+  std::string kind;  // "tensor f32[128, 784]", "optimizer/adam", …
+  uint64_t version = 0;
+  size_t bytes = 0;
+};
+
+// A member of the job. Thread-safe. The destructor leaves at once, without finishing calls.
+//
+// Errors, for all calls below: UNAVAILABLE (nobody answers there), DEADLINE_EXCEEDED, ABORTED (the
+// owner was restarted, or our session there ended), NOT_FOUND (no such worker, value or function),
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED (load or memory; retry later). psd::GetDetail says which
+// worker and object, what to do, and whether a mutation's fate is unknown.
+class Worker {
+ public:
+  // Joins: attaches to the owners, gets a rank from the registrar that they name.
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(WorkerOptions options);
+  ~Worker();
+
+  const std::string& name() const;
+  int rank() const;
+
+  // ---- values on owners
+
+  // The value called `name` on `owner`, made there by `create` if there is none: of several
+  // callers one creates and all get the same.
+  // Errors: FAILED_PRECONDITION when it exists with another shape or dtype or requires_grad.
+  absl::StatusOr<RRef> GetOrCreate(const std::string& owner, const std::string& name,
+                                   const Program& create, CreateOptions options = {});
+  absl::StatusOr<RRef> Lookup(const std::string& owner, const std::string& name);
+  // Ends the name; whoever holds an RRef keeps the value.
+  absl::Status Drop(const std::string& owner, const std::string& name);
+  // Publishes `elements` as the parameter's new version; returns its number.
+  absl::StatusOr<uint64_t> Assign(const RRef& parameter, const Tensor& elements);
+  // Named values whose name starts with `prefix`, sorted.
+  absl::StatusOr<std::vector<ValueInfo>> List(const std::string& owner,
+                                              const std::string& prefix = "");
+
+  // Fetches. Tensors arrive as variables; inside a context, those that require grad lead back to
+  // their owner. All RRefs of one owner come in one exchange and, where they are parameters, from
+  // between two steps.
+  absl::StatusOr<std::vector<Variable>> ToHere(const std::vector<RRef>& rrefs,
+                                               const Context& context);
+  absl::StatusOr<std::vector<Value>> ToHere(const std::vector<RRef>& rrefs,
+                                            const CallOptions& options = {});
+  Future<std::vector<Value>> ToHereAsync(const std::vector<RRef>& rrefs,
+                                         const CallOptions& options = {});
+
+  // ---- calls
+
+  // Runs `function` on `callee` (this worker too) and waits for its results.
+  absl::StatusOr<Values> RpcSync(const std::string& callee, const Function& function,
+                                 const Values& arguments, const CallOptions& options = {});
+  Future<Values> RpcAsync(const std::string& callee, const Function& function,
+                          const Values& arguments, const CallOptions& options = {});
+  // Runs it there and leaves the (first) result there; returns at once. Its error, if any, is told
+  // by ToHere.
+  absl::StatusOr<RRef> Remote(const std::string& callee, const Function& function,
+                              const Values& arguments, const CallOptions& options = {});
+
+  // ---- the rest
+
+  // A new distributed-autograd context, released when the returned scope ends.
+  absl::StatusOr<Context> NewContext();
+
+  // Finishes what is pending for at most `drain`, releases forks, ends the sessions. Further calls
+  // fail with FAILED_PRECONDITION.
+  absl::Status Shutdown(absl::Duration drain = absl::Seconds(10));
+
+  // For what this face does not show.
+  worker::Runtime& runtime();
+
+ private:
+  friend class Context;
+  friend class DistributedOptimizer;
+  struct State;
+  explicit Worker(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;  // shared with contexts and optimizers, which may outlive it
+};
+
+// ---------------------------------------------------------------------------------------------
+// Context
+
+// One distributed-autograd pass: records the calls made in it, then collects gradients. Move-only
+// scope; leaving it releases what it holds on every worker. Thread-safe but for moving.
+class Context {
+ public:
+  Context(Context&&) noexcept;
+  Context& operator=(Context&&) noexcept;
+  ~Context();
+
+  GlobalId id() const;
+
+  // Gradients of the sum of `roots` (one element each) with respect to everything that requires
+  // grad, added up in this context on the workers that own it. May be repeated; accumulates.
+  // Errors: see dist_autograd::DistAutograd::Backward.
+  absl::Status Backward(const std::vector<Variable>& roots,
+                        const dist_autograd::BackwardOptions& options = {});
+
+  // The gradient of a leaf of this trainer, or of a parameter, fetched from its owner.
+  // Errors: NOT_FOUND when none has reached it.
+  absl::StatusOr<Tensor> Gradient(const Variable& leaf) const;
+  absl::StatusOr<Tensor> Gradient(const RRef& parameter) const;
+
+ private:
+  friend class Worker;
+  friend class DistributedOptimizer;
+  Context(std::shared_ptr<Worker::State> worker,
+          std::shared_ptr<dist_autograd::ContextState> state);
+  std::shared_ptr<Worker::State> worker_;                    // shared with the worker
+  std::shared_ptr<dist_autograd::ContextState> state_;  // shared with calls in flight
+};
+
+// ---------------------------------------------------------------------------------------------
+// Optimizers
+
+using optim::OptimizerSpec;
+
+// Formulas and defaults are PyTorch's.
+struct Sgd {
+  double lr = 0.01;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+  operator OptimizerSpec() const;  // NOLINT: options are a spec
+};
+
+struct Adam {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool amsgrad = false;
+  bool maximize = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+struct AdamW {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  bool amsgrad = false;
+  bool maximize = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+// What one owner said to a step.
+struct OwnerOutcome {
+  std::string owner;
+  absl::Status status;          // OK: the step is applied there, once
+  bool fate_unknown = false;    // it may or may not have been applied
+  uint64_t steps_accepted = 0;  // by that owner, all trainers together
+  int parameters_stepped = 0;
+  uint64_t max_staleness = 0;
+};
+
+struct StepOutcome {
+  GlobalId step_id;
+  std::vector<OwnerOutcome> owners;  // in order of first appearance among the parameters
+  // OK if all are; otherwise one error that names every owner that failed and what was applied.
+  absl::Status status() const;
+};
+
+// An optimizer over parameters on any number of owners; each owner keeps and steps its part.
+// Thread-safe; concurrent steps that share a parameter are serial on its owner.
+class DistributedOptimizer {
+ public:
+  // Named: every trainer that gives the same name, parameters and options shares one optimizer and
+  // its state. It lives until the name is dropped.
+  // Errors: FAILED_PRECONDITION when the name exists with other parameters or options;
+  // INVALID_ARGUMENT for an unknown or out-of-range option, an RRef that is no parameter, or one
+  // given twice. All owners' errors are reported.
+  static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
+      Worker& worker, const std::string& name, const OptimizerSpec& spec,
+      const std::vector<RRef>& parameters);
+  // Private to its creator: it ends with this object or with the worker's sessions.
+  static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
+      Worker& worker, const OptimizerSpec& spec, const std::vector<RRef>& parameters);
+  ~DistributedOptimizer();
+
+  // Applies the gradients of `context` on every owner, in parallel, and waits for all of them.
+  // Parameters without a gradient are untouched. Nothing is applied twice, however often a message
+  // is sent.
+  absl::Status Step(const Context& context) { return StepDetailed(context).status(); }
+  StepOutcome StepDetailed(const Context& context);
+
+  const OptimizerSpec& spec() const;
+
+ private:
+  struct State;
+  explicit DistributedOptimizer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace psd
