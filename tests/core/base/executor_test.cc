@@ -1,0 +1,258 @@
+#include "core/base/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "core/base/future.h"
+
+namespace psd {
+namespace {
+
+ThreadPoolOptions Options(int threads, size_t max_queue = 10'000, int max_compensation = 256) {
+  ThreadPoolOptions options;
+  options.threads = threads;
+  options.max_queue = max_queue;
+  options.max_compensation = max_compensation;
+  return options;
+}
+
+// Occupies one thread of a pool until opened. Waits without compensation.
+class Gate {
+ public:
+  explicit Gate(ThreadPool& pool) {
+    EXPECT_TRUE(pool.Submit([this] { Block(); }).ok());
+    MutexLock lock(mutex_);
+    while (!entered_) changed_.Wait(mutex_);
+  }
+  ~Gate() { Open(); }
+
+  void Open() {
+    MutexLock lock(mutex_);
+    open_ = true;
+    changed_.NotifyAll();
+    while (!left_) changed_.Wait(mutex_);
+  }
+
+ private:
+  void Block() {
+    MutexLock lock(mutex_);
+    entered_ = true;
+    changed_.NotifyAll();
+    while (!open_) changed_.Wait(mutex_);
+    left_ = true;
+    changed_.NotifyAll();
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool entered_ PSD_GUARDED_BY(mutex_) = false;
+  bool open_ PSD_GUARDED_BY(mutex_) = false;
+  bool left_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+TEST(InlineExecutorTest, RunsAtOnceOnTheCaller) {
+  InlineExecutor executor;
+  std::thread::id where;
+  EXPECT_TRUE(executor.Submit([&] { where = std::this_thread::get_id(); }).ok());
+  EXPECT_EQ(where, std::this_thread::get_id());
+}
+
+TEST(ThreadPoolTest, RunsEveryTaskOnceInOrderOfSubmission) {
+  std::vector<int> order;
+  {
+    ThreadPool pool(Options(1));
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(pool.Submit([&order, i] { order.push_back(i); }).ok());
+    }
+  }
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(ThreadPoolTest, RunsTasksSideBySide) {
+  ThreadPool pool(Options(2));
+  Promise<Unit> first, second;
+  // Each waits for the other, so both must run at once.
+  ASSERT_TRUE(pool.Submit([&, other = second.future()] {
+                    first.Set(Unit{});
+                    (void)other.Wait();
+                  })
+                  .ok());
+  ASSERT_TRUE(pool.Submit([&, other = first.future()] {
+                    second.Set(Unit{});
+                    (void)other.Wait();
+                  })
+                  .ok());
+  pool.Shutdown();
+}
+
+TEST(ThreadPoolTest, AtLeastOneThread) {
+  std::atomic<int> ran{0};
+  {
+    ThreadPool pool(Options(0));
+    EXPECT_EQ(pool.stats().threads, 1);
+    ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
+  }
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(ThreadPoolTest, RefusesBeyondTheBoundAndDestroysTheTask) {
+  ThreadPool pool(Options(1, 2));
+  Gate gate(pool);
+  std::atomic<int> ran{0};
+  ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
+  ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
+  EXPECT_EQ(pool.stats().queued, 2u);
+  auto owned = std::make_shared<int>(0);
+  absl::Status refused = pool.Submit([&, owned] { ++ran; });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("2 tasks"), absl::string_view::npos) << refused;
+  EXPECT_EQ(owned.use_count(), 1);
+  gate.Open();
+  pool.Shutdown();
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(ThreadPoolTest, ShutdownRunsWhatIsQueuedAndRefusesMore) {
+  ThreadPool pool(Options(1));
+  std::atomic<int> ran{0};
+  {
+    Gate gate(pool);
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
+  }
+  pool.Shutdown();
+  EXPECT_EQ(ran, 10);
+  EXPECT_EQ(pool.Submit([&] { ++ran; }).code(), absl::StatusCode::kFailedPrecondition);
+  pool.Shutdown();
+  EXPECT_EQ(ran, 10);
+  EXPECT_EQ(pool.stats().threads, 0);
+}
+
+TEST(ThreadPoolTest, ATaskMaySubmit) {
+  ThreadPool pool(Options(1));
+  Promise<Unit> done;
+  ASSERT_TRUE(pool.Submit([&] { EXPECT_TRUE(pool.Submit([&] { done.Set(Unit{}); }).ok()); }).ok());
+  EXPECT_TRUE(done.future().Wait().ok());
+}
+
+TEST(ThreadPoolTest, DestroysATaskRightAfterItRan) {
+  ThreadPool pool(Options(1));
+  auto owned = std::make_shared<int>(0);
+  std::weak_ptr<int> watch = owned;
+  ASSERT_TRUE(pool.Submit([owned = std::move(owned)] {}).ok());
+  Gate after(pool);
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(ThreadPoolTest, ShutdownOnAPoolThreadIsABug) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        ThreadPool pool(Options(1));
+        (void)pool.Submit([&] { pool.Shutdown(); });
+        pool.Shutdown();
+      },
+      "cannot join itself");
+}
+
+// A waits for B, on one thread.
+TEST(CompensationTest, AWaitingTaskLendsItsThread) {
+  ThreadPool pool(Options(1));
+  Promise<int> outer;
+  ASSERT_TRUE(pool.Submit([&] {
+                    Promise<int> inner;
+                    ASSERT_TRUE(pool.Submit([inner] { inner.Set(41); }).ok());
+                    outer.Set(*inner.future().Wait() + 1);
+                  })
+                  .ok());
+  EXPECT_EQ(*outer.future().Wait(), 42);
+  EXPECT_EQ(pool.stats().threads, 2);
+}
+
+int Nest(ThreadPool& pool, int depth) {
+  if (depth == 0) return 0;
+  Promise<int> inner;
+  EXPECT_TRUE(pool.Submit([&pool, inner, depth] { inner.Set(Nest(pool, depth - 1)); }).ok());
+  return *inner.future().Wait() + 1;
+}
+
+TEST(CompensationTest, WaitsNest) {
+  ThreadPool pool(Options(1));
+  Promise<int> done;
+  ASSERT_TRUE(pool.Submit([&] { done.Set(Nest(pool, 50)); }).ok());
+  EXPECT_EQ(*done.future().Wait(), 50);
+}
+
+TEST(CompensationTest, StopsAtTheCap) {
+  ThreadPool pool(Options(1, 100, 2));
+  Promise<Unit> open;
+  std::vector<Future<Unit>> entered;
+  for (int i = 0; i < 5; ++i) {
+    Promise<Unit> mine;
+    entered.push_back(mine.future());
+    ASSERT_TRUE(pool.Submit([mine, wait = open.future()] {
+                      mine.Set(Unit{});
+                      (void)wait.Wait();
+                    })
+                    .ok());
+  }
+  for (int i = 0; i < 3; ++i) (void)entered[i].Wait();
+  EXPECT_EQ(pool.stats().threads, 3);
+  EXPECT_FALSE(entered[3].IsReady());
+  open.Set(Unit{});
+  pool.Shutdown();
+  EXPECT_TRUE(entered[4].IsReady());
+}
+
+TEST(CompensationTest, AddedThreadsAreUsedAgain) {
+  ThreadPool pool(Options(1));
+  for (int round = 0; round < 20; ++round) {
+    Promise<int> done;
+    ASSERT_TRUE(pool.Submit([&pool, done] { done.Set(Nest(pool, 3)); }).ok());
+    EXPECT_EQ(*done.future().Wait(), 3);
+  }
+  // Threads that come out of a wait count as runnable again, so they do not pile up.
+  EXPECT_LE(pool.stats().threads, 8);
+}
+
+// The queued task that everybody waits for must run, though the pool is shutting down.
+TEST(CompensationTest, ShutdownDoesNotStrandAWaitingTask) {
+  for (int round = 0; round < 50; ++round) {
+    ThreadPool pool(Options(1));
+    std::atomic<int> result{0};
+    Promise<int> inner;
+    ASSERT_TRUE(pool.Submit([&, wait = inner.future()] { result = *wait.Wait(); }).ok());
+    ASSERT_TRUE(pool.Submit([inner] { inner.Set(7); }).ok());
+    pool.Shutdown();
+    EXPECT_EQ(result, 7);
+  }
+}
+
+TEST(CompensationTest, DoesNothingOffThePool) {
+  ThreadPool pool(Options(1));
+  ScopedBlocking blocking;
+  EXPECT_EQ(pool.stats().blocked, 0);
+  EXPECT_EQ(pool.stats().threads, 1);
+}
+
+TEST(ThreadPoolTest, ManySubmitters) {
+  std::atomic<int> ran{0};
+  {
+    ThreadPool pool(Options(3, 100'000));
+    std::vector<std::thread> submitters;
+    for (int i = 0; i < 4; ++i) {
+      submitters.emplace_back([&] {
+        for (int j = 0; j < 2000; ++j) ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
+      });
+    }
+    for (std::thread& submitter : submitters) submitter.join();
+  }
+  EXPECT_EQ(ran, 8000);
+}
+
+}  // namespace
+}  // namespace psd

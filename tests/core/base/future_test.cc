@@ -1,0 +1,303 @@
+#include "core/base/future.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace psd {
+namespace {
+
+TEST(FutureTest, HandsOverAValue) {
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  EXPECT_TRUE(future.valid());
+  EXPECT_FALSE(future.IsReady());
+  EXPECT_TRUE(promise.Set(7));
+  EXPECT_TRUE(future.IsReady());
+  EXPECT_EQ(*future.Wait(), 7);
+  EXPECT_EQ(*future.Wait(), 7);
+}
+
+TEST(FutureTest, HandsOverAnErrorTwice) {
+  Promise<int> promise;
+  promise.Set(absl::AbortedError("x"));
+  Future<int> future = promise.future();
+  EXPECT_EQ(future.Wait().status(), absl::AbortedError("x"));
+  EXPECT_EQ(future.Wait().status(), absl::AbortedError("x"));
+  EXPECT_TRUE(future.IsReady());
+}
+
+TEST(FutureTest, DefaultIsInvalid) {
+  EXPECT_FALSE(Future<int>().valid());
+}
+
+TEST(FutureTest, ReadyIsReady) {
+  EXPECT_EQ(*Future<int>::Ready(3).Wait(), 3);
+  EXPECT_EQ(Future<int>::Ready(absl::AbortedError("x")).Wait().status(), absl::AbortedError("x"));
+}
+
+TEST(FutureTest, OnlyTheFirstSetCounts) {
+  Promise<int> promise;
+  EXPECT_TRUE(promise.Set(1));
+  EXPECT_FALSE(promise.Set(2));
+  EXPECT_FALSE(promise.Set(absl::AbortedError("x")));
+  EXPECT_EQ(*promise.future().Wait(), 1);
+}
+
+TEST(FutureTest, AMoveOnlyValue) {
+  Promise<std::unique_ptr<int>> promise;
+  Future<std::unique_ptr<int>> future = promise.future();
+  promise.Set(std::make_unique<int>(5));
+  EXPECT_EQ(**future.Wait(), 5);
+}
+
+Future<std::string> LongString() {
+  return Future<std::string>::Ready(std::string(1000, 'x'));
+}
+
+absl::StatusOr<size_t> SizeOfTemporary() {
+  PSD_RETURN_IF_ERROR(LongString().Wait());
+  PSD_ASSIGN_OR_RETURN(std::string text, LongString().Wait());
+  return text.size();
+}
+
+TEST(FutureTest, WaitOnATemporaryOutlivesIt) {
+  const auto& result = LongString().Wait();
+  EXPECT_EQ(result->size(), 1000u);
+  EXPECT_EQ(*SizeOfTemporary(), 1000u);
+}
+
+TEST(FutureTest, WaitBlocksUntilAnotherThreadSets) {
+  Promise<int> promise;
+  std::thread setter([promise] { promise.Set(9); });
+  EXPECT_EQ(*promise.future().Wait(), 9);
+  setter.join();
+}
+
+TEST(FutureTest, WaitForGivesUpAndTheWorkGoesOn) {
+  Promise<int> promise;
+  EXPECT_FALSE(promise.future().WaitFor(absl::Milliseconds(1)));
+  EXPECT_FALSE(promise.future().WaitFor(absl::ZeroDuration()));
+  EXPECT_FALSE(promise.future().WaitFor(-absl::InfiniteDuration()));
+  promise.Set(1);
+  EXPECT_TRUE(promise.future().WaitFor(absl::ZeroDuration()));
+  EXPECT_TRUE(promise.future().WaitFor(-absl::Seconds(1)));
+}
+
+TEST(FutureTest, WaitForTakesAnInfiniteTimeout) {
+  Promise<int> promise;
+  std::thread setter([promise] { promise.Set(9); });
+  EXPECT_TRUE(promise.future().WaitFor(absl::InfiniteDuration()));
+  setter.join();
+}
+
+TEST(OnReadyTest, RunsEachCallbackOnceBeforeOrAfter) {
+  Promise<int> promise;
+  std::vector<int> calls;
+  promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r); });
+  promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r + 1); });
+  EXPECT_TRUE(calls.empty());
+  promise.Set(1);
+  EXPECT_EQ(calls, (std::vector<int>{1, 2}));
+  promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r + 2); });
+  promise.Set(5);
+  EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(OnReadyTest, ACallbackMayUseTheFuture) {
+  Promise<int> promise;
+  int seen = 0;
+  promise.future().OnReady([&](const absl::StatusOr<int>&) {
+    EXPECT_TRUE(promise.future().IsReady());
+    EXPECT_FALSE(promise.Set(2));
+    promise.future().OnReady([&](const absl::StatusOr<int>& r) { seen = *r; });
+  });
+  promise.Set(1);
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(OnReadyTest, ACallbackMayDestroyEveryHandle) {
+  auto promise = std::make_unique<Promise<std::string>>();
+  std::string seen;
+  promise->future().OnReady([&](const absl::StatusOr<std::string>&) { promise.reset(); });
+  promise->future().OnReady([&](const absl::StatusOr<std::string>& r) { seen = *r; });
+  promise->Set(std::string(100, 'y'));
+  EXPECT_EQ(seen, std::string(100, 'y'));
+
+  auto future = std::make_unique<Future<std::string>>(Future<std::string>::Ready("later"));
+  future->OnReady([&](const absl::StatusOr<std::string>& r) {
+    future.reset();
+    seen = *r;
+  });
+  EXPECT_EQ(seen, "later");
+}
+
+TEST(OnReadyTest, CallbacksAreDestroyedAfterTheyRan) {
+  Promise<int> promise;
+  auto owned = std::make_shared<int>(0);
+  promise.future().OnReady([owned](const absl::StatusOr<int>&) {});
+  EXPECT_EQ(owned.use_count(), 2);
+  promise.Set(1);
+  EXPECT_EQ(owned.use_count(), 1);
+}
+
+TEST(ThenTest, ReturnsWhatTheFunctionReturns) {
+  Promise<int> promise;
+  Future<std::string> text =
+      promise.future().Then([](const absl::StatusOr<int>& r) { return std::to_string(*r); });
+  Future<Unit> status =
+      promise.future().Then([](const absl::StatusOr<int>&) { return absl::OkStatus(); });
+  Future<int> result = promise.future().Then(
+      [](const absl::StatusOr<int>& r) -> absl::StatusOr<int> { return *r + 1; });
+  promise.Set(41);
+  EXPECT_EQ(*text.Wait(), "41");
+  EXPECT_TRUE(status.Wait().ok());
+  EXPECT_EQ(*result.Wait(), 42);
+  EXPECT_EQ(*promise.future().Wait(), 41);
+}
+
+TEST(ThenTest, RunsAfterAnErrorToo) {
+  Future<int> failed = Future<int>::Ready(absl::AbortedError("x"));
+  Future<int> swallowed = failed.Then([](const absl::StatusOr<int>& r) { return r.ok() ? 1 : 2; });
+  EXPECT_EQ(*swallowed.Wait(), 2);
+  Future<Unit> passed_on = failed.Then([](const absl::StatusOr<int>& r) { return r.status(); });
+  EXPECT_EQ(passed_on.Wait().status(), absl::AbortedError("x"));
+  Future<int> replaced = failed.Then(
+      [](const absl::StatusOr<int>&) -> absl::StatusOr<int> { return absl::InternalError("y"); });
+  EXPECT_EQ(replaced.Wait().status(), absl::InternalError("y"));
+}
+
+TEST(ThenTest, ChainsOfTwentyKeepTheirOrder) {
+  Promise<std::string> promise;
+  Future<std::string> chain = promise.future();
+  for (int i = 0; i < 20; ++i) {
+    chain = chain.Then(
+        [i](const absl::StatusOr<std::string>& r) { return *r + static_cast<char>('a' + i); });
+  }
+  promise.Set("");
+  EXPECT_EQ(*chain.Wait(), "abcdefghijklmnopqrst");
+}
+
+TEST(ThenTest, TheFunctionRunsWithoutAHandleToTheResult) {
+  Promise<int> promise;
+  int ran = 0;
+  promise.future().Then([&](const absl::StatusOr<int>&) { return ++ran; });
+  promise.Set(1);
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(AbandonedTest, TheLastPromiseGoneIsAnError) {
+  Future<int> future;
+  {
+    Promise<int> promise;
+    future = promise.future();
+    {
+      Promise<int> copy = promise;
+      Promise<int> moved = std::move(copy);
+    }
+    EXPECT_FALSE(future.IsReady());
+  }
+  ASSERT_TRUE(future.IsReady());
+  EXPECT_EQ(future.Wait().status().code(), absl::StatusCode::kInternal);
+  EXPECT_NE(future.Wait().status().message().find("promise abandoned"), absl::string_view::npos);
+}
+
+TEST(AbandonedTest, CallbacksAndChainsHearOfIt) {
+  absl::Status seen;
+  Future<Unit> chained;
+  {
+    Promise<int> promise;
+    promise.future().OnReady([&](const absl::StatusOr<int>& r) { seen = r.status(); });
+    chained = promise.future().Then([](const absl::StatusOr<int>& r) { return r.status(); });
+  }
+  EXPECT_EQ(seen.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(chained.Wait().status(), seen);
+}
+
+TEST(AbandonedTest, AssignmentAbandonsTheOldOne) {
+  Promise<int> promise;
+  Future<int> old = promise.future();
+  promise = Promise<int>();
+  EXPECT_EQ(old.Wait().status().code(), absl::StatusCode::kInternal);
+  Promise<int>& same = promise;
+  promise = same;
+  EXPECT_FALSE(promise.future().IsReady());
+  promise.Set(3);
+  EXPECT_EQ(*promise.future().Wait(), 3);
+}
+
+TEST(AbandonedTest, ATaskDroppedByAnExecutorAbandons) {
+  ThreadPool pool(ThreadPoolOptions{});
+  pool.Shutdown();
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  EXPECT_FALSE(pool.Submit([promise = std::move(promise)] { promise.Set(1); }).ok());
+  EXPECT_EQ(future.Wait().status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(AbandonedTest, ASetResultStays) {
+  Future<int> future;
+  {
+    Promise<int> promise;
+    future = promise.future();
+    promise.Set(1);
+  }
+  EXPECT_EQ(*future.Wait(), 1);
+}
+
+TEST(FutureConcurrencyTest, OneSetterWinsAndEveryCallbackRunsOnce) {
+  for (int round = 0; round < 200; ++round) {
+    Promise<int> promise;
+    std::atomic<int> won{0}, called{0}, sum{0};
+    std::vector<std::thread> threads;
+    for (int i = 1; i <= 3; ++i) {
+      threads.emplace_back([&, i] { won += promise.Set(i) ? 1 : 0; });
+      threads.emplace_back([&] {
+        promise.future().OnReady([&](const absl::StatusOr<int>& r) {
+          ++called;
+          sum += *r;
+        });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(won, 1);
+    EXPECT_EQ(called, 3);
+    EXPECT_EQ(sum, 3 * *promise.future().Wait());
+  }
+}
+
+TEST(FutureConcurrencyTest, WaitersMayDropTheLastHandleAtOnce) {
+  for (int round = 0; round < 500; ++round) {
+    auto promise = std::make_unique<Promise<std::string>>();
+    std::thread waiter([future = promise->future()]() mutable {
+      EXPECT_EQ(future.Wait()->size(), 64u);
+      future = Future<std::string>();
+    });
+    promise->Set(std::string(64, 'z'));
+    promise.reset();
+    waiter.join();
+  }
+}
+
+TEST(FutureConcurrencyTest, AbandonedByManyThreads) {
+  for (int round = 0; round < 200; ++round) {
+    Future<int> future;
+    std::vector<std::thread> threads;
+    {
+      Promise<int> promise;
+      future = promise.future();
+      for (int i = 0; i < 3; ++i) threads.emplace_back([promise] { Promise<int> copy = promise; });
+    }
+    EXPECT_EQ(future.Wait().status().code(), absl::StatusCode::kInternal);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace psd
