@@ -161,6 +161,14 @@ cc_library(
 )
 """.format()
 
+# Debian ships oneDNN without a .pc file, and shared only.
+_DNNL = """
+cc_library(
+    name = "dnnl",
+    linkopts = ["-Wl,--as-needed", "-ldnnl", "-lgomp"],
+)
+"""
+
 def _tool(rctx, name):
     p = rctx.which(name)
     if not p:
@@ -173,6 +181,7 @@ def _system_deps_impl(rctx):
     for (name, pkgs) in rctx.attr.libs.items():
         b += _cc_lib(rctx, name, pkgs)
     b += _SPDLOG_HEADER_ONLY
+    b += _DNNL
     for t in rctx.attr.tools:
         _tool(rctx, t)
     b += "exports_files(%r)\n" % ["bin/" + t for t in rctx.attr.tools]
@@ -250,7 +259,6 @@ def system_repos():
             "gtest_main": ["gtest_main"],
             "gmock": ["gmock"],
             "hwy": ["libhwy"],
-            "openblas": ["openblas"],
             "yaml-cpp": ["yaml-cpp"],
         },
         tools = ["protoc", "grpc_cpp_plugin", "grpc_python_plugin"],

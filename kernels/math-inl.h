@@ -1,0 +1,58 @@
+// Highway's exp, log and tanh, made right for NaN, infinity and the ends of the range, where they
+// are not.
+
+#if defined(PSD_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PSD_KERNELS_MATH_INL_H_
+#undef PSD_KERNELS_MATH_INL_H_
+#else
+#define PSD_KERNELS_MATH_INL_H_
+#endif
+
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace psd::kernels {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V SafeExp(D d, V x) {
+  using T = hn::TFromD<D>;
+  // The largest argument with a finite result, rounded down.
+  const V limit = hn::Set(d, sizeof(T) == 4 ? T(88.72283) : T(709.782712893383973096));
+  const V bounded = hn::Min(x, limit);
+  const V y = hn::IfThenElse(hn::Gt(x, limit), hn::Set(d, std::numeric_limits<T>::infinity()),
+                             hn::Exp(d, bounded));
+  return hn::IfThenElse(hn::Ne(x, x), x, y);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V SafeLog(D d, V x) {
+  using T = hn::TFromD<D>;
+  const T inf = std::numeric_limits<T>::infinity();
+  const V zero = hn::Zero(d);
+  V y = hn::Log(d, x);
+  y = hn::IfThenElse(hn::Eq(x, zero), hn::Set(d, -inf), y);
+  y = hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<T>::quiet_NaN()), y);
+  const auto as_is = hn::Or(hn::Ne(x, x), hn::Eq(x, hn::Set(d, inf)));
+  return hn::IfThenElse(as_is, x, y);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V SafeTanh(D d, V x) {
+  using T = hn::TFromD<D>;
+  // From here on the result rounds to one.
+  const V limit = hn::Set(d, sizeof(T) == 4 ? T(9.1) : T(19.1));
+  const V bounded = hn::Min(hn::Max(x, hn::Neg(limit)), limit);
+  return hn::IfThenElse(hn::Ne(x, x), x, hn::Tanh(d, bounded));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace psd::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // PSD_KERNELS_MATH_INL_H_
