@@ -1,0 +1,35 @@
+#pragma once
+
+// Stochastic gradient descent.
+//
+// Per element, with parameter w, gradient g and momentum buffer b, as PyTorch's SGD:
+//   g <- -g if maximize;  g <- g + weight_decay * w
+//   momentum 0:  d = g
+//   otherwise:   b <- g in the first step, momentum * b + (1 - dampening) * g later;
+//                d = g + momentum * b if nesterov, else b
+//   w <- w - lr * d
+
+#include <cstdint>
+
+#include "kernels/optim_arrays.h"
+
+namespace psd::kernels {
+
+struct SgdOptions {
+  double lr = 0.01;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+  bool maximize = false;
+};
+
+// One step, on the calling thread; `step` counts from 1. `momentum_buffer` is zero before the
+// first step and may be null if momentum is 0. Instruction set chosen at run time; an element's
+// result does not depend on its position.
+void SgdStep(const SgdOptions& options, int64_t step, const OptimArrays<float>& arrays,
+             float* momentum_buffer);
+void SgdStep(const SgdOptions& options, int64_t step, const OptimArrays<double>& arrays,
+             double* momentum_buffer);
+
+}  // namespace psd::kernels
