@@ -1,0 +1,324 @@
+#include "server/daemon/config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "core/base/nearest_name.h"
+#include "core/base/status.h"
+
+namespace psd::server {
+namespace {
+
+// What came from a file, fit to stand in a message: one line, not too long.
+std::string Quote(absl::string_view text) {
+  constexpr size_t kMaxShown = 64;
+  std::string shown = "'";
+  for (char c : text.substr(0, kMaxShown)) shown += absl::ascii_isprint(c) ? c : '?';
+  return shown + (text.size() > kMaxShown ? "…'" : "'");
+}
+
+absl::Status Expected(absl::string_view what, absl::string_view text) {
+  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", got ", Quote(text)));
+}
+
+absl::StatusOr<bool> ParseBool(absl::string_view text) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  return Expected("true or false", text);
+}
+
+struct SizeUnit {
+  absl::string_view name;
+  uint64_t bytes;
+};
+constexpr SizeUnit kSizeUnits[] = {{"TiB", uint64_t{1} << 40},
+                                   {"GiB", uint64_t{1} << 30},
+                                   {"MiB", uint64_t{1} << 20},
+                                   {"KiB", uint64_t{1} << 10}};
+
+absl::StatusOr<size_t> ParseSize(absl::string_view text) {
+  constexpr absl::string_view kWhat = "a size such as 0, 1048576, 512MiB or 4GiB (at most 1024TiB)";
+  constexpr uint64_t kMax = uint64_t{1} << 50;
+  absl::string_view digits = text;
+  uint64_t unit = 1;
+  for (const SizeUnit& candidate : kSizeUnits) {
+    if (!absl::ConsumeSuffix(&digits, candidate.name)) continue;
+    unit = candidate.bytes;
+    break;
+  }
+  uint64_t number = 0;
+  digits = absl::StripTrailingAsciiWhitespace(digits);
+  const bool plain = !digits.empty() && absl::ascii_isdigit(digits[0]);
+  if (!plain || !absl::SimpleAtoi(digits, &number) || number > kMax / unit)
+    return Expected(kWhat, text);
+  return static_cast<size_t>(number * unit);
+}
+
+std::string PrintSize(size_t bytes) {
+  for (const SizeUnit& unit : kSizeUnits) {
+    if (bytes != 0 && bytes % unit.bytes == 0) return absl::StrCat(bytes / unit.bytes, unit.name);
+  }
+  return absl::StrCat(bytes);
+}
+
+template <int DaemonConfig::*kMember, int kLeast, int kMost>
+absl::Status ParseInt(absl::string_view text, DaemonConfig& config) {
+  int value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < kLeast || value > kMost)
+    return Expected(absl::StrCat("a whole number from ", kLeast, " to ", kMost), text);
+  config.*kMember = value;
+  return absl::OkStatus();
+}
+template <int DaemonConfig::*kMember>
+std::string PrintInt(const DaemonConfig& config) {
+  return absl::StrCat(config.*kMember);
+}
+
+template <bool DaemonConfig::*kMember>
+absl::Status ParseBoolField(absl::string_view text, DaemonConfig& config) {
+  PSD_ASSIGN_OR_RETURN(config.*kMember, ParseBool(text));
+  return absl::OkStatus();
+}
+template <bool DaemonConfig::*kMember>
+std::string PrintBool(const DaemonConfig& config) {
+  return config.*kMember ? "true" : "false";
+}
+
+template <absl::Duration DaemonConfig::*kMember, int kLeastMs, int kMostMs>
+absl::Status ParseTime(absl::string_view text, DaemonConfig& config) {
+  const absl::Duration least = absl::Milliseconds(kLeastMs), most = absl::Milliseconds(kMostMs);
+  absl::Duration value;
+  if (!absl::ParseDuration(text, &value) || value < least || value > most) {
+    return Expected(absl::StrCat("a time with its unit, from ", absl::FormatDuration(least), " to ",
+                                 absl::FormatDuration(most), " (such as 500ms, 10s or 2m)"),
+                    text);
+  }
+  config.*kMember = absl::Floor(value, absl::Milliseconds(1));
+  return absl::OkStatus();
+}
+template <absl::Duration DaemonConfig::*kMember>
+std::string PrintTime(const DaemonConfig& config) {
+  return absl::FormatDuration(config.*kMember);
+}
+
+constexpr absl::string_view kNameRule = "1 to 127 characters of A-Z a-z 0-9 _ : -";
+
+absl::Status CheckWorkerName(absl::string_view name) {
+  bool good = !name.empty() && name.size() <= 127;
+  for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-');
+  return good ? absl::OkStatus() : Expected(kNameRule, name);
+}
+
+absl::Status ParseName(absl::string_view text, DaemonConfig& config) {
+  PSD_RETURN_IF_ERROR(CheckWorkerName(text));
+  config.name = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status ParseListen(absl::string_view text, DaemonConfig& config) {
+  PSD_RETURN_IF_ERROR(ParseHostPort(text));
+  config.listen = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status ParseRegistrar(absl::string_view text, DaemonConfig& config) {
+  if (text.empty()) {
+    config.registrar_name.clear();
+    config.registrar_address.clear();
+    return absl::OkStatus();
+  }
+  const size_t equals = text.find('=');
+  if (equals == absl::string_view::npos)
+    return Expected("name=host:port, such as owner0=10.0.0.5:7071", text);
+  PSD_RETURN_IF_ERROR(CheckWorkerName(text.substr(0, equals)));
+  PSD_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(text.substr(equals + 1)));
+  if (address.port == 0) return Expected("the registrar's port, which cannot be 0", text);
+  config.registrar_name = std::string(text.substr(0, equals));
+  config.registrar_address = std::string(text.substr(equals + 1));
+  return absl::OkStatus();
+}
+
+absl::Status ParseMemoryBudget(absl::string_view text, DaemonConfig& config) {
+  PSD_ASSIGN_OR_RETURN(config.memory_budget_bytes, ParseSize(text));
+  return absl::OkStatus();
+}
+
+constexpr std::pair<absl::string_view, LogLevel> kLogLevels[] = {{"debug", LogLevel::kDebug},
+                                                                 {"info", LogLevel::kInfo},
+                                                                 {"warning", LogLevel::kWarning},
+                                                                 {"error", LogLevel::kError},
+                                                                 {"off", LogLevel::kOff}};
+
+absl::Status ParseLevel(absl::string_view text, DaemonConfig& config) {
+  if (ParseLogLevel(text, &config.log_level)) return absl::OkStatus();
+  return Expected("debug, info, warning, error or off", text);
+}
+
+std::string PrintLevel(const DaemonConfig& config) {
+  for (const auto& [name, level] : kLogLevels) {
+    if (level == config.log_level) return std::string(name);
+  }
+  return "off";
+}
+
+using C = DaemonConfig;
+constexpr ConfigField kFields[] = {
+    {"name", "name", kNameRule, "This owner's name, unique in the job. Required.", ParseName,
+     [](const C& c) { return c.name; }},
+    {"listen", "host:port", "port 0 to 65535; 0 takes any free port",
+     "Where to serve. Beyond loopback only with `insecure: true`.", ParseListen,
+     [](const C& c) { return c.listen; }},
+    {"insecure", "bool", "true or false",
+     "Serve beyond loopback without encryption or authentication: whoever reaches the port can read "
+     "and change everything.",
+     ParseBoolField<&C::insecure>, PrintBool<&C::insecure>},
+    {"registrar", "name=host:port", "empty, or a worker's name and address",
+     "The owner that hands out ranks and knows the world; the same in every daemon of a job. Empty: "
+     "this one.",
+     ParseRegistrar, FormatRegistrar},
+    {"memory_budget", "size", "0 to 1024TiB; 0 sets no limit",
+     "Memory that all hosted values may take. What does not fit is refused with RESOURCE_EXHAUSTED.",
+     ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},
+    {"threads", "count", "1 to 1024", "Threads that run functions, programs and large steps.",
+     ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
+    {"max_queued_functions", "count", "1 to 1000000",
+     "Calls that may wait for a thread; beyond it they are refused with RESOURCE_EXHAUSTED.",
+     ParseInt<&C::max_queued_functions, 1, 1'000'000>, PrintInt<&C::max_queued_functions>},
+    {"lease", "time", "100ms to 1h",
+     "How long what a silent peer holds here (references, contexts, pins) is kept.",
+     ParseTime<&C::lease, 100, 3'600'000>, PrintTime<&C::lease>},
+    {"retry_window", "time", "100ms to 1h",
+     "How long a call to a peer that does not answer is tried again.",
+     ParseTime<&C::retry_window, 100, 3'600'000>, PrintTime<&C::retry_window>},
+    {"drain_timeout", "time", "0 to 1h",
+     "How long SIGTERM waits for calls that are running before it cancels them.",
+     ParseTime<&C::drain_timeout, 0, 3'600'000>, PrintTime<&C::drain_timeout>},
+    {"log_level", "level", "debug, info, warning, error or off", "The least level that is logged.",
+     ParseLevel, PrintLevel},
+    {"log_json", "bool", "true or false", "Log one JSON object per line instead of text.",
+     ParseBoolField<&C::log_json>, PrintBool<&C::log_json>},
+};
+
+}  // namespace
+
+absl::Span<const ConfigField> ConfigFields() {
+  return kFields;
+}
+
+const ConfigField* FindConfigField(absl::string_view name) {
+  for (const ConfigField& field : kFields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+bool HostPort::IsLoopback() const {
+  if (host == "localhost" || host == "::1") return true;
+  // 127.0.0.0/8, in four numbers: "127.example.org" is a name like any other.
+  absl::string_view rest = host;
+  if (!absl::ConsumePrefix(&rest, "127.")) return false;
+  return std::all_of(rest.begin(), rest.end(),
+                     [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
+  constexpr absl::string_view kWhat = "host:port (an IPv6 address in brackets)";
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return Expected(kWhat, address);
+  absl::string_view host = address.substr(0, colon), port = address.substr(colon + 1);
+  const bool bracketed = absl::ConsumePrefix(&host, "[");
+  if (bracketed != absl::ConsumeSuffix(&host, "]") || host.empty()) return Expected(kWhat, address);
+  for (char c : host) {
+    const bool fits = absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' ||
+                      (bracketed && (c == ':' || c == '%'));
+    if (!fits) return Expected(kWhat, address);
+  }
+  HostPort result;
+  result.host = std::string(host);
+  const bool digits = !port.empty() && port.size() <= 5 &&
+                      std::all_of(port.begin(), port.end(), absl::ascii_isdigit);
+  if (!digits || !absl::SimpleAtoi(port, &result.port) || result.port > 65535)
+    return Expected("a port from 0 to 65535 behind the last ':'", address);
+  return result;
+}
+
+void ConfigBuilder::AddProblem(absl::string_view place, absl::string_view problem) {
+  problems_.push_back(absl::StrCat(place, ": ", problem));
+}
+
+void ConfigBuilder::Set(absl::string_view place, absl::string_view name, absl::string_view text) {
+  const ConfigField* field = FindConfigField(name);
+  if (field == nullptr) {
+    NearestNameFinder finder(name);
+    for (const ConfigField& known : kFields) finder.Consider(known.name);
+    return AddProblem(place,
+                      absl::StrCat("unknown key ", Quote(name), DidYouMean(finder.nearest())));
+  }
+  places_[std::string(name)] = std::string(place);
+  absl::Status status = field->parse(text, config_);
+  if (!status.ok()) AddProblem(place, absl::StrCat(name, ": ", status.message()));
+}
+
+std::string ConfigBuilder::PlaceOf(absl::string_view name) const {
+  auto it = places_.find(std::string(name));
+  return it == places_.end() ? "configuration" : it->second;
+}
+
+void ConfigBuilder::CheckName(std::vector<std::string>* problems) const {
+  if (!config_.name.empty() || IsSet("name")) return;
+  problems->push_back(
+      "configuration: name: missing; give this owner a name that is unique in the job, such as "
+      "'name: owner0' or --name owner0");
+}
+
+void ConfigBuilder::CheckListen(std::vector<std::string>* problems) const {
+  absl::StatusOr<HostPort> address = ParseHostPort(config_.listen);
+  if (!address.ok() || address->IsLoopback() || config_.insecure) return;
+  problems->push_back(absl::StrCat(
+      PlaceOf("listen"), ": listen: ", Quote(config_.listen),
+      " is reachable from other machines, and nothing would be encrypted or authenticated; listen "
+      "on 127.0.0.1, or accept that on a trusted network with 'insecure: true' (--insecure)"));
+}
+
+void ConfigBuilder::CheckTimes(std::vector<std::string>* problems) const {
+  if (config_.retry_window >= config_.lease) return;
+  problems->push_back(absl::StrCat(PlaceOf("retry_window"), ": retry_window: ",
+                                   absl::FormatDuration(config_.retry_window),
+                                   " is shorter than the lease, ",
+                                   absl::FormatDuration(config_.lease),
+                                   "; a peer that comes back within its lease must still be tried"));
+}
+
+absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
+  std::vector<std::string> problems = problems_;
+  CheckName(&problems);
+  CheckListen(&problems);
+  CheckTimes(&problems);
+  if (problems.empty()) return config_;
+  return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+}
+
+std::string FormatConfig(const DaemonConfig& config) {
+  std::string text;
+  for (const ConfigField& field : kFields) {
+    // Names and addresses could be taken for other YAML: [::]:1, null, -.
+    const bool is_text = absl::EndsWith(field.type, "host:port") || field.type == "name";
+    const absl::string_view quote = is_text ? "'" : "";
+    absl::StrAppend(&text, field.name, ": ", quote, field.print(config), quote, "\n");
+  }
+  return text;
+}
+
+std::string FormatRegistrar(const DaemonConfig& config) {
+  if (config.registrar_name.empty()) return "";
+  return absl::StrCat(config.registrar_name, "=", config.registrar_address);
+}
+
+}  // namespace psd::server

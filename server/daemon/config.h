@@ -1,0 +1,99 @@
+#pragma once
+
+// What a daemon can be told, as one table of fields: the same table reads the file, reads the
+// flags, checks the ranges, prints the result and documents itself.
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "core/base/log.h"
+
+namespace psd::server {
+
+// A value. The defaults are what a daemon does that is told nothing but its name.
+struct DaemonConfig {
+  std::string name;
+  std::string listen = "127.0.0.1:7071";
+  bool insecure = false;
+  std::string registrar_name;     // empty: this daemon is the registrar
+  std::string registrar_address;
+  size_t memory_budget_bytes = 0;  // 0: no limit
+  int threads = 4;
+  int max_queued_functions = 10'000;
+  absl::Duration lease = absl::Seconds(10);
+  absl::Duration retry_window = absl::Seconds(30);
+  absl::Duration drain_timeout = absl::Seconds(20);
+  LogLevel log_level = LogLevel::kInfo;
+  bool log_json = false;
+
+  bool IsRegistrar() const { return registrar_name.empty() || registrar_name == name; }
+};
+
+// One line of the table.
+struct ConfigField {
+  absl::string_view name;   // the key in the file; the flag is --name
+  absl::string_view type;   // "size"
+  absl::string_view range;  // "1 to 1024"; for messages and documentation
+  absl::string_view help;
+  // Errors: INVALID_ARGUMENT that reads well behind "name: ".
+  absl::Status (*parse)(absl::string_view text, DaemonConfig& config);
+  // Text that `parse` reads back.
+  std::string (*print)(const DaemonConfig& config);
+};
+
+// Every field, in the order in which they are documented.
+absl::Span<const ConfigField> ConfigFields();
+// Null if there is none of that name.
+const ConfigField* FindConfigField(absl::string_view name);
+
+// "127.0.0.1:7071", "[::1]:0", "owner-0.psd:7071" -> host and port.
+// Errors: INVALID_ARGUMENT saying what is wrong.
+struct HostPort {
+  std::string host;
+  int port = 0;
+  bool IsLoopback() const;
+};
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
+
+// Puts a configuration together from its sources, later ones winning, and keeps every problem with
+// its place, so that all can be told at once. Thread-compatible.
+class ConfigBuilder {
+ public:
+  explicit ConfigBuilder(DaemonConfig defaults = {}) : config_(std::move(defaults)) {}
+
+  // `place` is for messages: "psd.yaml:3", "--threads".
+  void Set(absl::string_view place, absl::string_view name, absl::string_view text);
+  // A YAML file of one mapping of names to single values; see config_file.h.
+  void AddProblem(absl::string_view place, absl::string_view problem);
+  // True if something has set it.
+  bool IsSet(absl::string_view name) const { return places_.count(std::string(name)) != 0; }
+
+  // Checks how the fields fit together.
+  // Errors: INVALID_ARGUMENT with one line per problem.
+  absl::StatusOr<DaemonConfig> Build() const;
+
+ private:
+  std::string PlaceOf(absl::string_view name) const;
+  void CheckName(std::vector<std::string>* problems) const;
+  void CheckListen(std::vector<std::string>* problems) const;
+  void CheckTimes(std::vector<std::string>* problems) const;
+
+  DaemonConfig config_;
+  std::map<std::string, std::string> places_;  // by field: where it was set last
+  std::vector<std::string> problems_;
+};
+
+// The whole configuration as a file that reads back to the same.
+std::string FormatConfig(const DaemonConfig& config);
+
+// "registrar_name" and "registrar_address" as one: "owner0=127.0.0.1:7071".
+std::string FormatRegistrar(const DaemonConfig& config);
+
+}  // namespace psd::server

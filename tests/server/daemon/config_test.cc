@@ -1,0 +1,212 @@
+#include "server/daemon/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/daemon/config_file.h"
+
+namespace psd::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+absl::StatusOr<DaemonConfig> Read(absl::string_view text) {
+  ConfigBuilder builder;
+  AddConfigText("psd.yaml", text, builder);
+  return builder.Build();
+}
+
+std::string ProblemsOf(absl::string_view text) {
+  absl::StatusOr<DaemonConfig> config = Read(text);
+  EXPECT_FALSE(config.ok()) << text;
+  return config.ok() ? "" : std::string(config.status().message());
+}
+
+TEST(Config, ReadsEveryField) {
+  auto config = Read(R"(
+name: owner3
+listen: "0.0.0.0:9000"   # everywhere
+insecure: true
+registrar: owner0=10.0.0.5:7071
+memory_budget: 4GiB
+threads: 8
+max_queued_functions: 77
+lease: 2s
+retry_window: 1m30s
+drain_timeout: 500ms
+log_level: warning
+log_json: true
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->name, "owner3");
+  EXPECT_EQ(config->listen, "0.0.0.0:9000");
+  EXPECT_TRUE(config->insecure);
+  EXPECT_EQ(config->registrar_name, "owner0");
+  EXPECT_EQ(config->registrar_address, "10.0.0.5:7071");
+  EXPECT_FALSE(config->IsRegistrar());
+  EXPECT_EQ(config->memory_budget_bytes, size_t{4} << 30);
+  EXPECT_EQ(config->threads, 8);
+  EXPECT_EQ(config->max_queued_functions, 77);
+  EXPECT_EQ(config->lease, absl::Seconds(2));
+  EXPECT_EQ(config->retry_window, absl::Seconds(90));
+  EXPECT_EQ(config->drain_timeout, absl::Milliseconds(500));
+  EXPECT_EQ(config->log_level, LogLevel::kWarning);
+  EXPECT_TRUE(config->log_json);
+}
+
+TEST(Config, PrintsWhatReadsBack) {
+  auto config = Read("{name: 'null', listen: '[::1]:0', memory_budget: 3MiB, lease: 1500ms, registrar: 'b=c:1'}");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::string text = FormatConfig(*config);
+  auto again = Read(text);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(FormatConfig(*again), text);
+  EXPECT_EQ(again->lease, absl::Milliseconds(1500));
+  EXPECT_EQ(again->memory_budget_bytes, size_t{3} << 20);
+  EXPECT_THAT(text, HasSubstr("memory_budget: 3MiB\n"));
+}
+
+TEST(Config, EveryFieldPrintsItsDefaultSoThatItReadsBack) {
+  for (const ConfigField& field : ConfigFields()) {
+    if (field.name == "name") continue;  // has none
+    DaemonConfig config;
+    const std::string text = field.print(DaemonConfig{});
+    EXPECT_TRUE(field.parse(text, config).ok()) << field.name << ": " << text;
+    EXPECT_EQ(field.print(config), text);
+    EXPECT_FALSE(field.help.empty());
+    EXPECT_FALSE(field.range.empty());
+  }
+}
+
+TEST(Config, TellsAllProblemsAtOnceWithTheirLines) {
+  const std::string problems = ProblemsOf(
+      "name: owner 0\n"
+      "lisen: 127.0.0.1:1\n"
+      "threads: 0\n"
+      "lease: 10\n"
+      "memory_budget: 5 parsecs\n"
+      "log_level: loud\n"
+      "insecure: yes\n"
+      "registrar: owner0\n"
+      "frobnicate: 1\n");
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:1: name: expected 1 to 127 characters"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:2: unknown key 'lisen'; did you mean 'listen'?"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:3: threads: expected a whole number from 1 to 1024"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:4: lease: expected a time with its unit"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:5: memory_budget: expected a size"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:6: log_level: expected debug, info"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:7: insecure: expected true or false, got 'yes'"));
+  EXPECT_THAT(problems, HasSubstr("psd.yaml:8: registrar: expected name=host:port"));
+  EXPECT_THAT(problems, ::testing::EndsWith("psd.yaml:9: unknown key 'frobnicate'"));
+  EXPECT_THAT(problems, Not(HasSubstr("missing"))) << "the name was given, if badly";
+}
+
+TEST(Config, MissingNameSaysWhatToWrite) {
+  EXPECT_THAT(ProblemsOf(""), HasSubstr("--name owner0"));
+  EXPECT_THAT(ProblemsOf("# nothing but a comment\n"), HasSubstr("name: missing"));
+}
+
+TEST(Config, BeyondLoopbackOnlyWhenSaid) {
+  for (const char* address : {"0.0.0.0:7071", "10.1.2.3:1", "[::]:5", "host.example:7071",
+                              "127.0.0.1.example:7", "localhost.example:7"}) {
+    const std::string lines = absl::StrCat("name: a\nlisten: '", address, "'\n");
+    EXPECT_THAT(ProblemsOf(lines), HasSubstr("psd.yaml:2: listen: ")) << address;
+    EXPECT_THAT(ProblemsOf(lines), HasSubstr("--insecure"));
+    EXPECT_TRUE(Read(lines + "insecure: true\n").ok()) << address;
+  }
+  for (const char* address : {"127.0.0.1:0", "127.8.9.1:65535", "localhost:7071", "[::1]:7071"})
+    EXPECT_TRUE(Read(absl::StrCat("name: a\nlisten: '", address, "'\n")).ok()) << address;
+}
+
+TEST(Config, RefusesBadAddresses) {
+  for (const char* address : {"7071", ":7071", "host", "host:", "host:65536", "host:-1", "host:1x",
+                              "[::1:5", "::1:5", "a b:5", "host:99999999999999999999", "[]:5"})
+    EXPECT_FALSE(ParseHostPort(address).ok()) << address;
+  auto ipv6 = ParseHostPort("[fe80::1%eth0]:5");
+  ASSERT_TRUE(ipv6.ok()) << ipv6.status();
+  EXPECT_EQ(ipv6->host, "fe80::1%eth0");
+  EXPECT_EQ(ipv6->port, 5);
+}
+
+TEST(Config, RefusesSizesBeyondRangeOrReason) {
+  for (const char* size : {"-1", "1.5GiB", "GiB", "99999999999999999999", "18446744073709551615TiB",
+                           "1025TiB", "1GB", "+5", "0x10"})
+    EXPECT_THAT(ProblemsOf(absl::StrCat("name: a\nmemory_budget: '", size, "'\n")),
+                HasSubstr("psd.yaml:2: memory_budget: expected a size"))
+        << size;
+}
+
+TEST(Config, FieldsThatDoNotFitTogether) {
+  EXPECT_THAT(ProblemsOf("name: a\nlease: 40s\n"), HasSubstr("shorter than the lease"));
+}
+
+TEST(Config, StructureThatIsNoListOfFields) {
+  EXPECT_THAT(ProblemsOf("- name\n- a\n"), HasSubstr("psd.yaml:1: expected 'key: value' lines"));
+  EXPECT_THAT(ProblemsOf("just text"), HasSubstr("expected 'key: value' lines"));
+  EXPECT_THAT(ProblemsOf("name: a\nlisten:\n  host: b\n"),
+              HasSubstr("expected a single value, got a mapping"));
+  EXPECT_THAT(ProblemsOf("name: a\nthreads: [1, 2]\nleas: 1s\n"),
+              HasSubstr("psd.yaml:3: unknown key 'leas'; did you mean 'lease'?"));
+  EXPECT_THAT(ProblemsOf("name: a\nname: b\n"),
+              HasSubstr("psd.yaml:2: name: set twice; the first is at psd.yaml:1"));
+  EXPECT_THAT(ProblemsOf("name: a\n---\nname: b\n"), HasSubstr("second document"));
+  EXPECT_THAT(ProblemsOf("? [a, b]\n: c\nname: d\n"), HasSubstr("expected a single value"));
+  EXPECT_THAT(ProblemsOf("name: a\n  threads: 3\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(ProblemsOf("name: !!binary aGk=\n"), HasSubstr("tags"));
+}
+
+TEST(Config, HostileTexts) {
+  EXPECT_THAT(ProblemsOf("name: &a b\nlisten: *a\n"), HasSubstr("anchors"));
+  EXPECT_THAT(ProblemsOf("name: &a b\nlisten: *a\n"), HasSubstr("psd.yaml:2: aliases"));
+  std::string bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n";
+  for (char c = 'b'; c <= 'z'; ++c) {
+    const char before = static_cast<char>(c - 1);
+    absl::StrAppend(&bomb, std::string(1, c), ": &", std::string(1, c), " [");
+    for (int i = 0; i < 9; ++i) absl::StrAppend(&bomb, "*", std::string(1, before), ", ");
+    absl::StrAppend(&bomb, "]\n");
+  }
+  EXPECT_THAT(ProblemsOf(bomb), HasSubstr("aliases"));
+  EXPECT_FALSE(Read(std::string(30'000, '[')).ok());
+  EXPECT_FALSE(Read("a: " + std::string(30'000, '{')).ok());
+  EXPECT_FALSE(Read(std::string(30'000, '-') + " a").ok());
+  EXPECT_THAT(ProblemsOf(std::string(kMaxConfigBytes + 1, '#')), HasSubstr("too many"));
+  EXPECT_THAT(ProblemsOf(absl::string_view("name: a\0b", 9)), HasSubstr("not a text file"));
+  EXPECT_THAT(ProblemsOf("\x7f"
+                         "ELF\x02\x01\x01"),
+              HasSubstr("not a text file"));
+  // A message shows no more of a value than fits a line, and nothing that moves a cursor.
+  const std::string long_name = ProblemsOf("name: '" + std::string(5000, ' ') + "'\n");
+  EXPECT_LT(long_name.size(), 300u);
+}
+
+TEST(Config, LaterSourcesWin) {
+  ConfigBuilder builder;
+  AddConfigText("psd.yaml", "name: a\nthreads: 2\n", builder);
+  builder.Set("--threads", "threads", "3");
+  auto config = builder.Build();
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->threads, 3);
+  EXPECT_TRUE(builder.IsSet("threads"));
+  EXPECT_FALSE(builder.IsSet("lease"));
+}
+
+TEST(Config, FilesThatCannotBeRead) {
+  ConfigBuilder builder;
+  AddConfigFile("/nonexistent/psd.yaml", builder);
+  AddConfigFile("/", builder);
+  auto config = builder.Build();
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(std::string(config.status().message()),
+              HasSubstr("/nonexistent/psd.yaml: cannot be read: No such file or directory"));
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("\n/: cannot be read"));
+}
+
+}  // namespace
+}  // namespace psd::server
