@@ -260,6 +260,7 @@ def system_repos():
             "gmock": ["gmock"],
             "hwy": ["libhwy"],
             "yaml-cpp": ["yaml-cpp"],
+            "zlib": ["zlib"],
         },
         tools = ["protoc", "grpc_cpp_plugin", "grpc_python_plugin"],
     )
