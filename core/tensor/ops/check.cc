@@ -1,0 +1,55 @@
+#include "core/tensor/ops/check.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::ops {
+
+absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
+  if (!x.defined()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op, " was given an undefined tensor; give it elements first"));
+  }
+  if (!x.device().IsCpu()) {
+    return absl::UnimplementedError(absl::StrCat(op, " was given ", x.ToString(), " on ",
+                                                 x.device().ToString(),
+                                                 ", but runs on a cpu only; move it there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers) {
+  PSD_RETURN_IF_ERROR(CheckUsable(op, x));
+  switch (x.dtype()) {
+    case DType::kF32:
+    case DType::kF64:
+      return absl::OkStatus();
+    case DType::kI32:
+    case DType::kI64:
+      if (integers) return absl::OkStatus();
+      break;
+    default:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, " was given ", x.ToString(), ", but takes f32 and f64",
+                   integers ? ", i32 and i64" : "", " only; cast it first"));
+}
+
+absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b, bool integers) {
+  PSD_RETURN_IF_ERROR(CheckArithmetic(op, a, integers));
+  PSD_RETURN_IF_ERROR(CheckArithmetic(op, b, integers));
+  if (a.dtype() == b.dtype()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
+                                                 b.ToString(),
+                                                 ", which differ in dtype; cast one of them"));
+}
+
+absl::StatusOr<int> CheckAxis(absl::string_view op, const Tensor& x, int64_t axis) {
+  const int64_t rank = x.rank();
+  if (axis >= -rank && axis < rank) return static_cast<int>(axis < 0 ? axis + rank : axis);
+  return absl::InvalidArgumentError(absl::StrCat(op, ": axis ", axis, " does not exist in ",
+                                                 x.ToString(), "; axes go from ", -rank, " to ",
+                                                 rank - 1));
+}
+
+}  // namespace psd::ops

@@ -1,0 +1,128 @@
+#include "core/tensor/ops/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/tensor/ops/check.h"
+#include "kernels/matmul.h"
+
+namespace psd::ops {
+namespace {
+
+// A tensor of rank 2 as a matrix that the kernel can read: one of its axes is dense.
+struct Operand {
+  Tensor tensor;
+  int64_t stride = 1;
+  bool transposed = false;
+
+  template <typename T>
+  kernels::MatrixView<T> View() const {
+    return {tensor.data<T>(), stride, transposed};
+  }
+};
+
+// Whether `rows` rows of `cols` elements lie one dense row after the other; sets their distance.
+bool RowsAreDense(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
+                  int64_t& stride) {
+  if (cols > 1 && col_stride != 1) return false;
+  const int64_t least = std::max<int64_t>(cols, 1);
+  stride = rows > 1 ? row_stride : least;
+  return stride >= least;
+}
+
+absl::StatusOr<Operand> ToOperand(const Tensor& x, bool transpose) {
+  const Shape& shape = x.shape();
+  const Strides& strides = x.strides();
+  Operand operand{x, 1, transpose};
+  if (RowsAreDense(shape[0], shape[1], strides[0], strides[1], operand.stride)) return operand;
+  if (RowsAreDense(shape[1], shape[0], strides[1], strides[0], operand.stride)) {
+    operand.transposed = !transpose;
+    return operand;
+  }
+  PSD_ASSIGN_OR_RETURN(operand.tensor, x.Contiguous());
+  operand.stride = std::max<int64_t>(shape[1], 1);
+  return operand;
+}
+
+absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& b) {
+  PSD_RETURN_IF_ERROR(CheckPair(op, a, b, false));
+  if (a.rank() == 2 && b.rank() == 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
+                                                 b.ToString(),
+                                                 ", but takes tensors of two axes; reshape them"));
+}
+
+// out = a * b + beta * out.
+absl::Status Multiply(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
+                      double beta, Tensor& out) {
+  if (out.NumElements() == 0) return absl::OkStatus();
+  const int64_t inner = a.shape()[transpose_a ? 0 : 1];
+  PSD_ASSIGN_OR_RETURN(Operand left, ToOperand(a, transpose_a));
+  PSD_ASSIGN_OR_RETURN(Operand right, ToOperand(b, transpose_b));
+  WithFloat(out.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    kernels::Gemm(out.shape()[0], out.shape()[1], inner, left.View<T>(), right.View<T>(),
+                  static_cast<T>(beta), out.mutable_data<T>());
+    return 0;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CheckBias(const Tensor& w, const Tensor& b) {
+  PSD_RETURN_IF_ERROR(CheckPair("Linear", w, b, false));
+  if (b.rank() == 1 && b.shape()[0] == w.shape()[0]) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Linear: the bias ", b.ToString(),
+                                                 " does not fit the weight ", w.ToString(),
+                                                 "; it must have shape [", w.shape()[0], "]"));
+}
+
+// Every row of `out` becomes `b`.
+absl::Status FillRows(const Tensor& b, Tensor& out) {
+  PSD_ASSIGN_OR_RETURN(Tensor dense, b.Contiguous());
+  const size_t bytes = dense.NumBytes();
+  if (bytes == 0) return absl::OkStatus();
+  std::byte* to = out.mutable_raw_data();
+  for (int64_t row = 0; row < out.shape()[0]; ++row, to += bytes)
+    std::memcpy(to, dense.raw_data(), bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a,
+                              bool transpose_b) {
+  PSD_RETURN_IF_ERROR(CheckMatrices("Matmul", a, b));
+  const int64_t rows = a.shape()[transpose_a ? 1 : 0];
+  const int64_t cols = b.shape()[transpose_b ? 0 : 1];
+  if (a.shape()[transpose_a ? 0 : 1] != b.shape()[transpose_b ? 1 : 0]) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "Matmul: ", transpose_a ? "transposed " : "", a.ToString(), " times ",
+        transpose_b ? "transposed " : "", b.ToString(),
+        ": the first one's columns must be as many as the second one's rows; transpose one"));
+  }
+  const int64_t extents[] = {rows, cols};
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, a.dtype()));
+  PSD_RETURN_IF_ERROR(Multiply(a, b, transpose_a, transpose_b, 0, out));
+  return out;
+}
+
+absl::StatusOr<Tensor> Linear(const Tensor& x, const Tensor& w, const Tensor& b) {
+  PSD_RETURN_IF_ERROR(CheckMatrices("Linear", x, w));
+  if (x.shape()[1] != w.shape()[1]) {
+    return absl::InvalidArgumentError(absl::StrCat("Linear: the input ", x.ToString(),
+                                                   " does not fit the weight ", w.ToString(),
+                                                   "; the input needs ", w.shape()[1], " columns"));
+  }
+  if (b.defined()) PSD_RETURN_IF_ERROR(CheckBias(w, b));
+  const int64_t extents[] = {x.shape()[0], w.shape()[0]};
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, x.dtype()));
+  if (b.defined()) PSD_RETURN_IF_ERROR(FillRows(b, out));
+  PSD_RETURN_IF_ERROR(Multiply(x, w, false, true, b.defined() ? 1 : 0, out));
+  return out;
+}
+
+}  // namespace psd::ops
