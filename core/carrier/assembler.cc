@@ -1,0 +1,193 @@
+#include "core/carrier/assembler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::carrier {
+namespace {
+
+constexpr size_t kSharedBlockBytes = size_t{256} << 10;
+constexpr size_t kSmallBufferBytes = size_t{64} << 10;
+
+size_t Padded(size_t bytes) {
+  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+
+// The buffers from `first` on that share one block: [first, end), `bytes` in all.
+struct Group {
+  size_t end = 0;
+  size_t bytes = 0;
+};
+
+Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
+  Group group{first + 1, buffer_bytes[first]};
+  if (buffer_bytes[first] >= kSmallBufferBytes) return group;
+  while (group.end < buffer_bytes.size()) {
+    size_t next = buffer_bytes[group.end];
+    if (next >= kSmallBufferBytes || Padded(group.bytes) + next > kSharedBlockBytes) break;
+    group.bytes = Padded(group.bytes) + next;
+    ++group.end;
+  }
+  return group;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MessageAssembly>> MessageAssembly::Create(const MessageShape& shape,
+                                                                         Allocator& allocator) {
+  auto assembly = std::make_unique<MessageAssembly>();
+  assembly->targets_.reserve(shape.buffer_bytes.size());
+  PSD_RETURN_IF_ERROR(assembly->AllocateBlocks(shape, allocator));
+  assembly->header_.resize(shape.header_bytes);
+  return assembly;
+}
+
+absl::Status MessageAssembly::AllocateBlocks(const MessageShape& shape, Allocator& allocator) {
+  size_t end = shape.header_bytes;
+  for (size_t first = 0; first < shape.buffer_bytes.size();) {
+    Group group = NextGroup(shape.buffer_bytes, first);
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator.Allocate(group.bytes));
+    std::byte* data = block->data();
+    for (; first < group.end; ++first) {
+      size_t size = shape.buffer_bytes[first];
+      end += size;
+      targets_.push_back({data, size, end, block});
+      data += Padded(size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MessageAssembly::Fill(size_t offset, ByteReader bytes) {
+  if (offset < header_.size()) {
+    size_t part = std::min(bytes.remaining(), header_.size() - offset);
+    bytes.Read(&header_[offset], part);
+    offset += part;
+  }
+  auto target = std::upper_bound(targets_.begin(), targets_.end(), offset,
+                                 [](size_t at, const Target& t) { return at < t.end; });
+  for (; bytes.remaining() > 0; ++target) {
+    size_t skip = offset - (target->end - target->size);
+    size_t part = std::min(bytes.remaining(), target->size - skip);
+    if (part > 0) bytes.Read(target->data + skip, part);
+    offset += part;
+  }
+}
+
+Message MessageAssembly::Take() {
+  Message message;
+  message.header = std::move(header_);
+  message.buffers.reserve(targets_.size());
+  for (Target& target : targets_) {
+    message.buffers.emplace_back(std::move(target.block), target.data, target.size);
+  }
+  targets_.clear();
+  return message;
+}
+
+absl::StatusOr<Message> AssembleInline(const MessageFrame& frame, Allocator& allocator) {
+  if (frame.shape.buffer_bytes.empty()) {
+    Message message;
+    message.header.resize(frame.shape.header_bytes);
+    ByteReader payload = frame.payload;
+    payload.Read(message.header.data(), message.header.size());
+    return message;
+  }
+  PSD_ASSIGN_OR_RETURN(auto assembly, MessageAssembly::Create(frame.shape, allocator));
+  assembly->Fill(0, frame.payload);
+  return assembly->Take();
+}
+
+struct Assembler::Transfer {
+  MessageShape shape;
+  size_t piece_bytes = 0;
+  size_t total_bytes = 0;
+  size_t cost_bytes = 0;
+  std::vector<bool> begun;  // one per piece
+  size_t unfinished = 0;    // pieces not yet filled
+  std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces
+};
+
+Assembler::Assembler(const Limits& limits, std::shared_ptr<Allocator> allocator)
+    : limits_(limits), allocator_(std::move(allocator)) {}
+
+Assembler::~Assembler() = default;
+
+absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
+  auto known = transfers_.find(announce.transfer);
+  if (known != transfers_.end()) {
+    const Transfer& transfer = *known->second;
+    if (transfer.shape == announce.shape && transfer.piece_bytes == announce.piece_bytes) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("transfer ", announce.transfer, " was announced twice, differently"));
+  }
+  auto transfer = std::make_unique<Transfer>();
+  transfer->cost_bytes = AssemblyBytes(announce.shape);
+  if (transfer->cost_bytes > limits_.max_assembly_bytes - assembly_bytes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("transfer ", announce.transfer, " of ", transfer->cost_bytes, " bytes on top of ",
+                     assembly_bytes_, " partly received ones exceeds max_assembly_bytes = ",
+                     limits_.max_assembly_bytes));
+  }
+  PSD_ASSIGN_OR_RETURN(transfer->assembly, MessageAssembly::Create(announce.shape, *allocator_));
+  transfer->shape = announce.shape;
+  transfer->piece_bytes = announce.piece_bytes;
+  transfer->total_bytes = announce.shape.TotalBytes();
+  size_t pieces = (transfer->total_bytes + announce.piece_bytes - 1) / announce.piece_bytes;
+  transfer->begun.resize(pieces);
+  transfer->unfinished = pieces;
+  assembly_bytes_ += transfer->cost_bytes;
+  transfers_.emplace(announce.transfer, std::move(transfer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Assembler::Slot> Assembler::BeginPiece(const PieceFrame& piece) {
+  auto found = transfers_.find(piece.transfer);
+  if (found == transfers_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a piece of transfer ", piece.transfer, ", which is not under way"));
+  }
+  Transfer& transfer = *found->second;
+  size_t bytes = piece.payload.remaining();
+  size_t index = piece.offset / transfer.piece_bytes;
+  if (piece.offset >= transfer.total_bytes || piece.offset % transfer.piece_bytes != 0 ||
+      bytes != std::min(transfer.piece_bytes, transfer.total_bytes - piece.offset)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a piece of ", bytes, " bytes at ", piece.offset, " does not fit transfer ", piece.transfer,
+        " of ", transfer.total_bytes, " bytes in pieces of ", transfer.piece_bytes));
+  }
+  if (transfer.begun[index]) {
+    return absl::InvalidArgumentError(absl::StrCat("the piece at ", piece.offset, " of transfer ",
+                                                   piece.transfer, " came twice"));
+  }
+  transfer.begun[index] = true;
+  Slot slot;
+  slot.transfer_ = piece.transfer;
+  slot.offset_ = piece.offset;
+  slot.payload_ = piece.payload;
+  slot.assembly_ = transfer.assembly;
+  return slot;
+}
+
+std::optional<Message> Assembler::EndPiece(const Slot& slot) {
+  auto found = transfers_.find(slot.transfer_);
+  if (found == transfers_.end()) return std::nullopt;  // given up meanwhile
+  Transfer& transfer = *found->second;
+  if (--transfer.unfinished > 0) return std::nullopt;
+  Message message = transfer.assembly->Take();
+  assembly_bytes_ -= transfer.cost_bytes;
+  transfers_.erase(found);
+  return message;
+}
+
+void Assembler::Clear() {
+  transfers_.clear();
+  assembly_bytes_ = 0;
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,97 @@
+#include "core/carrier/bulk_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::carrier {
+namespace {
+
+// Messages that take turns. More would only delay each other.
+constexpr size_t kMaxActive = 4;
+
+}  // namespace
+
+void BulkQueue::Piece::Encode(FrameEncoder* encoder) const {
+  if (announce) encoder->Announce({transfer, piece_bytes, ShapeOf(*message)});
+  PieceCursor at = cursor;
+  encoder->Piece(transfer, *message, bytes, &at);
+}
+
+void BulkQueue::Add(Message message) {
+  Transfer transfer;
+  transfer.id = next_id_++;
+  transfer.total_bytes = message.TotalBytes();
+  transfer.cost_bytes = AssemblyBytes(ShapeOf(message));
+  transfer.message = std::make_shared<const Message>(std::move(message));
+  waiting_.push_back(std::move(transfer));
+}
+
+void BulkQueue::Admit() {
+  while (!waiting_.empty() && active_.size() < kMaxActive &&
+         waiting_.front().cost_bytes + unacked_bytes_ <= peer_assembly_bytes_) {
+    unacked_bytes_ += waiting_.front().cost_bytes;
+    active_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+void BulkQueue::MoveOn(PieceCursor* cursor, const Message& message, size_t bytes) {
+  size_t in_header = std::min(bytes, message.header.size() - std::min(message.header.size(),
+                                                                      cursor->offset));
+  cursor->offset += bytes;
+  bytes -= in_header;
+  while (bytes > 0) {
+    size_t left = message.buffers[cursor->buffer].size() - cursor->offset_in_buffer;
+    size_t part = std::min(bytes, left);
+    cursor->offset_in_buffer += part;
+    bytes -= part;
+    if (part == left) {
+      ++cursor->buffer;
+      cursor->offset_in_buffer = 0;
+    }
+  }
+}
+
+std::optional<BulkQueue::Piece> BulkQueue::Next(size_t stream) {
+  Admit();
+  if (active_.empty()) return std::nullopt;
+  Transfer transfer = std::move(active_.front());
+  active_.pop_front();
+  Piece piece;
+  piece.transfer = transfer.id;
+  piece.bytes = std::min(piece_bytes_, transfer.total_bytes - transfer.cursor.offset);
+  piece.announce = (transfer.announced_streams >> stream & 1) == 0;
+  piece.piece_bytes = piece_bytes_;
+  piece.cursor = transfer.cursor;
+  piece.message = transfer.message;
+  transfer.announced_streams |= uint32_t{1} << stream;
+  MoveOn(&transfer.cursor, *transfer.message, piece.bytes);
+  if (transfer.cursor.offset == transfer.total_bytes) {
+    unacked_.emplace(transfer.id, transfer.cost_bytes);
+  } else {
+    active_.push_back(std::move(transfer));
+  }
+  return piece;
+}
+
+absl::Status BulkQueue::OnAck(uint64_t transfer) {
+  auto found = unacked_.find(transfer);
+  if (found == unacked_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an ack of transfer ", transfer, ", which is not under way"));
+  }
+  unacked_bytes_ -= found->second;
+  unacked_.erase(found);
+  return absl::OkStatus();
+}
+
+void BulkQueue::Clear() {
+  waiting_.clear();
+  active_.clear();
+  unacked_.clear();
+  unacked_bytes_ = 0;
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,80 @@
+#pragma once
+
+// Decides which piece of which large message goes out next.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/frame.h"
+
+namespace psd::carrier {
+
+// The large messages that one end of a link sends, cut into pieces for several streams.
+//
+// A few messages are under way at a time and take turns piece by piece, so that a small one does
+// not wait for a huge one. What is under way and not acknowledged never exceeds what the peer
+// accepts (its max_assembly_bytes). Pure; thread-compatible.
+class BulkQueue {
+ public:
+  static constexpr size_t kMaxStreams = 16;
+
+  // One piece, to be encoded outside of any lock.
+  struct Piece {
+    uint64_t transfer = 0;
+    size_t bytes = 0;
+    bool announce = false;  // the stream has not carried this transfer yet
+    size_t piece_bytes = 0;
+    PieceCursor cursor;
+    std::shared_ptr<const Message> message;  // shared by the pieces of one transfer
+
+    void Encode(FrameEncoder* encoder) const;
+  };
+
+  explicit BulkQueue(size_t piece_bytes) : piece_bytes_(piece_bytes) {}
+
+  // What the peer accepts; nothing goes out before it is known.
+  void set_peer_assembly_bytes(size_t bytes) { peer_assembly_bytes_ = bytes; }
+
+  // Requires: CheckShape passed with the peer's limits.
+  void Add(Message message);
+
+  // The next piece for `stream` (below kMaxStreams), if there is one that may go.
+  std::optional<Piece> Next(size_t stream);
+
+  // Errors: INVALID_ARGUMENT if no such transfer has gone out whole.
+  absl::Status OnAck(uint64_t transfer);
+
+  // Drops everything.
+  void Clear();
+
+  bool empty() const { return waiting_.empty() && active_.empty(); }
+  size_t unacked_bytes() const { return unacked_bytes_; }
+
+ private:
+  struct Transfer {
+    uint64_t id = 0;
+    size_t total_bytes = 0;
+    size_t cost_bytes = 0;
+    PieceCursor cursor;
+    uint32_t announced_streams = 0;  // one bit per stream
+    std::shared_ptr<const Message> message;  // shared with the pieces handed out
+  };
+
+  void Admit();
+  static void MoveOn(PieceCursor* cursor, const Message& message, size_t bytes);
+
+  const size_t piece_bytes_;
+  size_t peer_assembly_bytes_ = 0;
+  uint64_t next_id_ = 1;
+  std::deque<Transfer> waiting_;
+  std::deque<Transfer> active_;                       // not yet handed out whole
+  absl::flat_hash_map<uint64_t, size_t> unacked_;     // handed out whole; id -> cost
+  size_t unacked_bytes_ = 0;                          // cost of active_ and unacked_
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,346 @@
+#include "core/carrier/frame.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::carrier {
+namespace {
+
+enum Kind : uint8_t {
+  kHello = 1,
+  kMessage = 2,
+  kAnnounce = 3,
+  kPiece = 4,
+  kAck = 5,
+  kOpenBulk = 6,
+  kGoodbye = 7,
+};
+
+constexpr size_t kHelloBytes = 16 + 4 + 4 + 4 * 8;
+constexpr size_t kBufferOverheadBytes = 64;
+
+struct Preamble {
+  uint8_t kind = 0;
+  uint32_t header_bytes = 0;
+  uint32_t buffer_count = 0;
+  uint64_t body_bytes = 0;
+};
+
+template <typename... Args>
+absl::Status Malformed(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat("malformed frame: ", args...));
+}
+
+absl::StatusOr<Preamble> ReadPreamble(ByteReader& bytes) {
+  if (bytes.remaining() < kPreambleBytes) {
+    return Malformed("a preamble has ", kPreambleBytes, " bytes, ", bytes.remaining(), " are left");
+  }
+  unsigned char start[8];
+  bytes.Read(start, sizeof(start));
+  if (start[0] != 'p' || start[1] != 's' || start[2] != 'd') return Malformed("no psd frame");
+  if (start[3] != kFrameVersion) {
+    return Malformed("version ", start[3], ", this worker speaks version ", kFrameVersion);
+  }
+  if (start[5] != 0 || start[6] != 0 || start[7] != 0) return Malformed("reserved bytes are set");
+  Preamble preamble;
+  preamble.kind = start[4];
+  preamble.header_bytes = bytes.ReadU32();
+  preamble.buffer_count = bytes.ReadU32();
+  preamble.body_bytes = bytes.ReadU64();
+  if (preamble.body_bytes > bytes.remaining()) {
+    return Malformed("body of ", preamble.body_bytes, " bytes, ", bytes.remaining(), " are left");
+  }
+  return preamble;
+}
+
+absl::Status CheckBodyBytes(const Preamble& preamble, size_t expected) {
+  if (preamble.body_bytes == expected) return absl::OkStatus();
+  return Malformed("kind ", preamble.kind, " has a body of ", expected, " bytes, not ",
+                   preamble.body_bytes);
+}
+
+// The sizes table at the start of `body`, checked against the limits.
+absl::StatusOr<MessageShape> ReadShape(const Preamble& preamble, ByteReader& body,
+                                       const Limits& limits) {
+  size_t count = preamble.buffer_count;
+  if (count > limits.max_buffers) {
+    return Malformed(count, " buffers, at most ", limits.max_buffers, " are accepted");
+  }
+  if (body.remaining() / 8 < count) return Malformed("the table of buffer sizes is cut short");
+  MessageShape shape;
+  shape.header_bytes = preamble.header_bytes;
+  shape.buffer_bytes.reserve(count);
+  size_t total = shape.header_bytes;
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t size = body.ReadU64();
+    if (size > limits.max_message_bytes || total + size > limits.max_message_bytes) {
+      return Malformed("buffer ", i, " of ", size, " bytes makes the message larger than ",
+                       limits.max_message_bytes, " bytes");
+    }
+    total += size;
+    shape.buffer_bytes.push_back(size);
+  }
+  absl::Status fits = CheckShape(shape, limits);
+  if (!fits.ok()) return Malformed(fits.message());
+  return shape;
+}
+
+absl::StatusOr<HelloFrame> DecodeHello(const Preamble& preamble, ByteReader body) {
+  PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, kHelloBytes));
+  HelloFrame hello;
+  body.Read(hello.token.data(), hello.token.size());
+  uint32_t role = body.ReadU32();
+  if (role > static_cast<uint32_t>(StreamRole::kBulk)) return Malformed("stream role ", role);
+  hello.role = static_cast<StreamRole>(role);
+  hello.stream_index = body.ReadU32();
+  hello.limits.max_header_bytes = body.ReadU64();
+  hello.limits.max_message_bytes = body.ReadU64();
+  hello.limits.max_buffers = body.ReadU64();
+  hello.limits.max_assembly_bytes = body.ReadU64();
+  return hello;
+}
+
+absl::StatusOr<MessageFrame> DecodeMessage(const Preamble& preamble, ByteReader body,
+                                           const Limits& limits) {
+  MessageFrame frame;
+  PSD_ASSIGN_OR_RETURN(frame.shape, ReadShape(preamble, body, limits));
+  size_t total = frame.shape.TotalBytes();
+  if (total > kMaxInlineBytes) {
+    return Malformed("a message of ", total, " bytes in one frame, more than ", kMaxInlineBytes);
+  }
+  if (total != body.remaining()) {
+    return Malformed("a message of ", total, " bytes with ", body.remaining(), " bytes of payload");
+  }
+  frame.payload = body;
+  return frame;
+}
+
+absl::StatusOr<AnnounceFrame> DecodeAnnounce(const Preamble& preamble, ByteReader body,
+                                             const Limits& limits) {
+  if (body.remaining() < 16) return Malformed("an announce of ", body.remaining(), " bytes");
+  AnnounceFrame frame;
+  frame.transfer = body.ReadU64();
+  uint64_t piece_bytes = body.ReadU64();
+  if (piece_bytes < kMinPieceBytes || piece_bytes > kMaxPieceBytes) {
+    return Malformed("pieces of ", piece_bytes, " bytes, between ", kMinPieceBytes, " and ",
+                     kMaxPieceBytes, " are accepted");
+  }
+  frame.piece_bytes = piece_bytes;
+  PSD_ASSIGN_OR_RETURN(frame.shape, ReadShape(preamble, body, limits));
+  if (body.remaining() != 0) return Malformed(body.remaining(), " bytes behind an announce");
+  if (frame.shape.TotalBytes() == 0) return Malformed("an announce of an empty message");
+  return frame;
+}
+
+absl::StatusOr<PieceFrame> DecodePiece(ByteReader body) {
+  if (body.remaining() <= 16) return Malformed("a piece of ", body.remaining(), " bytes");
+  PieceFrame frame;
+  frame.transfer = body.ReadU64();
+  frame.offset = body.ReadU64();
+  if (body.remaining() > kMaxPieceBytes) {
+    return Malformed("a piece of ", body.remaining(), " bytes, more than ", kMaxPieceBytes);
+  }
+  frame.payload = body;
+  return frame;
+}
+
+template <typename T>
+absl::StatusOr<std::optional<Frame>> Wrap(absl::StatusOr<T> frame) {
+  if (!frame.ok()) return std::move(frame).status();
+  return std::optional<Frame>(Frame(*std::move(frame)));
+}
+
+bool HasMessageFields(uint8_t kind) { return kind == kMessage || kind == kAnnounce; }
+
+}  // namespace
+
+size_t MessageShape::TotalBytes() const {
+  size_t total = header_bytes;
+  for (size_t bytes : buffer_bytes) total += bytes;
+  return total;
+}
+
+size_t AssemblyBytes(const MessageShape& shape) {
+  size_t total = shape.header_bytes;
+  for (size_t bytes : shape.buffer_bytes) {
+    total += (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  }
+  return total + shape.buffer_bytes.size() * kBufferOverheadBytes;
+}
+
+MessageShape ShapeOf(const Message& message) {
+  MessageShape shape;
+  shape.header_bytes = message.header.size();
+  shape.buffer_bytes.reserve(message.buffers.size());
+  for (const Buffer& buffer : message.buffers) shape.buffer_bytes.push_back(buffer.size());
+  return shape;
+}
+
+absl::Status CheckShape(const MessageShape& shape, const Limits& limits) {
+  if (shape.header_bytes > limits.max_header_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message header of ", shape.header_bytes, " bytes exceeds max_header_bytes = ",
+        limits.max_header_bytes, "; send less per message or raise the limit"));
+  }
+  if (shape.buffer_bytes.size() > limits.max_buffers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message with ", shape.buffer_bytes.size(), " buffers exceeds max_buffers = ",
+        limits.max_buffers, "; send fewer per message or raise the limit"));
+  }
+  size_t total = shape.TotalBytes();
+  if (total > limits.max_message_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of ", total, " bytes exceeds max_message_bytes = ", limits.max_message_bytes,
+        "; send less per message or raise the limit"));
+  }
+  size_t cost = AssemblyBytes(shape);
+  if (total > kMaxInlineBytes && cost > limits.max_assembly_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message that takes ", cost, " bytes to assemble exceeds max_assembly_bytes = ",
+        limits.max_assembly_bytes, "; send less per message or raise the limit"));
+  }
+  return absl::OkStatus();
+}
+
+void FrameEncoder::Hello(const HelloFrame& hello) {
+  Preamble(kHello, 0, 0, kHelloBytes);
+  Copy({reinterpret_cast<const char*>(hello.token.data()), hello.token.size()});
+  U32(static_cast<uint32_t>(hello.role));
+  U32(hello.stream_index);
+  U64(hello.limits.max_header_bytes);
+  U64(hello.limits.max_message_bytes);
+  U64(hello.limits.max_buffers);
+  U64(hello.limits.max_assembly_bytes);
+}
+
+void FrameEncoder::Inline(const Message& message) {
+  size_t count = message.buffers.size();
+  Preamble(kMessage, message.header.size(), count, 8 * count + message.TotalBytes());
+  for (const Buffer& buffer : message.buffers) U64(buffer.size());
+  Copy(message.header);
+  for (const Buffer& buffer : message.buffers) Add(buffer);
+}
+
+void FrameEncoder::Announce(const AnnounceFrame& announce) {
+  size_t count = announce.shape.buffer_bytes.size();
+  Preamble(kAnnounce, announce.shape.header_bytes, count, 16 + 8 * count);
+  U64(announce.transfer);
+  U64(announce.piece_bytes);
+  for (size_t bytes : announce.shape.buffer_bytes) U64(bytes);
+}
+
+void FrameEncoder::Piece(uint64_t transfer, const Message& message, size_t size,
+                         PieceCursor* cursor) {
+  Preamble(kPiece, 0, 0, 16 + size);
+  U64(transfer);
+  U64(cursor->offset);
+  size_t header_bytes = message.header.size();
+  if (cursor->offset < header_bytes) {
+    size_t part = std::min(size, header_bytes - cursor->offset);
+    Copy(absl::string_view(message.header).substr(cursor->offset, part));
+    cursor->offset += part;
+    size -= part;
+  }
+  while (size > 0) {
+    const Buffer& buffer = message.buffers[cursor->buffer];
+    size_t part = std::min(size, buffer.size() - cursor->offset_in_buffer);
+    Add(buffer.Slice(cursor->offset_in_buffer, part));
+    cursor->offset += part;
+    cursor->offset_in_buffer += part;
+    size -= part;
+    if (cursor->offset_in_buffer == buffer.size()) {
+      ++cursor->buffer;
+      cursor->offset_in_buffer = 0;
+    }
+  }
+}
+
+void FrameEncoder::Ack(uint64_t transfer) {
+  Preamble(kAck, 0, 0, 8);
+  U64(transfer);
+}
+
+void FrameEncoder::OpenBulk() { Preamble(kOpenBulk, 0, 0, 0); }
+
+void FrameEncoder::Goodbye() { Preamble(kGoodbye, 0, 0, 0); }
+
+std::vector<Buffer> FrameEncoder::Take() {
+  FlushTail();
+  bytes_ = 0;
+  return std::exchange(done_, {});
+}
+
+void FrameEncoder::Preamble(uint8_t kind, size_t header_bytes, size_t buffer_count,
+                            size_t body_bytes) {
+  const char start[8] = {'p', 's', 'd', static_cast<char>(kFrameVersion), static_cast<char>(kind)};
+  Copy({start, sizeof(start)});
+  U32(static_cast<uint32_t>(header_bytes));
+  U32(static_cast<uint32_t>(buffer_count));
+  U64(body_bytes);
+}
+
+void FrameEncoder::U32(uint32_t value) {
+  char bytes[4];
+  for (int i = 0; i < 4; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  Copy({bytes, sizeof(bytes)});
+}
+
+void FrameEncoder::U64(uint64_t value) {
+  char bytes[8];
+  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  Copy({bytes, sizeof(bytes)});
+}
+
+void FrameEncoder::Copy(absl::string_view bytes) {
+  tail_.append(bytes.data(), bytes.size());
+  bytes_ += bytes.size();
+}
+
+void FrameEncoder::Add(const Buffer& buffer) {
+  if (buffer.size() < kReferenceBytes) return Copy(buffer.view());
+  FlushTail();
+  done_.push_back(buffer);
+  bytes_ += buffer.size();
+}
+
+void FrameEncoder::FlushTail() {
+  if (tail_.empty()) return;
+  done_.push_back(Buffer::FromString(std::exchange(tail_, {})));
+}
+
+absl::StatusOr<std::optional<Frame>> FrameDecoder::Next() {
+  if (bytes_.remaining() == 0) return std::optional<Frame>();
+  PSD_ASSIGN_OR_RETURN(struct Preamble preamble, ReadPreamble(bytes_));
+  ByteReader body = bytes_.Take(preamble.body_bytes);
+  if (!HasMessageFields(preamble.kind) &&
+      (preamble.header_bytes != 0 || preamble.buffer_count != 0)) {
+    return Malformed("kind ", preamble.kind, " with a header or buffers");
+  }
+  switch (preamble.kind) {
+    case kHello:
+      return Wrap(DecodeHello(preamble, body));
+    case kMessage:
+      return Wrap(DecodeMessage(preamble, body, limits_));
+    case kAnnounce:
+      return Wrap(DecodeAnnounce(preamble, body, limits_));
+    case kPiece:
+      return Wrap(DecodePiece(body));
+    case kAck:
+      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 8));
+      return Wrap(absl::StatusOr<AckFrame>(AckFrame{body.ReadU64()}));
+    case kOpenBulk:
+      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 0));
+      return Wrap(absl::StatusOr<OpenBulkFrame>(OpenBulkFrame{}));
+    case kGoodbye:
+      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 0));
+      return Wrap(absl::StatusOr<GoodbyeFrame>(GoodbyeFrame{}));
+    default:
+      return Malformed("unknown kind ", preamble.kind);
+  }
+}
+
+}  // namespace psd::carrier

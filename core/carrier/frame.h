@@ -1,0 +1,169 @@
+#pragma once
+
+// The carriers' wire format, version 1. A network message is a sequence of whole frames. Every
+// frame starts with a preamble of 24 bytes; all integers are little-endian.
+//
+//   offset  size  preamble
+//        0     3  "psd"
+//        3     1  version, 1
+//        4     1  kind
+//        5     3  zero
+//        8     4  header_bytes: length of the message's header (message, announce; else zero)
+//       12     4  buffer_count: number of its buffers (message, announce; else zero)
+//       16     8  body_bytes: what follows the preamble
+//
+//   kind         body
+//   1 hello      16 link token, 4 role, 4 stream index, 8 max_header_bytes, 8 max_message_bytes,
+//                8 max_buffers, 8 max_assembly_bytes
+//   2 message    buffer_count x 8 buffer sizes, header, buffers one after another
+//   3 announce   8 transfer id, 8 piece_bytes, buffer_count x 8 buffer sizes
+//   4 piece      8 transfer id, 8 offset, bytes
+//   5 ack        8 transfer id: the transfer is whole, its bytes no longer count
+//   6 open bulk  (empty) asks the end that dialled to open the bulk streams
+//   7 goodbye    (empty) the sender closed the link; nothing follows
+//
+// A transfer is a message in pieces. Its bytes are the header and the buffers one after another;
+// piece k covers [k * piece_bytes, (k + 1) * piece_bytes), the last one less. On every stream the
+// announce comes before the first piece of that transfer, so a transfer that uses several streams
+// is announced as often, in the same words.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/buffer.h"
+#include "core/carrier/byte_reader.h"
+#include "core/carrier/carrier.h"
+
+namespace psd::carrier {
+
+inline constexpr size_t kPreambleBytes = 24;
+inline constexpr uint8_t kFrameVersion = 1;
+// A message of at most this many bytes (header and buffers) travels as one frame, in order.
+inline constexpr size_t kMaxInlineBytes = size_t{64} << 10;
+inline constexpr size_t kMinPieceBytes = size_t{64} << 10;
+inline constexpr size_t kMaxPieceBytes = size_t{16} << 20;
+
+// 128 random bits that bind the streams of one link together.
+using LinkToken = std::array<uint8_t, 16>;
+
+enum class StreamRole : uint32_t { kControl = 0, kBulk = 1 };
+
+struct HelloFrame {
+  LinkToken token = {};
+  StreamRole role = StreamRole::kControl;
+  uint32_t stream_index = 0;
+  // What the sender of this frame accepts; max_send_queue_bytes does not travel.
+  Limits limits;
+};
+
+// Sizes only: of a message on its way, or of one about to come.
+struct MessageShape {
+  size_t header_bytes = 0;
+  std::vector<size_t> buffer_bytes;
+
+  size_t TotalBytes() const;
+  friend bool operator==(const MessageShape& a, const MessageShape& b) {
+    return a.header_bytes == b.header_bytes && a.buffer_bytes == b.buffer_bytes;
+  }
+};
+
+// What a message of this shape costs while it is being assembled: every buffer is padded to the
+// alignment of blocks and has an entry in a table. Both ends count like this.
+size_t AssemblyBytes(const MessageShape& shape);
+
+struct MessageFrame {
+  MessageShape shape;
+  ByteReader payload;  // the header, then the buffers
+};
+
+struct AnnounceFrame {
+  uint64_t transfer = 0;
+  size_t piece_bytes = 0;
+  MessageShape shape;
+};
+
+struct PieceFrame {
+  uint64_t transfer = 0;
+  uint64_t offset = 0;
+  ByteReader payload;
+};
+
+struct AckFrame {
+  uint64_t transfer = 0;
+};
+struct OpenBulkFrame {};
+struct GoodbyeFrame {};
+
+using Frame = std::variant<HelloFrame, MessageFrame, AnnounceFrame, PieceFrame, AckFrame,
+                           OpenBulkFrame, GoodbyeFrame>;
+
+MessageShape ShapeOf(const Message& message);
+
+// INVALID_ARGUMENT naming size, bound and remedy if a message of this shape breaks `limits`.
+absl::Status CheckShape(const MessageShape& shape, const Limits& limits);
+
+// How far a message has been cut into pieces.
+struct PieceCursor {
+  size_t offset = 0;           // over header and buffers
+  size_t buffer = 0;           // the buffer that `offset` lies in, once past the header
+  size_t offset_in_buffer = 0;
+};
+
+// Collects frames for one network message. Payloads of at least `kReferenceBytes` are referenced,
+// smaller ones copied beside their preamble. Thread-compatible.
+class FrameEncoder {
+ public:
+  static constexpr size_t kReferenceBytes = size_t{4} << 10;
+
+  void Hello(const HelloFrame& hello);
+  // Requires: CheckShape passed and the message has at most kMaxInlineBytes.
+  void Inline(const Message& message);
+  void Announce(const AnnounceFrame& announce);
+  // The next `size` bytes of `message`, counted over header and buffers; moves `cursor` on.
+  // Requires: they are there.
+  void Piece(uint64_t transfer, const Message& message, size_t size, PieceCursor* cursor);
+  void Ack(uint64_t transfer);
+  void OpenBulk();
+  void Goodbye();
+
+  bool empty() const { return bytes_ == 0; }
+  size_t bytes() const { return bytes_; }
+
+  // All frames so far, in order; the encoder is empty afterwards.
+  std::vector<Buffer> Take();
+
+ private:
+  void Preamble(uint8_t kind, size_t header_bytes, size_t buffer_count, size_t body_bytes);
+  void U32(uint32_t value);
+  void U64(uint64_t value);
+  void Copy(absl::string_view bytes);
+  void Add(const Buffer& buffer);
+  void FlushTail();
+
+  std::vector<Buffer> done_;
+  std::string tail_;  // bytes behind done_ that are still growing
+  size_t bytes_ = 0;
+};
+
+// Reads the frames of one network message. Everything is checked against `limits` before it is
+// believed or allocated. Thread-compatible; frames point into the reader's chunks.
+class FrameDecoder {
+ public:
+  FrameDecoder(ByteReader bytes, const Limits& limits) : bytes_(bytes), limits_(limits) {}
+
+  // The next frame, or none at the end.
+  // Errors: INVALID_ARGUMENT saying which field is wrong; nothing can be read after it.
+  absl::StatusOr<std::optional<Frame>> Next();
+
+ private:
+  ByteReader bytes_;
+  const Limits limits_;
+};
+
+}  // namespace psd::carrier

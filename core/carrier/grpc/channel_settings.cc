@@ -1,0 +1,76 @@
+#include "core/carrier/grpc/channel_settings.h"
+
+#include <grpc/impl/codegen/grpc_types.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/carrier/frame.h"
+
+namespace psd::carrier {
+namespace {
+
+using Settings = std::vector<std::pair<const char*, int>>;
+
+// The defaults are for small calls over long distances. Large frames, a large window and no
+// probing for its size triple the rate of large payloads on a fast network.
+Settings CommonSettings(const GrpcCarrierOptions& options) {
+  return {
+      {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (16 << 20) - 1},
+      {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20},
+      {GRPC_ARG_HTTP2_BDP_PROBE, 0},
+      {GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10},
+      {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 1 << 20},
+      {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MaxNetworkMessageBytes(options)},
+      {GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
+      {GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0},
+      {GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(options.keepalive_time / absl::Milliseconds(1))},
+      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+       static_cast<int>(options.keepalive_timeout / absl::Milliseconds(1))},
+      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+      {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
+  };
+}
+
+grpc::ChannelArguments ToArguments(const Settings& settings) {
+  grpc::ChannelArguments arguments;
+  for (const auto& [key, value] : settings) arguments.SetInt(key, value);
+  // One link's connection is never another's, so that a link's end is a connection's end.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Retrying is rpc's work, which knows what may be repeated.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  return arguments;
+}
+
+}  // namespace
+
+int MaxNetworkMessageBytes(const GrpcCarrierOptions& options) {
+  // A hello, an announce or a message with the longest table of sizes, and the largest piece; or
+  // a batch of small frames up to the first that fills it.
+  size_t bytes = 8 * options.limits.max_buffers + kMaxPieceBytes + (size_t{1} << 20);
+  return static_cast<int>(std::min<size_t>(bytes, std::numeric_limits<int>::max()));
+}
+
+grpc::ChannelArguments ControlChannelArguments(const GrpcCarrierOptions& options) {
+  return ToArguments(CommonSettings(options));
+}
+
+grpc::ChannelArguments BulkChannelArguments(const GrpcCarrierOptions& options) {
+  return ToArguments(CommonSettings(options));
+}
+
+void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& builder) {
+  for (const auto& [key, value] : CommonSettings(options)) builder.AddChannelArgument(key, value);
+  // Two servers on one port would share its connections at random.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  int ping_interval = static_cast<int>(options.keepalive_time / absl::Milliseconds(2));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             std::min(ping_interval, 500));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,65 @@
+#include "core/carrier/grpc/grpc_acceptor.h"
+
+#include <utility>
+
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/byte_buffer.h"
+#include "core/carrier/grpc/grpc_link.h"
+
+namespace psd::carrier {
+namespace {
+
+// A peer that opens a stream and says nothing is dropped after this.
+constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
+
+absl::StatusOr<HelloFrame> DecodeHello(const grpc::ByteBuffer& bytes, const Limits& limits) {
+  ReceivedBytes chunks;
+  if (!chunks.Open(bytes)) return absl::InvalidArgumentError("an unreadable network message");
+  absl::StatusOr<std::optional<Frame>> frame = FrameDecoder(chunks.reader(), limits).Next();
+  if (!frame.ok()) return frame.status();
+  if (!frame->has_value() || !std::holds_alternative<HelloFrame>(**frame)) {
+    return absl::InvalidArgumentError("a stream starts with a hello");
+  }
+  return std::get<HelloFrame>(**frame);
+}
+
+}  // namespace
+
+void GrpcAcceptor::AcceptNext(grpc::AsyncGenericService* service,
+                              grpc::ServerCompletionQueue* queue) {
+  StreamGone gone = core_->CountStream();
+  if (gone == nullptr) return;
+  AcceptStream(
+      service, queue,
+      [self = shared_from_this(), service, queue](const std::shared_ptr<GrpcStream>& stream) {
+        self->AcceptNext(service, queue);
+        if (stream != nullptr) self->Greet(stream);
+      },
+      std::move(gone));
+}
+
+void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
+  stream->SetOwner(shared_from_this());
+  std::weak_ptr<GrpcAcceptor> weak = shared_from_this();
+  core_->timers().RunAfter(kHelloTimeout, [weak, pending = std::weak_ptr<GrpcStream>(stream)] {
+    auto self = weak.lock();
+    auto late = pending.lock();
+    if (self != nullptr && late != nullptr && late->IsOwnedBy(self.get())) late->Abort();
+  });
+  stream->Read();
+}
+
+void GrpcAcceptor::OnRead(const std::shared_ptr<GrpcStream>& stream,
+                          const grpc::ByteBuffer& bytes) {
+  absl::StatusOr<HelloFrame> hello = DecodeHello(bytes, core_->options().limits);
+  if (!hello.ok()) {
+    stream->Decline({grpc::StatusCode::INVALID_ARGUMENT, std::string(hello.status().message())});
+    return;
+  }
+  if (hello->role == StreamRole::kControl) return GrpcLink::Accept(core_, stream, *hello, accept_);
+  std::shared_ptr<GrpcLink> link = core_->Find(hello->token);
+  if (link != nullptr && link->AdoptBulk(stream, *hello)) return link->OnRead(stream, bytes);
+  stream->Decline({grpc::StatusCode::NOT_FOUND, "no link has a place for this stream"});
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,35 @@
+#pragma once
+
+// Greets the streams that peers open and hands them to their links.
+
+#include <memory>
+
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_core.h"
+#include "core/carrier/grpc/grpc_stream.h"
+
+namespace psd::carrier {
+
+// Owner of accepted streams until their first message, which must be a hello: a control stream
+// makes a new link, a bulk stream joins the link whose token it brings. Thread-safe.
+class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<GrpcAcceptor> {
+ public:
+  GrpcAcceptor(std::shared_ptr<GrpcCore> core, AcceptCallback accept)
+      : core_(std::move(core)), accept_(std::move(accept)) {}
+
+  // Keeps one request for a stream open on the service until the server shuts down.
+  void AcceptNext(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
+
+  void OnStarted(const std::shared_ptr<GrpcStream>&) override {}
+  void OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) override;
+  void OnWritten(const std::shared_ptr<GrpcStream>&) override {}
+  void OnEnded(const std::shared_ptr<GrpcStream>&, const grpc::Status&) override {}
+
+ private:
+  void Greet(const std::shared_ptr<GrpcStream>& stream);
+
+  const std::shared_ptr<GrpcCore> core_;  // shared with the carrier and its links
+  const AcceptCallback accept_;
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,113 @@
+#include "core/carrier/grpc/grpc_carrier.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/channel_settings.h"
+#include "core/carrier/grpc/grpc_acceptor.h"
+#include "core/carrier/grpc/grpc_credentials.h"
+#include "core/carrier/grpc/grpc_link.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/carrier/grpc/listen_address.h"
+
+namespace psd::carrier {
+namespace {
+
+// Streams that may be opened before the first of them was looked at.
+constexpr int kOpenRequests = 8;
+
+absl::Status CheckOptions(const GrpcCarrierOptions& options) {
+  if (options.poll_threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("poll_threads = ", options.poll_threads, "; at least 1 is needed"));
+  }
+  if (options.bulk_streams < 1 ||
+      options.bulk_streams > static_cast<int>(BulkQueue::kMaxStreams)) {
+    return absl::InvalidArgumentError(absl::StrCat("bulk_streams = ", options.bulk_streams,
+                                                   "; 1 to ", BulkQueue::kMaxStreams, " work"));
+  }
+  if (options.piece_bytes < kMinPieceBytes || options.piece_bytes > kMaxPieceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("piece_bytes = ", options.piece_bytes, "; ",
+                                                   kMinPieceBytes, " to ", kMaxPieceBytes, " work"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions& options) {
+  PSD_RETURN_IF_ERROR(CheckOptions(options));
+  GrpcCarrierOptions complete = options;
+  if (complete.allocator == nullptr) complete.allocator = NewHeapAllocator();
+  return std::static_pointer_cast<Carrier>(std::make_shared<GrpcCarrier>(complete));
+}
+
+GrpcCarrier::GrpcCarrier(const GrpcCarrierOptions& options)
+    : core_(std::make_shared<GrpcCore>(options)) {}
+
+GrpcCarrier::~GrpcCarrier() { Shutdown(); }
+
+absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address,
+                                                AcceptCallback accept) {
+  MutexLock lock(mutex_);
+  if (stopped_) return absl::UnavailableError("this carrier was shut down");
+  if (listened_) return absl::FailedPreconditionError("this carrier listens already");
+  auto listener = std::make_unique<Listener>();
+  PSD_ASSIGN_OR_RETURN(std::string bound,
+                       StartListener(address, std::move(accept), listener.get()));
+  listener_ = std::move(listener);
+  listened_ = true;
+  return bound;
+}
+
+absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
+                                                       AcceptCallback accept, Listener* listener) {
+  const GrpcCarrierOptions& options = core_->options();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(address,
+                           options.credentials != nullptr ? options.credentials->ForServer()
+                                                          : grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterAsyncGenericService(&listener->service);
+  ConfigureServer(options, builder);
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  if (options.server_hook != nullptr) options.server_hook->Configure(builder);
+  listener->server = builder.BuildAndStart();
+  grpc::ServerCompletionQueue* requests = queue.get();
+  listener->poller = std::make_unique<Poller>(std::move(queue), options.poll_threads);
+  if (listener->server == nullptr || port == 0) return ListenError(address);
+  auto acceptor = std::make_shared<GrpcAcceptor>(core_, std::move(accept));
+  for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);
+  if (options.server_hook != nullptr) options.server_hook->Started(*listener->server);
+  return WithPort(address, port);
+}
+
+void GrpcCarrier::Connect(const std::string& address, absl::Duration timeout,
+                          std::shared_ptr<LinkHandler> handler, ConnectCallback done) {
+  GrpcLink::Dial(core_, address, timeout, std::move(handler), std::move(done));
+}
+
+void GrpcCarrier::Shutdown() {
+  MutexLock lock(mutex_);
+  if (stopped_) return;
+  stopped_ = true;
+  for (const auto& link : core_->BeginShutdown()) link->Close();
+  if (listener_ != nullptr) {
+    auto linger = absl::ToChronoMilliseconds(core_->options().linger);
+    listener_->server->Shutdown(std::chrono::system_clock::now() + linger);
+  }
+  core_->AwaitQuiet();
+  if (listener_ != nullptr) listener_->poller->Stop();
+  core_->Stop();
+  listener_.reset();
+}
+
+}  // namespace psd::carrier

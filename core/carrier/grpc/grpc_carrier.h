@@ -1,0 +1,49 @@
+#pragma once
+
+// Assembles the gRPC carrier: polls, dials, listens, and stops in the right order.
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/server.h>
+
+#include <memory>
+#include <string>
+
+#include "core/base/mutex.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_core.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/grpc/poller.h"
+
+namespace psd::carrier {
+
+// Thread-safe.
+class GrpcCarrier : public Carrier {
+ public:
+  explicit GrpcCarrier(const GrpcCarrierOptions& options);
+  ~GrpcCarrier() override;
+
+  std::string Name() const override { return "grpc"; }
+  absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) override
+      PSD_EXCLUDES(mutex_);
+  void Connect(const std::string& address, absl::Duration timeout,
+               std::shared_ptr<LinkHandler> handler, ConnectCallback done) override;
+  void Shutdown() override PSD_EXCLUDES(mutex_);
+
+ private:
+  struct Listener {
+    grpc::AsyncGenericService service;
+    std::unique_ptr<grpc::Server> server;
+    std::unique_ptr<Poller> poller;
+  };
+
+  absl::StatusOr<std::string> StartListener(const std::string& address, AcceptCallback accept,
+                                            Listener* listener);
+
+  const std::shared_ptr<GrpcCore> core_;  // shared with the links
+  Mutex mutex_;  // serialises Listen and Shutdown; taken before the core's
+  std::unique_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);
+  bool listened_ PSD_GUARDED_BY(mutex_) = false;
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::carrier

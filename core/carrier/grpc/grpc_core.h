@@ -1,0 +1,72 @@
+#pragma once
+
+// What all links of one gRPC carrier share.
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/mutex.h"
+#include "core/base/timer.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/grpc/grpc_stream.h"
+#include "core/carrier/grpc/poller.h"
+
+namespace psd::carrier {
+
+class GrpcLink;
+
+// Thread-safe. Shared by the carrier, its links and its streams.
+class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
+ public:
+  explicit GrpcCore(const GrpcCarrierOptions& options);
+
+  const GrpcCarrierOptions& options() const { return options_; }
+  const std::shared_ptr<Allocator>& allocator() const { return options_.allocator; }
+  TimerQueue& timers() { return timers_; }
+  grpc::CompletionQueue* dial_queue() { return dial_poller_.queue(); }
+
+  enum class Connection { kControl, kBulk };
+  // A channel with a connection of its own.
+  std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Connection use) const;
+
+  // Counts a stream until the returned function is called. Null once the carrier is quiet: no
+  // stream may be made any more.
+  StreamGone CountStream() PSD_EXCLUDES(mutex_);
+
+  // Keeps `link` until Forget. False after BeginShutdown.
+  bool Register(const LinkToken& token, std::shared_ptr<GrpcLink> link) PSD_EXCLUDES(mutex_);
+  // The link has called its handler for the last time.
+  void Forget(const LinkToken& token) PSD_EXCLUDES(mutex_);
+  // Null if there is none.
+  std::shared_ptr<GrpcLink> Find(const LinkToken& token) const PSD_EXCLUDES(mutex_);
+
+  // No link can be registered any more; returns those that are.
+  std::vector<std::shared_ptr<GrpcLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
+  // Waits until the last link is forgotten and the last stream gone.
+  void AwaitQuiet() PSD_EXCLUDES(mutex_);
+  // Joins the threads. Requires: quiet.
+  void Stop();
+
+ private:
+  const GrpcCarrierOptions options_;
+  Poller dial_poller_;
+  TimerQueue timers_;
+
+  mutable Mutex mutex_;  // leaf
+  CondVar quiet_;
+  bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
+  bool is_quiet_ PSD_GUARDED_BY(mutex_) = false;
+  int streams_ PSD_GUARDED_BY(mutex_) = 0;
+  // Shared with the links' users.
+  absl::flat_hash_map<LinkToken, std::shared_ptr<GrpcLink>> links_ PSD_GUARDED_BY(mutex_);
+};
+
+// From the system's entropy.
+LinkToken NewLinkToken();
+
+}  // namespace psd::carrier

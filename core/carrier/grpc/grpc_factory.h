@@ -1,0 +1,44 @@
+#pragma once
+
+// The carrier that works everywhere: bidirectional gRPC streams.
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "core/base/buffer.h"
+#include "core/carrier/carrier.h"
+
+namespace psd::carrier {
+
+class GrpcCredentials;  // grpc_credentials.h
+class GrpcServerHook;   // grpc_server_hook.h
+
+struct GrpcCarrierOptions {
+  Limits limits;
+  // Where received payloads go; null: ordinary process memory.
+  std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
+  // Threads that wait for the network, and as many again once it listens. They also run the
+  // handlers. More than one keeps a link lively while another link's handler works.
+  int poll_threads = 2;
+  // Streams for large messages, per link. Each has one piece on its way at a time: fewer leave the
+  // connection idle between pieces, more only cost memory. At most 16.
+  int bulk_streams = 4;
+  // Bytes per piece of a large message: 64 KiB to 16 MiB.
+  size_t piece_bytes = size_t{1} << 20;
+  // A silent connection is probed after the first and given up after the second: a peer that
+  // vanished is noticed within their sum.
+  absl::Duration keepalive_time = absl::Milliseconds(1500);
+  absl::Duration keepalive_timeout = absl::Milliseconds(1000);
+  // How long Close and Shutdown wait for a peer to take what was accepted before.
+  absl::Duration linger = absl::Milliseconds(500);
+  // How a connection is secured; null: not at all.
+  std::shared_ptr<GrpcCredentials> credentials;  // shared by all connections
+  // Further services on the port that Listen opens; may be null.
+  std::shared_ptr<GrpcServerHook> server_hook;  // shared with the owner of those services
+};
+
+// Errors: INVALID_ARGUMENT for options out of range.
+absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions& options);
+
+}  // namespace psd::carrier

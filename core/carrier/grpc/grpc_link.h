@@ -1,0 +1,156 @@
+#pragma once
+
+// A link over gRPC streams: one for control, several (opened at the first large message, on a
+// connection of their own) for bulk.
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/mutex.h"
+#include "core/carrier/assembler.h"
+#include "core/carrier/bulk_queue.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/grpc_core.h"
+#include "core/carrier/grpc/grpc_stream.h"
+#include "core/carrier/serial_runner.h"
+
+namespace psd::carrier {
+
+// Thread-safe. Made by Dial or Accept, registered with the core until its handler heard OnClosed.
+//
+// Locks: send_mutex_ is taken before the timer queue's; else both locks are leaves. Neither is held
+// while a stream, the core or a handler is called.
+class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from_this<GrpcLink> {
+ public:
+  static void Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
+                   absl::Duration timeout, std::shared_ptr<LinkHandler> handler,
+                   ConnectCallback done);
+
+  // `control` brought `hello`. Answers it if `accept` takes the link.
+  static void Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream> control,
+                     const HelloFrame& hello, const AcceptCallback& accept);
+
+  // `stream` brought `hello` for this link. False if there is no place for it.
+  bool AdoptBulk(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello);
+
+  absl::Status Send(Message message) override;
+  void Close() override;
+  std::string Description() const override { return "grpc " + address_; }
+
+  void OnStarted(const std::shared_ptr<GrpcStream>& stream) override;
+  void OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) override;
+  void OnWritten(const std::shared_ptr<GrpcStream>& stream) override;
+  void OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::Status& status) override;
+
+  GrpcLink(std::shared_ptr<GrpcCore> core, std::string address, const LinkToken& token,
+           bool dialled);
+
+ private:
+  // Small frames that wait for the control stream go out together, up to about this much.
+  static constexpr size_t kBatchBytes = size_t{256} << 10;
+
+  enum class Phase { kOpening, kOpen, kEnded };
+  enum class Farewell { kNone, kGoodbye };
+
+  struct BulkStream {
+    std::shared_ptr<GrpcStream> stream;  // shared with its operations
+    bool started = false;
+    bool greeted = false;  // our hello went out (dialled) or theirs came in (accepted)
+    bool writing = false;
+    size_t writing_bytes = 0;
+  };
+
+  // What one network message brought, besides what was handled on the spot.
+  struct Received {
+    std::vector<Message> messages;
+    bool opened = false;  // the peer's answer to our hello
+    bool goodbye = false;
+  };
+
+  // Opening.
+  void StartDialling(absl::Duration timeout) PSD_EXCLUDES(send_mutex_);
+  bool OpenAccepted(std::shared_ptr<GrpcStream> control, const AcceptCallback& accept)
+      PSD_EXCLUDES(send_mutex_);
+  void SetPeerLimits(const Limits& peer) PSD_REQUIRES(send_mutex_);
+  void TellOpened();
+
+  // Ending. BeginEnd is true the first time: then TellEnd must follow, as a task of runner_ on
+  // one of the carrier's threads. End does both.
+  void End(const absl::Status& reason);
+  bool BeginEnd(Farewell farewell) PSD_EXCLUDES(send_mutex_);
+  void TellEnd(const absl::Status& reason);
+
+  // Sending.
+  HelloFrame OurHello(StreamRole role, size_t index) const;
+  absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
+  absl::Status EnqueueBulk(Message message) PSD_EXCLUDES(send_mutex_);
+  absl::Status CheckRoom(const Message& message) const PSD_REQUIRES(send_mutex_);
+  // Adds what `append(FrameEncoder&)` writes to the frames that wait for the control stream.
+  template <typename F>
+  void AppendControl(F append) PSD_REQUIRES(send_mutex_) {
+    if (control_queue_.empty() || control_queue_.back().bytes() >= kBatchBytes) {
+      control_queue_.emplace_back();
+    }
+    FrameEncoder& encoder = control_queue_.back();
+    size_t before = encoder.bytes();
+    append(encoder);
+    queued_bytes_ += encoder.bytes() - before;
+  }
+  void PumpControl() PSD_EXCLUDES(send_mutex_);
+  void PumpBulk() PSD_EXCLUDES(send_mutex_);
+  void PumpBulkStream(size_t index) PSD_EXCLUDES(send_mutex_);
+  // Dials the bulk streams, or asks the peer to, unless that was done before.
+  void WantBulk() PSD_EXCLUDES(send_mutex_);
+  void DialBulk() PSD_EXCLUDES(send_mutex_);
+  // The place of a bulk stream; none for the control stream.
+  BulkStream* FindBulk(const GrpcStream* stream) PSD_REQUIRES(send_mutex_);
+  bool Ended() const PSD_EXCLUDES(send_mutex_);
+
+  // Receiving.
+  absl::Status HandleFrames(const std::shared_ptr<GrpcStream>& stream,
+                            const grpc::ByteBuffer& bytes, Received* received);
+  absl::Status HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
+                           Received* received);
+  // Calls the handler with what came, then asks the stream for more.
+  void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received);
+  absl::Status HandleHello(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello,
+                           Received* received) PSD_EXCLUDES(send_mutex_);
+  absl::Status HandlePiece(const PieceFrame& piece, Received* received)
+      PSD_EXCLUDES(receive_mutex_);
+  absl::Status HandleAck(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
+
+  const std::shared_ptr<GrpcCore> core_;  // shared by all links of the carrier
+  const std::string address_;             // of the peer, for logs
+  const LinkToken token_;
+  const bool dialled_;
+
+  SerialRunner runner_;
+  // Touched only by runner_'s tasks. Shared with the user, until OnClosed has returned.
+  std::shared_ptr<LinkHandler> handler_;
+  ConnectCallback connected_;  // dialled links, until it was called
+  bool told_end_ = false;
+
+  mutable Mutex send_mutex_;
+  Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
+  Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // ours and the peer's, whichever is less
+  TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
+  std::shared_ptr<GrpcStream> control_ PSD_GUARDED_BY(send_mutex_);  // shared with its operations
+  bool control_started_ PSD_GUARDED_BY(send_mutex_) = false;
+  bool control_writing_ PSD_GUARDED_BY(send_mutex_) = false;
+  size_t control_writing_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
+  std::deque<FrameEncoder> control_queue_ PSD_GUARDED_BY(send_mutex_);
+  std::array<BulkStream, BulkQueue::kMaxStreams> bulk_ PSD_GUARDED_BY(send_mutex_);
+  bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
+  BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
+  size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
+
+  Mutex receive_mutex_;
+  Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,141 @@
+#pragma once
+
+// One bidirectional gRPC stream of raw bytes, dialled or accepted.
+
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/base/mutex.h"
+#include "core/carrier/grpc/poller.h"
+
+namespace psd::carrier {
+
+class GrpcStream;
+
+// What a stream calls, on a poller thread and without a lock: OnStarted at most once, then OnRead
+// and OnWritten once for every Read and Write that succeeded, then OnEnded exactly once and
+// nothing more. OnRead and OnWritten may overlap each other, but not themselves.
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  virtual void OnStarted(const std::shared_ptr<GrpcStream>& stream) = 0;
+  virtual void OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) = 0;
+  virtual void OnWritten(const std::shared_ptr<GrpcStream>& stream) = 0;
+  // `status` is what gRPC knows; OK if the peer ended the stream in an orderly way.
+  virtual void OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::Status& status) = 0;
+};
+
+// Thread-safe. Keeps itself and its owner alive while an operation is under way. To be rid of one,
+// Abort it: it ends soon after.
+class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
+ public:
+  virtual ~GrpcStream() = default;
+  GrpcStream(const GrpcStream&) = delete;
+  GrpcStream& operator=(const GrpcStream&) = delete;
+
+  // Who is called from now on. Requires: no operation of an accepted stream is under way.
+  void SetOwner(std::shared_ptr<StreamOwner> owner) PSD_EXCLUDES(mutex_);
+
+  bool IsOwnedBy(const StreamOwner* owner) PSD_EXCLUDES(mutex_);
+
+  // Asks for one message. Requires: none is asked for. Does nothing on a stream that ends.
+  void Read() PSD_EXCLUDES(mutex_);
+
+  // Sends one message. Requires: none is being sent. Does nothing on a stream that ends.
+  void Write(const std::vector<Buffer>& parts) PSD_EXCLUDES(mutex_);
+
+  // Breaks the stream off; what was written and not yet read may be lost.
+  void Abort() PSD_EXCLUDES(mutex_);
+
+  // Ends an accepted stream in an orderly way, telling the peer `status`. Requires: no message is
+  // asked for.
+  void Decline(const grpc::Status& status) PSD_EXCLUDES(mutex_);
+
+  // "ipv4:127.0.0.1:41234", once started.
+  virtual std::string Peer() const = 0;
+
+ protected:
+  // One kind of operation; at most one of a kind is under way.
+  class Operation : public CompletionTag {
+   public:
+    Operation(GrpcStream* stream, void (GrpcStream::*done)(bool)) : stream_(stream), done_(done) {}
+    // To be called right before the operation is started with this tag.
+    void* Begin();
+    void Complete(bool ok) override;
+
+   private:
+    GrpcStream* const stream_;
+    void (GrpcStream::*const done_)(bool);
+    std::shared_ptr<GrpcStream> keep_;  // the stream itself, while the operation is under way
+  };
+
+  using Reader = grpc::internal::AsyncReaderInterface<grpc::ByteBuffer>;
+  using Writer = grpc::internal::AsyncWriterInterface<grpc::ByteBuffer>;
+
+  GrpcStream();
+
+  virtual Reader& reader() = 0;
+  virtual Writer& writer() = 0;
+  // Dialled: learns `*status`. Accepted: tells the peer `*status`.
+  virtual void StartFinish(grpc::Status* status, void* tag) = 0;
+  virtual void TryCancel() = 0;
+
+  virtual void OnStartDone(bool ok);
+
+  Operation start_;
+
+ private:
+  void OnReadDone(bool ok) PSD_EXCLUDES(mutex_);
+  void OnWriteDone(bool ok) PSD_EXCLUDES(mutex_);
+  void OnFinishDone(bool ok) PSD_EXCLUDES(mutex_);
+  // Finishes once nothing is under way and nothing more will be read.
+  void MaybeFinish() PSD_EXCLUDES(mutex_);
+
+  Operation read_;
+  Operation write_;
+  Operation finish_;
+  grpc::ByteBuffer received_;
+  grpc::Status finish_status_;
+
+  Mutex mutex_;  // leaf
+  // Who hears of this stream; broken off when it ends.
+  std::shared_ptr<StreamOwner> owner_ PSD_GUARDED_BY(mutex_);
+  bool started_ PSD_GUARDED_BY(mutex_) = false;
+  bool reading_ PSD_GUARDED_BY(mutex_) = false;
+  bool writing_ PSD_GUARDED_BY(mutex_) = false;
+  bool aborted_ PSD_GUARDED_BY(mutex_) = false;
+  bool read_ended_ PSD_GUARDED_BY(mutex_) = false;
+  bool finishing_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+// Called when a stream and all that gRPC kept for it are gone.
+using StreamGone = std::function<void()>;
+
+// A stream that this end opens.
+class DialledStream : public GrpcStream {
+ public:
+  // OnStarted or OnEnded follows. Called once, also if it was aborted before.
+  virtual void Start(grpc::CompletionQueue* queue) = 0;
+};
+
+std::shared_ptr<DialledStream> NewDialledStream(const std::shared_ptr<grpc::Channel>& channel,
+                                                std::shared_ptr<StreamOwner> owner,
+                                                StreamGone gone);
+
+// Gets a stream that a peer opened, or null if the peer called a method that psd does not serve
+// (which was answered already).
+using StreamAccepted = std::function<void(const std::shared_ptr<GrpcStream>& stream)>;
+
+// Waits for one stream that a peer opens on `service`; when it comes, `accepted` is called, which
+// sets the owner and reads. Dropped silently when the server shuts down.
+void AcceptStream(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue,
+                  StreamAccepted accepted, StreamGone gone);
+
+}  // namespace psd::carrier

@@ -1,0 +1,45 @@
+#pragma once
+
+// Threads of ours that wait on a completion queue.
+
+#include <grpcpp/completion_queue.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace psd::carrier {
+
+// What a completion queue hands back. Before an operation starts with a tag, mark it with
+// PSD_TSAN_RELEASE(tag).
+class CompletionTag {
+ public:
+  virtual void Complete(bool ok) = 0;
+
+ protected:
+  ~CompletionTag() = default;
+};
+
+// Thread-safe.
+class Poller {
+ public:
+  Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads);
+  // Stops.
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  grpc::CompletionQueue* queue() { return queue_.get(); }
+
+  // Shuts the queue down and joins the threads.
+  // Requires: no operation is started during or after it. Not from a poller thread.
+  void Stop();
+
+ private:
+  void Run();
+
+  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace psd::carrier
