@@ -1,0 +1,39 @@
+#pragma once
+
+// Tensors as packed columns of numbers and one buffer of elements each, for the wire. The elements
+// are shared, not copied, unless a tensor is not contiguous.
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/buffer.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+// One entry per tensor in `dtypes` and `ranks`; the extents of all tensors, one after the other,
+// in `dims`.
+struct TensorColumns {
+  std::vector<uint32_t> dtypes;
+  std::vector<uint32_t> ranks;
+  std::vector<int64_t> dims;
+};
+
+// Appends `tensors` to both. Only the elements that a tensor shows are sent, not all of the
+// storage behind it.
+// Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number;
+// RESOURCE_EXHAUSTED for a copy. Then both are as they were.
+absl::Status EncodeTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
+                           std::vector<Buffer>* buffers);
+
+// The tensors of these columns, over these buffers. Nothing about the arguments is believed.
+// Errors: INVALID_ARGUMENT for counts that disagree, an unknown dtype, too many axes, an extent
+// that is negative or overflows, a payload of another size than its shape needs, and a bool that is
+// neither 0 nor 1; each names the tensor's number.
+absl::StatusOr<std::vector<Tensor>> DecodeTensors(const TensorColumns& columns,
+                                                  absl::Span<const Buffer> buffers);
+
+}  // namespace psd
