@@ -206,6 +206,7 @@ _ABSL = {
     "absl/flags:flag": "absl_flags",
     "absl/container:inlined_vector": "absl_inlined_vector",
     "absl/flags:parse": "absl_flags_parse",
+    "absl/flags:usage": "absl_flags_usage",
     "absl/functional:any_invocable": "absl_any_invocable",
     "absl/functional:function_ref": "absl_function_ref",
     "absl/hash:hash": "absl_hash",
