@@ -339,6 +339,9 @@ class DistributedOptimizer {
 
  private:
   struct State;
+  static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Make(
+      Worker& worker, const std::string& name, const OptimizerSpec& spec,
+      const std::vector<RRef>& parameters);
   explicit DistributedOptimizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -25,7 +25,11 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
+#include "core/worker/call_service.h"
 #include "core/worker/functions.h"
+#include "core/worker/info_service.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/value_service.h"
 
 namespace psd::worker {
 
@@ -46,6 +50,8 @@ struct RuntimeOptions {
   std::string registrar;
   // What moves messages; null: gRPC.
   std::shared_ptr<carrier::Carrier> carrier;
+  // Freed message buffers that are kept for the next messages, at most.
+  size_t receive_cache_bytes = size_t{128} << 20;
   const Clock* clock = &Clock::Steady();
   std::shared_ptr<Logger> logger;  // null: nothing is logged
   // What programs may call; null: the built-in operators.
@@ -94,6 +100,11 @@ class Runtime {
   Logger& logger() { return *options_.logger; }
   IdSource& ids() { return ids_; }
 
+  ValueService& values() { return *values_; }
+  CallService& calls() { return *calls_; }
+  OptimizerService& optimizer_service() { return *optimizer_service_; }
+  InfoService& info() { return *info_; }
+
  private:
   explicit Runtime(RuntimeOptions options);
   absl::Status Assemble();
@@ -108,6 +119,10 @@ class Runtime {
   std::unique_ptr<rref::RRefContext> rrefs_;
   std::unique_ptr<dist_autograd::DistAutograd> autograd_;
   std::unique_ptr<program::ProgramCache> programs_;
+  std::unique_ptr<ValueService> values_;
+  std::unique_ptr<CallService> calls_;
+  std::unique_ptr<OptimizerService> optimizer_service_;
+  std::unique_ptr<InfoService> info_;
 };
 
 // Errors: INVALID_ARGUMENT saying what a worker's name must look like.

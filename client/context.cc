@@ -1,0 +1,45 @@
+#include <utility>
+
+#include "client/psd.h"
+#include "client/worker_state.h"
+
+namespace psd {
+
+Context::Context(std::shared_ptr<Worker::State> worker,
+                 std::shared_ptr<dist_autograd::ContextState> state)
+    : worker_(std::move(worker)), state_(std::move(state)) {}
+
+Context::Context(Context&&) noexcept = default;
+
+Context& Context::operator=(Context&& other) noexcept {
+  std::swap(worker_, other.worker_);
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Context::~Context() {
+  if (state_ != nullptr) worker_->runtime->autograd().Release(state_->id());
+}
+
+GlobalId Context::id() const { return state_->id(); }
+
+absl::Status Context::Backward(const std::vector<Variable>& roots,
+                               const dist_autograd::BackwardOptions& options) {
+  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  return worker_->runtime->autograd().Backward(state_, roots, options).Wait().status();
+}
+
+absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
+  PSD_ASSIGN_OR_RETURN(dist_autograd::LeafGradient found, state_->Gradient(leaf.key()));
+  return found.gradient;
+}
+
+absl::StatusOr<Tensor> Context::Gradient(const RRef& parameter) const {
+  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  if (!parameter.valid()) return absl::InvalidArgumentError("Gradient of an RRef to nothing");
+  return worker_->runtime->values()
+      .FetchGradient(state_->id(), parameter, worker_->ToCallOptions({}))
+      .Wait();
+}
+
+}  // namespace psd

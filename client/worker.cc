@@ -1,0 +1,237 @@
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/psd.h"
+#include "client/worker_state.h"
+#include "core/worker/runtime.h"
+
+namespace psd {
+namespace {
+
+absl::Status CheckOptions(const WorkerOptions& options) {
+  PSD_RETURN_IF_ERROR(worker::CheckWorkerName(options.name));
+  if (options.default_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("WorkerOptions::default_timeout is negative; 0 means none");
+  }
+  for (const OwnerAddress& owner : options.owners) {
+    PSD_RETURN_IF_ERROR(worker::CheckWorkerName(owner.name));
+    if (owner.name == options.name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("this worker and one of its owners are both called '", owner.name, "'"));
+    }
+    if (owner.address.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(owner.name, " has no address"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
+  worker::RuntimeOptions runtime;
+  runtime.name = options.name;
+  runtime.listen = options.listen;
+  runtime.threads = options.threads;
+  runtime.memory_budget_bytes = options.memory_budget_bytes;
+  runtime.session = options.session;
+  runtime.functions = options.functions;
+  runtime.logger =
+      options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
+  return runtime;
+}
+
+worker::CallTarget ToTarget(const Function& function) {
+  return {function.program(), function.name()};
+}
+
+}  // namespace
+
+absl::Status Worker::State::Attach() {
+  rpc::CallOptions connect;
+  connect.timeout = options.start_timeout;
+  connect.wait_for_ready = true;
+  std::vector<Future<rpc::PeerInfo>> connected;
+  for (const OwnerAddress& owner : options.owners) {
+    runtime->agent().AddPeer(owner.name, owner.address);
+    connected.push_back(runtime->agent().Connect(owner.name, connect));
+  }
+  for (size_t i = 0; i < connected.size(); ++i) {
+    const OwnerAddress& owner = options.owners[i];
+    PSD_RETURN_IF_ERROR(Annotate(connected[i].Wait().status(),
+                                 absl::StrCat("attaching to ", owner.name, " at ", owner.address)));
+  }
+  return JoinWorld();
+}
+
+// Asks every owner who knows the world, and joins there.
+absl::Status Worker::State::JoinWorld() {
+  rpc::CallOptions ask;
+  ask.timeout = options.start_timeout;
+  std::string registrar, told_by;
+  for (const OwnerAddress& owner : options.owners) {
+    Future<worker::WorkerInfo> answer = runtime->info().Ask(owner.name, ask);
+    PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info, answer.Wait());
+    if (info.registrar.empty()) continue;
+    if (!registrar.empty() && registrar != info.registrar) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          told_by, " names ", registrar, " as the registrar, ", owner.name, " names ",
+          info.registrar, "; give all owners of a job the same one"));
+    }
+    registrar = info.registrar;
+    told_by = owner.name;
+  }
+  if (registrar.empty()) return absl::OkStatus();
+  bool attached = false;
+  for (const OwnerAddress& owner : options.owners) attached |= owner.name == registrar;
+  if (!attached) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the registrar ", registrar, ", named by ", told_by,
+                     ", is not among WorkerOptions::owners; add it"));
+  }
+  membership = std::make_unique<worker::RegistrarClient>(*runtime, registrar);
+  PSD_ASSIGN_OR_RETURN(rank, membership->Join(options.start_timeout));
+  return absl::OkStatus();
+}
+
+rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {
+  rpc::CallOptions result;
+  result.timeout = call.timeout < absl::ZeroDuration() ? options.default_timeout : call.timeout;
+  return result;
+}
+
+absl::Status Worker::State::CheckRunning() const {
+  if (!shut_down) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", options.name, " has been shut down"));
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
+  PSD_RETURN_IF_ERROR(CheckOptions(options));
+  auto state = std::make_shared<State>();
+  PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(ToRuntimeOptions(options)));
+  state->options = std::move(options);
+  PSD_ASSIGN_OR_RETURN(std::string address, state->runtime->Start());
+  PSD_RETURN_IF_ERROR(state->Attach());
+  return std::unique_ptr<Worker>(new Worker(std::move(state)));
+}
+
+Worker::Worker(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Worker::~Worker() {
+  state_->shut_down = true;
+  state_->runtime->Shutdown(absl::ZeroDuration());
+}
+
+const std::string& Worker::name() const { return state_->options.name; }
+int Worker::rank() const { return state_->rank; }
+worker::Runtime& Worker::runtime() { return *state_->runtime; }
+
+// ---- values
+
+absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::string& name,
+                                         const Program& create, CreateOptions options) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  return state_->runtime->values()
+      .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}))
+      .Wait();
+}
+
+absl::StatusOr<RRef> Worker::Lookup(const std::string& owner, const std::string& name) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  return state_->runtime->values().Lookup(owner, name, state_->ToCallOptions({})).Wait();
+}
+
+absl::Status Worker::Drop(const std::string& owner, const std::string& name) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  return state_->runtime->values().Drop(owner, name, state_->ToCallOptions({})).Wait().status();
+}
+
+absl::StatusOr<uint64_t> Worker::Assign(const RRef& parameter, const Tensor& elements) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  if (!parameter.valid()) return absl::InvalidArgumentError("Assign to an RRef to nothing");
+  return state_->runtime->values().Assign(parameter, elements, state_->ToCallOptions({})).Wait();
+}
+
+absl::StatusOr<std::vector<ValueInfo>> Worker::List(const std::string& owner,
+                                                    const std::string& prefix) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  auto listing = state_->runtime->values().List(owner, prefix, state_->ToCallOptions({}));
+  PSD_RETURN_IF_ERROR(listing.Wait());
+  std::vector<ValueInfo> values;
+  for (const worker::ListedValue& value : *listing.Wait()) {
+    values.push_back({value.name, value.kind, value.version, value.bytes});
+  }
+  return values;
+}
+
+Future<std::vector<Value>> Worker::ToHereAsync(const std::vector<RRef>& rrefs,
+                                               const CallOptions& options) {
+  absl::Status running = state_->CheckRunning();
+  if (!running.ok()) return Future<Values>::Ready(running);
+  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
+  return state_->runtime->values().Fetch(rrefs, context, state_->ToCallOptions(options));
+}
+
+absl::StatusOr<std::vector<Value>> Worker::ToHere(const std::vector<RRef>& rrefs,
+                                                  const CallOptions& options) {
+  return ToHereAsync(rrefs, options).Wait();
+}
+
+absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rrefs,
+                                                     const Context& context) {
+  CallOptions options;
+  options.context = &context;
+  Future<std::vector<Value>> fetched = ToHereAsync(rrefs, options);
+  PSD_RETURN_IF_ERROR(fetched.Wait());
+  std::vector<Variable> variables;
+  variables.reserve(rrefs.size());
+  for (const Value& value : *fetched.Wait()) {
+    const auto* variable = value.As<Variable>();
+    if (variable == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rrefs[variables.size()].ToString(), " is ", value.KindName(),
+                       ", not a tensor; fetch it with ToHere(rrefs, CallOptions)"));
+    }
+    variables.push_back(*variable);
+  }
+  return variables;
+}
+
+// ---- calls
+
+Future<Values> Worker::RpcAsync(const std::string& callee, const Function& function,
+                                const Values& arguments, const CallOptions& options) {
+  absl::Status running = state_->CheckRunning();
+  if (!running.ok()) return Future<Values>::Ready(running);
+  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
+  return state_->runtime->calls().Run(callee, ToTarget(function), arguments, context,
+                                      state_->ToCallOptions(options));
+}
+
+absl::StatusOr<Values> Worker::RpcSync(const std::string& callee, const Function& function,
+                                       const Values& arguments, const CallOptions& options) {
+  return RpcAsync(callee, function, arguments, options).Wait();
+}
+
+absl::StatusOr<RRef> Worker::Remote(const std::string& callee, const Function& function,
+                                    const Values& arguments, const CallOptions& options) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
+  return state_->runtime->calls().Remote(callee, ToTarget(function), arguments, context,
+                                         state_->ToCallOptions(options));
+}
+
+// ---- the rest
+
+absl::StatusOr<Context> Worker::NewContext() {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  return Context(state_, state_->runtime->autograd().NewContext());
+}
+
+absl::Status Worker::Shutdown(absl::Duration drain) {
+  if (state_->shut_down.exchange(true)) return absl::OkStatus();
+  state_->runtime->Shutdown(drain);
+  return absl::OkStatus();
+}
+
+}  // namespace psd

@@ -1,0 +1,266 @@
+#include "core/worker/call_service.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/program/program_codec.h"
+#include "core/worker/runtime.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::worker {
+namespace {
+
+using program::Fingerprint;
+using program::Program;
+using store::Value;
+
+// What this worker remembers of which callee knows which program; forgetting costs one exchange.
+constexpr size_t kMaxKnownPrograms = 65'536;
+
+std::string ProgramObject(const Fingerprint& fingerprint) {
+  return absl::StrCat("program ", fingerprint.ToString());
+}
+
+absl::Status UnknownProgram(const Fingerprint& fingerprint) {
+  ErrorDetail detail;
+  detail.object = ProgramObject(fingerprint);
+  detail.remedy = "send the program with the call";
+  return WithDetail(
+      absl::NotFoundError(absl::StrCat(detail.object, " is not known here; ", detail.remedy)),
+      detail);
+}
+
+bool IsUnknownProgram(const absl::Status& status, const Fingerprint& fingerprint) {
+  if (!absl::IsNotFound(status)) return false;
+  auto detail = GetDetail(status);
+  return detail.has_value() && detail->object == ProgramObject(fingerprint);
+}
+
+Values ToValues(std::vector<Variable> variables) {
+  Values values;
+  values.reserve(variables.size());
+  for (Variable& variable : variables) values.emplace_back(std::move(variable));
+  return values;
+}
+
+absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
+  std::vector<Variable> variables;
+  variables.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (const auto* variable = values[i].As<Variable>()) {
+      variables.push_back(*variable);
+      continue;
+    }
+    // A reference to a value of this worker stands for the value.
+    const auto* reference = values[i].As<std::shared_ptr<const store::RemoteReference>>();
+    const auto* body =
+        reference == nullptr ? nullptr : dynamic_cast<const rref::RRef::Body*>(reference->get());
+    if (body == nullptr || body->local_entry() == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("argument ", i, " of a program must be a tensor or an RRef to one on the "
+                       "callee, not ", values[i].KindName()));
+    }
+    PSD_ASSIGN_OR_RETURN(Value value, body->local_entry()->Read());
+    const auto* variable = value.As<Variable>();
+    if (variable == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("argument ", i, " of a program refers to ",
+                                                     value.KindName(), ", not to a tensor"));
+    }
+    variables.push_back(*variable);
+  }
+  return variables;
+}
+
+}  // namespace
+
+CallService::CallService(Runtime& runtime) : runtime_(runtime) {
+  runtime_.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+                           [this](CallPtr call) { ServeRun(call); }});
+  runtime_.RegisterMethod({"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+                           [this](CallPtr call) { ServeRemote(call); }});
+}
+
+// ---- caller
+
+Future<Values> CallService::Run(const std::string& callee, const CallTarget& target,
+                                Values arguments, const ContextPtr& context,
+                                const rpc::CallOptions& options) {
+  auto call = std::make_shared<Outgoing>();
+  call->method = "call.run";
+  call->callee = callee;
+  call->target = target;
+  call->arguments = std::move(arguments);
+  call->context = context;
+  call->options = options;
+  return Start(call).Then(
+      [this, context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
+        if (!reply.ok()) return reply.status();
+        return DecodeReply(runtime_, context, *reply);
+      });
+}
+
+absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const CallTarget& target,
+                                               Values arguments, const ContextPtr& context,
+                                               const rpc::CallOptions& options) {
+  auto call = std::make_shared<Outgoing>();
+  call->method = "call.remote";
+  call->callee = callee;
+  call->target = target;
+  call->arguments = std::move(arguments);
+  call->context = context;
+  call->options = options;
+  rref::RRef result = runtime_.rrefs().NewUserRRef(callee, 0);
+  call->result = result;
+  Start(call).OnReady([this, call](const absl::StatusOr<rpc::Reply>& reply) {
+    if (reply.ok()) {
+      runtime_.rrefs().Created(call->result, reply->callee.incarnation);
+    } else {
+      auto detail = GetDetail(reply.status());
+      bool fate_unknown = (detail.has_value() && detail->fate_unknown) ||
+                          absl::IsDeadlineExceeded(reply.status());
+      runtime_.rrefs().CreationFailed(call->result, reply.status(), fate_unknown);
+    }
+    call->result = rref::RRef();
+  });
+  return result;
+}
+
+Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
+  bool with_program = false;
+  if (call->target.program != nullptr) {
+    call->fingerprint = program::FingerprintOf(*call->target.program);
+    with_program = !CalleeKnows(call->callee, call->fingerprint);
+  }
+  Future<rpc::Reply> answered = call->answered.future();
+  Send(call, with_program);
+  return answered;
+}
+
+void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program) {
+  auto request =
+      EncodeRequest(runtime_, call->method, call->callee, call->arguments, call->context);
+  if (!request.ok()) return static_cast<void>(call->answered.Set(request.status()));
+  v1::CallTarget fields;
+  fields.set_function(call->target.function);
+  if (call->target.program != nullptr) {
+    fields.set_fingerprint_high(call->fingerprint.high);
+    fields.set_fingerprint_low(call->fingerprint.low);
+    if (with_program) fields.set_program(program::EncodeProgram(*call->target.program));
+  }
+  if (call->result.valid()) {
+    fields.set_value_incarnation(call->result.value_id().incarnation);
+    fields.set_value_counter(call->result.value_id().counter);
+    fields.set_fork_incarnation(call->result.body()->fork_id().incarnation);
+    fields.set_fork_counter(call->result.body()->fork_id().counter);
+  }
+  request->attachments.push_back(FieldsAttachment(fields));
+  runtime_.agent()
+      .StartCall(call->callee, *std::move(request), call->options)
+      .reply()
+      .OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
+        if (!with_program && call->target.program != nullptr &&
+            IsUnknownProgram(reply.status(), call->fingerprint)) {
+          return Send(call, /*with_program=*/true);
+        }
+        call->answered.Set(reply);
+      });
+}
+
+bool CallService::CalleeKnows(const std::string& callee, const Fingerprint& fingerprint) {
+  MutexLock lock(mutex_);
+  if (known_.size() >= kMaxKnownPrograms) known_.clear();
+  return !known_.insert({callee, fingerprint}).second;
+}
+
+// ---- callee
+
+void CallService::ServeRun(const CallPtr& call) {
+  const std::string* fields = call->attachment(kFieldsTag);
+  if (fields == nullptr) {
+    return call->Reply(absl::InvalidArgumentError("call.run: the request names no function"));
+  }
+  Serve(call, *fields, [this, call](absl::StatusOr<Values> results, const ContextPtr& context) {
+    ReplyWithValues(runtime_, *call, context, results);
+  });
+}
+
+void CallService::ServeRemote(const CallPtr& call) {
+  auto fields = ParseFields<v1::CallTarget>(*call);
+  if (!fields.ok()) return call->Reply(fields.status());
+  GlobalId value{fields->value_incarnation(), fields->value_counter()};
+  GlobalId fork{fields->fork_incarnation(), fields->fork_counter()};
+  if (value.incarnation != call->caller().incarnation ||
+      fork.incarnation != call->caller().incarnation) {
+    return call->Reply(absl::InvalidArgumentError(absl::StrCat(
+        "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
+  }
+  Serve(call, *call->attachment(kFieldsTag),
+        [this, call, value, fork](absl::StatusOr<Values> results, const ContextPtr&) {
+          if (!results.ok()) return call->Reply(results.status());
+          Value first = results->empty() ? Value() : std::move((*results)[0]);
+          auto entry = runtime_.store().Put(value, std::move(first), /*requires_grad=*/false);
+          if (!entry.ok()) return call->Reply(entry.status());
+          if (!runtime_.rrefs().AddCreatorFork(value, fork, call->caller(),
+                                               call->session_epoch())) {
+            runtime_.store().Erase(value);
+            return call->Reply(absl::AbortedError("the caller's session has ended"));
+          }
+          call->Reply(rpc::Payload{});
+        });
+}
+
+void CallService::Serve(const CallPtr& call, const std::string& bytes, Done done) {
+  auto fields = ParseMessage<v1::CallTarget>(bytes, call->method());
+  if (!fields.ok()) return done(fields.status(), nullptr);
+  AsyncFunction function;
+  std::shared_ptr<const Program> program;
+  if (fields->function().empty()) {
+    auto found =
+        FindProgram(fields->program(), {fields->fingerprint_high(), fields->fingerprint_low()});
+    if (!found.ok()) return done(found.status(), nullptr);
+    program = *std::move(found);
+  } else {
+    auto found = runtime_.functions().Find(fields->function());
+    if (!found.ok()) return done(found.status(), nullptr);
+    function = *std::move(found);
+  }
+  auto arguments = DecodeRequest(runtime_, *call);
+  if (!arguments.ok()) return done(arguments.status(), nullptr);
+  ContextPtr context = arguments->context;
+  if (program != nullptr) return done(RunProgramHere(*call, *program, *arguments), context);
+  if (!call->BeginApply()) return done(absl::CancelledError("cancelled before it began"), context);
+  FunctionCall info{runtime_, call->caller(), call->deadline(), context,
+                    [call] { return call->cancelled(); }};
+  function(info, std::move(arguments->values))
+      .OnReady([done, context](const absl::StatusOr<Values>& results) { done(results, context); });
+}
+
+absl::StatusOr<Values> CallService::RunProgramHere(const rpc::ServerCall& call,
+                                                   const Program& program,
+                                                   const Arguments& arguments) {
+  PSD_ASSIGN_OR_RETURN(std::vector<Variable> inputs, ToVariables(arguments.values));
+  // Outside a context nobody can ask for gradients, so no history is kept.
+  std::optional<NoGradGuard> no_grad;
+  if (arguments.context == nullptr) no_grad.emplace();
+  PSD_ASSIGN_OR_RETURN(
+      auto results,
+      program::RunProgram(program, runtime_.operators(), runtime_.options().program_limits, inputs,
+                          [&call] { return call.cancelled(); }));
+  return ToValues(std::move(results));
+}
+
+absl::StatusOr<std::shared_ptr<const Program>> CallService::FindProgram(const std::string& encoded,
+                                                                        Fingerprint known) {
+  if (encoded.empty()) {
+    auto cached = runtime_.programs().Find(known);
+    if (cached == nullptr) return UnknownProgram(known);
+    return cached;
+  }
+  const program::ProgramLimits& limits = runtime_.options().program_limits;
+  PSD_ASSIGN_OR_RETURN(Program program, program::DecodeProgram(encoded, limits));
+  PSD_RETURN_IF_ERROR(program::CheckProgram(program, runtime_.operators(), limits));
+  return runtime_.programs().Insert(std::move(program));
+}
+
+}  // namespace psd::worker

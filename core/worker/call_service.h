@@ -1,0 +1,75 @@
+#pragma once
+
+// Calls of functions between workers: programs and registered functions.
+
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "core/base/future.h"
+#include "core/base/mutex.h"
+#include "core/program/program.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref.h"
+#include "core/worker/exchange.h"
+
+namespace psd::worker {
+
+// What is called: a program, or (null program) a registered function.
+struct CallTarget {
+  std::shared_ptr<const program::Program> program;  // shared by all calls of it
+  std::string function;
+};
+
+// Both ends of the "call.*" methods. Thread-safe.
+class CallService {
+ public:
+  // Registers the methods; `runtime` outlives the service and has not started.
+  explicit CallService(Runtime& runtime);
+
+  // Runs `target` on `callee`. A program travels once per callee and is named by its fingerprint
+  // from then on.
+  Future<Values> Run(const std::string& callee, const CallTarget& target, Values arguments,
+                     const ContextPtr& context, const rpc::CallOptions& options);
+
+  // Runs it there and leaves the first result there, under an RRef that can be used at once.
+  absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
+                                    Values arguments, const ContextPtr& context,
+                                    const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+
+  // One call on its way, kept until it is answered.
+  struct Outgoing {
+    std::string method;
+    std::string callee;
+    CallTarget target;
+    program::Fingerprint fingerprint;
+    Values arguments;  // keeps the forks among them
+    ContextPtr context;
+    rpc::CallOptions options;
+    rref::RRef result;  // "call.remote" only
+    Promise<rpc::Reply> answered;
+  };
+  void Send(const std::shared_ptr<Outgoing>& call, bool with_program);
+  Future<rpc::Reply> Start(std::shared_ptr<Outgoing> call);
+  bool CalleeKnows(const std::string& callee, const program::Fingerprint& fingerprint)
+      PSD_EXCLUDES(mutex_);
+
+  // Runs what a request asks for; `done` gets results and context, on any thread.
+  using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
+  void Serve(const CallPtr& call, const std::string& fields, Done done);
+  absl::StatusOr<Values> RunProgramHere(const rpc::ServerCall& call,
+                                        const program::Program& program, const Arguments& arguments);
+  absl::StatusOr<std::shared_ptr<const program::Program>> FindProgram(const std::string& encoded,
+                                                                      program::Fingerprint known);
+  void ServeRun(const CallPtr& call);
+  void ServeRemote(const CallPtr& call);
+
+  Runtime& runtime_;
+  Mutex mutex_;  // leaf
+  absl::flat_hash_set<std::pair<std::string, program::Fingerprint>> known_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::worker

@@ -1,0 +1,49 @@
+#include "core/worker/functions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/nearest_name.h"
+#include "core/worker/runtime.h"
+
+namespace psd::worker {
+namespace {
+
+// Puts a blocking function on its worker's executor.
+AsyncFunction OnExecutor(Function function) {
+  auto shared = std::make_shared<const Function>(std::move(function));
+  return [shared](const FunctionCall& call, Values arguments) {
+    Promise<Values> promise;
+    auto task = [shared, call, promise, arguments = std::move(arguments)]() mutable {
+      promise.Set((*shared)(call, std::move(arguments)));
+    };
+    absl::Status queued = call.runtime.executor().Submit(std::move(task));
+    if (!queued.ok()) promise.Set(queued);
+    return promise.future();
+  };
+}
+
+}  // namespace
+
+absl::Status FunctionRegistry::Register(const std::string& name, Function function) {
+  return RegisterAsync(name, OnExecutor(std::move(function)));
+}
+
+absl::Status FunctionRegistry::RegisterAsync(const std::string& name, AsyncFunction function) {
+  if (name.empty()) return absl::InvalidArgumentError("a registered function needs a name");
+  if (!functions_.emplace(name, std::move(function)).second) {
+    return absl::AlreadyExistsError(absl::StrCat("a function '", name, "' is registered already"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AsyncFunction> FunctionRegistry::Find(const std::string& name) const {
+  auto found = functions_.find(name);
+  if (found != functions_.end()) return found->second;
+  std::vector<std::string> known;
+  for (const auto& [registered, function] : functions_) known.push_back(registered);
+  return absl::NotFoundError(absl::StrCat("no function '", name, "' is registered here",
+                                          DidYouMean(NearestName(name, known))));
+}
+
+}  // namespace psd::worker

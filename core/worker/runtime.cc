@@ -1,0 +1,100 @@
+#include "core/worker/runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "core/carrier/grpc/grpc_factory.h"
+
+namespace psd::worker {
+namespace {
+
+constexpr size_t kMaxWorkerName = 127;
+
+absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
+  HeapAllocatorOptions heap;
+  heap.cache_bytes = options.receive_cache_bytes;
+  carrier::GrpcCarrierOptions grpc;
+  grpc.allocator = NewHeapAllocator(heap);
+  return carrier::NewGrpcCarrier(grpc);
+}
+
+}  // namespace
+
+absl::Status CheckWorkerName(const std::string& name) {
+  bool legal = !name.empty() && name.size() <= kMaxWorkerName &&
+               std::all_of(name.begin(), name.end(), [](char c) {
+                 return absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-';
+               });
+  if (legal) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "worker name '", name.substr(0, kMaxWorkerName), "' (", name.size(),
+      " characters): a name has 1 to ", kMaxWorkerName, " characters of A-Z a-z 0-9 _ : -"));
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
+  PSD_RETURN_IF_ERROR(CheckWorkerName(options.name));
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads = ", options.threads, ": a worker needs at least one"));
+  }
+  if (options.logger == nullptr) options.logger = NewNullLogger();
+  if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
+  if (options.carrier == nullptr) {
+    PSD_ASSIGN_OR_RETURN(options.carrier, DefaultCarrier(options));
+  }
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(options)));
+  PSD_RETURN_IF_ERROR(runtime->Assemble());
+  return runtime;
+}
+
+Runtime::Runtime(RuntimeOptions options)
+    : options_(std::move(options)), ids_(NewIncarnation()) {}
+
+absl::Status Runtime::Assemble() {
+  ThreadPoolOptions pool;
+  pool.threads = options_.threads;
+  pool.max_queue = options_.max_queued_functions;
+  executor_ = std::make_shared<ThreadPool>(pool);
+  timers_ = std::make_shared<TimerQueue>(*options_.clock);
+
+  rpc::AgentOptions agent;
+  agent.self = {options_.name, ids_.incarnation()};
+  agent.session = options_.session;
+  agent.clock = options_.clock;
+  agent.carrier = options_.carrier;
+  agent.executor = executor_;
+  agent.timers = timers_;
+  agent.logger = options_.logger;
+  PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
+
+  store::StoreOptions store;
+  store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
+  store_ = store::Store::Create(std::move(store), ids_);
+  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *timers_);
+  autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_);
+  programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
+  values_ = std::make_unique<ValueService>(*this);
+  calls_ = std::make_unique<CallService>(*this);
+  optimizer_service_ = std::make_unique<OptimizerService>(*this);
+  info_ = std::make_unique<InfoService>(*this);
+  return absl::OkStatus();
+}
+
+Runtime::~Runtime() { Shutdown(absl::ZeroDuration()); }
+
+absl::StatusOr<std::string> Runtime::Start() {
+  PSD_ASSIGN_OR_RETURN(address_, agent_->Start(options_.listen));
+  return address_;
+}
+
+void Runtime::Shutdown(absl::Duration drain) {
+  if (agent_ == nullptr) return;
+  if (rrefs_ != nullptr) rrefs_->ReleaseAll();
+  agent_->Shutdown(drain);
+  timers_->Stop();
+  executor_->Shutdown();
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,76 @@
+#pragma once
+
+// Values between workers: create, look up, fetch, assign, drop, list.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/program/program.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref.h"
+#include "core/worker/exchange.h"
+
+namespace psd::worker {
+
+// What a listing says of one named value.
+struct ListedValue {
+  std::string name;
+  std::string kind;
+  uint64_t version = 0;  // 0 for what is no parameter
+  uint64_t bytes = 0;
+};
+
+// Both ends of the "value.*" methods and of "gradient.fetch". Thread-safe. Calls to the runtime's
+// own name stay in the process. Errors: those of the call (RpcAgent::StartCall) and of the store.
+class ValueService {
+ public:
+  // Registers the methods; `runtime` outlives the service and has not started.
+  explicit ValueService(Runtime& runtime);
+
+  Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
+                                 const program::Program& create, bool requires_grad,
+                                 const rpc::CallOptions& options);
+  Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
+                            const rpc::CallOptions& options);
+  Future<Unit> Drop(const std::string& owner, const std::string& name,
+                    const rpc::CallOptions& options);
+  Future<uint64_t> Assign(const rref::RRef& parameter, const Tensor& elements,
+                          const rpc::CallOptions& options);
+  Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
+                                        const rpc::CallOptions& options);
+
+  // One exchange per owner; in the order of `rrefs`. Fails with the first owner's error.
+  Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
+                       const rpc::CallOptions& options);
+
+  // The gradient that `context` has collected for a value, on its owner.
+  Future<Tensor> FetchGradient(GlobalId context, const rref::RRef& leaf,
+                               const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  void ServeGetOrCreate(const CallPtr& call);
+  void ServeLookup(const CallPtr& call);
+  void ServeDrop(const CallPtr& call);
+  void ServeFetch(const CallPtr& call);
+  void ServeAssign(const CallPtr& call);
+  void ServeList(const CallPtr& call);
+  void ServeGradient(const CallPtr& call);
+
+  Future<Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
+                           const ContextPtr& context, const rpc::CallOptions& options);
+
+  Runtime& runtime_;
+};
+
+// Counts a fork of `entry` for the caller and says so in a reply.
+rpc::Payload ReferenceReply(Runtime& runtime, const rpc::ServerCall& call,
+                            const store::EntryPtr& entry);
+// The RRef that such a reply gives.
+absl::StatusOr<rref::RRef> AdoptReference(Runtime& runtime, const std::string& owner,
+                                          const rpc::Reply& reply);
+
+}  // namespace psd::worker
