@@ -6,7 +6,9 @@
 // whose session each lives. Every event may be repeated and may come in any order; see PROTOCOL.md
 // for the invariants.
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -31,13 +33,19 @@ struct SessionKey {
 // Confined to whoever locks it.
 class OwnerLedger {
  public:
+  // Forks remembered as deleted, per session, and sessions remembered as ended. An event that comes
+  // back after more than so many others would be believed; rpc applies each message once and keeps
+  // far fewer than these unacknowledged.
+  static constexpr size_t kMaxDeletedForks = 65'536;
+  static constexpr size_t kMaxEndedSessions = 65'536;
+
   // `session` holds `fork` of `value`. Repeats, and forks deleted before they were added, change
   // nothing. False if the session has ended or the fork was deleted before: the value gained no
   // holder.
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
 
   // The fork is gone. Returns true if that was the value's last fork: it may be freed unless
-  // something else roots it.
+  // something else roots it. A session can only delete its own forks.
   bool DeleteFork(GlobalId value, GlobalId fork, SessionKey session);
 
   // Everything that the session held is gone; later events of it are refused. Returns the values
@@ -49,14 +57,37 @@ class OwnerLedger {
   size_t NumForks() const { return num_forks_; }
 
  private:
+  // A set that forgets its oldest members beyond a bound.
+  template <typename T>
+  class RecentSet {
+   public:
+    explicit RecentSet(size_t bound) : bound_(bound) {}
+    bool Contains(const T& item) const { return members_.contains(item); }
+    void Add(const T& item) {
+      if (!members_.insert(item).second) return;
+      order_.push_back(item);
+      if (order_.size() <= bound_) return;
+      members_.erase(order_.front());
+      order_.pop_front();
+    }
+
+   private:
+    size_t bound_;
+    absl::flat_hash_set<T> members_;
+    std::deque<T> order_;
+  };
+
   struct Session {
     absl::flat_hash_map<GlobalId, GlobalId> forks;  // fork -> value
-    absl::flat_hash_set<GlobalId> deleted_early;    // deletes that overtook their add
+    RecentSet<GlobalId> deleted{kMaxDeletedForks};  // also deletes that overtook their add
   };
+
+  // True if `value` has no fork left.
+  bool DropOne(GlobalId value);
 
   absl::flat_hash_map<GlobalId, uint32_t> forks_;  // value -> number of forks
   absl::flat_hash_map<SessionKey, Session> sessions_;
-  absl::flat_hash_set<SessionKey> ended_;
+  RecentSet<SessionKey> ended_{kMaxEndedSessions};
   size_t num_forks_ = 0;
 };
 

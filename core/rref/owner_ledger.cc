@@ -1,0 +1,58 @@
+#include "core/rref/owner_ledger.h"
+
+#include "core/base/status.h"
+
+namespace psd::rref {
+
+bool OwnerLedger::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
+  if (ended_.Contains(session)) return false;
+  Session& held = sessions_[session];
+  if (held.deleted.Contains(fork)) return false;
+  auto [it, added] = held.forks.try_emplace(fork, value);
+  if (!added) return it->second == value;
+  ++forks_[value];
+  ++num_forks_;
+  return true;
+}
+
+bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) {
+  if (ended_.Contains(session)) return false;
+  Session& held = sessions_[session];
+  auto it = held.forks.find(fork);
+  if (it == held.forks.end()) {
+    held.deleted.Add(fork);
+    return false;
+  }
+  if (it->second != value) return false;  // a lie: no fork of this value
+  held.forks.erase(it);
+  held.deleted.Add(fork);
+  return DropOne(value);
+}
+
+std::vector<GlobalId> OwnerLedger::EndSession(SessionKey session) {
+  std::vector<GlobalId> freed;
+  ended_.Add(session);
+  auto it = sessions_.find(session);
+  if (it == sessions_.end()) return freed;
+  for (const auto& [fork, value] : it->second.forks) {
+    if (DropOne(value)) freed.push_back(value);
+  }
+  sessions_.erase(it);
+  return freed;
+}
+
+size_t OwnerLedger::ForkCount(GlobalId value) const {
+  auto it = forks_.find(value);
+  return it == forks_.end() ? 0 : it->second;
+}
+
+bool OwnerLedger::DropOne(GlobalId value) {
+  auto it = forks_.find(value);
+  PSD_CHECK(it != forks_.end() && it->second > 0, "a fork was counted for no value");
+  --num_forks_;
+  if (--it->second > 0) return false;
+  forks_.erase(it);
+  return true;
+}
+
+}  // namespace psd::rref

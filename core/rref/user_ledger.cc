@@ -1,0 +1,145 @@
+#include "core/rref/user_ledger.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::rref {
+
+void UserLedger::Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value,
+                     GlobalId fork, ForkState state) {
+  auto [it, added] = forks_.try_emplace(fork);
+  if (!added) return;
+  it->second.owner = owner;
+  it->second.owner_incarnation = owner_incarnation;
+  it->second.value = value;
+  it->second.state = state;
+  it->second.counted = state == ForkState::kConfirmed;
+  if (state == ForkState::kPending) ++num_pending_;
+}
+
+std::optional<ForkRelease> UserLedger::Confirm(GlobalId id, Incarnation owner_incarnation) {
+  auto it = forks_.find(id);
+  if (it == forks_.end() || it->second.state != ForkState::kPending) return std::nullopt;
+  SetState(it->second, ForkState::kConfirmed);
+  it->second.owner_incarnation = owner_incarnation;
+  it->second.counted = true;
+  return ReleaseIfDue(id);
+}
+
+std::optional<ForkRelease> UserLedger::Fail(GlobalId id, absl::Status reason, bool may_exist) {
+  auto it = forks_.find(id);
+  if (it == forks_.end() || it->second.state != ForkState::kPending) return std::nullopt;
+  SetState(it->second, ForkState::kFailed);
+  it->second.failure = std::move(reason);
+  it->second.counted = may_exist;
+  return ReleaseIfDue(id);
+}
+
+std::optional<ForkRelease> UserLedger::Drop(GlobalId id) {
+  auto it = forks_.find(id);
+  if (it == forks_.end()) return std::nullopt;
+  it->second.dropped = true;
+  return ReleaseIfDue(id);
+}
+
+absl::Status UserLedger::AddChild(GlobalId fork, GlobalId child) {
+  PSD_RETURN_IF_ERROR(Check(fork));
+  if (!parents_.try_emplace(child, fork).second) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("fork ", child.ToString(), " is already on its way to another worker"));
+  }
+  ++forks_.at(fork).children;
+  return absl::OkStatus();
+}
+
+std::optional<ForkRelease> UserLedger::ChildAccepted(GlobalId child) {
+  auto it = parents_.find(child);
+  if (it == parents_.end()) return std::nullopt;
+  const GlobalId parent = it->second;
+  parents_.erase(it);
+  auto fork = forks_.find(parent);
+  PSD_CHECK(fork != forks_.end() && fork->second.children > 0, "a child in flight has no parent");
+  --fork->second.children;
+  return ReleaseIfDue(parent);
+}
+
+void UserLedger::SessionLost(const std::string& owner, Incarnation owner_incarnation,
+                             const absl::Status& reason) {
+  absl::flat_hash_set<GlobalId> lost;
+  for (auto& [id, fork] : forks_) {
+    if (fork.state == ForkState::kPending || fork.owner_incarnation != owner_incarnation ||
+        fork.owner != owner) {
+      continue;
+    }
+    if (fork.state == ForkState::kConfirmed) fork.failure = reason;
+    SetState(fork, ForkState::kFailed);
+    fork.counted = false;
+    fork.children = 0;  // there is nothing left that a parent could protect
+    lost.insert(id);
+  }
+  for (auto it = parents_.begin(); it != parents_.end();) {
+    auto next = std::next(it);
+    if (lost.contains(it->second)) parents_.erase(it);
+    it = next;
+  }
+  for (GlobalId id : lost) ReleaseIfDue(id);
+}
+
+std::vector<ForkRelease> UserLedger::ReleaseAll(const absl::Status& reason) {
+  std::vector<ForkRelease> releases;
+  for (auto& [id, fork] : forks_) {
+    if (fork.counted || fork.state == ForkState::kPending) {
+      releases.push_back({fork.owner, fork.owner_incarnation, fork.value, id});
+    }
+    if (fork.state != ForkState::kFailed) fork.failure = reason;
+    SetState(fork, ForkState::kFailed);
+    fork.counted = false;
+    fork.children = 0;
+  }
+  parents_.clear();
+  for (auto it = forks_.begin(); it != forks_.end();) {
+    auto next = std::next(it);
+    if (it->second.dropped) forks_.erase(it);
+    it = next;
+  }
+  return releases;
+}
+
+absl::Status UserLedger::Check(GlobalId id) const {
+  auto it = forks_.find(id);
+  if (it == forks_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("fork ", id.ToString(), " was released: use a handle that is still held"));
+  }
+  return it->second.failure;
+}
+
+ForkState UserLedger::state(GlobalId id) const {
+  auto it = forks_.find(id);
+  return it == forks_.end() ? ForkState::kFailed : it->second.state;
+}
+
+void UserLedger::SetState(Fork& fork, ForkState state) {
+  if (fork.state == ForkState::kPending && state != ForkState::kPending) --num_pending_;
+  fork.state = state;
+}
+
+std::optional<ForkRelease> UserLedger::ReleaseIfDue(GlobalId id) {
+  auto it = forks_.find(id);
+  Fork& fork = it->second;
+  if (fork.children > 0 || fork.state == ForkState::kPending) return std::nullopt;
+  std::optional<ForkRelease> release;
+  // A failed fork that may exist is released at once: it is of no use to its holder.
+  if (fork.counted && (fork.dropped || fork.state == ForkState::kFailed)) {
+    release = ForkRelease{fork.owner, fork.owner_incarnation, fork.value, id};
+    fork.counted = false;
+  }
+  if (fork.dropped) forks_.erase(it);
+  return release;
+}
+
+}  // namespace psd::rref

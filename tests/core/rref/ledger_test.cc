@@ -1,0 +1,159 @@
+#include "core/rref/owner_ledger.h"
+#include "core/rref/user_ledger.h"
+#include "gtest/gtest.h"
+
+namespace psd::rref {
+namespace {
+
+GlobalId Id(uint64_t counter) { return {7, counter}; }
+constexpr SessionKey kSession{1, 1};
+constexpr SessionKey kOther{2, 1};
+
+TEST(OwnerLedger, RREF_18_ValueLivesUntilItsLastForkInAnyOrder) {
+  OwnerLedger ledger;
+  EXPECT_TRUE(ledger.AddFork(Id(1), Id(10), kSession));
+  EXPECT_TRUE(ledger.AddFork(Id(1), Id(11), kOther));
+  EXPECT_EQ(ledger.ForkCount(Id(1)), 2u);
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(10), kSession));
+  EXPECT_TRUE(ledger.DeleteFork(Id(1), Id(11), kOther));
+  EXPECT_EQ(ledger.NumValues(), 0u);
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(OwnerLedger, RREF_31_RepeatsHaveNoEffect) {
+  OwnerLedger ledger;
+  EXPECT_TRUE(ledger.AddFork(Id(1), Id(10), kSession));
+  EXPECT_TRUE(ledger.AddFork(Id(1), Id(10), kSession));
+  EXPECT_EQ(ledger.ForkCount(Id(1)), 1u);
+  EXPECT_TRUE(ledger.DeleteFork(Id(1), Id(10), kSession));
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(10), kSession));
+  EXPECT_FALSE(ledger.AddFork(Id(1), Id(10), kSession)) << "a repeat must not revive it";
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(OwnerLedger, ADeleteThatOvertakesItsAddWins) {
+  OwnerLedger ledger;
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(10), kSession));
+  EXPECT_FALSE(ledger.AddFork(Id(1), Id(10), kSession));
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(OwnerLedger, RREF_33_TheEndOfASessionReleasesWhatItHeldAndFencesIt) {
+  OwnerLedger ledger;
+  ledger.AddFork(Id(1), Id(10), kSession);
+  ledger.AddFork(Id(2), Id(11), kSession);
+  ledger.AddFork(Id(2), Id(12), kOther);
+  EXPECT_EQ(ledger.EndSession(kSession), std::vector<GlobalId>{Id(1)});
+  EXPECT_EQ(ledger.ForkCount(Id(2)), 1u);
+  EXPECT_FALSE(ledger.AddFork(Id(2), Id(13), kSession));
+  EXPECT_FALSE(ledger.DeleteFork(Id(2), Id(12), kSession));
+  EXPECT_TRUE(ledger.EndSession(kSession).empty());
+  EXPECT_TRUE(ledger.AddFork(Id(2), Id(14), SessionKey{1, 2})) << "a new session is another one";
+}
+
+TEST(OwnerLedger, ASessionCannotDeleteForksOfOthersOrOfOtherValues) {
+  OwnerLedger ledger;
+  ledger.AddFork(Id(1), Id(10), kSession);
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(10), kOther));
+  EXPECT_FALSE(ledger.DeleteFork(Id(2), Id(10), kSession));
+  EXPECT_EQ(ledger.ForkCount(Id(1)), 1u);
+}
+
+TEST(OwnerLedger, MemoryOfDeletedForksIsBounded) {
+  OwnerLedger ledger;
+  for (uint64_t i = 0; i <= OwnerLedger::kMaxDeletedForks; ++i) {
+    ledger.DeleteFork(Id(1), Id(100 + i), kSession);
+  }
+  EXPECT_TRUE(ledger.AddFork(Id(1), Id(100), kSession)) << "the oldest is forgotten";
+  EXPECT_FALSE(ledger.AddFork(Id(1), Id(101), kSession));
+}
+
+TEST(UserLedger, AConfirmedForkIsReleasedOnceWhenDropped) {
+  UserLedger ledger;
+  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  EXPECT_TRUE(ledger.Check(Id(10)).ok());
+  auto release = ledger.Drop(Id(10));
+  ASSERT_TRUE(release.has_value());
+  EXPECT_EQ(release->owner, "owner0");
+  EXPECT_EQ(release->owner_incarnation, 5u);
+  EXPECT_EQ(release->value, Id(1));
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 0u);
+  EXPECT_EQ(ledger.Check(Id(10)).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(UserLedger, APendingForkIsReleasedWhenConfirmed) {
+  UserLedger ledger;
+  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  EXPECT_EQ(ledger.NumPending(), 1u);
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 1u);
+  auto release = ledger.Confirm(Id(10), 5);
+  ASSERT_TRUE(release.has_value());
+  EXPECT_EQ(release->owner_incarnation, 5u);
+  EXPECT_EQ(ledger.NumForks(), 0u);
+  EXPECT_EQ(ledger.NumPending(), 0u);
+}
+
+TEST(UserLedger, RREF_26_AFailedCreationIsToldToEveryUse) {
+  UserLedger ledger;
+  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  EXPECT_FALSE(ledger.Fail(Id(10), absl::InvalidArgumentError("no"), false).has_value());
+  EXPECT_EQ(ledger.Check(Id(10)).message(), "no");
+  EXPECT_EQ(ledger.AddChild(Id(10), Id(20)).message(), "no");
+  EXPECT_FALSE(ledger.Confirm(Id(10), 5).has_value());
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(UserLedger, RREF_28_ACreationOfUnknownFateIsReleasedAllTheSame) {
+  UserLedger ledger;
+  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  EXPECT_TRUE(ledger.Fail(Id(10), absl::DeadlineExceededError("late"), true).has_value());
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(UserLedger, RREF_19_AParentWaitsForItsChildren) {
+  UserLedger ledger;
+  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  EXPECT_TRUE(ledger.AddChild(Id(10), Id(20)).ok());
+  EXPECT_TRUE(ledger.AddChild(Id(10), Id(21)).ok());
+  EXPECT_EQ(ledger.AddChild(Id(10), Id(21)).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_FALSE(ledger.ChildAccepted(Id(20)).has_value());
+  EXPECT_FALSE(ledger.ChildAccepted(Id(20)).has_value()) << "a repeat";
+  EXPECT_TRUE(ledger.ChildAccepted(Id(21)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+TEST(UserLedger, ALostSessionFailsTheForksOfThatLifeOnly) {
+  UserLedger ledger;
+  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  ledger.Add("owner0", 6, Id(1), Id(11), ForkState::kConfirmed);
+  ledger.Add("owner1", 5, Id(2), Id(12), ForkState::kConfirmed);
+  ledger.Add("owner0", 5, Id(3), Id(13), ForkState::kPending);
+  EXPECT_TRUE(ledger.AddChild(Id(10), Id(20)).ok());
+  ledger.SessionLost("owner0", 5, absl::AbortedError("restarted"));
+  EXPECT_EQ(ledger.Check(Id(10)).message(), "restarted");
+  EXPECT_TRUE(ledger.Check(Id(11)).ok());
+  EXPECT_TRUE(ledger.Check(Id(12)).ok());
+  EXPECT_TRUE(ledger.Check(Id(13)).ok());
+  EXPECT_EQ(ledger.NumChildrenInFlight(), 0u);
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value()) << "nothing left to release";
+}
+
+TEST(UserLedger, RREF_35_ReleaseAllTellsEveryOwnerAndFailsTheHandles) {
+  UserLedger ledger;
+  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  ledger.Add("owner0", 0, Id(2), Id(11), ForkState::kPending);
+  EXPECT_EQ(ledger.ReleaseAll(absl::FailedPreconditionError("closed")).size(), 2u);
+  EXPECT_EQ(ledger.Check(Id(10)).message(), "closed");
+  EXPECT_FALSE(ledger.Confirm(Id(11), 5).has_value());
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
+  EXPECT_FALSE(ledger.Drop(Id(11)).has_value());
+  EXPECT_EQ(ledger.NumForks(), 0u);
+}
+
+}  // namespace
+}  // namespace psd::rref
