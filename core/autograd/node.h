@@ -67,6 +67,10 @@ class Node {
   virtual absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
                                                     std::vector<Tensor> gradients) = 0;
 
+  // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell
+  // somebody outside the graph that none will come. Others are passed over.
+  virtual bool RunsWithoutGradients() const { return false; }
+
   const std::vector<Edge>& next() const { return next_; }
 
  protected:
