@@ -1,0 +1,218 @@
+#include "server/registrar/registrar_ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::server {
+namespace {
+
+// Incarnations that were replaced and are still refused; an older one has long lost its session.
+constexpr size_t kMaxFenced = 4096;
+
+}  // namespace
+
+const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarnation) const {
+  auto it = members_.find(name);
+  return it != members_.end() && it->second.incarnation == incarnation ? &it->second : nullptr;
+}
+
+uint32_t RegistrarLedger::LowestFreeRank() const {
+  uint32_t rank = 0;
+  for (uint32_t taken : ranks_) {
+    if (taken != rank) break;
+    ++rank;
+  }
+  return rank;
+}
+
+size_t RegistrarLedger::Trainers() const {
+  return static_cast<size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.role == Role::kTrainer;
+  }));
+}
+
+void RegistrarLedger::Fence(Incarnation incarnation) {
+  fenced_.push_back(incarnation);
+  if (fenced_.size() > kMaxFenced) fenced_.pop_front();
+}
+
+absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
+                                         uint32_t group_size) const {
+  if (role == Role::kOwner) return absl::OkStatus();
+  // The only trainer may declare anew: itself, back again.
+  const bool was_trainer = known != nullptr && known->role == Role::kTrainer;
+  const size_t others = Trainers() - (was_trainer ? 1 : 0);
+  if (others == 0) return absl::OkStatus();
+  if (group_size != group_size_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "declares a group of ", group_size, " trainers where the others declared ", group_size_,
+        " (0: not declared); all trainers of a job must say the same"));
+  }
+  if (group_size_ != 0 && others >= group_size_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the declared group of ", group_size_, " trainers is complete; declare a "
+                     "larger one, or wait until a member has left"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string& name,
+                                                              Incarnation incarnation, Role role,
+                                                              uint32_t group_size,
+                                                              const std::string& address) {
+  auto it = members_.find(name);
+  Member* holder = it == members_.end() ? nullptr : &it->second;
+  if (std::find(fenced_.begin(), fenced_.end(), incarnation) != fenced_.end()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        name, " of incarnation ", IncarnationToString(incarnation), " was replaced by ",
+        holder == nullptr ? "one that has left" : IncarnationToString(holder->incarnation),
+        "; start the worker again"));
+  }
+  absl::Status group = CheckGroup(holder, role, group_size);
+  if (!group.ok()) return absl::Status(group.code(), absl::StrCat(name, " ", group.message()));
+
+  Joined joined;
+  if (holder == nullptr) {
+    if (members_.size() >= kMaxMembers) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(name, " cannot join: the world has ", kMaxMembers, " members"));
+    }
+    const uint32_t rank = LowestFreeRank();
+    ranks_.insert(rank);
+    holder = &members_.emplace(name, Member{name, incarnation, rank, role, address}).first->second;
+    joined.new_member = true;
+  } else if (holder->incarnation != incarnation) {
+    Fence(holder->incarnation);
+    joined.answers = FailBarriersOf(
+        *holder, absl::AbortedError(absl::StrCat(
+                  "barrier: ", name, " was restarted (incarnation ",
+                  IncarnationToString(holder->incarnation), " is replaced by ",
+                  IncarnationToString(incarnation), "); enter the barrier again")));
+    joined.new_member = true;
+  }
+  *holder = Member{name, incarnation, holder->rank, role, address};
+  if (role == Role::kTrainer) group_size_ = group_size;
+  joined.rank = holder->rank;
+  joined.world_size = static_cast<uint32_t>(members_.size());
+  return joined;
+}
+
+RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarnation incarnation) {
+  const Member* member = Find(name, incarnation);
+  if (member == nullptr) return {};
+  const Member left = *member;
+  ranks_.erase(left.rank);
+  members_.erase(name);
+  if (Trainers() == 0) group_size_ = 0;
+  return FailBarriersOf(
+      left, absl::UnavailableError(absl::StrCat("barrier: ", name, " (rank ", left.rank,
+                                                ") left the job before all had arrived")));
+}
+
+absl::Status RegistrarLedger::CheckEntry(const Member* member,
+                                         const std::vector<std::string>& members) const {
+  if (member == nullptr) {
+    return absl::FailedPreconditionError(
+        "barrier: this worker has not joined the job, or was replaced; join first");
+  }
+  if (waiting() >= kMaxWaiting) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("barrier: ", kMaxWaiting, " calls wait in barriers already"));
+  }
+  if (members.empty() && group_size_ == 0) {
+    return absl::FailedPreconditionError(
+        "barrier: the trainers declared no group size, so nobody knows whom to wait for; declare "
+        "one when joining, or name the members");
+  }
+  if (members.empty() && member->role != Role::kTrainer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier: ", member->name, " is no trainer, so not in the declared group"));
+  }
+  if (std::adjacent_find(members.begin(), members.end()) != members.end())
+    return absl::InvalidArgumentError("barrier: a member is named twice");
+  if (!members.empty() && !std::binary_search(members.begin(), members.end(), member->name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier: ", member->name, " is not among the members that it named"));
+  }
+  for (const std::string& name : members) {
+    if (members_.count(name) != 0) continue;
+    return absl::NotFoundError(absl::StrCat("barrier: ", name, " has not joined the job"));
+  }
+  return absl::OkStatus();
+}
+
+RegistrarLedger::Answers RegistrarLedger::EnterBarrier(Ticket ticket, const std::string& name,
+                                                       Incarnation incarnation,
+                                                       const std::string& barrier,
+                                                       const std::vector<std::string>& members) {
+  BarrierKey key{barrier, members};
+  std::sort(key.second.begin(), key.second.end());
+  absl::Status status = CheckEntry(Find(name, incarnation), key.second);
+  if (!status.ok()) return {{ticket, std::move(status)}};
+  barriers_[key][name].push_back(ticket);
+  barrier_of_ticket_[ticket] = {key, name};
+  return CompleteIfAll(key);
+}
+
+RegistrarLedger::Answers RegistrarLedger::CompleteIfAll(const BarrierKey& key) {
+  auto it = barriers_.find(key);
+  const size_t needed = key.second.empty() ? group_size_ : key.second.size();
+  if (it == barriers_.end() || it->second.size() < needed) return {};
+  Answers answers;
+  for (auto member = it->second.begin(); member != it->second.end();) {
+    const Ticket ticket = member->second.front();
+    answers.push_back({ticket, absl::OkStatus()});
+    barrier_of_ticket_.erase(ticket);
+    member->second.pop_front();
+    member = member->second.empty() ? it->second.erase(member) : std::next(member);
+  }
+  if (it->second.empty()) barriers_.erase(it);
+  return answers;
+}
+
+RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
+                                                         const absl::Status& status) {
+  Answers answers;
+  for (auto it = barriers_.begin(); it != barriers_.end();) {
+    const std::vector<std::string>& set = it->first.second;
+    const bool needed = set.empty() ? gone.role == Role::kTrainer
+                                    : std::binary_search(set.begin(), set.end(), gone.name);
+    if (!needed) {
+      ++it;
+      continue;
+    }
+    for (const auto& [member, tickets] : it->second) {
+      for (Ticket ticket : tickets) {
+        answers.push_back({ticket, status});
+        barrier_of_ticket_.erase(ticket);
+      }
+    }
+    it = barriers_.erase(it);
+  }
+  return answers;
+}
+
+void RegistrarLedger::Withdraw(Ticket ticket) {
+  auto it = barrier_of_ticket_.find(ticket);
+  if (it == barrier_of_ticket_.end()) return;
+  auto barrier = barriers_.find(it->second.first);
+  auto member = barrier->second.find(it->second.second);
+  std::deque<Ticket>& tickets = member->second;
+  tickets.erase(std::find(tickets.begin(), tickets.end(), ticket));
+  if (tickets.empty()) barrier->second.erase(member);
+  if (barrier->second.empty()) barriers_.erase(barrier);
+  barrier_of_ticket_.erase(it);
+}
+
+std::vector<Member> RegistrarLedger::World() const {
+  std::vector<Member> world;
+  world.reserve(members_.size());
+  for (const auto& [name, member] : members_) world.push_back(member);
+  std::sort(world.begin(), world.end(),
+            [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return world;
+}
+
+}  // namespace psd::server

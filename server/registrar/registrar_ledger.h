@@ -1,0 +1,111 @@
+#pragma once
+
+// Who is in the job: names, incarnations, ranks, and barriers between them. Pure: no clock, no
+// threads, no messages; told what happened, it answers what is to be done.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+
+namespace psd::server {
+
+enum class Role { kOwner, kTrainer };
+
+struct Member {
+  std::string name;
+  Incarnation incarnation = 0;
+  uint32_t rank = 0;
+  Role role = Role::kOwner;
+  std::string address;  // empty: it does not listen
+};
+
+// Thread-compatible. Guarantees:
+//   - Ranks are unique, stay as long as the member does, and are the lowest that were free. A
+//     member's next incarnation has the same rank, if the name had not left in between.
+//   - An incarnation that was replaced or that asks without having joined changes nothing.
+//   - Every waiter of a barrier is answered exactly once: by completion, by failure, or by having
+//     been withdrawn.
+class RegistrarLedger {
+ public:
+  // Who waits in a barrier; chosen by the caller, never reused.
+  using Ticket = uint64_t;
+  struct Answer {
+    Ticket ticket = 0;
+    absl::Status status;
+  };
+  using Answers = std::vector<Answer>;
+
+  // At most so many members, and barrier calls that wait.
+  static constexpr size_t kMaxMembers = 65'536;
+  static constexpr size_t kMaxWaiting = 262'144;
+
+  struct Joined {
+    uint32_t rank = 0;
+    uint32_t world_size = 0;
+    bool new_member = false;  // false: it had joined before, nothing changed
+    Answers answers;          // barriers that fail because an earlier incarnation was replaced
+  };
+  // `group_size` as declared by a trainer; 0: not declared. A name that is held by another
+  // incarnation goes to the newcomer: the session rules have let it in, so the holder is dead.
+  // Errors: ALREADY_EXISTS for an incarnation that was replaced; FAILED_PRECONDITION for a group
+  // size other than the one declared (both named); RESOURCE_EXHAUSTED when the declared group is
+  // full, or the world.
+  absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, Role role,
+                              uint32_t group_size, const std::string& address);
+
+  // Its session ended: rank and name are free, barriers that need it fail with UNAVAILABLE. The
+  // last trainer to leave takes the declared group size along.
+  Answers Leave(const std::string& name, Incarnation incarnation);
+
+  // Waits for all `members` to have called the barrier of that name. Empty: all trainers of the
+  // declared group. A member may wait several times at once (from several threads): its first call
+  // meets the others' first, its second their second.
+  // Errors, as the answer to `ticket`: FAILED_PRECONDITION (has not joined; no group size was
+  // declared), INVALID_ARGUMENT (is not in the set; a repeated member), NOT_FOUND (a member that
+  // has not joined), RESOURCE_EXHAUSTED.
+  Answers EnterBarrier(Ticket ticket, const std::string& name, Incarnation incarnation,
+                       const std::string& barrier, const std::vector<std::string>& members);
+
+  // The waiter has given up: it is not answered.
+  void Withdraw(Ticket ticket);
+
+  // By rank.
+  std::vector<Member> World() const;
+  // As declared by the trainers here now; 0: not declared.
+  uint32_t group_size() const { return group_size_; }
+  size_t size() const { return members_.size(); }
+  size_t waiting() const { return barrier_of_ticket_.size(); }
+
+ private:
+  // Name, then the set.
+  using BarrierKey = std::pair<std::string, std::vector<std::string>>;
+  // By member: its calls that wait, in order.
+  using Barrier = std::map<std::string, std::deque<Ticket>>;
+
+  const Member* Find(const std::string& name, Incarnation incarnation) const;
+  absl::Status CheckGroup(const Member* known, Role role, uint32_t group_size) const;
+  absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
+  uint32_t LowestFreeRank() const;
+  size_t Trainers() const;
+  void Fence(Incarnation incarnation);
+  // Removes one call of each member and answers them, if all are there.
+  Answers CompleteIfAll(const BarrierKey& key);
+  // Every barrier that cannot complete without `gone` fails.
+  Answers FailBarriersOf(const Member& gone, const absl::Status& status);
+
+  std::map<std::string, Member> members_;  // by name
+  std::set<uint32_t> ranks_;               // taken
+  uint32_t group_size_ = 0;
+  std::deque<Incarnation> fenced_;  // replaced, oldest first; bounded
+  std::map<BarrierKey, Barrier> barriers_;
+  std::map<Ticket, std::pair<BarrierKey, std::string>> barrier_of_ticket_;  // and its member
+};
+
+}  // namespace psd::server

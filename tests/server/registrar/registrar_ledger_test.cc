@@ -1,0 +1,258 @@
+#include "server/registrar/registrar_ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class RegistrarLedgerTest : public ::testing::Test {
+ protected:
+  RegistrarLedger::Joined Join(const std::string& name, Incarnation incarnation,
+                               Role role = Role::kTrainer, uint32_t group_size = 0) {
+    auto joined = ledger_.Join(name, incarnation, role, group_size, "");
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    return joined.ok() ? *joined : RegistrarLedger::Joined{};
+  }
+  absl::Status JoinError(const std::string& name, Incarnation incarnation, Role role,
+                         uint32_t group_size) {
+    return ledger_.Join(name, incarnation, role, group_size, "").status();
+  }
+
+  RegistrarLedger ledger_;
+};
+
+TEST_F(RegistrarLedgerTest, RanksAreTheLowestFreeAndStay) {
+  EXPECT_EQ(Join("a", 1).rank, 0u);
+  EXPECT_EQ(Join("b", 2).rank, 1u);
+  EXPECT_EQ(Join("c", 3).rank, 2u);
+  ledger_.Leave("b", 2);
+  EXPECT_EQ(Join("d", 4).rank, 1u);
+  const auto joined = Join("e", 5);
+  EXPECT_EQ(joined.rank, 3u);
+  EXPECT_EQ(joined.world_size, 4u);
+  const auto world = ledger_.World();
+  ASSERT_THAT(world, SizeIs(4));
+  for (size_t i = 0; i < world.size(); ++i) EXPECT_EQ(world[i].rank, i);
+  EXPECT_EQ(world[1].name, "d");
+}
+
+TEST_F(RegistrarLedgerTest, JoiningAgainChangesNothing) {
+  EXPECT_TRUE(Join("a", 1).new_member);
+  EXPECT_FALSE(Join("a", 1).new_member);
+  EXPECT_THAT(ledger_.World(), SizeIs(1));
+}
+
+TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
+  Join("x", 1);
+  EXPECT_EQ(Join("a", 2).rank, 1u);
+  const auto joined = Join("a", 3);
+  EXPECT_EQ(joined.rank, 1u);
+  EXPECT_TRUE(joined.new_member);
+  EXPECT_THAT(ledger_.Leave("a", 2), IsEmpty());
+  EXPECT_THAT(ledger_.World(), SizeIs(2)) << "the old incarnation's end is no longer heard";
+  absl::Status refused = JoinError("a", 2, Role::kTrainer, 0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(2)));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(3)));
+}
+
+TEST_F(RegistrarLedgerTest, TrainersAgreeOnTheGroupSize) {
+  Join("owner0", 1, Role::kOwner);
+  Join("t0", 2, Role::kTrainer, 2);
+  EXPECT_EQ(ledger_.group_size(), 2u);
+  absl::Status other = JoinError("t1", 3, Role::kTrainer, 3);
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("group of 3"));
+  EXPECT_EQ(JoinError("t1", 3, Role::kTrainer, 0).code(), absl::StatusCode::kFailedPrecondition)
+      << "a dynamic member in a declared group";
+  Join("t1", 3, Role::kTrainer, 2);
+  EXPECT_EQ(JoinError("t2", 4, Role::kTrainer, 2).code(), absl::StatusCode::kResourceExhausted);
+  Join("owner1", 5, Role::kOwner);  // owners are not counted
+  Join("t1", 6, Role::kTrainer, 2);  // nor is who comes back
+  ledger_.Leave("t0", 2);
+  ledger_.Leave("t1", 6);
+  EXPECT_EQ(ledger_.group_size(), 0u) << "the next group declares its own";
+  Join("t9", 7, Role::kTrainer, 5);
+}
+
+TEST_F(RegistrarLedgerTest, ABarrierCompletesWhenAllHaveArrived) {
+  Join("a", 1);
+  Join("b", 2);
+  Join("c", 3);
+  EXPECT_THAT(ledger_.EnterBarrier(10, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(11, "c", 3, "x", {"c", "b"}), IsEmpty()) << "another set";
+  EXPECT_THAT(ledger_.EnterBarrier(12, "b", 2, "y", {"b", "a"}), IsEmpty()) << "another name";
+  const auto answers = ledger_.EnterBarrier(13, "b", 2, "x", {"b", "a"});
+  ASSERT_THAT(answers, SizeIs(2));
+  EXPECT_EQ(answers[0].ticket, 10u);
+  EXPECT_EQ(answers[1].ticket, 13u);
+  EXPECT_TRUE(answers[0].status.ok() && answers[1].status.ok());
+  EXPECT_EQ(ledger_.waiting(), 2u);
+  EXPECT_THAT(ledger_.EnterBarrier(14, "c", 3, "z", {"c"}), SizeIs(1)) << "a set of one";
+}
+
+TEST_F(RegistrarLedgerTest, SeveralThreadsOfAMemberMeetInOrder) {
+  Join("a", 1);
+  Join("b", 2);
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "a", 1, "x", {"a", "b"}), IsEmpty());
+  auto first = ledger_.EnterBarrier(3, "b", 2, "x", {"a", "b"});
+  ASSERT_THAT(first, SizeIs(2));
+  EXPECT_EQ(first[0].ticket, 1u);
+  auto second = ledger_.EnterBarrier(4, "b", 2, "x", {"a", "b"});
+  ASSERT_THAT(second, SizeIs(2));
+  EXPECT_EQ(second[0].ticket, 2u);
+  EXPECT_EQ(ledger_.waiting(), 0u);
+}
+
+TEST_F(RegistrarLedgerTest, TheDeclaredGroupIsWaitedForWhoeverItIs) {
+  Join("owner0", 1, Role::kOwner);
+  Join("t0", 2, Role::kTrainer, 2);
+  EXPECT_THAT(ledger_.EnterBarrier(1, "t0", 2, "", {}), IsEmpty()) << "t1 has not even joined";
+  Join("t1", 3, Role::kTrainer, 2);
+  EXPECT_THAT(ledger_.EnterBarrier(2, "t1", 3, "", {}), SizeIs(2));
+  EXPECT_THAT(ledger_.EnterBarrier(3, "t0", 2, "", {}), IsEmpty());
+  auto failed = ledger_.Leave("t1", 3);
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(failed[0].status.message()), HasSubstr("t1"));
+}
+
+TEST_F(RegistrarLedgerTest, BarrierMistakes) {
+  Join("owner0", 1, Role::kOwner);
+  Join("t0", 2);
+  auto code = [&](const std::string& name, Incarnation incarnation,
+                  const std::vector<std::string>& members) {
+    auto answers = ledger_.EnterBarrier(9, name, incarnation, "x", members);
+    EXPECT_THAT(answers, SizeIs(1));
+    return answers.empty() ? absl::StatusCode::kOk : answers[0].status.code();
+  };
+  EXPECT_EQ(code("stranger", 7, {"stranger"}), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code("t0", 99, {"t0"}), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code("t0", 2, {}), absl::StatusCode::kFailedPrecondition) << "nothing declared";
+  EXPECT_EQ(code("t0", 2, {"owner0"}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("t0", 2, {"t0", "t0"}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("t0", 2, {"t0", "t1"}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ledger_.waiting(), 0u);
+}
+
+TEST_F(RegistrarLedgerTest, WhoGivesUpIsNotAnsweredAndDoesNotCount) {
+  Join("a", 1);
+  Join("b", 2);
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
+  ledger_.Withdraw(1);
+  ledger_.Withdraw(1);
+  ledger_.Withdraw(77);
+  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, "x", {"a", "b"}), IsEmpty());
+  EXPECT_EQ(ledger_.waiting(), 1u);
+}
+
+// Random histories: the guarantees of the header hold after every event.
+class RandomHistory {
+ public:
+  explicit RandomHistory(uint64_t seed) : random_(seed) {}
+
+  void Run(int events) {
+    for (int i = 0; i < events && !::testing::Test::HasFailure(); ++i) {
+      Event();
+      Check();
+    }
+    for (auto& [name, incarnation] : alive_) Note(ledger_.Leave(name, incarnation));
+    EXPECT_THAT(waiting_, IsEmpty()) << "somebody was never answered";
+    EXPECT_EQ(ledger_.waiting(), 0u);
+    EXPECT_EQ(ledger_.size(), 0u);
+  }
+
+ private:
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+  std::string Name() { return absl::StrCat("w", Below(6)); }
+
+  void Event() {
+    const std::string name = Name();
+    const bool alive = alive_.count(name) != 0;
+    switch (Below(6)) {
+      case 0:
+        return Join(name, alive && Below(2) == 0 ? alive_[name] : ++last_incarnation_);
+      case 1:
+        if (alive) Note(ledger_.Leave(name, alive_[name]));
+        alive_.erase(name);
+        return;
+      case 2:  // an end that is not the current one's
+        return Note(ledger_.Leave(name, last_incarnation_ + 1000));
+      case 3:
+        if (!waiting_.empty()) {
+          ledger_.Withdraw(*waiting_.begin());
+          waiting_.erase(waiting_.begin());
+        }
+        return;
+      default:
+        return Enter(name, alive ? alive_[name] : 1);
+    }
+  }
+
+  void Join(const std::string& name, Incarnation incarnation) {
+    auto joined = ledger_.Join(name, incarnation, Role::kTrainer, 0, "");
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    Note(joined->answers);
+    auto rank = ranks_.find(name);
+    if (alive_.count(name) != 0 && rank != ranks_.end()) {
+      EXPECT_EQ(joined->rank, rank->second);
+    }
+    alive_[name] = incarnation;
+    ranks_[name] = joined->rank;
+  }
+
+  void Enter(const std::string& name, Incarnation incarnation) {
+    std::set<std::string> members = {name, Name(), Name()};
+    waiting_.insert(++last_ticket_);
+    Note(ledger_.EnterBarrier(last_ticket_, name, incarnation, Below(2) == 0 ? "x" : "y",
+                              {members.begin(), members.end()}));
+  }
+
+  void Note(const RegistrarLedger::Answers& answers) {
+    for (const RegistrarLedger::Answer& answer : answers)
+      EXPECT_EQ(waiting_.erase(answer.ticket), 1u) << "answered twice: " << answer.ticket;
+  }
+
+  void Check() {
+    std::set<uint32_t> ranks;
+    const auto world = ledger_.World();
+    EXPECT_EQ(world.size(), alive_.size());
+    for (const Member& member : world) {
+      EXPECT_TRUE(ranks.insert(member.rank).second);
+      EXPECT_EQ(member.incarnation, alive_[member.name]);
+    }
+    EXPECT_EQ(ledger_.waiting(), waiting_.size());
+  }
+
+  std::mt19937_64 random_;
+  RegistrarLedger ledger_;
+  std::map<std::string, Incarnation> alive_;
+  std::map<std::string, uint32_t> ranks_;
+  std::set<RegistrarLedger::Ticket> waiting_;
+  Incarnation last_incarnation_ = 100;
+  RegistrarLedger::Ticket last_ticket_ = 0;
+};
+
+TEST(RegistrarLedgerRandom, GuaranteesHoldInRandomHistories) {
+  for (uint64_t seed = 1; seed <= 300 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    RandomHistory(seed).Run(300);
+  }
+}
+
+}  // namespace
+}  // namespace psd::server
