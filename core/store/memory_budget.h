@@ -4,12 +4,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/buffer.h"
-#include "core/base/mutex.h"
 
 namespace psd::store {
 

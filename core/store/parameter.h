@@ -7,7 +7,7 @@
 // later steps go on. The invariants, in terms of buffers of the parameter's size:
 //   - current: one, the latest version.
 //   - spare: at least one while an optimizer holds the parameter and no step is writing, so that
-//     a step never allocates.
+//     a step never allocates; one more while the current version is pinned, for the step after.
 //   - old: versions before the current one that somebody still holds; at most two. A reader that
 //     could make it three, or for whom no further spare can be reserved, gets a copy instead.
 // When the last holder of an old version lets go, its buffer becomes a spare, or is freed if there
@@ -15,11 +15,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
+#include "core/base/mutex.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::store {
@@ -30,15 +32,25 @@ struct PinnedVersion {
   uint64_t version = 0;
 };
 
+// What the parameters of one store share, so that versions of many of them flip, and are pinned,
+// as one: a lock held for pointer changes only, never during a copy, a kernel or a release of
+// memory.
+struct VersionLock {
+  Mutex mutex;  // leaf: memory is allocated and freed outside
+  CondVar spare_returned;
+};
+
 // Thread-safe.
-class Parameter : public std::enable_shared_from_this<Parameter> {
+class Parameter {
  public:
-  // `initial` (contiguous, floating) becomes version 1; it is copied into memory of `allocator`
-  // unless this is its only handle. `allocator` is charged for every buffer.
-  // Errors: INVALID_ARGUMENT for other dtypes; RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::shared_ptr<Parameter>> Create(GlobalId id, Tensor initial,
+  // `initial` (floating, contiguous or not) is copied into memory of `allocator`, which is
+  // charged for every buffer, and becomes version 1. Parameters that are stepped or pinned
+  // together share `versions`.
+  // Errors: INVALID_ARGUMENT for other dtypes or devices; RESOURCE_EXHAUSTED.
+  static absl::StatusOr<std::shared_ptr<Parameter>> Create(GlobalId id, const Tensor& initial,
                                                            bool requires_grad,
-                                                           std::shared_ptr<Allocator> allocator);
+                                                           std::shared_ptr<Allocator> allocator,
+                                                           std::shared_ptr<VersionLock> versions);
   virtual ~Parameter() = default;
 
   virtual GlobalId id() const = 0;
@@ -48,31 +60,40 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   virtual uint64_t version() const = 0;
 
   // The current version, pinned as long as the tensor lives; a copy where the rules above say so.
-  // Errors: RESOURCE_EXHAUSTED when neither a pin nor a copy fits.
-  virtual absl::StatusOr<PinnedVersion> Pin() = 0;
+  // A copy is the reader's own: ordinary process memory, not charged, so that a full budget stops
+  // nobody from reading. Errors: RESOURCE_EXHAUSTED when the system has no memory for a copy.
+  absl::StatusOr<PinnedVersion> Pin();
+  // The current versions of all `parameters` (which share their VersionLock; repeats are fine),
+  // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
+  static absl::StatusOr<std::vector<PinnedVersion>> PinAll(
+      absl::Span<Parameter* const> parameters);
 
   // Reserves the spare for an optimizer (counted: several may hold one parameter).
   // Errors: RESOURCE_EXHAUSTED; nothing reserved then.
   virtual absl::Status AcquireForSteps() = 0;
   virtual void ReleaseFromSteps() = 0;
 
-  // A step: requires that the caller is the only writer (see WriteClaims) and has acquired it. The
-  // current version to read and the spare to write, both contiguous and aligned to kBlockAlignment.
+  // A step's arrays: the current version, which stays current and alive until the writer itself
+  // publishes, and the spare to write. Both contiguous and aligned to kBlockAlignment.
   struct Write {
-    PinnedVersion current;
+    const std::byte* current = nullptr;
     std::byte* spare = nullptr;
+    uint64_t version = 0;  // of `current`
   };
-  virtual Write BeginWrite() = 0;
-  // Gives the spare back unpublished. Nothing has changed.
-  virtual void AbandonWrite() = 0;
-
+  // Starts a step. Requires: the caller is the only writer of all `parameters` (see WriteClaims),
+  // has acquired them, and names none twice; they share their VersionLock. Never allocates; waits
+  // only for readers that are just copying an old version out.
+  static std::vector<Write> BeginWrite(absl::Span<Parameter* const> parameters);
+  // Gives the spares back unpublished. Nothing has changed.
+  static void AbandonWrite(absl::Span<Parameter* const> parameters);
   // Makes what was written the current versions of all `parameters`, as one: a reader that pins
   // several through PinAll sees all of them or none. Requires: BeginWrite was called on each.
   static void Publish(absl::Span<Parameter* const> parameters);
 
-  // Replaces the elements as a new version (no optimizer needed; allocates). Requires: the caller
-  // is the only writer. Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED.
-  virtual absl::Status Assign(const Tensor& elements) = 0;
+  // Replaces the elements as a new version (no optimizer needed; allocates) and returns its
+  // number. Requires: the caller is the only writer.
+  // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<uint64_t> Assign(const Tensor& elements) = 0;
 
   struct Stats {
     int spares = 0;

@@ -35,11 +35,19 @@ struct Entry {
   // Reads it: a parameter is pinned and becomes a leaf (with its id and version) if it requires
   // grad.
   absl::StatusOr<Value> Read() const;
+  // Several of one store, all parameters as they were at one moment (see Parameter::PinAll).
+  static absl::StatusOr<std::vector<Value>> ReadAll(
+      absl::Span<const std::shared_ptr<const Entry>> entries);
+  // As Value::KindName; "parameter f32[2, 3]".
   std::string KindName() const;
+  // "'layer1/weight'" or "value 1f3c9a0b44d2e677/12": for messages.
+  std::string Label() const;
 };
 using EntryPtr = std::shared_ptr<const Entry>;
 
 struct StoreOptions {
+  // Charged for parameters and optimizer state; other tensors are charged where they are allocated
+  // from it.
   std::shared_ptr<MemoryBudget> memory;
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;
@@ -65,7 +73,8 @@ class Store {
   // wait and get the same; if creation fails all of them get its error and the name stays free.
   // `create` runs on the first caller's thread without a lock held.
   // Errors: FAILED_PRECONDITION when it exists with another `creation`, naming both;
-  // INVALID_ARGUMENT for a bad name; RESOURCE_EXHAUSTED.
+  // INVALID_ARGUMENT for a bad name or requires_grad for what is no floating tensor;
+  // RESOURCE_EXHAUSTED.
   virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
 
@@ -75,7 +84,8 @@ class Store {
   virtual absl::StatusOr<EntryPtr> Drop(const std::string& name) = 0;
 
   // Hosts an anonymous value under a given id (from any worker's IdSource) or a new one.
-  // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED.
+  // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for what is no
+  // floating tensor, a failed variable, id none).
   virtual absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) = 0;
   absl::StatusOr<EntryPtr> Put(Value value, bool requires_grad) {
     return Put(NewId(), std::move(value), requires_grad);
@@ -88,7 +98,8 @@ class Store {
   virtual GlobalId NewId() = 0;
 
   // Publishes a new version of a parameter, in turn with the steps that write it; `done` comes
-  // when it is published.
+  // with its number when it is published, on this thread or on that of the last step before it.
+  // Errors: INVALID_ARGUMENT (no parameter, another shape or dtype), RESOURCE_EXHAUSTED.
   virtual void Assign(const EntryPtr& entry, Tensor elements,
                       absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) = 0;
 

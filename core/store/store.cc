@@ -1,0 +1,276 @@
+#include "core/store/store.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/base/nearest_name.h"
+#include "core/base/status.h"
+
+namespace psd::store {
+namespace {
+
+// The tensor of a value that becomes a parameter; null for values that stay as they are.
+const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad) {
+  const Variable* variable = value.As<Variable>();
+  if (variable == nullptr || !variable->ok() || !IsFloating(variable->dtype())) return nullptr;
+  return named || requires_grad ? &variable->tensor() : nullptr;
+}
+
+class StoreImpl : public Store {
+ public:
+  StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
+
+  absl::Status CheckName(absl::string_view name) const override;
+  Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
+                               absl::AnyInvocable<absl::StatusOr<Value>()> create) override;
+  absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
+  absl::StatusOr<EntryPtr> Drop(const std::string& name) override;
+  absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
+  absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
+  bool Erase(GlobalId id) override;
+  GlobalId NewId() override { return ids_.Next(); }
+  void Assign(const EntryPtr& entry, Tensor elements,
+              absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) override;
+  std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after,
+                             size_t limit) const override;
+  WriteClaims& write_claims() override { return claims_; }
+  MemoryBudget& memory() override { return *options_.memory; }
+  Stats stats() const override;
+
+ private:
+  // A name whose value is being made.
+  struct Creation {
+    std::string fingerprint;
+    Promise<EntryPtr> promise;
+  };
+
+  absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
+                                                  bool requires_grad);
+  absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
+  // Ends the creation of `name` with `result`, and hosts it if it is a value.
+  absl::StatusOr<EntryPtr> FinishCreation(const std::string& name,
+                                          absl::StatusOr<std::shared_ptr<Entry>> result)
+      PSD_EXCLUDES(mutex_);
+  absl::Status UnknownName(const std::string& name) const PSD_REQUIRES(mutex_);
+
+  const StoreOptions options_;
+  IdSource& ids_;
+  WriteClaims claims_;
+  // Shared with the parameters.
+  const std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
+
+  mutable Mutex mutex_;  // no other lock is taken under it
+  absl::flat_hash_map<GlobalId, EntryPtr> values_ PSD_GUARDED_BY(mutex_);
+  // Keys are the names in the entries.
+  std::map<absl::string_view, EntryPtr> names_ PSD_GUARDED_BY(mutex_);
+  std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
+};
+
+absl::Status CheckCreation(const std::string& name, const std::string& known,
+                           const std::string& asked) {
+  if (known.empty() || asked.empty() || known == asked) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", name, "' exists and was created by ", known, ", not by ", asked,
+                   "; create it the same way, look it up, or drop it first"));
+}
+
+absl::Status StoreImpl::CheckName(absl::string_view name) const {
+  if (name.empty() || name.size() > options_.max_name_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a name of ", name.size(), " characters; names have 1 to ",
+                     options_.max_name_bytes));
+  }
+  for (size_t i = 0; i < name.size(); ++i) {
+    if (absl::ascii_isgraph(static_cast<unsigned char>(name[i]))) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the name '", absl::CHexEscape(name), "' has character number ", i + 1,
+                     " that is no printable ASCII, or a blank; use letters, digits and / _ - ."));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreImpl::CheckRoom() const {
+  if (values_.size() < options_.max_values) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no room for 1 value more: the store holds ", values_.size(), " of at most ",
+                   options_.max_values, "; drop values or raise max_values"));
+}
+
+absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::string name,
+                                                           Value value, bool requires_grad) {
+  auto entry = std::make_shared<Entry>();
+  entry->id = id;
+  entry->name = std::move(name);
+  const Variable* variable = value.As<Variable>();
+  if (variable != nullptr && !variable->ok())
+    return Annotate(variable->status(), absl::StrCat(entry->Label(), " cannot be hosted"));
+  const Tensor* tensor = ParameterTensor(value, !entry->name.empty(), requires_grad);
+  if (tensor == nullptr) {
+    if (requires_grad) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
+                       ", and only floating tensors can"));
+    }
+    entry->value = std::move(value);
+    return entry;
+  }
+  absl::StatusOr<std::shared_ptr<Parameter>> parameter =
+      Parameter::Create(id, *tensor, requires_grad, options_.memory, versions_);
+  if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
+  entry->parameter = *std::move(parameter);
+  return entry;
+}
+
+Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOptions& options,
+                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) {
+  absl::Status valid = CheckName(name);
+  if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
+  Promise<EntryPtr> promise;
+  {
+    MutexLock lock(mutex_);
+    if (auto found = names_.find(name); found != names_.end()) {
+      absl::Status agrees = CheckCreation(name, found->second->creation, options.creation);
+      if (!agrees.ok()) return Future<EntryPtr>::Ready(agrees);
+      return Future<EntryPtr>::Ready(found->second);
+    }
+    if (auto found = creations_.find(name); found != creations_.end()) {
+      absl::Status agrees = CheckCreation(name, found->second.fingerprint, options.creation);
+      if (!agrees.ok()) return Future<EntryPtr>::Ready(agrees);
+      return found->second.promise.future();
+    }
+    absl::Status room = CheckRoom();
+    if (!room.ok()) return Future<EntryPtr>::Ready(room);
+    creations_.emplace(name, Creation{options.creation, promise});
+  }
+  absl::StatusOr<Value> value = create();
+  absl::StatusOr<std::shared_ptr<Entry>> entry = value.status();
+  if (value.ok()) entry = NewEntry(NewId(), name, *std::move(value), options.requires_grad);
+  if (entry.ok()) (*entry)->creation = options.creation;
+  promise.Set(FinishCreation(name, std::move(entry)));
+  return promise.future();
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(
+    const std::string& name, absl::StatusOr<std::shared_ptr<Entry>> result) {
+  MutexLock lock(mutex_);
+  creations_.erase(name);
+  if (result.ok()) {
+    if (absl::Status room = CheckRoom(); !room.ok()) return room;
+    EntryPtr entry = *std::move(result);
+    values_.emplace(entry->id, entry);
+    names_.emplace(entry->name, entry);
+    return entry;
+  }
+  return result.status();
+}
+
+absl::Status StoreImpl::UnknownName(const std::string& name) const {
+  NearestNameFinder finder(name);
+  for (const auto& [known, entry] : names_) finder.Consider(known);
+  return absl::NotFoundError(
+      absl::StrCat("no value is called '", name, "'", DidYouMean(finder.nearest())));
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
+  MutexLock lock(mutex_);
+  auto found = names_.find(name);
+  if (found == names_.end()) return UnknownName(name);
+  return found->second;
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name) {
+  MutexLock lock(mutex_);
+  auto found = names_.find(name);
+  if (found == names_.end()) return UnknownName(name);
+  EntryPtr entry = found->second;
+  names_.erase(found);
+  values_.erase(entry->id);
+  return entry;
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_grad) {
+  if (id.IsNone()) return absl::InvalidArgumentError("a value cannot be hosted under id none");
+  {
+    MutexLock lock(mutex_);
+    PSD_RETURN_IF_ERROR(CheckRoom());
+  }
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad));
+  MutexLock lock(mutex_);
+  PSD_RETURN_IF_ERROR(CheckRoom());
+  if (!values_.emplace(id, entry).second)
+    return absl::AlreadyExistsError(absl::StrCat("value ", id.ToString(), " is hosted already"));
+  return entry;
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::Get(GlobalId id) const {
+  MutexLock lock(mutex_);
+  auto found = values_.find(id);
+  if (found == values_.end()) {
+    return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
+                                            ": it was released or dropped, or never was here"));
+  }
+  return found->second;
+}
+
+bool StoreImpl::Erase(GlobalId id) {
+  EntryPtr erased;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  auto found = values_.find(id);
+  if (found == values_.end() || !found->second->name.empty()) return false;
+  erased = std::move(found->second);
+  values_.erase(found);
+  return true;
+}
+
+void StoreImpl::Assign(const EntryPtr& entry, Tensor elements,
+                       absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
+  if (entry->parameter == nullptr) {
+    done(absl::InvalidArgumentError(absl::StrCat(
+        entry->Label(), " is a ", entry->KindName(), ", and only parameters can be assigned to")));
+    return;
+  }
+  claims_.Claim({entry->id}, [this, entry, elements = std::move(elements),
+                              done = std::move(done)](WriteClaims::ClaimId claim) mutable {
+    absl::StatusOr<uint64_t> version = entry->parameter->Assign(elements);
+    if (!version.ok()) version = Annotate(version.status(), entry->Label());
+    claims_.Release(claim);
+    done(std::move(version));
+  });
+}
+
+std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_view after,
+                                      size_t limit) const {
+  std::vector<EntryPtr> entries;
+  MutexLock lock(mutex_);
+  auto next = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
+  for (; next != names_.end() && entries.size() < limit; ++next) {
+    if (!absl::StartsWith(next->first, prefix)) break;
+    entries.push_back(next->second);
+  }
+  return entries;
+}
+
+Store::Stats StoreImpl::stats() const {
+  Stats stats;
+  stats.used_bytes = options_.memory->used_bytes();
+  stats.limit_bytes = options_.memory->limit_bytes();
+  MutexLock lock(mutex_);
+  stats.named = names_.size();
+  stats.anonymous = values_.size() - names_.size();
+  return stats;
+}
+
+}  // namespace
+
+std::unique_ptr<Store> Store::Create(StoreOptions options, IdSource& ids) {
+  return std::make_unique<StoreImpl>(std::move(options), ids);
+}
+
+}  // namespace psd::store

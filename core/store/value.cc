@@ -1,0 +1,69 @@
+#include "core/store/value.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::store {
+namespace {
+
+struct KindNamer {
+  std::string operator()(std::monostate) const { return "none"; }
+  std::string operator()(bool) const { return "bool"; }
+  std::string operator()(int64_t) const { return "int"; }
+  std::string operator()(double) const { return "float"; }
+  std::string operator()(const std::string&) const { return "string"; }
+  std::string operator()(const Variable& variable) const {
+    if (!variable.ok()) return "failed tensor";
+    return absl::StrCat("tensor ", variable.tensor().ToString());
+  }
+  std::string operator()(const std::shared_ptr<const RemoteReference>&) const { return "rref"; }
+  std::string operator()(const std::shared_ptr<const Value::List>& list) const {
+    return absl::StrCat("list of ", list->size());
+  }
+  std::string operator()(const std::shared_ptr<const Value::Map>& map) const {
+    return absl::StrCat("map of ", map->size());
+  }
+  std::string operator()(const std::shared_ptr<Object>& object) const {
+    return object->TypeName();
+  }
+};
+
+}  // namespace
+
+Value Value::OfList(List items) {
+  Value value;
+  value.variant_ = std::make_shared<const List>(std::move(items));
+  return value;
+}
+
+Value Value::OfMap(Map items) {
+  const auto key_less = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::stable_sort(items.begin(), items.end(), key_less);
+  Map unique;
+  unique.reserve(items.size());
+  for (auto& item : items) {
+    if (!unique.empty() && unique.back().first == item.first) {
+      unique.back() = std::move(item);
+    } else {
+      unique.push_back(std::move(item));
+    }
+  }
+  Value value;
+  value.variant_ = std::make_shared<const Map>(std::move(unique));
+  return value;
+}
+
+const Value::List* Value::AsList() const {
+  const auto* list = As<std::shared_ptr<const List>>();
+  return list == nullptr ? nullptr : list->get();
+}
+
+const Value::Map* Value::AsMap() const {
+  const auto* map = As<std::shared_ptr<const Map>>();
+  return map == nullptr ? nullptr : map->get();
+}
+
+std::string Value::KindName() const { return std::visit(KindNamer{}, variant_); }
+
+}  // namespace psd::store

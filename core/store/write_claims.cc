@@ -1,0 +1,92 @@
+#include "core/store/write_claims.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace psd::store {
+namespace {
+
+void SortUnique(std::vector<GlobalId>& ids) {
+  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+}  // namespace
+
+WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted granted) {
+  SortUnique(ids);
+  ClaimId claim = 0;
+  {
+    MutexLock lock(mutex_);
+    claim = next_++;
+    size_t missing = 0;
+    for (const GlobalId& id : ids) {
+      Queue& queue = queues_[id];
+      queue.push_back(claim);
+      if (queue.size() > 1) ++missing;
+    }
+    Pending& pending = claims_[claim];
+    pending.ids = std::move(ids);
+    pending.missing = missing;
+    if (missing > 0) {
+      pending.granted = std::move(granted);
+      return claim;
+    }
+  }
+  granted(claim);
+  return claim;
+}
+
+bool WriteClaims::Release(ClaimId claim) {
+  std::vector<Grant> grants;
+  Granted dropped;  // destroyed without the lock
+  {
+    MutexLock lock(mutex_);
+    auto found = claims_.find(claim);
+    PSD_CHECK(found != claims_.end(), "a write claim was released twice");
+    Pending pending = std::move(found->second);
+    claims_.erase(found);
+    for (const GlobalId& id : pending.ids) LeaveQueue(claim, id, grants);
+    if (pending.missing > 0) dropped = std::move(pending.granted);
+  }
+  Run(std::move(grants));
+  return dropped != nullptr;
+}
+
+void WriteClaims::LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& grants) {
+  auto queue = queues_.find(id);
+  const bool was_first = queue->second.front() == claim;
+  if (was_first && queue->second.size() == 1) {
+    queues_.erase(queue);
+    return;
+  }
+  queue->second.erase(std::find(queue->second.begin(), queue->second.end(), claim));
+  if (!was_first) return;
+  const ClaimId next = queue->second.front();
+  Pending& pending = claims_.find(next)->second;
+  if (--pending.missing == 0) grants.push_back({next, std::move(pending.granted)});
+}
+
+// A grant usually runs a step that ends in another Release. Called directly, a thousand waiting
+// steps would nest a thousand deep; so the outermost call on a thread runs them all in turn.
+void WriteClaims::Run(std::vector<Grant> grants) {
+  static thread_local std::deque<Grant>* running = nullptr;
+  if (running != nullptr) {
+    std::move(grants.begin(), grants.end(), std::back_inserter(*running));
+    return;
+  }
+  std::deque<Grant> queue(std::make_move_iterator(grants.begin()),
+                          std::make_move_iterator(grants.end()));
+  running = &queue;
+  while (!queue.empty()) {
+    Grant grant = std::move(queue.front());
+    queue.pop_front();
+    grant.granted(grant.claim);
+  }
+  running = nullptr;
+}
+
+}  // namespace psd::store
