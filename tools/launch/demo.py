@@ -1,0 +1,197 @@
+"""The demo behind tools/demo: builds, starts two owners and two trainers, shows how it goes."""
+import argparse
+import collections
+import os
+import re
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import children  # noqa: E402
+import progress  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DATA = "/usr/share/datasets/fashion-mnist"
+TARGETS = ("//server/daemon:psd", "//examples/fashion_mnist:train",
+           "//examples/fashion_mnist:evaluate")
+OWNERS = 2
+TRAINERS = 2
+START_TIMEOUT_S = 20.0
+EVALUATE_TIMEOUT_S = 60.0
+
+# Paths of the three programs, the data, and the training's length.
+Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds")
+Result = collections.namedtuple("Result", "accuracy train_s images_per_s")
+
+
+def format_result(result):
+    return "result: accuracy=%.4f train_s=%.1f images_per_s=%.0f" % result
+
+
+def build(line):
+    """Builds the programs; returns the folder that they lie in."""
+    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
+                         "psd", "bazel")
+    flags = ["-c", "opt", "--disk_cache=" + cache]
+    line.show("building psd, optimised (the first time takes some minutes)", now=True)
+    start = time.monotonic()
+    run_bazel(["build", *flags, "--show_progress_rate_limit=1", *TARGETS], "build",
+              lambda text: show_build_step(line, text))
+    line.show("built in %.0f s" % (time.monotonic() - start), now=True)
+    line.end()
+    return run_bazel(["info", *flags, "bazel-bin"], "info", lambda text: None)[-1]
+
+
+def show_build_step(line, text):
+    step = re.match(r"\[([\d,]+) / ([\d,]+)\]", text)
+    if step:
+        line.show("building psd: %s of %s steps" % step.groups())
+
+
+def run_bazel(arguments, name, on_line):
+    """Runs it in the source tree; returns what it printed, line by line."""
+    os.chdir(ROOT)
+    said = []
+    with children.Group(stop_timeout_s=30.0) as group:
+        child = group.start("bazel " + name, ["bazel", *arguments])
+        while not group.drained([child]):
+            item = group.next_line(0.1)
+            if item:
+                said.append(item[1])
+                on_line(item[1])
+        group.check(may_end=(child,))
+    return list(child.last_lines) or said
+
+
+def start_owners(group, plan, folder):
+    """Returns name=address of each, once all are ready."""
+    owners = []
+    for i in range(OWNERS):
+        name = "owner%d" % i
+        path = os.path.join(folder, name)
+        command = [plan.psd, "--name=" + name, "--listen=127.0.0.1:0", "--address_file=" + path,
+                   "--log_level=warning"]
+        if owners:
+            command.append("--registrar=" + owners[0])
+        group.start(name, command)
+        owners.append("%s=%s" % (name, wait_for_address(group, name, path)))
+    return owners
+
+
+def wait_for_address(group, name, path):
+    until = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until:
+        group.check()
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            time.sleep(0.01)
+    raise children.ChildFailed("%s is not ready after %.0f s" % (name, START_TIMEOUT_S))
+
+
+def train(group, plan, owners, line):
+    """Runs the trainers to their end; returns (seconds, images)."""
+    trainers = [
+        group.start("trainer%d" % i, [
+            plan.train, "--name=trainer%d" % i, "--owners=" + ",".join(owners),
+            "--data=" + plan.data, "--part=%d/%d" % (i, TRAINERS), "--epochs=%d" % plan.epochs,
+            "--seconds=%g" % plan.seconds, "--progress_for_programs"
+        ]) for i in range(TRAINERS)
+    ]
+    reports, totals = {}, {}
+    while not group.drained(trainers):
+        item = group.next_line(0.1)
+        if item is None:
+            group.check(may_end=trainers)
+            continue
+        take_line(item, reports, totals)
+        if len(reports) == TRAINERS:
+            line.show(progress.combine(list(reports.values())))
+    group.check(may_end=trainers)
+    if len(totals) < TRAINERS:
+        raise children.ChildFailed("a trainer ended without saying what it did")
+    line.show(progress.combine(list(reports.values())), now=True)
+    line.end()
+    return (max(t["seconds"] for t in totals.values()), sum(t["images"] for t in totals.values()))
+
+
+def take_line(item, reports, totals):
+    """Files a trainer's line under its name; what is neither report nor total is log."""
+    name, text = item
+    report = progress.parse_report(text)
+    if report:
+        reports[name] = report
+    elif text.startswith("trained: "):
+        totals[name] = progress.parse_fields(text[len("trained: "):])
+
+
+def evaluate(group, plan, owners):
+    child = group.start("evaluate", [plan.evaluate, "--owners=" + ",".join(owners),
+                                     "--data=" + plan.data])
+    until = time.monotonic() + EVALUATE_TIMEOUT_S
+    accuracy = None
+    while not group.drained([child]):
+        item = group.next_line(0.1)
+        if item and item[0] == "evaluate" and item[1].startswith("accuracy="):
+            accuracy = progress.parse_fields(item[1])["accuracy"]
+        if time.monotonic() > until:
+            raise children.ChildFailed("evaluate takes too long")
+    group.check(may_end=(child,))
+    if accuracy is None:
+        raise children.ChildFailed("evaluate gave no accuracy")
+    return accuracy
+
+
+def run(plan, line):
+    """Starts everything, trains, evaluates, stops everything."""
+    with tempfile.TemporaryDirectory(prefix="psd-demo-") as folder, children.Group() as group:
+        owners = start_owners(group, plan, folder)
+        print("started %d owners and %d trainers: %s" % (OWNERS, TRAINERS, ", ".join(owners)),
+              flush=True)
+        seconds, images = train(group, plan, owners, line)
+        accuracy = evaluate(group, plan, owners)
+    return Result(accuracy, seconds, images / seconds if seconds > 0 else 0.0)
+
+
+def guarded(action, line):
+    """Calls `action`; returns the exit code."""
+    children.raise_on_signals()
+    try:
+        action()
+        return 0
+    except children.Stopped as stopped:
+        line.end()
+        print("demo: stopped by %s" % stopped, file=sys.stderr)
+        return 128 + stopped.signal_number
+    except children.ChildFailed as failure:
+        line.end()
+        print("demo: %s" % failure, file=sys.stderr)
+        return 1
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tools/demo", allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="train for a few seconds only")
+    arguments = parser.parse_args()
+    line = progress.ProgressLine()
+
+    def demo():
+        if not os.path.isdir(DATA):
+            raise children.ChildFailed(
+                "no data in %s; install the package dataset-fashion-mnist" % DATA)
+        programs = build(line)
+        result = run(
+            Plan(psd=os.path.join(programs, "server/daemon/psd"),
+                 train=os.path.join(programs, "examples/fashion_mnist/train"),
+                 evaluate=os.path.join(programs, "examples/fashion_mnist/evaluate"), data=DATA,
+                 epochs=4, seconds=4 if arguments.quick else 0), line)
+        print("test accuracy: %.2f %% of 10,000 images" % (100 * result.accuracy))
+        print(format_result(result))
+
+    return guarded(demo, line)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

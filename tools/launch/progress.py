@@ -1,0 +1,67 @@
+"""One progress line out of the reports of several trainers."""
+import math
+import sys
+import time
+
+_PREFIX = "progress "
+_LIVE_INTERVAL_S = 0.2
+_PLAIN_INTERVAL_S = 2.0
+
+
+def parse_fields(line):
+    """ "a=1 b=2.5" -> {"a": 1.0, "b": 2.5}; None if it is not of that form."""
+    fields = {}
+    for item in line.split():
+        key, equals, value = item.partition("=")
+        try:
+            fields[key] = float(value)
+        except ValueError:
+            return None
+        if not equals:
+            return None
+    return fields
+
+
+def parse_report(line):
+    """The fields of a trainer's progress line, or None for any other line."""
+    if not line.startswith(_PREFIX):
+        return None
+    fields = parse_fields(line[len(_PREFIX):])
+    wanted = {"epoch", "epochs", "step", "steps", "loss", "images_per_s", "left_s"}
+    return fields if fields is not None and wanted <= set(fields) else None
+
+
+def combine(reports):
+    """One line for people: the slowest epoch, steps and rates added up, the mean loss."""
+    return "epoch %d/%d  step %d/%d  loss %.4f  %.0f images/s  %.0f s left" % (
+        min(r["epoch"] for r in reports), max(r["epochs"] for r in reports),
+        sum(r["step"] for r in reports), sum(r["steps"] for r in reports),
+        sum(r["loss"] for r in reports) / len(reports),
+        sum(r["images_per_s"] for r in reports), math.ceil(max(r["left_s"] for r in reports)))
+
+
+class ProgressLine:
+    """Shows a text: rewritten in place on a terminal, else as a plain line now and then."""
+
+    def __init__(self, out=sys.stdout, clock=time.monotonic):
+        self._out = out
+        self._clock = clock
+        self._live = out.isatty()
+        self._interval_s = _LIVE_INTERVAL_S if self._live else _PLAIN_INTERVAL_S
+        self._last = -math.inf
+        self._open = False
+
+    def show(self, text, now=False):
+        if not now and self._clock() - self._last < self._interval_s:
+            return
+        self._last = self._clock()
+        self._out.write("\r%s\x1b[K" % text if self._live else text + "\n")
+        self._out.flush()
+        self._open = self._live
+
+    def end(self):
+        """Ends the live line, so that what follows starts on one of its own."""
+        if self._open:
+            self._out.write("\n")
+            self._out.flush()
+            self._open = False
