@@ -2,14 +2,17 @@
 
 // The local engine: counts dependencies, runs nodes when their gradients are complete, adds up.
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
 #include "core/base/mutex.h"
+#include "core/tensor/tensor.h"
 
 namespace psd {
 
@@ -22,6 +25,7 @@ class GraphPass {
  public:
   // Walks the graph from `starts` and counts one dependency per edge found. A node that appears
   // several times among the starts must be fed as often. `context.sink` must outlive the pass.
+  // Requires: no start is null.
   GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context);
 
   // Gives a start its gradients (one per input of the node, undefined = none; an empty vector =
@@ -38,18 +42,38 @@ class GraphPass {
   absl::Status status() const;
 
  private:
+  // A sum of gradients. `own`: made by this pass and nowhere else, so it may be added to in place.
+  struct PartialSum {
+    Tensor sum;
+    bool own = false;
+  };
   struct NodeState {
-    int pending = 0;                // gradients still to come along edges and from outside
-    int feeds = 0;                  // of these, from outside
-    bool any = false;               // a defined gradient has arrived
-    std::vector<Tensor> gradients;  // sums so far, by input
+    int pending = 0;               // gradients still to come along edges and from outside
+    int feeds = 0;                 // of these, from outside
+    bool any = false;              // a defined gradient has arrived
+    std::vector<PartialSum> sums;  // so far, by input
   };
 
-  mutable Mutex mutex_;  // leaf: no node runs under it
-  PassContext context_;
+  // Counts one feed of `start` with that many gradients.
+  absl::Status TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
+  // Adds to the sum at an input of `node`.
+  absl::Status Deposit(Node* node, int input, Tensor gradient) PSD_EXCLUDES(mutex_);
+  static absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b);
+  // One of the gradients that `node` waits for has come.
+  void Arrived(Node* node, std::vector<Node*>& ready) PSD_EXCLUDES(mutex_);
+  // Runs `ready` and all that becomes ready by it.
+  absl::Status RunReady(std::vector<Node*>& ready) PSD_EXCLUDES(mutex_);
+  // The sums for `node`, and whether there are any.
+  absl::StatusOr<bool> TakeGradients(Node* node, std::vector<Tensor>& gradients)
+      PSD_EXCLUDES(mutex_);
+  absl::Status PassOn(Node* node, std::vector<Tensor> results, std::vector<Node*>& ready)
+      PSD_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;  // leaf: no node and no kernel runs under it
+  const PassContext context_;
   absl::flat_hash_map<Node*, NodeState> states_ PSD_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
-  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;
+  const std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
+  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;   // nodes neither run nor passed over
   absl::Status status_ PSD_GUARDED_BY(mutex_);
 };
 

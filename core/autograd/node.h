@@ -36,7 +36,8 @@ struct LeafInfo {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Called at most once per leaf and pass, with the sum over all paths.
+  // Called at most once per leaf and pass, with the sum over all paths: contiguous, of the leaf's
+  // shape and dtype. Others may hold the same elements: to add to them, copy them first.
   virtual absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) = 0;
 };
 

@@ -37,7 +37,8 @@ class AccumulateGrad : public Node {
       return absl::FailedPreconditionError(absl::StrCat(
           "nobody collects the gradient of leaf ", leaf_.key.ToString(), "; give the pass a sink"));
     }
-    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(leaf_, std::move(gradient)));
+    PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.Contiguous());
+    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(leaf_, std::move(dense)));
     return std::vector<Tensor>();
   }
 

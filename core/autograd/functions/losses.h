@@ -1,0 +1,16 @@
+#pragma once
+
+// Losses: core/tensor/ops/loss.h with history. Results are scalars. Errors travel in the result
+// (variable.h).
+
+#include "core/autograd/variable.h"
+
+namespace psd {
+
+// The mean over rows of -log_softmax(logits[B, C])[row, labels[row]]; labels are i64[B].
+Variable CrossEntropy(const Variable& logits, const Variable& labels);
+
+// The mean of (a - b)^2, of one shape.
+Variable Mse(const Variable& a, const Variable& b);
+
+}  // namespace psd

@@ -1,0 +1,67 @@
+#include "core/autograd/functions/reductions.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/autograd/functions/function_node.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/reduce.h"
+#include "core/tensor/ops/shape_ops.h"
+
+namespace psd {
+namespace {
+
+using Gradients = absl::StatusOr<std::vector<Tensor>>;
+
+// Over everything: each element gets g / divisor. Repeated by a view, not in memory.
+Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor> y,
+                 double divisor) {
+  return Record(name, {&x}, std::move(y), {},
+                [shape = x.shape(), divisor](const GradientCall& call) -> Gradients {
+                  PSD_ASSIGN_OR_RETURN(Tensor share, divisor == 1 ? absl::StatusOr<Tensor>(call.g)
+                                                                  : ops::Div(call.g, divisor));
+                  return OneGradient(ops::BroadcastTo(share, shape));
+                });
+}
+
+Variable AlongAxis(absl::string_view name, const Variable& x, absl::StatusOr<Tensor> y,
+                   int64_t axis, bool mean) {
+  if (!y.ok()) return Variable::Invalid(y.status());
+  const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
+  return Record(name, {&x}, std::move(y), {},
+                [shape = x.shape(), at, mean](const GradientCall& call) -> Gradients {
+                  Strides kept(shape.extents().begin(), shape.extents().end());
+                  kept[at] = 1;
+                  PSD_ASSIGN_OR_RETURN(Tensor share, ops::Reshape(call.g, kept));
+                  if (mean) {
+                    PSD_ASSIGN_OR_RETURN(share, ops::Div(share, static_cast<double>(shape[at])));
+                  }
+                  return OneGradient(ops::BroadcastTo(share, shape));
+                });
+}
+
+}  // namespace
+
+Variable Sum(const Variable& x) {
+  if (!x.ok()) return x;
+  return OverAll("Sum", x, ops::Sum(x.tensor()), 1);
+}
+
+Variable Mean(const Variable& x) {
+  if (!x.ok()) return x;
+  return OverAll("Mean", x, ops::Mean(x.tensor()), static_cast<double>(x.tensor().NumElements()));
+}
+
+Variable Sum(const Variable& x, int64_t axis, bool keepdim) {
+  if (!x.ok()) return x;
+  return AlongAxis("Sum", x, ops::Sum(x.tensor(), axis, keepdim), axis, false);
+}
+
+Variable Mean(const Variable& x, int64_t axis, bool keepdim) {
+  if (!x.ok()) return x;
+  return AlongAxis("Mean", x, ops::Mean(x.tensor(), axis, keepdim), axis, true);
+}
+
+}  // namespace psd

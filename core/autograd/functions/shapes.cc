@@ -1,0 +1,108 @@
+#include "core/autograd/functions/shapes.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/autograd/functions/function_node.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/reduce.h"
+#include "core/tensor/ops/shape_ops.h"
+
+namespace psd {
+namespace {
+
+using Gradients = absl::StatusOr<std::vector<Tensor>>;
+
+// Zeros like `g`, but with `extent` indices along `axis`.
+absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent) {
+  Strides extents(g.shape().extents().begin(), g.shape().extents().end());
+  extents[static_cast<size_t>(axis < 0 ? axis + g.rank() : axis)] = extent;
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
+  return Tensor::Zeros(shape, g.dtype());
+}
+
+// `g` with that many indices of zeros in front of it and behind it.
+absl::StatusOr<Tensor> Padded(const Tensor& g, int64_t axis, int64_t before, int64_t behind) {
+  PSD_ASSIGN_OR_RETURN(Tensor front, ZerosBeside(g, axis, before));
+  PSD_ASSIGN_OR_RETURN(Tensor back, ZerosBeside(g, axis, behind));
+  return ops::Concat({front, g, back}, axis);
+}
+
+// The parts of `g` that came from each argument. Views.
+Gradients Unconcat(const GradientCall& call, int64_t axis, const std::vector<int64_t>& extents) {
+  std::vector<Tensor> gradients(extents.size());
+  int64_t begin = 0;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (call.Wants(i)) {
+      PSD_ASSIGN_OR_RETURN(gradients[i], ops::Slice(call.g, axis, begin, begin + extents[i]));
+    }
+    begin += extents[i];
+  }
+  return gradients;
+}
+
+}  // namespace
+
+Variable Reshape(const Variable& x, absl::Span<const int64_t> extents) {
+  if (!x.ok()) return x;
+  return Record("Reshape", {&x}, ops::Reshape(x.tensor(), extents), {},
+                [shape = x.shape()](const GradientCall& call) {
+                  return OneGradient(ops::Reshape(call.g, shape.extents()));
+                });
+}
+
+Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1) {
+  if (!x.ok()) return x;
+  return Record("Transpose", {&x}, ops::Transpose(x.tensor(), axis0, axis1), {},
+                [axis0, axis1](const GradientCall& call) {
+                  return OneGradient(ops::Transpose(call.g, axis0, axis1));
+                });
+}
+
+Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end) {
+  if (!x.ok()) return x;
+  absl::StatusOr<Tensor> part = ops::Slice(x.tensor(), axis, begin, end);
+  if (!part.ok()) return Variable::Invalid(part.status());
+  const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
+  const int64_t behind = x.shape()[at] - end;
+  return Record("Slice", {&x}, std::move(part), {}, [at, begin, behind](const GradientCall& call) {
+    return OneGradient(Padded(call.g, at, begin, behind));
+  });
+}
+
+Variable Concat(absl::Span<const Variable> parts, int64_t axis) {
+  std::vector<const Variable*> inputs;
+  for (const Variable& part : parts) inputs.push_back(&part);
+  if (const Variable* invalid = FirstInvalid(inputs)) return *invalid;
+  std::vector<Tensor> tensors;
+  for (const Variable& part : parts) tensors.push_back(part.tensor());
+  absl::StatusOr<Tensor> whole = ops::Concat(tensors, axis);
+  if (!whole.ok()) return Variable::Invalid(whole.status());
+  const int at = static_cast<int>(axis < 0 ? axis + whole->rank() : axis);
+  std::vector<int64_t> extents;
+  for (const Variable& part : parts) extents.push_back(part.shape()[at]);
+  return Record("Concat", inputs, std::move(whole), {},
+                [at, extents](const GradientCall& call) { return Unconcat(call, at, extents); });
+}
+
+Variable BroadcastTo(const Variable& x, const Shape& shape) {
+  if (!x.ok()) return x;
+  return Record("BroadcastTo", {&x}, ops::BroadcastTo(x.tensor(), shape), {},
+                [from = x.shape()](const GradientCall& call) {
+                  return OneGradient(ops::SumTo(call.g, from));
+                });
+}
+
+Variable Cast(const Variable& x, DType dtype) {
+  if (!x.ok()) return x;
+  absl::StatusOr<Tensor> y = ops::Cast(x.tensor(), dtype);
+  if (!y.ok()) return Variable::Invalid(y.status());
+  if (dtype != DType::kF32 && dtype != DType::kF64) return Variable(*std::move(y));
+  return Record("Cast", {&x}, std::move(y), {}, [from = x.dtype()](const GradientCall& call) {
+    return OneGradient(ops::Cast(call.g, from));
+  });
+}
+
+}  // namespace psd
