@@ -88,9 +88,11 @@ absl::Status Worker::State::JoinWorld() {
         absl::StrCat("the registrar ", registrar, ", named by ", told_by,
                      ", is not among WorkerOptions::owners; add it"));
   }
-  membership = std::make_unique<worker::RegistrarClient>(*runtime, registrar);
-  PSD_ASSIGN_OR_RETURN(rank, membership->Join(options.start_timeout));
-  return absl::OkStatus();
+  worker::JoinOptions join;
+  join.registrar = registrar;
+  join.role = worker::WorkerRole::kTrainer;
+  join.address = runtime->address();
+  return registrar_client->Join(join, ask).Wait().status();
 }
 
 rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {
@@ -110,7 +112,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
   auto state = std::make_shared<State>();
   PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(ToRuntimeOptions(options)));
   state->options = std::move(options);
-  PSD_ASSIGN_OR_RETURN(std::string address, state->runtime->Start());
+  state->registrar_client = std::make_unique<worker::RegistrarClient>(
+      state->runtime->agent(), state->runtime->timers(), state->runtime->logger());
+  PSD_RETURN_IF_ERROR(state->runtime->Start());
   PSD_RETURN_IF_ERROR(state->Attach());
   return std::unique_ptr<Worker>(new Worker(std::move(state)));
 }
@@ -118,12 +122,13 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
 Worker::Worker(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 Worker::~Worker() {
-  state_->shut_down = true;
-  state_->runtime->Shutdown(absl::ZeroDuration());
+  Shutdown(absl::ZeroDuration()).IgnoreError();
 }
 
 const std::string& Worker::name() const { return state_->options.name; }
-int Worker::rank() const { return state_->rank; }
+int Worker::rank() const {
+  return static_cast<int>(state_->registrar_client->membership().rank);
+}
 worker::Runtime& Worker::runtime() { return *state_->runtime; }
 
 // ---- values
@@ -230,6 +235,7 @@ absl::StatusOr<Context> Worker::NewContext() {
 
 absl::Status Worker::Shutdown(absl::Duration drain) {
   if (state_->shut_down.exchange(true)) return absl::OkStatus();
+  state_->registrar_client->Stop();
   state_->runtime->Shutdown(drain);
   return absl::OkStatus();
 }

@@ -14,8 +14,7 @@ namespace psd {
 struct Worker::State {
   WorkerOptions options;
   std::unique_ptr<worker::Runtime> runtime;
-  std::unique_ptr<worker::RegistrarClient> membership;  // null where nobody knows the world
-  int rank = 0;
+  std::unique_ptr<worker::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
 
   absl::Status Attach();

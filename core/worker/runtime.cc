@@ -79,6 +79,7 @@ absl::Status Runtime::Assemble() {
   calls_ = std::make_unique<CallService>(*this);
   optimizer_service_ = std::make_unique<OptimizerService>(*this);
   info_ = std::make_unique<InfoService>(*this);
+  status_ = std::make_unique<StatusService>(*this);
   return absl::OkStatus();
 }
 

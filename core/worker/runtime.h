@@ -29,6 +29,7 @@
 #include "core/worker/functions.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
+#include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
 
 namespace psd::worker {
@@ -104,6 +105,7 @@ class Runtime {
   CallService& calls() { return *calls_; }
   OptimizerService& optimizer_service() { return *optimizer_service_; }
   InfoService& info() { return *info_; }
+  StatusService& status() { return *status_; }
 
  private:
   explicit Runtime(RuntimeOptions options);
@@ -123,6 +125,7 @@ class Runtime {
   std::unique_ptr<CallService> calls_;
   std::unique_ptr<OptimizerService> optimizer_service_;
   std::unique_ptr<InfoService> info_;
+  std::unique_ptr<StatusService> status_;
 };
 
 // Errors: INVALID_ARGUMENT saying what a worker's name must look like.

@@ -1,0 +1,245 @@
+#include "core/worker/registrar_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/worker/message_io.h"
+#include "proto/psd/v1/registrar.pb.h"
+
+namespace psd::worker {
+namespace {
+
+constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);
+constexpr absl::Duration kMostDelay = absl::Seconds(2);
+
+v1::WorkerRole ToWire(WorkerRole role) {
+  return role == WorkerRole::kOwner ? v1::WORKER_ROLE_OWNER : v1::WORKER_ROLE_TRAINER;
+}
+
+absl::StatusOr<World> DecodeWorld(const v1::RegistrarWorldReply& reply) {
+  const int size = reply.names_size();
+  if (reply.incarnations_size() != size || reply.ranks_size() != size ||
+      reply.roles_size() != size || reply.addresses_size() != size) {
+    return absl::InternalError("registrar.world: columns of different lengths");
+  }
+  World world;
+  world.group_size = reply.group_size();
+  for (int i = 0; i < size; ++i) {
+    const bool owner = reply.roles(i) == v1::WORKER_ROLE_OWNER;
+    world.members.push_back({reply.names(i), reply.incarnations(i), reply.ranks(i),
+                             owner ? WorkerRole::kOwner : WorkerRole::kTrainer,
+                             reply.addresses(i)});
+  }
+  return world;
+}
+
+}  // namespace
+
+class RegistrarClient::State : public std::enable_shared_from_this<State> {
+ public:
+  State(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger)
+      : agent_(agent), timers_(timers), logger_(logger) {}
+
+  Future<Membership> Join(const JoinOptions& options, const rpc::CallOptions& call)
+      PSD_EXCLUDES(mutex_);
+  void KeepJoined(const JoinOptions& options) PSD_EXCLUDES(mutex_);
+  void SessionLost(const rpc::PeerInfo& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+  void Stop() PSD_EXCLUDES(mutex_);
+
+  std::string registrar() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return options_.registrar;
+  }
+  Membership membership() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return membership_;
+  }
+  rpc::RpcAgent& agent() { return agent_; }
+
+ private:
+  void TryAgain() PSD_EXCLUDES(mutex_);
+  void TryLater() PSD_EXCLUDES(mutex_);
+  void JoinFailed(const absl::Status& status) PSD_EXCLUDES(mutex_);
+  void Joined(const Membership& membership) PSD_EXCLUDES(mutex_);
+
+  rpc::RpcAgent& agent_;
+  TimerQueue& timers_;
+  Logger& logger_;
+  mutable Mutex mutex_;  // leaf
+  JoinOptions options_ PSD_GUARDED_BY(mutex_);
+  Membership membership_ PSD_GUARDED_BY(mutex_);
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;
+  bool wanted_ PSD_GUARDED_BY(mutex_) = false;    // joins again when lost
+  bool trying_ PSD_GUARDED_BY(mutex_) = false;    // a call or a timer is under way
+  absl::Duration delay_ PSD_GUARDED_BY(mutex_) = kFirstDelay;
+  // Of the attempt before; the same one again is not logged again.
+  absl::StatusCode last_failure_ PSD_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
+};
+
+Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
+                                                const rpc::CallOptions& call) {
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      return Future<Membership>::Ready(
+          absl::FailedPreconditionError("registrar: this worker is shutting down"));
+    }
+    options_ = options;
+  }
+  v1::RegistrarJoinRequest request;
+  request.set_role(ToWire(options.role));
+  request.set_group_size(options.group_size);
+  request.set_address(options.address);
+  return agent_.StartCall(options.registrar, PlainRequest("registrar.join", request), call)
+      .reply()
+      .Then([self = shared_from_this()](
+                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Membership> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarJoinReply>(
+                                               reply->payload.header, "registrar.join"));
+        const Membership membership{message.rank(), message.world_size()};
+        self->Joined(membership);
+        return membership;
+      });
+}
+
+void RegistrarClient::State::Joined(const Membership& membership) {
+  std::string registrar;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    membership_ = membership;
+    wanted_ = true;
+    delay_ = kFirstDelay;
+    registrar = options_.registrar;
+  }
+  logger_.Log(LogLevel::kInfo, "registrar_joined", absl::StrCat("joined through ", registrar),
+              {{"registrar", registrar},
+               {"rank", membership.rank},
+               {"world_size", membership.world_size}});
+}
+
+void RegistrarClient::State::KeepJoined(const JoinOptions& options) {
+  {
+    MutexLock lock(mutex_);
+    options_ = options;
+    wanted_ = true;
+    if (trying_ || stopped_) return;
+    trying_ = true;
+  }
+  TryAgain();
+}
+
+void RegistrarClient::State::SessionLost(const rpc::PeerInfo& peer, const absl::Status& reason) {
+  {
+    MutexLock lock(mutex_);
+    if (stopped_ || !wanted_ || peer.name != options_.registrar) return;
+    if (trying_) return;
+    trying_ = true;
+  }
+  logger_.Log(LogLevel::kWarning, "registrar_lost",
+              absl::StrCat("the session with ", peer.name, " is gone; joining again"),
+              {{"registrar", peer.name}, {"reason", reason.ToString()}});
+  TryLater();
+}
+
+void RegistrarClient::State::TryAgain() {
+  JoinOptions options;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    options = options_;
+  }
+  rpc::CallOptions call;
+  call.timeout = absl::Seconds(10);
+  Join(options, call).OnReady([self = shared_from_this()](const absl::StatusOr<Membership>& joined) {
+    if (!joined.ok()) return self->JoinFailed(joined.status());
+    MutexLock lock(self->mutex_);
+    self->trying_ = false;
+    self->last_failure_ = absl::StatusCode::kOk;
+  });
+}
+
+void RegistrarClient::State::JoinFailed(const absl::Status& status) {
+  std::string registrar;
+  bool news = false;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    registrar = options_.registrar;
+    news = std::exchange(last_failure_, status.code()) != status.code();
+  }
+  if (news) {
+    logger_.Log(LogLevel::kWarning, "registrar_join_failed",
+                absl::StrCat("could not join through ", registrar, "; trying on"),
+                {{"registrar", registrar}, {"error", status.ToString()}});
+  }
+  TryLater();
+}
+
+void RegistrarClient::State::TryLater() {
+  absl::Duration delay;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    delay = delay_;
+    delay_ = std::min(2 * delay_, kMostDelay);
+  }
+  timers_.RunAfter(delay, [self = shared_from_this()] { self->TryAgain(); });
+}
+
+void RegistrarClient::State::Stop() {
+  MutexLock lock(mutex_);
+  stopped_ = true;
+}
+
+RegistrarClient::RegistrarClient(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger)
+    : state_(std::make_shared<State>(agent, timers, logger)) {
+  agent.OnSessionLost([state = state_](const rpc::PeerInfo& peer, const absl::Status& reason) {
+    state->SessionLost(peer, reason);
+  });
+}
+
+RegistrarClient::~RegistrarClient() { Stop(); }
+
+Future<Membership> RegistrarClient::Join(const JoinOptions& options, const rpc::CallOptions& call) {
+  return state_->Join(options, call);
+}
+
+void RegistrarClient::KeepJoined(const JoinOptions& options) { state_->KeepJoined(options); }
+
+Membership RegistrarClient::membership() const { return state_->membership(); }
+
+Future<World> RegistrarClient::GetWorld(const rpc::CallOptions& call) {
+  return state_->agent()
+      .StartCall(state_->registrar(), PlainRequest("registrar.world", v1::RegistrarWorldRequest()),
+                 call)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<World> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarWorldReply>(
+                                               reply->payload.header, "registrar.world"));
+        return DecodeWorld(message);
+      });
+}
+
+Future<Unit> RegistrarClient::Barrier(const std::string& name,
+                                      const std::vector<std::string>& members,
+                                      const rpc::CallOptions& call) {
+  const std::string registrar = state_->registrar();
+  if (registrar.empty())
+    return Future<Unit>::Ready(absl::FailedPreconditionError("barrier: join the job first"));
+  v1::RegistrarBarrierRequest request;
+  request.set_name(name);
+  *request.mutable_members() = {members.begin(), members.end()};
+  return state_->agent()
+      .StartCall(registrar, PlainRequest("registrar.barrier", request), call)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+void RegistrarClient::Stop() { state_->Stop(); }
+
+}  // namespace psd::worker
