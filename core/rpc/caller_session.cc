@@ -1,0 +1,475 @@
+#include "core/rpc/caller_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::rpc {
+namespace {
+
+// Ranges that ride on every message; more of them wait for a message of their own.
+constexpr size_t kMaxRidingRanges = 32;
+
+uint64_t NextRandom(uint64_t& state) {  // splitmix64
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+CallerSession::CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
+                             uint64_t jitter_seed)
+    : options_(options),
+      self_(std::move(self)),
+      peer_{std::move(peer), 0},
+      jitter_(jitter_seed) {}
+
+// ---------------------------------------------------------------- calls
+
+void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& actions) {
+  if (spec.only_incarnation != 0 && peer_.incarnation != 0 &&
+      spec.only_incarnation != peer_.incarnation) {
+    absl::Status status = WrongIncarnation(spec.only_incarnation, peer_.incarnation);
+    actions.push_back(CompleteAction{std::move(spec.body), std::move(status), peer_});
+    return;
+  }
+  if (state_ == State::kOpen && spec.connect_only) {
+    actions.push_back(CompleteAction{std::move(spec.body), absl::OkStatus(), peer_});
+    return;
+  }
+  if (state_ == State::kDown && !Dialable() && !expected_back_ && !spec.wait_for_ready) {
+    actions.push_back(CompleteAction{std::move(spec.body), Unreachable(), peer_});
+    return;
+  }
+  next_expiry_ = std::min(next_expiry_, spec.deadline);
+  Pending& call = pending_[id];
+  call.spec = std::move(spec);
+  call.started = now;
+  if (state_ == State::kOpen) {
+    SendOrWait(id, call, actions);
+    return;
+  }
+  next_expiry_ = std::min(next_expiry_, now + options_.retry_window);
+  // A new call need not sit out a long back-off.
+  next_dial_ = std::min(next_dial_, now + options_.reconnect_min);
+  MaybeDial(now, actions);
+}
+
+void CallerSession::Cancel(CallId id, Actions& actions) {
+  auto call = pending_.find(id);
+  if (call == pending_.end()) return;
+  Fail(call, absl::CancelledError(absl::StrCat("the call to ", peer_.name, " was cancelled")),
+       actions);
+}
+
+std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions& actions) {
+  auto found = pending_.find(id);
+  if (found == pending_.end() || found->second.sends == 0) return nullptr;
+  std::shared_ptr<Opaque> body = std::move(found->second.spec.body);
+  uint64_t sequence = found->second.sequence;
+  pending_.erase(found);
+  if (sequence != 0) {
+    settled_.Add(sequence);
+    --in_flight_;
+    ++unannounced_;
+    unannounced_bytes_ += bytes;
+    AnnounceIfDue(actions);
+    DrainWindow(actions);
+  }
+  return body;
+}
+
+void CallerSession::OnSendRefused(CallId id, const absl::Status& status, Actions& actions) {
+  auto call = pending_.find(id);
+  if (call == pending_.end()) return;
+  --call->second.sends;  // this copy has no fate
+  Fail(call, status, actions);
+}
+
+void CallerSession::SendOrWait(CallId id, Pending& call, Actions& actions) {
+  if (call.spec.kind == MethodKind::kMutation && call.sequence == 0) {
+    if (!WindowOpen() || !waiting_.empty()) {
+      call.waits_for_window = true;
+      waiting_.push_back(id);
+      return;
+    }
+    call.sequence = next_sequence_++;
+    ++in_flight_;
+  }
+  Send(id, call, actions);
+}
+
+void CallerSession::Send(CallId id, Pending& call, Actions& actions) {
+  ++call.sends;
+  RequestMeta meta{id, call.sequence, epoch_, peer_.incarnation, call.spec.deadline, TakeAck()};
+  actions.push_back(SendRequestAction{link_, std::move(meta), call.spec.body});
+}
+
+bool CallerSession::WindowOpen() const {
+  return in_flight_ + unannounced_ < options_.max_unacknowledged_answers &&
+         unannounced_bytes_ < options_.max_unacknowledged_bytes;
+}
+
+void CallerSession::DrainWindow(Actions& actions) {
+  while (state_ == State::kOpen && !waiting_.empty()) {
+    auto call = pending_.find(waiting_.front());
+    if (call != pending_.end() && call->second.waits_for_window) {
+      if (!WindowOpen()) return;
+      call->second.waits_for_window = false;
+      call->second.sequence = next_sequence_++;
+      ++in_flight_;
+      Send(call->first, call->second, actions);
+    }
+    waiting_.pop_front();
+  }
+}
+
+Ack CallerSession::TakeAck() {
+  if (settled_.ranges().size() > kMaxRidingRanges) return Ack{settled_.watermark(), {}};
+  unannounced_ = 0;
+  unannounced_bytes_ = 0;
+  return settled_.ToAck();
+}
+
+void CallerSession::AnnounceIfDue(Actions& actions) {
+  bool due = unannounced_ * 4 >= options_.max_unacknowledged_answers ||
+             unannounced_bytes_ * 4 >= options_.max_unacknowledged_bytes;
+  if (!due || state_ != State::kOpen) return;
+  Header header;
+  header.kind = MessageKind::kKeepalive;
+  header.epoch = epoch_;
+  header.callee_incarnation = peer_.incarnation;
+  header.ack = settled_.ToAck();
+  unannounced_ = 0;
+  unannounced_bytes_ = 0;
+  SendControl(link_, std::move(header), actions);
+}
+
+// ---------------------------------------------------------------- failing
+
+void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions& actions) {
+  CallId id = call->first;
+  Pending pending = std::move(call->second);
+  pending_.erase(call);
+  if (pending.sequence != 0) {
+    settled_.Add(pending.sequence);
+    --in_flight_;
+  }
+  if (pending.sends > 0 && state_ == State::kOpen) {
+    Header header;
+    header.kind = MessageKind::kCancel;
+    header.call_id = id;
+    header.sequence = pending.sequence;
+    header.epoch = epoch_;
+    header.callee_incarnation = peer_.incarnation;
+    SendControl(link_, std::move(header), actions);
+  }
+  if (!status.ok()) {
+    ErrorDetail detail = GetDetail(status).value_or(ErrorDetail{});
+    if (detail.worker.empty()) detail.worker = peer_.name;
+    detail.fate_unknown = pending.sends > 0 && pending.spec.kind == MethodKind::kMutation;
+    status = WithDetail(std::move(status), detail);
+  }
+  actions.push_back(CompleteAction{std::move(pending.spec.body), std::move(status), peer_});
+  DrainWindow(actions);
+}
+
+template <typename Predicate>
+void CallerSession::FailWhere(Predicate predicate, const absl::Status& status, Actions& actions) {
+  std::vector<CallId> ids;
+  for (const auto& [id, call] : pending_) {
+    if (predicate(call)) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  for (CallId id : ids) {
+    auto call = pending_.find(id);
+    if (call != pending_.end()) Fail(call, status, actions);
+  }
+}
+
+void CallerSession::CompleteAll(const absl::Status& status, Actions& actions) {
+  FailWhere([](const Pending&) { return true; }, status, actions);
+}
+
+void CallerSession::FailExpired(absl::Time now, Actions& actions) {
+  if (now < next_expiry_) return;
+  FailWhere([now](const Pending& call) { return call.spec.deadline <= now; },
+            absl::DeadlineExceededError(
+                absl::StrCat("the call to ", peer_.name, " ran for more than its timeout")),
+            actions);
+  bool open = state_ == State::kOpen;
+  auto window_end = [this, open](const Pending& call) {
+    // What was never sent may wait as long as its caller wants.
+    if (open || (call.spec.wait_for_ready && call.sends == 0)) return absl::InfiniteFuture();
+    return std::max(call.started, lost_at_) + options_.retry_window;
+  };
+  if (!open) {
+    FailWhere([&](const Pending& call) { return window_end(call) <= now; },
+              absl::UnavailableError(absl::StrCat(
+                  peer_.name, " did not answer for ", absl::FormatDuration(options_.retry_window),
+                  address_.empty() ? "" : " at ", address_,
+                  "; check that it runs and that the network reaches it")),
+              actions);
+  }
+  next_expiry_ = absl::InfiniteFuture();
+  if (state_ == State::kGreeting) next_expiry_ = greeted_at_ + options_.silence;
+  for (const auto& [id, call] : pending_) {
+    next_expiry_ = std::min({next_expiry_, call.spec.deadline, window_end(call)});
+  }
+}
+
+// ---------------------------------------------------------------- connection
+
+void CallerSession::MaybeDial(absl::Time now, Actions& actions) {
+  if (state_ != State::kDown || !Dialable() || now < next_dial_) return;
+  if (pending_.empty() && epoch_ == 0) return;
+  state_ = State::kDialing;
+  actions.push_back(DialAction{peer_.name, address_});
+}
+
+void CallerSession::Backoff(absl::Time now) {
+  next_dial_ = now;
+  if (backoff_ > absl::ZeroDuration()) {
+    double part = 0.5 + 0.5 * static_cast<double>(NextRandom(jitter_) >> 11) / (1ull << 53);
+    next_dial_ += backoff_ * part;
+  }
+  backoff_ = std::min(options_.reconnect_max, std::max(options_.reconnect_min, backoff_ * 2));
+}
+
+void CallerSession::GoDown(absl::Time now) {
+  if (state_ == State::kOpen) lost_at_ = now;
+  state_ = State::kDown;
+  link_ = 0;
+  Backoff(now);
+  // Each pending call's window starts to run.
+  next_expiry_ = std::min(next_expiry_, now);
+}
+
+void CallerSession::OnLink(absl::Time now, LinkId link, Actions& actions) {
+  link_ = link;
+  Greet(now, actions);
+}
+
+void CallerSession::Greet(absl::Time now, Actions& actions) {
+  if (state_ == State::kOpen) lost_at_ = now;
+  state_ = State::kGreeting;
+  greeted_at_ = now;
+  // Each pending call's window starts to run; and the greeting itself has a bound.
+  next_expiry_ = std::min({next_expiry_, now + options_.retry_window, now + options_.silence});
+  Header header;
+  header.kind = MessageKind::kHello;
+  header.name = self_.name;
+  header.incarnation = self_.incarnation;
+  header.protocol_version = kProtocolVersion;
+  header.epoch = epoch_;
+  header.callee_incarnation = peer_.incarnation;
+  header.sequence = ++hello_number_;
+  header.ack = settled_.ToAck();
+  SendControl(link_, std::move(header), actions);
+}
+
+void CallerSession::OnDialFailed(absl::Time now, bool refused, const absl::Status& status,
+                                 Actions& actions) {
+  if (state_ != State::kDialing) return;  // the peer called us meanwhile
+  if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
+  GoDown(now);
+  if (!refused) return;
+  FailWhere([](const Pending& call) { return !call.spec.wait_for_ready; },
+            absl::UnavailableError(absl::StrCat("nobody listens for ", peer_.name, " at ", address_,
+                                                " (", status.message(),
+                                                "); start it, or let the call wait for it")),
+            actions);
+}
+
+void CallerSession::OnLinkClosed(absl::Time now, LinkId link, Actions& actions) {
+  if (link_ != link || link == 0) return;
+  // At once, unless the link went as soon as it came.
+  if (state_ == State::kOpen && now - opened_at_ >= options_.reconnect_min) {
+    backoff_ = absl::ZeroDuration();
+  }
+  GoDown(now);
+  GiveUpIfGone(actions);
+  MaybeDial(now, actions);
+}
+
+void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome,
+                              Actions& actions) {
+  if (link != link_ || state_ != State::kGreeting || welcome.sequence != hello_number_) return;
+  if (welcome.name != peer_.name) return OnWrongName(now, welcome.name, actions);
+  expected_back_ = true;
+  leaving_ = false;
+  if (peer_.incarnation != 0 && peer_.incarnation != welcome.incarnation) {
+    OnRestarted(welcome.incarnation, actions);
+  } else if (epoch_ != 0 && (!welcome.resumed || welcome.epoch != epoch_)) {
+    OnEnded(actions);
+  }
+  peer_.incarnation = welcome.incarnation;
+  epoch_ = welcome.epoch;
+  state_ = State::kOpen;
+  opened_at_ = now;
+  FailOtherIncarnations(actions);
+  SendPending(actions);
+}
+
+void CallerSession::OnWrongName(absl::Time now, const std::string& name, Actions& actions) {
+  absl::Status status = absl::FailedPreconditionError(
+      absl::StrCat("worker ", name, " answers at ", address_, ", where ", peer_.name,
+                   " was expected; correct the address"));
+  actions.push_back(CloseLinkAction{link_, status});
+  GoDown(now);
+  CompleteAll(status, actions);
+}
+
+void CallerSession::FailOtherIncarnations(Actions& actions) {
+  std::vector<CallId> others;
+  for (const auto& [id, call] : pending_) {
+    Incarnation only = call.spec.only_incarnation;
+    if (only != 0 && only != peer_.incarnation) others.push_back(id);
+  }
+  std::sort(others.begin(), others.end());
+  for (CallId id : others) {
+    auto call = pending_.find(id);
+    absl::Status status = WrongIncarnation(call->second.spec.only_incarnation, peer_.incarnation);
+    Fail(call, std::move(status), actions);
+  }
+}
+
+void CallerSession::SendPending(Actions& actions) {
+  std::vector<CallId> ids;
+  for (const auto& [id, call] : pending_) {
+    if (!call.waits_for_window) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  // What has a number goes first; what has none queues behind those that wait for the window.
+  DrainWindow(actions);
+  for (CallId id : ids) {
+    auto call = pending_.find(id);
+    if (call->second.spec.connect_only) {
+      Fail(call, absl::OkStatus(), actions);
+    } else {
+      SendOrWait(id, call->second, actions);
+    }
+  }
+}
+
+void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused,
+                              Actions& actions) {
+  if (link != link_ || state_ != State::kGreeting || refused.sequence != hello_number_) return;
+  const absl::Status& status = refused.status;
+  actions.push_back(CloseLinkAction{link, status});
+  if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
+  GoDown(now);
+  if (absl::IsUnavailable(status)) return;
+  absl::Status reason = Annotate(status, absl::StrCat(peer_.name, " refuses ", self_.name));
+  CompleteAll(reason, actions);
+  LoseSession(reason, actions);
+}
+
+// ---------------------------------------------------------------- losing the session
+
+absl::Status CallerSession::WrongIncarnation(Incarnation meant, Incarnation actual) const {
+  return WithDetail(
+      absl::AbortedError(absl::StrCat("the call was for incarnation ",
+                                      IncarnationToString(meant), " of ", peer_.name,
+                                      ", but incarnation ", IncarnationToString(actual),
+                                      " answers there now: it was restarted")),
+      ErrorDetail{peer_.name, "", "look up its names again", false});
+}
+
+absl::Status CallerSession::Unreachable() const {
+  return absl::UnavailableError(absl::StrCat(
+      self_.name, " and ", peer_.name, " are not connected and ", peer_.name,
+      " has no address to dial: let one of the two listen (option listen_address)"));
+}
+
+void CallerSession::LoseSession(const absl::Status& reason, Actions& actions) {
+  // A mutation that was numbered in this session must never be sent in another.
+  FailWhere([](const Pending& call) { return call.sequence != 0; }, reason, actions);
+  if (epoch_ != 0) actions.push_back(SessionLostAction{peer_, reason});
+  epoch_ = 0;
+  next_sequence_ = 1;
+  settled_ = SequenceSet();
+  in_flight_ = 0;
+  unannounced_ = 0;
+  unannounced_bytes_ = 0;
+}
+
+void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
+  absl::Status reason = WrongIncarnation(peer_.incarnation, now_there);
+  FailWhere(
+      [](const Pending& call) {
+        return call.sends > 0 || (!call.spec.wait_for_ready && !call.spec.connect_only);
+      },
+      reason, actions);
+  LoseSession(reason, actions);
+}
+
+void CallerSession::OnEnded(Actions& actions) {
+  absl::Status reason = WithDetail(
+      absl::AbortedError(absl::StrCat(
+          "the session (epoch ", epoch_, ") of ", self_.name, " on ", peer_.name, " (incarnation ",
+          IncarnationToString(peer_.incarnation),
+          ") has ended; the references and contexts it held there are gone")),
+      ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
+  FailWhere(
+      [](const Pending& call) {
+        return call.spec.kind == MethodKind::kMutation && !call.spec.connect_only &&
+               (call.sends > 0 || !call.spec.wait_for_ready);
+      },
+      reason, actions);
+  LoseSession(reason, actions);
+}
+
+void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& ended,
+                                   Actions& actions) {
+  if (link != link_ || state_ != State::kOpen) return;
+  // Else it is about an earlier session.
+  if (ended.callee_incarnation != peer_.incarnation || ended.epoch != epoch_) return;
+  lost_at_ = now;
+  state_ = State::kGreeting;
+  if (ended.incarnation != peer_.incarnation) {
+    OnRestarted(ended.incarnation, actions);
+    peer_.incarnation = ended.incarnation;
+  } else {
+    OnEnded(actions);
+  }
+  Greet(now, actions);
+}
+
+void CallerSession::OnPeerGone(bool left, Actions& actions) {
+  expected_back_ = false;
+  leaving_ = leaving_ || left;
+  if (state_ == State::kDown) GiveUpIfGone(actions);
+}
+
+void CallerSession::GiveUpIfGone(Actions& actions) {
+  if (!leaving_ && (Dialable() || expected_back_)) return;
+  if (!Dialable()) {
+    FailWhere([](const Pending& call) { return !call.spec.wait_for_ready; }, Unreachable(),
+              actions);
+  }
+  LoseSession(absl::UnavailableError(absl::StrCat(peer_.name, " has left")), actions);
+}
+
+// ---------------------------------------------------------------- time
+
+void CallerSession::Tick(absl::Time now, Actions& actions) {
+  if (state_ == State::kGreeting && now - greeted_at_ >= options_.silence) {
+    actions.push_back(CloseLinkAction{
+        link_, absl::UnavailableError(absl::StrCat("no answer to the greeting of ", peer_.name))});
+    GoDown(now);
+  }
+  FailExpired(now, actions);
+  MaybeDial(now, actions);
+}
+
+absl::Time CallerSession::NextWake() const {
+  bool dials = state_ == State::kDown && Dialable() && (!pending_.empty() || epoch_ != 0);
+  return dials ? std::min(next_expiry_, next_dial_) : next_expiry_;
+}
+
+}  // namespace psd::rpc

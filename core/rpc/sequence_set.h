@@ -1,0 +1,36 @@
+#pragma once
+
+// A set of sequence numbers that fills up from 1: a watermark and a few ranges beyond it.
+
+#include <cstdint>
+#include <map>
+
+#include "core/rpc/header.h"
+
+namespace psd::rpc {
+
+// A value. Thread-compatible.
+class SequenceSet {
+ public:
+  // Adds first..last. Requires: 1 <= first <= last.
+  void Add(uint64_t first, uint64_t last);
+  void Add(uint64_t sequence) { Add(sequence, sequence); }
+  bool Contains(uint64_t sequence) const;
+
+  // All of 1..watermark() are in the set; watermark() + 1 is not.
+  uint64_t watermark() const { return watermark_; }
+  // What lies beyond, by first number. Never touches the watermark or each other.
+  const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }
+
+  // The whole set, for the wire.
+  Ack ToAck() const;
+
+ private:
+  uint64_t watermark_ = 0;
+  std::map<uint64_t, uint64_t> ranges_;
+};
+
+// True when `ack` is well formed: pairs in order, disjoint, beyond the watermark.
+bool IsWellFormed(const Ack& ack);
+
+}  // namespace psd::rpc

@@ -1,0 +1,128 @@
+#include "core/rpc/session_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::rpc {
+namespace {
+
+// Fenced incarnations that are remembered. The oldest is forgotten beyond it: by then it cannot
+// come back but by a worker that was stopped for as many restarts.
+constexpr size_t kMaxFenced = 65'536;
+
+}  // namespace
+
+SessionTable::SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions)
+    : options_(options), self_(std::move(self)), max_sessions_(max_sessions) {}
+
+HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& hello,
+                                   Actions& actions) {
+  using Kind = HelloOutcome::Kind;
+  PeerInfo peer{hello.name, hello.incarnation};
+  if (fenced_.contains(peer.incarnation)) {
+    return {Kind::kRefused, 0, false,
+            absl::AbortedError(absl::StrCat("incarnation ", IncarnationToString(peer.incarnation),
+                                            " of ", peer.name,
+                                            " is fenced: a newer one took its name over"))};
+  }
+  bool resumed = false;
+  if (auto held = epochs_.find(peer.name); held != epochs_.end()) {
+    CalleeSession& holder = *sessions_.at(held->second);
+    if (holder.caller().incarnation != peer.incarnation) {
+      absl::Status may = MayTakeOver(now, holder);
+      if (!may.ok()) return {Kind::kRefused, 0, false, std::move(may)};
+      Fence(holder.caller().incarnation);
+      End(holder.epoch(), actions);
+    } else if (hello.sequence <= holder.hello_number()) {
+      return {};
+    } else if (hello.epoch == holder.epoch() && hello.callee_incarnation == self_.incarnation) {
+      resumed = true;
+    } else {
+      End(holder.epoch(), actions);
+    }
+  }
+  if (!resumed && sessions_.size() >= max_sessions_) {
+    return {Kind::kRefused, 0, false,
+            absl::ResourceExhaustedError(absl::StrCat(self_.name, " already has ", max_sessions_,
+                                                      " sessions; raise max_sessions"))};
+  }
+  if (!resumed) {
+    uint64_t epoch = next_epoch_++;
+    epochs_[peer.name] = epoch;
+    sessions_[epoch] = std::make_unique<CalleeSession>(options_, peer, epoch, now);
+  }
+  CalleeSession& session = *sessions_.at(epochs_.at(peer.name));
+  session.set_hello_number(hello.sequence);
+  session.set_link(link);
+  session.OnHeard(now);
+  if (resumed) session.OnAck(hello.ack, actions);
+  return {Kind::kWelcome, session.epoch(), resumed, absl::OkStatus()};
+}
+
+absl::Status SessionTable::MayTakeOver(absl::Time now, const CalleeSession& holder) const {
+  if (holder.link() == 0) return absl::OkStatus();
+  std::string held = absl::StrCat("the name ", holder.caller().name, " is held on ", self_.name,
+                                  " by incarnation ",
+                                  IncarnationToString(holder.caller().incarnation));
+  if (now - holder.last_heard() <= options_.silence) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(held, ", which is connected; choose another name or stop it"));
+  }
+  return absl::UnavailableError(absl::StrCat(held, ", which is silent; it is free in ",
+                                             absl::FormatDuration(holder.lease_until() - now)));
+}
+
+void SessionTable::Fence(Incarnation incarnation) {
+  if (!fenced_.insert(incarnation).second) return;
+  fenced_order_.push_back(incarnation);
+  if (fenced_order_.size() <= kMaxFenced) return;
+  fenced_.erase(fenced_order_.front());
+  fenced_order_.pop_front();
+}
+
+CalleeSession* SessionTable::Find(uint64_t epoch) {
+  auto session = sessions_.find(epoch);
+  return session == sessions_.end() ? nullptr : session->second.get();
+}
+
+CalleeSession* SessionTable::FindByPeer(const PeerInfo& peer) {
+  auto epoch = epochs_.find(peer.name);
+  if (epoch == epochs_.end()) return nullptr;
+  CalleeSession* session = Find(epoch->second);
+  return session->caller().incarnation == peer.incarnation ? session : nullptr;
+}
+
+void SessionTable::End(uint64_t epoch, Actions& actions) {
+  auto found = sessions_.find(epoch);
+  if (found == sessions_.end()) return;
+  std::unique_ptr<CalleeSession> session = std::move(found->second);
+  sessions_.erase(found);
+  epochs_.erase(session->caller().name);
+  session->End(actions);
+  actions.push_back(SessionEndedAction{session->caller(), epoch});
+}
+
+void SessionTable::Tick(absl::Time now, absl::Duration grace, Actions& actions) {
+  std::vector<uint64_t> ended;
+  for (auto& [epoch, session] : sessions_) {
+    if (grace > absl::ZeroDuration()) session->ExtendLease(grace);
+    if (session->lease_until() <= now) {
+      ended.push_back(epoch);
+    } else {
+      session->Tick(now, actions);
+    }
+  }
+  for (uint64_t epoch : ended) End(epoch, actions);
+}
+
+absl::Time SessionTable::NextWake() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [epoch, session] : sessions_) {
+    next = std::min({next, session->lease_until(), session->next_deadline()});
+  }
+  return next;
+}
+
+}  // namespace psd::rpc

@@ -1,0 +1,79 @@
+#pragma once
+
+// Whose sessions live here: names, the incarnations that hold them, and who may take a name over.
+// Pure.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/rpc/callee_session.h"
+#include "core/rpc/session_types.h"
+
+namespace psd::rpc {
+
+// What a hello gets.
+struct HelloOutcome {
+  enum class Kind {
+    kWelcome,
+    kRefused,
+    kStale,  // overtaken by a later hello of the same incarnation: no answer
+  };
+  Kind kind = Kind::kStale;
+  uint64_t epoch = 0;
+  bool resumed = false;
+  // ALREADY_EXISTS: another incarnation holds the name, connected and answering. UNAVAILABLE: it is
+  // silent, come again when its lease has ended. ABORTED: this incarnation is fenced.
+  // RESOURCE_EXHAUSTED: too many sessions.
+  absl::Status status;
+};
+
+// Thread-compatible. Owned by WorkerSessions.
+//
+// Guarantees: epochs grow and are never reused; a name has at most one session; an incarnation
+// that lost its name to another never gets it back.
+class SessionTable {
+ public:
+  SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions);
+
+  HelloOutcome OnHello(absl::Time now, LinkId link, const Header& hello, Actions& actions);
+
+  // Null when there is no such live session.
+  CalleeSession* Find(uint64_t epoch);
+  CalleeSession* FindByPeer(const PeerInfo& peer);
+
+  // Ends the session: cancels what runs, then tells.
+  void End(uint64_t epoch, Actions& actions);
+
+  // Ends what is past its lease, cancels what is past its deadline. First gives every lease `grace`
+  // more (the answer of the stall detector).
+  void Tick(absl::Time now, absl::Duration grace, Actions& actions);
+  absl::Time NextWake() const;
+
+  const std::map<uint64_t, std::unique_ptr<CalleeSession>>& sessions() const {
+    return sessions_;
+  }
+
+ private:
+  // OK, or why the newcomer may not have the name now.
+  absl::Status MayTakeOver(absl::Time now, const CalleeSession& holder) const;
+  void Fence(Incarnation incarnation);
+
+  const SessionOptions& options_;  // the worker's; outlives the table
+  const PeerInfo self_;
+  const size_t max_sessions_;
+  uint64_t next_epoch_ = 1;
+  std::map<uint64_t, std::unique_ptr<CalleeSession>> sessions_;  // by epoch
+  absl::flat_hash_map<std::string, uint64_t> epochs_;                       // by name
+  absl::flat_hash_set<Incarnation> fenced_;
+  std::deque<Incarnation> fenced_order_;
+};
+
+}  // namespace psd::rpc

@@ -1,0 +1,500 @@
+#include "core/rpc/worker_sessions.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/rpc/nearest_name.h"
+
+namespace psd::rpc {
+
+WorkerSessions::WorkerSessions(Options options)
+    : options_(std::move(options)),
+      table_(options_.session, options_.self, options_.max_sessions),
+      stalls_(options_.session.lease) {}
+
+// ---------------------------------------------------------------- our calls
+
+CallerSession& WorkerSessions::CallerTo(const std::string& name) {
+  std::unique_ptr<CallerSession>& caller = callers_[name];
+  if (caller == nullptr) {
+    caller = std::make_unique<CallerSession>(options_.session, options_.self, name,
+                                             options_.jitter_seed + callers_.size());
+  }
+  return *caller;
+}
+
+void WorkerSessions::AddPeer(const std::string& name, std::string address) {
+  CallerTo(name).set_address(std::move(address));
+}
+
+CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSpec spec,
+                                 Actions& actions) {
+  CallId id = next_call_++;
+  auto caller = callers_.find(peer);
+  if (caller == callers_.end()) {
+    actions.push_back(CompleteAction{std::move(spec.body), UnknownPeer(peer), PeerInfo{peer, 0}});
+    return id;
+  }
+  size_t from = actions.size();
+  caller->second->Start(now, id, std::move(spec), actions);
+  NoteSent(now, actions, from);
+  WakeBy(caller->second->NextWake());
+  return id;
+}
+
+absl::Status WorkerSessions::UnknownPeer(absl::string_view name) const {
+  std::vector<std::string> known;
+  known.reserve(callers_.size());
+  for (const auto& [other, caller] : callers_) known.push_back(other);
+  std::string nearest = NearestName(name, known);
+  return absl::NotFoundError(
+      absl::StrCat(options_.self.name, " knows no worker named \"", name, "\"",
+                   nearest.empty() ? "" : "; did you mean \"", nearest,
+                   nearest.empty() ? "" : "\"?"));
+}
+
+void WorkerSessions::CancelCall(const std::string& peer, CallId id, Actions& actions) {
+  auto caller = callers_.find(peer);
+  if (caller != callers_.end()) caller->second->Cancel(id, actions);
+}
+
+std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link, CallId id,
+                                                 size_t bytes, Actions& actions) {
+  LinkState* state = Heard(now, link);
+  if (state == nullptr || state->caller == nullptr) return nullptr;
+  size_t from = actions.size();
+  std::shared_ptr<Opaque> body = state->caller->OnAnswer(id, bytes, actions);
+  NoteSent(now, actions, from);
+  return body;
+}
+
+void WorkerSessions::OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
+                                   Actions& actions) {
+  auto caller = callers_.find(peer);
+  if (caller != callers_.end()) caller->second->OnSendRefused(id, status, actions);
+}
+
+size_t WorkerSessions::pending_calls() const {
+  size_t total = 0;
+  for (const auto& [name, caller] : callers_) total += caller->pending();
+  return total;
+}
+
+// ---------------------------------------------------------------- links
+
+void WorkerSessions::OnDialed(absl::Time now, const std::string& peer, LinkId link,
+                              Actions& actions) {
+  CallerSession& caller = CallerTo(peer);
+  LinkState state;
+  state.caller = &caller;
+  state.last_heard = state.last_sent = now;
+  links_[link] = state;
+  caller.OnLink(now, link, actions);
+  WakeBy(now + options_.session.silence / 3);
+}
+
+void WorkerSessions::OnDialFailed(absl::Time now, const std::string& peer, bool refused,
+                                  const absl::Status& status, Actions& actions) {
+  probes_.refused_dial += refused;
+  CallerSession& caller = CallerTo(peer);
+  caller.OnDialFailed(now, refused, status, actions);
+  WakeBy(caller.NextWake());
+}
+
+void WorkerSessions::OnAccepted(absl::Time now, LinkId link) {
+  LinkState state;
+  state.last_heard = state.last_sent = now;
+  links_[link] = state;
+  WakeBy(now + options_.session.silence / 3);
+}
+
+void WorkerSessions::OnLinkClosed(absl::Time now, LinkId link, Actions& actions) {
+  auto found = links_.find(link);
+  if (found == links_.end()) return;
+  LinkState state = found->second;
+  links_.erase(found);
+  Detach(now, link, state, actions);
+}
+
+void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason,
+                               Actions& actions) {
+  actions.push_back(CloseLinkAction{link, std::move(reason)});
+  OnLinkClosed(now, link, actions);
+}
+
+// The link is gone: its sessions move to another link between the two, or wait for one.
+void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
+                            Actions& actions) {
+  LinkId other = state.peer.incarnation == 0 ? 0 : OtherLink(state.peer);
+  if (CalleeSession* callee = table_.Find(state.epoch);
+      callee != nullptr && callee->link() == link) {
+    callee->set_link(other);
+  }
+  if (state.caller == nullptr) return;
+  if (state.caller->link() == link && other != 0) {
+    state.caller->OnLink(now, other, actions);
+  } else {
+    state.caller->OnLinkClosed(now, link, actions);
+  }
+  WakeBy(state.caller->NextWake());
+}
+
+LinkId WorkerSessions::OtherLink(const PeerInfo& peer) const {
+  LinkId latest = 0;
+  for (const auto& [link, state] : links_) {
+    if (state.peer == peer) latest = std::max(latest, link);
+  }
+  return latest;
+}
+
+PeerInfo WorkerSessions::PeerOf(LinkId link) const {
+  auto found = links_.find(link);
+  return found == links_.end() ? PeerInfo{} : found->second.peer;
+}
+
+WorkerSessions::LinkState* WorkerSessions::Heard(absl::Time now, LinkId link) {
+  auto found = links_.find(link);
+  if (found == links_.end()) return nullptr;
+  found->second.last_heard = now;
+  if (CalleeSession* callee = table_.Find(found->second.epoch)) callee->OnHeard(now);
+  return &found->second;
+}
+
+void WorkerSessions::NoteSent(absl::Time now, const Actions& actions, size_t from) {
+  for (size_t i = from; i < actions.size(); ++i) {
+    const auto* send = std::get_if<SendRequestAction>(&actions[i]);
+    if (send == nullptr) continue;
+    auto link = links_.find(send->link);
+    if (link != links_.end()) link->second.last_sent = now;
+  }
+}
+
+// ---------------------------------------------------------------- control messages
+
+void WorkerSessions::OnControl(absl::Time now, LinkId link, const Header& header,
+                               Actions& actions) {
+  LinkState* state = Heard(now, link);
+  if (state == nullptr) return;
+  switch (header.kind) {
+    case MessageKind::kHello:
+      return OnHello(now, link, *state, header, actions);
+    case MessageKind::kWelcome:
+    case MessageKind::kRefused:
+    case MessageKind::kSessionEnded:
+      if (state->caller != nullptr) OnOutcome(now, link, *state->caller, header, actions);
+      return;
+    case MessageKind::kCancel:
+    case MessageKind::kKeepalive:
+      return OnAckMessage(now, link, *state, header, actions);
+    case MessageKind::kGoodbye:
+      return OnGoodbye(*state, header, actions);
+    case MessageKind::kRequest:
+    case MessageKind::kReply:
+      return;  // not control: they come through OnRequest and OnAnswer
+  }
+}
+
+// What the peer says of our session there.
+void WorkerSessions::OnOutcome(absl::Time now, LinkId link, CallerSession& caller,
+                               const Header& header, Actions& actions) {
+  uint64_t epoch = caller.epoch();
+  Incarnation incarnation = caller.peer_info().incarnation;
+  CallerSession::State before = caller.state();
+  size_t from = actions.size();
+  switch (header.kind) {
+    case MessageKind::kWelcome:
+      caller.OnWelcome(now, link, header, actions);
+      break;
+    case MessageKind::kRefused:
+      caller.OnRefused(now, link, header, actions);
+      break;
+    default:
+      caller.OnSessionEnded(now, link, header, actions);
+      break;
+  }
+  NoteSent(now, actions, from);
+  WakeBy(caller.NextWake());
+  if (epoch == 0 || caller.state() == before) return;
+  if (caller.peer_info().incarnation != incarnation) {
+    ++probes_.callee_restarted;
+  } else {
+    ++(caller.epoch() == epoch ? probes_.resumed : probes_.session_ended);
+  }
+}
+
+void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, const Header& hello,
+                             Actions& actions) {
+  PeerInfo peer{hello.name, hello.incarnation};
+  if (state.peer.incarnation != 0 && !(state.peer == peer)) {
+    return CloseLink(now, link,
+                     absl::InvalidArgumentError(absl::StrCat(
+                         "a second worker, ", peer.name, ", on the link of ", state.peer.name)),
+                     actions);
+  }
+  HelloOutcome outcome;
+  if (hello.protocol_version != kProtocolVersion) {
+    outcome.kind = HelloOutcome::Kind::kRefused;
+    outcome.status = absl::FailedPreconditionError(
+        absl::StrCat(options_.self.name, " speaks version ", kProtocolVersion, " of the protocol, ",
+                     peer.name, " version ", hello.protocol_version, "; upgrade the older one"));
+  } else if (peer.name == options_.self.name && peer.incarnation != options_.self.incarnation) {
+    outcome.kind = HelloOutcome::Kind::kRefused;
+    outcome.status = absl::AlreadyExistsError(
+        absl::StrCat("the name ", peer.name, " is this worker's own; choose another name"));
+  } else {
+    size_t from = actions.size();
+    outcome = table_.OnHello(now, link, hello, actions);
+    for (size_t i = from; i < actions.size(); ++i) {
+      const auto* ended = std::get_if<SessionEndedAction>(&actions[i]);
+      probes_.takeover += ended != nullptr && ended->peer.incarnation != peer.incarnation;
+    }
+    AfterTableEvents(false, actions, from);
+  }
+  Answer(link, hello, outcome, actions);
+  if (outcome.kind != HelloOutcome::Kind::kWelcome) return;
+  state.peer = std::move(peer);
+  state.epoch = outcome.epoch;
+  if (state.caller == nullptr) state.caller = &CallerTo(hello.name);
+  // The link carries our session on the peer as well: the newest link is the one that works.
+  if (state.caller->link() != link && state.caller->peer() == hello.name) {
+    state.caller->OnLink(now, link, actions);
+  }
+  WakeBy(table_.Find(outcome.epoch)->lease_until());
+}
+
+void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome& outcome,
+                            Actions& actions) {
+  Header answer;
+  answer.name = options_.self.name;
+  answer.incarnation = options_.self.incarnation;
+  answer.protocol_version = kProtocolVersion;
+  answer.sequence = hello.sequence;
+  switch (outcome.kind) {
+    case HelloOutcome::Kind::kStale:
+      ++probes_.stale_hello;
+      return;
+    case HelloOutcome::Kind::kWelcome:
+      answer.kind = MessageKind::kWelcome;
+      answer.epoch = outcome.epoch;
+      answer.resumed = outcome.resumed;
+      break;
+    case HelloOutcome::Kind::kRefused:
+      ++probes_.name_refused;
+      answer.kind = MessageKind::kRefused;
+      answer.status = outcome.status;
+      break;
+  }
+  SendControl(link, std::move(answer), actions);
+}
+
+// Takeovers show as ended sessions of other incarnations; the peer's callers hear of their end.
+void WorkerSessions::AfterTableEvents(bool left, Actions& actions, size_t from) {
+  std::vector<std::string> gone;
+  for (size_t i = from; i < actions.size(); ++i) {
+    const auto* ended = std::get_if<SessionEndedAction>(&actions[i]);
+    if (ended == nullptr) continue;
+    gone.push_back(ended->peer.name);
+  }
+  for (const std::string& name : gone) {
+    if (table_.FindByPeer(CallerTo(name).peer_info()) == nullptr) CallerTo(name).OnPeerGone(left, actions);
+  }
+}
+
+void WorkerSessions::Refuse(LinkId link, const Header& message, Actions& actions) {
+  ++probes_.fenced_request;
+  Header ended;
+  ended.kind = MessageKind::kSessionEnded;
+  ended.epoch = message.epoch;
+  ended.callee_incarnation = message.callee_incarnation;
+  ended.name = options_.self.name;
+  ended.incarnation = options_.self.incarnation;
+  SendControl(link, std::move(ended), actions);
+}
+
+void WorkerSessions::OnAckMessage(absl::Time now, LinkId link, LinkState& state,
+                                  const Header& header, Actions& actions) {
+  if (header.epoch == 0) return;  // only a sign of life
+  CalleeSession* session = table_.Find(header.epoch);
+  if (session == nullptr || header.epoch != state.epoch ||
+      header.callee_incarnation != options_.self.incarnation) {
+    return Refuse(link, header, actions);
+  }
+  if (header.kind == MessageKind::kCancel) {
+    session->OnCancel(header.call_id, header.sequence, actions);
+  } else if (!session->OnAck(header.ack, actions)) {
+    CloseLink(now, link, absl::InvalidArgumentError("acknowledgements beyond all bounds"), actions);
+  }
+}
+
+void WorkerSessions::OnGoodbye(LinkState& state, const Header& header, Actions& actions) {
+  if (header.callee_incarnation != options_.self.incarnation || header.epoch == 0 ||
+      header.epoch != state.epoch) {
+    return;
+  }
+  ++probes_.goodbye;
+  size_t from = actions.size();
+  table_.End(header.epoch, actions);
+  AfterTableEvents(true, actions, from);
+}
+
+// ---------------------------------------------------------------- their calls
+
+bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
+                               std::shared_ptr<Opaque> work, Actions& actions) {
+  LinkState* state = Heard(now, link);
+  if (state == nullptr) return false;
+  CalleeSession* session = table_.Find(meta.epoch);
+  if (session == nullptr || meta.epoch != state->epoch ||
+      meta.callee_incarnation != options_.self.incarnation) {
+    Header refused;
+    refused.epoch = meta.epoch;
+    refused.callee_incarnation = meta.callee_incarnation;
+    Refuse(link, refused, actions);
+    return false;
+  }
+  switch (session->OnRequest(link, meta, std::move(work), actions)) {
+    case RequestVerdict::kRun:
+      WakeBy(meta.deadline);
+      return true;
+    case RequestVerdict::kRunning:
+      ++probes_.joined_running;
+      return false;
+    case RequestVerdict::kReplayed:
+      ++probes_.replayed;
+      return false;
+    case RequestVerdict::kStale:
+      ++probes_.stale_dropped;
+      return false;
+    case RequestVerdict::kViolation:
+      CloseLink(now, link,
+                absl::InvalidArgumentError(absl::StrCat("request ", meta.call_id, " (sequence ",
+                                                        meta.sequence,
+                                                        ") breaks the rules of its session")),
+                actions);
+      return false;
+  }
+  return false;
+}
+
+bool WorkerSessions::BeginRun(uint64_t epoch, CallId id) {
+  CalleeSession* session = table_.Find(epoch);
+  return session != nullptr && session->BeginRun(id);
+}
+
+bool WorkerSessions::BeginApply(uint64_t epoch, CallId id) {
+  CalleeSession* session = table_.Find(epoch);
+  return session != nullptr && session->BeginApply(id);
+}
+
+LinkId WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
+                               std::shared_ptr<Opaque> answer, size_t bytes) {
+  CalleeSession* session = table_.Find(epoch);
+  if (session == nullptr) return 0;
+  LinkId link = session->OnReply(id, std::move(answer), bytes);
+  auto found = links_.find(link);
+  if (found == links_.end()) return 0;
+  found->second.last_sent = now;
+  return link;
+}
+
+size_t WorkerSessions::running_calls() const {
+  size_t total = 0;
+  for (const auto& [epoch, session] : table_.sessions()) total += session->running();
+  return total;
+}
+
+// ---------------------------------------------------------------- time
+
+void WorkerSessions::Tick(absl::Time now, Actions& actions) {
+  absl::Duration grace = stalls_.OnTick(now);
+  if (grace > absl::ZeroDuration()) {
+    ++probes_.stall_noticed;
+    // What came meanwhile is still to be read: silence counts anew.
+    for (auto& [link, state] : links_) state.last_heard = now;
+  }
+  size_t from = actions.size();
+  table_.Tick(now, grace, actions);
+  for (size_t i = from; i < actions.size(); ++i) {
+    probes_.lease_ended += std::holds_alternative<SessionEndedAction>(actions[i]);
+  }
+  AfterTableEvents(false, actions, from);
+  ForgetStrangers();
+  next_wake_ = now + stalls_.max_tick();
+  KeepLinksAlive(now, actions);
+  from = actions.size();
+  for (auto& [name, caller] : callers_) {
+    caller->Tick(now, actions);
+    WakeBy(caller->NextWake());
+  }
+  NoteSent(now, actions, from);
+  WakeBy(table_.NextWake());
+}
+
+// Peers that came and went by themselves: their names would add up for ever.
+void WorkerSessions::ForgetStrangers() {
+  absl::flat_hash_set<const CallerSession*> linked;
+  for (const auto& [link, state] : links_) linked.insert(state.caller);
+  for (auto caller = callers_.begin(); caller != callers_.end();) {
+    auto next = std::next(caller);
+    if (caller->second->Forgettable() && !linked.contains(caller->second.get())) {
+      callers_.erase(caller);
+    }
+    caller = next;
+  }
+}
+
+void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
+  absl::Duration silence = options_.session.silence;
+  std::vector<LinkId> silent;
+  for (auto& [link, state] : links_) {
+    if (now - state.last_heard >= silence) {
+      silent.push_back(link);
+      continue;
+    }
+    if (now - state.last_sent >= silence / 3) {
+      Header ping;
+      ping.kind = MessageKind::kKeepalive;
+      CallerSession* caller = state.caller;
+      if (caller != nullptr && caller->link() == link &&
+          caller->state() == CallerSession::State::kOpen) {
+        ping.epoch = caller->epoch();
+        ping.callee_incarnation = caller->peer_info().incarnation;
+        ping.ack = caller->TakeAck();
+      }
+      SendControl(link, std::move(ping), actions);
+      state.last_sent = now;
+    }
+    WakeBy(std::min(state.last_sent + silence / 3, state.last_heard + silence));
+  }
+  for (LinkId link : silent) {
+    ++probes_.silence_noticed;
+    CloseLink(now, link,
+              absl::UnavailableError(
+                  absl::StrCat("nothing heard for ", absl::FormatDuration(silence))),
+              actions);
+  }
+}
+
+void WorkerSessions::Leave(Actions& actions) {
+  for (auto& [name, caller] : callers_) {
+    caller->CompleteAll(
+        absl::CancelledError(absl::StrCat("worker ", options_.self.name, " shuts down")), actions);
+    if (caller->state() == CallerSession::State::kOpen) {
+      Header goodbye;
+      goodbye.kind = MessageKind::kGoodbye;
+      goodbye.epoch = caller->epoch();
+      goodbye.callee_incarnation = caller->peer_info().incarnation;
+      SendControl(caller->link(), std::move(goodbye), actions);
+    }
+    caller->Forget();
+  }
+  std::vector<uint64_t> epochs;
+  for (const auto& [epoch, session] : table_.sessions()) epochs.push_back(epoch);
+  for (uint64_t epoch : epochs) table_.End(epoch, actions);
+}
+
+}  // namespace psd::rpc

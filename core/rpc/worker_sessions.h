@@ -1,0 +1,145 @@
+#pragma once
+
+// All sessions of one worker, in both directions, over all its links: what a message or an event
+// means, and what is to be done about it. Pure: the agent drives it with real links and a clock,
+// the simulation with imagined ones.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/rpc/callee_session.h"
+#include "core/rpc/caller_session.h"
+#include "core/rpc/session_table.h"
+#include "core/rpc/session_types.h"
+#include "core/rpc/stall_detector.h"
+
+namespace psd::rpc {
+
+// Counts of rare events: a simulation proves with them that it reached every rule.
+struct SessionProbes {
+  uint64_t resumed = 0;            // a session went on over a new link
+  uint64_t session_ended = 0;      // told that our session has ended, by a welcome or a refusal
+  uint64_t callee_restarted = 0;   // another incarnation answered
+  uint64_t replayed = 0;           // a retry got the remembered answer
+  uint64_t joined_running = 0;     // a retry met its first copy still running
+  uint64_t stale_dropped = 0;      // a copy that nobody wants any more
+  uint64_t fenced_request = 0;     // a request of a session that is no more
+  uint64_t silence_noticed = 0;    // a link closed because nothing came
+  uint64_t lease_ended = 0;        // a session ended because nobody renewed it
+  uint64_t stall_noticed = 0;      // this process stood still, leases were extended
+  uint64_t takeover = 0;           // a newcomer took a name over
+  uint64_t name_refused = 0;       // a newcomer was refused a name
+  uint64_t stale_hello = 0;        // a hello overtaken by a later one
+  uint64_t goodbye = 0;            // a session ended by its holder
+  uint64_t refused_dial = 0;       // nobody listened
+};
+
+// Thread-compatible.
+class WorkerSessions {
+ public:
+  struct Options {
+    PeerInfo self;
+    SessionOptions session;  // the worker's own copy is used by all its sessions
+    size_t max_sessions = 65'536;
+    uint64_t jitter_seed = 0;
+  };
+  explicit WorkerSessions(Options options);
+  WorkerSessions(const WorkerSessions&) = delete;
+  WorkerSessions& operator=(const WorkerSessions&) = delete;
+
+  // ---- Our calls.
+  // Makes a peer known. Empty address: it does not listen.
+  void AddPeer(const std::string& name, std::string address);
+  // Completes at once, by an action, with NOT_FOUND for a peer never heard of.
+  CallId StartCall(absl::Time now, const std::string& peer, CallSpec spec, Actions& actions);
+  void CancelCall(const std::string& peer, CallId id, Actions& actions);
+  // Null when the call is over, or the link is not one of its peer.
+  std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, size_t bytes,
+                                   Actions& actions);
+  void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
+                     Actions& actions);
+
+  // ---- Links. A DialAction is answered by one OnDialed or OnDialFailed.
+  void OnDialed(absl::Time now, const std::string& peer, LinkId link, Actions& actions);
+  void OnDialFailed(absl::Time now, const std::string& peer, bool refused,
+                    const absl::Status& status, Actions& actions);
+  void OnAccepted(absl::Time now, LinkId link);
+  void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
+  // Every message but requests and replies.
+  void OnControl(absl::Time now, LinkId link, const Header& header, Actions& actions);
+
+  // ---- Their calls. False: do not run it (all that is to be done is in `actions`).
+  bool OnRequest(absl::Time now, LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
+                 Actions& actions);
+  // The peer and epoch that requests of this link belong to; epoch 0: none.
+  PeerInfo PeerOf(LinkId link) const;
+  bool BeginRun(uint64_t epoch, CallId id);
+  bool BeginApply(uint64_t epoch, CallId id);
+  // Returns the link to answer on, 0: nowhere.
+  LinkId OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
+                 size_t bytes);
+
+  // ---- Time. Tick is expected at NextWake(), which is never far (the stall detector's bound).
+  void Tick(absl::Time now, Actions& actions);
+  absl::Time NextWake() const { return next_wake_; }
+
+  // ---- Leaving: ends our sessions on all peers and theirs here; pending calls fail CANCELLED.
+  void Leave(Actions& actions);
+
+  size_t pending_calls() const;
+  size_t running_calls() const;
+  const SessionProbes& probes() const { return probes_; }
+  const std::map<std::string, std::unique_ptr<CallerSession>>& callers() const {
+    return callers_;
+  }
+  const SessionTable& table() const { return table_; }
+  SessionTable& table() { return table_; }
+
+ private:
+  struct LinkState {
+    PeerInfo peer;               // by its hello; incarnation 0: not yet
+    uint64_t epoch = 0;          // of the peer's session here
+    CallerSession* caller = nullptr;  // to the peer at the other end, once known
+    absl::Time last_heard;
+    absl::Time last_sent;
+  };
+
+  CallerSession& CallerTo(const std::string& name);
+  LinkState* Heard(absl::Time now, LinkId link);
+  void NoteSent(absl::Time now, const Actions& actions, size_t from);
+  void CloseLink(absl::Time now, LinkId link, absl::Status reason, Actions& actions);
+  void Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions);
+  LinkId OtherLink(const PeerInfo& peer) const;
+
+  void OnHello(absl::Time now, LinkId link, LinkState& state, const Header& hello,
+               Actions& actions);
+  void Answer(LinkId link, const Header& hello, const HelloOutcome& outcome, Actions& actions);
+  void Refuse(LinkId link, const Header& message, Actions& actions);
+  void OnAckMessage(absl::Time now, LinkId link, LinkState& state, const Header& header,
+                    Actions& actions);
+  void OnGoodbye(LinkState& state, const Header& header, Actions& actions);
+  void KeepLinksAlive(absl::Time now, Actions& actions);
+  void AfterTableEvents(bool left, Actions& actions, size_t from);
+  void OnOutcome(absl::Time now, LinkId link, CallerSession& caller, const Header& header,
+                 Actions& actions);
+  void ForgetStrangers();
+  void WakeBy(absl::Time when) { next_wake_ = std::min(next_wake_, when); }
+  absl::Status UnknownPeer(absl::string_view name) const;
+
+  const Options options_;
+  SessionTable table_;
+  StallDetector stalls_;
+  std::map<std::string, std::unique_ptr<CallerSession>> callers_;  // by peer name
+  std::map<LinkId, LinkState> links_;
+  CallId next_call_ = 1;
+  absl::Time next_wake_ = absl::InfinitePast();
+  SessionProbes probes_;
+};
+
+}  // namespace psd::rpc

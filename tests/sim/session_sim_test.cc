@@ -1,0 +1,62 @@
+// The session rules under 100,000 random histories. A failure prints its seed; run with
+//   --test_env=PSD_SIM_SEED=<seed>
+// to replay only that one.
+
+#include <cstdlib>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/sim/session_world.h"
+
+namespace psd::rpc::sim {
+namespace {
+
+constexpr uint64_t kSeedsPerTest = 25'000;
+
+void ExpectEveryProbe(const SessionProbes& p) {
+  EXPECT_GT(p.resumed, 0u);
+  EXPECT_GT(p.session_ended, 0u);
+  EXPECT_GT(p.callee_restarted, 0u);
+  EXPECT_GT(p.replayed, 0u);
+  EXPECT_GT(p.joined_running, 0u);
+  EXPECT_GT(p.stale_dropped, 0u);
+  EXPECT_GT(p.fenced_request, 0u);
+  EXPECT_GT(p.silence_noticed, 0u);
+  EXPECT_GT(p.lease_ended, 0u);
+  EXPECT_GT(p.stall_noticed, 0u);
+  EXPECT_GT(p.takeover, 0u);
+  EXPECT_GT(p.name_refused, 0u);
+  EXPECT_GT(p.stale_hello, 0u);
+  EXPECT_GT(p.refused_dial, 0u);
+}
+
+void Accumulate(const SessionProbes& from, SessionProbes& to) {
+  const auto* source = reinterpret_cast<const uint64_t*>(&from);
+  auto* target = reinterpret_cast<uint64_t*>(&to);
+  for (size_t i = 0; i < sizeof(from) / sizeof(uint64_t); ++i) target[i] += source[i];
+}
+
+void RunSeeds(uint64_t first) {
+  if (const char* seed = std::getenv("PSD_SIM_SEED")) {
+    World world(std::strtoull(seed, nullptr, 10));
+    EXPECT_EQ(world.Run(), "") << "seed " << seed;
+    return;
+  }
+  SessionProbes probes;
+  for (uint64_t seed = first; seed < first + kSeedsPerTest; ++seed) {
+    World world(seed);
+    std::string broken = world.Run();
+    ASSERT_EQ(broken, "") << "replay with --test_env=PSD_SIM_SEED=" << seed;
+    Accumulate(world.probes(), probes);
+  }
+  ExpectEveryProbe(probes);
+}
+
+// Four tests, so that they can run in shards.
+TEST(SessionSim, Histories0) { RunSeeds(0 * kSeedsPerTest); }
+TEST(SessionSim, Histories1) { RunSeeds(1 * kSeedsPerTest); }
+TEST(SessionSim, Histories2) { RunSeeds(2 * kSeedsPerTest); }
+TEST(SessionSim, Histories3) { RunSeeds(3 * kSeedsPerTest); }
+
+}  // namespace
+}  // namespace psd::rpc::sim
