@@ -149,11 +149,14 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
     if (!room.ok()) return Future<EntryPtr>::Ready(room);
     creations_.emplace(name, Creation{options.creation, promise});
   }
-  absl::StatusOr<Value> value = create();
-  absl::StatusOr<std::shared_ptr<Entry>> entry = value.status();
-  if (value.ok()) entry = NewEntry(NewId(), name, *std::move(value), options.requires_grad);
-  if (entry.ok()) (*entry)->creation = options.creation;
-  promise.Set(FinishCreation(name, std::move(entry)));
+  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Entry>> {
+    PSD_ASSIGN_OR_RETURN(Value value, create());
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Entry> entry,
+                         NewEntry(NewId(), name, std::move(value), options.requires_grad));
+    entry->creation = options.creation;
+    return entry;
+  };
+  promise.Set(FinishCreation(name, make()));
   return promise.future();
 }
 

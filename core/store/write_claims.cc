@@ -1,7 +1,7 @@
 #include "core/store/write_claims.h"
 
 #include <algorithm>
-#include <deque>
+#include <iterator>
 #include <utility>
 
 #include "core/base/status.h"
@@ -25,8 +25,13 @@ WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted grant
     size_t missing = 0;
     for (const GlobalId& id : ids) {
       Queue& queue = queues_[id];
-      queue.push_back(claim);
-      if (queue.size() > 1) ++missing;
+      if (queue.first == 0) {
+        queue.first = claim;
+        continue;
+      }
+      if (queue.rest == nullptr) queue.rest = std::make_unique<std::deque<ClaimId>>();
+      queue.rest->push_back(claim);
+      ++missing;
     }
     Pending& pending = claims_[claim];
     pending.ids = std::move(ids);
@@ -57,17 +62,23 @@ bool WriteClaims::Release(ClaimId claim) {
 }
 
 void WriteClaims::LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& grants) {
-  auto queue = queues_.find(id);
-  const bool was_first = queue->second.front() == claim;
-  if (was_first && queue->second.size() == 1) {
-    queues_.erase(queue);
+  auto found = queues_.find(id);
+  Queue& queue = found->second;
+  if (queue.rest == nullptr) {
+    queues_.erase(found);
     return;
   }
-  queue->second.erase(std::find(queue->second.begin(), queue->second.end(), claim));
+  const bool was_first = queue.first == claim;
+  if (was_first) {
+    queue.first = queue.rest->front();
+    queue.rest->pop_front();
+  } else {
+    queue.rest->erase(std::find(queue.rest->begin(), queue.rest->end(), claim));
+  }
+  if (queue.rest->empty()) queue.rest.reset();
   if (!was_first) return;
-  const ClaimId next = queue->second.front();
-  Pending& pending = claims_.find(next)->second;
-  if (--pending.missing == 0) grants.push_back({next, std::move(pending.granted)});
+  Pending& next = claims_.find(queue.first)->second;
+  if (--next.missing == 0) grants.push_back({queue.first, std::move(next.granted)});
 }
 
 // A grant usually runs a step that ends in another Release. Called directly, a thousand waiting

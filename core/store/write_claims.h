@@ -4,10 +4,11 @@
 // side.
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
@@ -41,7 +42,11 @@ class WriteClaims {
     ClaimId claim = 0;
     Granted granted;
   };
-  using Queue = absl::InlinedVector<ClaimId, 1>;
+  // In the order of asking. Most ids have a writer and nobody waiting.
+  struct Queue {
+    ClaimId first = 0;
+    std::unique_ptr<std::deque<ClaimId>> rest;  // null or not empty
+  };
 
   // Takes `claim` out of the queue of `id`; the next one in it may become free to go.
   void LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& grants) PSD_REQUIRES(mutex_);
@@ -50,7 +55,7 @@ class WriteClaims {
   Mutex mutex_;  // leaf
   ClaimId next_ PSD_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<ClaimId, Pending> claims_ PSD_GUARDED_BY(mutex_);
-  // Who writes or waits to write an id, in the order of asking; never empty.
+  // Who writes or waits to write an id.
   absl::flat_hash_map<GlobalId, Queue> queues_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,247 @@
+#include "core/store/store.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::store {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Thing : public Object {
+ public:
+  std::string TypeName() const override { return "thing"; }
+};
+
+Tensor Full(double value) { return *Tensor::Full({4}, DType::kF32, value); }
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() { Reset({}); }
+  void Reset(StoreOptions options, size_t limit = 0) {
+    options.memory = MemoryBudget::Create(limit, NewHeapAllocator());
+    store_ = Store::Create(std::move(options), ids_);
+  }
+  absl::StatusOr<EntryPtr> Create(const std::string& name, Value value,
+                                  CreateOptions options = {}) {
+    return store_->GetOrCreate(name, options, [value] { return value; }).Wait();
+  }
+
+  IdSource ids_{99};
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(StoreTest, NamedTensorIsAParameter) {
+  CreateOptions options;
+  options.requires_grad = true;
+  auto entry = Create("layer1/weight", Full(2), options);
+  ASSERT_TRUE(entry.ok()) << entry.status();
+  EXPECT_EQ((*entry)->KindName(), "parameter f32[4]");
+  EXPECT_EQ((*entry)->Label(), "'layer1/weight'");
+  auto read = *(*entry)->Read();
+  EXPECT_TRUE(read.As<Variable>()->requires_grad());
+  EXPECT_EQ(read.As<Variable>()->key(), (*entry)->id);
+  EXPECT_EQ(*store_->Lookup("layer1/weight"), *entry);
+  EXPECT_EQ(*store_->Get((*entry)->id), *entry);
+  EXPECT_FALSE(store_->Erase((*entry)->id));
+}
+
+TEST_F(StoreTest, WithoutGradItIsAConstant) {
+  auto entry = *Create("running_mean", Full(2));
+  EXPECT_NE(entry->parameter, nullptr);
+  EXPECT_FALSE(entry->Read()->As<Variable>()->requires_grad());
+}
+
+TEST_F(StoreTest, OtherValuesStayAsTheyAre) {
+  auto number = *Create("epoch", 3);
+  EXPECT_EQ(*number->Read()->As<int64_t>(), 3);
+  auto labels = *Create("labels", Tensor::Of<int64_t>({2}, {1, 2}));
+  EXPECT_EQ(labels->parameter, nullptr);
+  EXPECT_EQ(labels->KindName(), "tensor i64[2]");
+  CreateOptions grad;
+  grad.requires_grad = true;
+  auto refused = Create("counts", Tensor::Of<int64_t>({2}, {1, 2}), grad);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.status().message(), HasSubstr("'counts'"));
+  EXPECT_FALSE(store_->Put(5, true).ok());
+  EXPECT_FALSE(store_->Put(Variable(), false).ok());
+}
+
+TEST_F(StoreTest, SecondCreatorGetsTheSame) {
+  CreateOptions options;
+  options.creation = "uniform(seed=1)";
+  auto first = *Create("w", Full(1), options);
+  EXPECT_EQ(*Create("w", Full(2), options), first);
+  EXPECT_EQ(*Create("w", Full(2)), first);
+  options.creation = "uniform(seed=2)";
+  auto refused = Create("w", Full(1), options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("seed=1"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("seed=2"));
+}
+
+TEST_F(StoreTest, WhoComesDuringCreationWaitsForIt) {
+  Future<EntryPtr> second, stranger;
+  CreateOptions options, other;
+  options.creation = "a";
+  other.creation = "b";
+  auto first = store_->GetOrCreate("w", options, [&]() -> absl::StatusOr<Value> {
+    second = store_->GetOrCreate("w", options, [] { return Value(2); });
+    stranger = store_->GetOrCreate("w", other, [] { return Value(3); });
+    EXPECT_FALSE(second.IsReady());
+    EXPECT_FALSE(store_->Lookup("w").ok());
+    return Value(1);
+  });
+  ASSERT_TRUE(first.Wait().ok());
+  EXPECT_EQ(*second.Wait(), *first.Wait());
+  EXPECT_EQ(stranger.Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreTest, FailedCreationFailsAllAndFreesTheName) {
+  Future<EntryPtr> second;
+  auto first = store_->GetOrCreate("w", {}, [&]() -> absl::StatusOr<Value> {
+    second = store_->GetOrCreate("w", {}, [] { return Value(2); });
+    return absl::ResourceExhaustedError("no luck");
+  });
+  EXPECT_EQ(first.Wait().status().message(), "no luck");
+  EXPECT_EQ(second.Wait().status().message(), "no luck");
+  EXPECT_TRUE(Create("w", 5).ok());
+}
+
+TEST_F(StoreTest, OneOfManyConcurrentCreatorsCreates) {
+  std::atomic<int> created{0};
+  std::vector<EntryPtr> entries(16);
+  std::vector<std::thread> threads;
+  for (auto& entry : entries) {
+    threads.emplace_back([&] {
+      entry = *store_->GetOrCreate("w", {}, [&] { return ++created, Value(Full(1)); }).Wait();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(created, 1);
+  for (const auto& entry : entries) EXPECT_EQ(entry, entries[0]);
+}
+
+TEST_F(StoreTest, UnknownNameSuggestsTheNearest) {
+  ASSERT_TRUE(Create("layer1/weight", 1).ok());
+  auto missing = store_->Lookup("layer1/wieght");
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(missing.status().message(), HasSubstr("did you mean 'layer1/weight'?"));
+  EXPECT_THAT(store_->Drop("zzz").status().message(), Not(HasSubstr("did you mean")));
+}
+
+TEST_F(StoreTest, BadNames) {
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("a\n"), std::string("\xc3\xa9"),
+        std::string(513, 'x')}) {
+    EXPECT_EQ(Create(name, 1).status().code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_TRUE(Create(std::string(512, 'x'), 1).ok());
+}
+
+TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
+  auto entry = *Create("w", Full(1));
+  EXPECT_EQ(store_->memory().used_bytes(), 16u);
+  EXPECT_EQ(*store_->Drop("w"), entry);
+  EXPECT_FALSE(store_->Lookup("w").ok());
+  EXPECT_FALSE(store_->Get(entry->id).ok());
+  EXPECT_TRUE(entry->Read().ok());  // holders keep it
+  entry.reset();
+  EXPECT_EQ(store_->memory().used_bytes(), 0u);
+  EXPECT_TRUE(Create("w", Full(2)).ok());
+}
+
+TEST_F(StoreTest, AnonymousValues) {
+  auto entry = *store_->Put(Full(1), false);
+  EXPECT_EQ(entry->parameter, nullptr);
+  EXPECT_EQ(store_->Put(entry->id, 5, false).status().code(), absl::StatusCode::kAlreadyExists);
+  auto given = *store_->Put({55, 7}, 5, false);
+  EXPECT_EQ((*store_->Get({55, 7})), given);
+  EXPECT_EQ(given->Label(), "value 0000000000000037/7");
+  EXPECT_NE((*store_->Put(Full(1), true))->parameter, nullptr);
+  EXPECT_EQ(store_->stats().anonymous, 3u);
+  EXPECT_TRUE(store_->Erase({55, 7}));
+  EXPECT_FALSE(store_->Erase({55, 7}));
+  auto gone = store_->Get({55, 7});
+  EXPECT_EQ(gone.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(gone.status().message(), HasSubstr("0000000000000037/7"));
+  EXPECT_FALSE(store_->Put(GlobalId{}, 5, false).ok());
+}
+
+TEST_F(StoreTest, Bounds) {
+  StoreOptions options;
+  options.max_values = 2;
+  Reset(options, 100);
+  auto large = Create("large", *Tensor::Zeros({100}, DType::kF32));
+  EXPECT_EQ(large.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(large.status().message(), HasSubstr("'large'"));
+  EXPECT_THAT(large.status().message(), HasSubstr("400"));
+  EXPECT_TRUE(Create("a", 1).ok());
+  EXPECT_TRUE(store_->Put(2, false).ok());
+  EXPECT_EQ(Create("b", 1).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store_->Put(2, false).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(store_->Drop("a").ok());
+  EXPECT_TRUE(Create("b", 1).ok());
+}
+
+TEST_F(StoreTest, ListsByPrefixInOrder) {
+  for (const char* name : {"a/1", "a/2", "a/3", "b/1", "a0"}) ASSERT_TRUE(Create(name, 1).ok());
+  const auto names = [](const std::vector<EntryPtr>& entries) {
+    std::string joined;
+    for (const auto& entry : entries) joined += entry->name + " ";
+    return joined;
+  };
+  EXPECT_EQ(names(store_->List("a/")), "a/1 a/2 a/3 ");
+  EXPECT_EQ(names(store_->List("a/", "a/1")), "a/2 a/3 ");
+  EXPECT_EQ(names(store_->List("", "", 2)), "a/1 a/2 ");
+  EXPECT_EQ(names(store_->List("a/", "b")), "");
+  EXPECT_EQ(names(store_->List("c")), "");
+}
+
+TEST_F(StoreTest, AssignWaitsForTheStepsBeforeIt) {
+  auto entry = *Create("w", Full(1));
+  auto step = store_->write_claims().Claim({entry->id}, [](WriteClaims::ClaimId) {});
+  std::vector<uint64_t> versions;
+  store_->Assign(entry, Full(2), [&](absl::StatusOr<uint64_t> v) { versions.push_back(*v); });
+  EXPECT_TRUE(versions.empty());
+  EXPECT_EQ(entry->parameter->version(), 1u);
+  store_->write_claims().Release(step);
+  EXPECT_EQ(versions, std::vector<uint64_t>{2});
+  absl::Status failed;
+  const auto note = [&](absl::StatusOr<uint64_t> v) { failed = v.status(); };
+  store_->Assign(entry, *Tensor::Zeros({5}, DType::kF32), note);
+  EXPECT_THAT(failed.message(), HasSubstr("'w'"));
+  store_->Assign(*Create("n", 1), Full(1), note);
+  EXPECT_THAT(failed.message(), HasSubstr("'n' is a int"));
+  EXPECT_EQ(entry->parameter->version(), 2u);
+}
+
+TEST_F(StoreTest, ReadsSeveralAtOneMoment) {
+  std::vector<EntryPtr> entries = {*Create("a", Full(1)), *Create("n", 7), *Create("b", Full(2))};
+  auto values = *Entry::ReadAll(entries);
+  ASSERT_EQ(values.size(), 3u);
+  EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[0], 1);
+  EXPECT_EQ(*values[1].As<int64_t>(), 7);
+  EXPECT_EQ(values[2].As<Variable>()->tensor().data<float>()[3], 2);
+}
+
+TEST_F(StoreTest, Stats) {
+  Reset({}, 1000);
+  ASSERT_TRUE(Create("a", Full(1)).ok());
+  ASSERT_TRUE(store_->Put(std::shared_ptr<Object>(std::make_shared<Thing>()), false).ok());
+  auto stats = store_->stats();
+  EXPECT_EQ(stats.named, 1u);
+  EXPECT_EQ(stats.anonymous, 1u);
+  EXPECT_EQ(stats.used_bytes, 16u);
+  EXPECT_EQ(stats.limit_bytes, 1000u);
+}
+
+}  // namespace
+}  // namespace psd::store
