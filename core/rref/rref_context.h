@@ -10,26 +10,20 @@
 #include "absl/status/statusor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/fork_data.h"
 #include "core/rref/rref.h"
 #include "core/store/store.h"
 
 namespace psd::rref {
 
-// How an RRef travels: what a message says of one.
-struct ForkData {
-  std::string owner;
-  Incarnation owner_incarnation = 0;
-  GlobalId value;
-  GlobalId fork;        // the receiver's
-  std::string parent;   // who sent it; the owner itself: the fork is confirmed already
-  std::string name;
-};
-
 // Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
 class RRefContext {
  public:
-  static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store, IdSource& ids);
+  // `agent`, `store`, `ids` and `timers` outlive the context.
+  static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
+                                             IdSource& ids, TimerQueue& timers);
   virtual ~RRefContext() = default;
 
   // A handle on this worker's own value. Anonymous values are freed when the last handle here and

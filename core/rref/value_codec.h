@@ -1,17 +1,16 @@
 #pragma once
 
-// Values <-> payloads: packed columns in the header, tensor bytes in buffers. A column holds one
-// field of all values in pre-order; small tensors share one buffer, large ones have their own.
+// Values <-> payloads: packed columns in the header (proto/psd/v1/value.proto), tensor bytes in
+// buffers. A column holds one field of all values in pre-order; small tensors share one buffer,
+// large ones have their own.
 
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/rref/rref_context.h"
+#include "core/rref/fork_data.h"
 #include "core/store/value.h"
 
 namespace psd::rref {

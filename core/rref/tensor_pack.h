@@ -1,0 +1,28 @@
+#pragma once
+
+// Tensors <-> columns and few buffers: small tensors lie together in the first buffer, the others
+// have one each. See value_format.h.
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/buffer.h"
+#include "core/tensor/tensor.h"
+#include "core/tensor/tensor_codec.h"
+
+namespace psd::rref {
+
+// Appends to `columns` and `buffers`, which are empty. Large contiguous tensors are not copied.
+// Errors: those of EncodeTensors.
+absl::Status PackTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
+                         std::vector<Buffer>* buffers);
+
+// Slices of the buffers. Nothing about the arguments is believed.
+// Errors: INVALID_ARGUMENT: those of DecodeTensors; buffers that are too few, too many, or of
+// another size than the tensors need.
+absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns,
+                                                  absl::Span<const Buffer> buffers);
+
+}  // namespace psd::rref

@@ -1,0 +1,336 @@
+#include "core/rref/value_codec.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/rref/tensor_pack.h"
+#include "core/rref/value_format.h"
+#include "proto/psd/v1/value.pb.h"
+
+namespace psd::rref {
+namespace {
+
+using store::RemoteReference;
+using store::Value;
+
+absl::Status TooDeep() {
+  return absl::InvalidArgumentError(absl::StrCat("values are nested deeper than ",
+                                                 store::kMaxValueDepth, " levels; flatten them"));
+}
+
+absl::Status TooMany() {
+  return absl::InvalidArgumentError(absl::StrCat("more than ", store::kMaxValueItems,
+                                                 " values in one message; send them in parts"));
+}
+
+class Encoder {
+ public:
+  using Fork = absl::FunctionRef<absl::StatusOr<ForkData>(const RemoteReference&)>;
+  Encoder(v1::Values& out, Fork fork, size_t values) : out_(out), fork_(fork) {
+    tensors_.reserve(values);
+  }
+
+  absl::Status Add(const Value& value, int depth) {
+    if (depth > store::kMaxValueDepth) return TooDeep();
+    if (out_.kinds().size() >= store::kMaxValueItems) return TooMany();
+    return std::visit([&](const auto& v) { return AddField(v, depth); }, value.variant());
+  }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+ private:
+  void AddKind(ValueKind kind) { out_.mutable_kinds()->push_back(static_cast<char>(kind)); }
+  void AddText(const std::string& text) {
+    out_.mutable_text()->append(text);
+    out_.add_text_sizes(static_cast<uint32_t>(text.size()));
+  }
+
+  absl::Status AddField(std::monostate, int) {
+    AddKind(ValueKind::kNone);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(bool v, int) {
+    AddKind(ValueKind::kBool);
+    out_.mutable_bools()->push_back(v ? 1 : 0);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(int64_t v, int) {
+    AddKind(ValueKind::kInt);
+    out_.add_ints(v);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(double v, int) {
+    AddKind(ValueKind::kDouble);
+    out_.add_doubles(v);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const std::string& v, int) {
+    AddKind(ValueKind::kString);
+    AddText(v);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const Variable& v, int) {
+    if (!v.ok()) return v.status();
+    AddKind(ValueKind::kTensor);
+    tensors_.push_back(v.tensor());
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const std::shared_ptr<const RemoteReference>& v, int) {
+    if (v == nullptr) return absl::InvalidArgumentError("an RRef that refers to nothing");
+    PSD_ASSIGN_OR_RETURN(ForkData data, fork_(*v));
+    AddKind(ValueKind::kRRef);
+    for (uint64_t id : {data.value.incarnation, data.value.counter, data.fork.incarnation,
+                        data.fork.counter, data.owner_incarnation, uint64_t{0}}) {
+      out_.add_ids(id);
+    }
+    AddText(data.owner);
+    AddText(data.parent);
+    AddText(data.name);
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const std::shared_ptr<const Value::List>& list, int depth) {
+    AddKind(ValueKind::kList);
+    out_.add_items(static_cast<uint32_t>(list->size()));
+    for (const Value& item : *list) PSD_RETURN_IF_ERROR(Add(item, depth + 1));
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const std::shared_ptr<const Value::Map>& map, int depth) {
+    AddKind(ValueKind::kMap);
+    out_.add_items(static_cast<uint32_t>(map->size()));
+    for (const auto& [key, item] : *map) AddText(key);
+    for (const auto& [key, item] : *map) PSD_RETURN_IF_ERROR(Add(item, depth + 1));
+    return absl::OkStatus();
+  }
+  absl::Status AddField(const std::shared_ptr<store::Object>& object, int) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an object of type ", object == nullptr ? "none" : object->TypeName(),
+                     " does not leave its worker; pass an RRef to it"));
+  }
+
+  v1::Values& out_;
+  Fork fork_;
+  std::vector<Tensor> tensors_;
+};
+
+// Reads the columns from front to back. Whether each has exactly as many entries as the kinds want
+// was checked before (CheckColumns), so that nothing is adopted from a damaged message.
+class Decoder {
+ public:
+  using Adopt = absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)>;
+  Decoder(const v1::Values& in, std::vector<Variable> variables, Adopt adopt)
+      : in_(in), variables_(std::move(variables)), adopt_(adopt) {}
+
+  absl::StatusOr<std::vector<Value>> All() {
+    std::vector<Value> values;
+    values.reserve(in_.kinds().size());
+    while (kind_ < in_.kinds().size()) {
+      PSD_ASSIGN_OR_RETURN(Value value, Next());
+      values.push_back(std::move(value));
+    }
+    return values;
+  }
+
+ private:
+  std::string NextText() {
+    std::string text = in_.text().substr(text_offset_, in_.text_sizes(text_));
+    text_offset_ += in_.text_sizes(text_++);
+    return text;
+  }
+  uint64_t NextId() { return in_.ids(id_++); }
+
+  absl::StatusOr<Value> Next() {
+    switch (static_cast<ValueKind>(in_.kinds()[kind_++])) {
+      case ValueKind::kNone: return Value();
+      case ValueKind::kBool: return Value(in_.bools()[bool_++] != 0);
+      case ValueKind::kInt: return Value(static_cast<int64_t>(in_.ints(int_++)));
+      case ValueKind::kDouble: return Value(in_.doubles(double_++));
+      case ValueKind::kString: return Value(NextText());
+      case ValueKind::kTensor: return Value(std::move(variables_[tensor_++]));
+      case ValueKind::kRRef: return NextRRef();
+      case ValueKind::kList: return NextList();
+      case ValueKind::kMap: return NextMap();
+    }
+    return absl::InternalError("a kind that was checked before");
+  }
+  absl::StatusOr<Value> NextRRef() {
+    ForkData data;
+    data.value.incarnation = NextId();
+    data.value.counter = NextId();
+    data.fork.incarnation = NextId();
+    data.fork.counter = NextId();
+    data.owner_incarnation = NextId();
+    NextId();
+    data.owner = NextText();
+    data.parent = NextText();
+    data.name = NextText();
+    return adopt_(data);
+  }
+  absl::StatusOr<Value> NextList() {
+    Value::List list(in_.items(item_++));
+    for (Value& item : list) {
+      PSD_ASSIGN_OR_RETURN(item, Next());
+    }
+    return Value::OfList(std::move(list));
+  }
+  absl::StatusOr<Value> NextMap() {
+    Value::Map map(in_.items(item_++));
+    for (auto& [key, item] : map) key = NextText();
+    for (auto& [key, item] : map) {
+      PSD_ASSIGN_OR_RETURN(item, Next());
+    }
+    return Value::OfMap(std::move(map));
+  }
+
+  const v1::Values& in_;
+  std::vector<Variable> variables_;
+  Adopt adopt_;
+  size_t kind_ = 0;
+  size_t bool_ = 0;
+  size_t tensor_ = 0;
+  size_t text_offset_ = 0;
+  int text_ = 0;
+  int int_ = 0;
+  int double_ = 0;
+  int item_ = 0;
+  int id_ = 0;
+};
+
+// How many entries the kinds want of every column.
+struct Counts {
+  size_t bools = 0;
+  size_t ints = 0;
+  size_t doubles = 0;
+  size_t texts = 0;
+  size_t tensors = 0;
+  size_t ids = 0;
+  size_t items = 0;
+};
+
+// Errors: an unknown kind, too many or too deep, a container that ends behind the last value.
+absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
+  if (in.kinds().size() > store::kMaxValueItems) return TooMany();
+  Counts counts;
+  std::vector<size_t> open;  // items still to come, per container around the next value
+  for (char kind : in.kinds()) {
+    if (!open.empty()) --open.back();
+    size_t opened = 0;
+    switch (static_cast<ValueKind>(kind)) {
+      case ValueKind::kNone: break;
+      case ValueKind::kBool: ++counts.bools; break;
+      case ValueKind::kInt: ++counts.ints; break;
+      case ValueKind::kDouble: ++counts.doubles; break;
+      case ValueKind::kString: ++counts.texts; break;
+      case ValueKind::kTensor: ++counts.tensors; break;
+      case ValueKind::kRRef:
+        counts.texts += kTextsPerRRef;
+        counts.ids += kIdsPerRRef;
+        break;
+      case ValueKind::kList:
+      case ValueKind::kMap: {
+        if (counts.items >= static_cast<size_t>(in.items_size())) {
+          return absl::InvalidArgumentError("a container without a number of items");
+        }
+        opened = in.items(static_cast<int>(counts.items++));
+        if (opened > in.kinds().size()) {
+          return absl::InvalidArgumentError(absl::StrCat("a container of ", opened, " among ",
+                                                         in.kinds().size(), " values"));
+        }
+        if (static_cast<ValueKind>(kind) == ValueKind::kMap) counts.texts += opened;
+        break;
+      }
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat("unknown kind of value ", static_cast<int>(static_cast<uint8_t>(kind))));
+    }
+    if (open.size() >= static_cast<size_t>(store::kMaxValueDepth)) return TooDeep();
+    if (opened > 0) open.push_back(opened);
+    while (!open.empty() && open.back() == 0) open.pop_back();
+  }
+  if (!open.empty()) return absl::InvalidArgumentError("a container lacks items");
+  return counts;
+}
+
+absl::Status CheckColumn(const char* name, size_t want, size_t have) {
+  if (want == have) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the values need ", want, " entries of ", name, ", but ", have, " arrived"));
+}
+
+absl::Status CheckColumns(const v1::Values& in) {
+  PSD_ASSIGN_OR_RETURN(Counts want, CountColumns(in));
+  PSD_RETURN_IF_ERROR(CheckColumn("bools", want.bools, in.bools().size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("ints", want.ints, in.ints_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("doubles", want.doubles, in.doubles_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("texts", want.texts, in.text_sizes_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("tensors", want.tensors, in.dtypes_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("ids", want.ids, in.ids_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("items", want.items, in.items_size()));
+  for (char b : in.bools()) {
+    if (b != 0 && b != 1) return absl::InvalidArgumentError("a bool is neither 0 nor 1");
+  }
+  size_t text_bytes = 0;
+  for (uint32_t size : in.text_sizes()) text_bytes += size;
+  return CheckColumn("text bytes", text_bytes, in.text().size());
+}
+
+void Collect(const Value& value, std::vector<Variable>& variables) {
+  if (const Variable* variable = value.As<Variable>()) {
+    variables.push_back(*variable);
+  } else if (const Value::List* list = value.AsList()) {
+    for (const Value& item : *list) Collect(item, variables);
+  } else if (const Value::Map* map = value.AsMap()) {
+    for (const auto& [key, item] : *map) Collect(item, variables);
+  }
+}
+
+}  // namespace
+
+std::vector<Variable> CollectVariables(absl::Span<const Value> values) {
+  std::vector<Variable> variables;
+  for (const Value& value : values) Collect(value, variables);
+  return variables;
+}
+
+absl::StatusOr<rpc::Payload> EncodeValues(
+    absl::Span<const Value> values,
+    absl::FunctionRef<absl::StatusOr<ForkData>(const RemoteReference&)> fork) {
+  v1::Values out;
+  Encoder encoder(out, fork, values.size());
+  for (const Value& value : values) PSD_RETURN_IF_ERROR(encoder.Add(value, 1));
+  rpc::Payload payload;
+  TensorColumns columns;
+  PSD_RETURN_IF_ERROR(PackTensors(encoder.tensors(), &columns, &payload.buffers));
+  out.mutable_dtypes()->Add(columns.dtypes.begin(), columns.dtypes.end());
+  out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
+  out.mutable_dims()->Add(columns.dims.begin(), columns.dims.end());
+  if (!out.SerializeToString(&payload.header)) {
+    return absl::InvalidArgumentError(
+        "the texts of one message exceed 2 GiB; send them in parts or as tensors");
+  }
+  return payload;
+}
+
+absl::StatusOr<std::vector<Value>> DecodeValues(
+    const rpc::Payload& payload,
+    absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
+    absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)> adopt) {
+  v1::Values in;
+  if (!in.ParseFromString(payload.header)) {
+    return absl::InvalidArgumentError(absl::StrCat(payload.header.size(),
+                                                   " header bytes are no list of values"));
+  }
+  PSD_RETURN_IF_ERROR(CheckColumns(in));
+  TensorColumns columns;
+  columns.dtypes.assign(in.dtypes().begin(), in.dtypes().end());
+  columns.ranks.assign(in.ranks().begin(), in.ranks().end());
+  columns.dims.assign(in.dims().begin(), in.dims().end());
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, UnpackTensors(columns, payload.buffers));
+  const size_t count = tensors.size();
+  PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
+  PSD_CHECK(variables.size() == count, "wrap gives one variable per tensor");
+  return Decoder(in, std::move(variables), adopt).All();
+}
+
+}  // namespace psd::rref

@@ -1,0 +1,31 @@
+#pragma once
+
+// Numbers of the wire format of values. They never change.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace psd::rref {
+
+enum class ValueKind : uint8_t {
+  kNone = 1,
+  kBool = 2,
+  kInt = 3,
+  kDouble = 4,
+  kString = 5,
+  kTensor = 6,
+  kRRef = 7,
+  kList = 8,
+  kMap = 9,
+};
+
+// Tensors of at most this many bytes share the first buffer: a copy of so little costs less than
+// a buffer of its own on its way through the carriers.
+inline constexpr size_t kSmallTensorBytes = size_t{16} << 10;
+// Where each of them starts there: a multiple of this.
+inline constexpr size_t kSmallTensorAlignment = 64;
+
+inline constexpr int kTextsPerRRef = 3;
+inline constexpr int kIdsPerRRef = 6;
+
+}  // namespace psd::rref

@@ -1,0 +1,193 @@
+#include "core/rref/value_codec.h"
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "gtest/gtest.h"
+
+namespace psd::rref {
+namespace {
+
+using store::RemoteReference;
+using store::Value;
+
+class FakeReference : public RemoteReference {
+ public:
+  FakeReference(GlobalId id, std::string owner) : id_(id), owner_(std::move(owner)) {}
+  GlobalId value_id() const override { return id_; }
+  const std::string& owner() const override { return owner_; }
+
+ private:
+  GlobalId id_;
+  std::string owner_;
+};
+
+absl::StatusOr<ForkData> Fork(const RemoteReference& reference) {
+  ForkData data;
+  data.owner = reference.owner();
+  data.owner_incarnation = 77;
+  data.value = reference.value_id();
+  data.fork = {9, 10};
+  data.parent = "trainer0";
+  data.name = "w";
+  return data;
+}
+
+absl::StatusOr<std::vector<Variable>> Constants(std::vector<Tensor> tensors) {
+  return std::vector<Variable>(tensors.begin(), tensors.end());
+}
+
+absl::StatusOr<Value> Adopt(const ForkData& data) {
+  return Value(std::make_shared<const FakeReference>(data.value, data.owner));
+}
+
+absl::StatusOr<std::vector<Value>> Decode(const rpc::Payload& payload) {
+  return DecodeValues(payload, Constants, Adopt);
+}
+
+std::vector<Value> RoundTrip(const std::vector<Value>& values) {
+  auto payload = EncodeValues(values, Fork);
+  EXPECT_TRUE(payload.ok()) << payload.status();
+  auto decoded = Decode(*payload);
+  EXPECT_TRUE(decoded.ok()) << decoded.status();
+  return decoded.value_or(std::vector<Value>{});
+}
+
+std::vector<Value> OneOfEach() {
+  return {Value(),
+          Value(true),
+          Value(int64_t{-5}),
+          Value(0.5),
+          Value("text"),
+          Value(Tensor::Of<float>({2}, {1, 2})),
+          Value(std::make_shared<const FakeReference>(GlobalId{3, 4}, "owner0")),
+          Value::OfList({Value(1), Value::OfList({})}),
+          Value::OfMap({{"a", Value(Tensor::Of<double>({}, {3}))}, {"b", Value("x")}})};
+}
+
+TEST(ValueCodec, EveryKindArrivesAsItWas) {
+  std::vector<Value> out = RoundTrip(OneOfEach());
+  ASSERT_EQ(out.size(), 9u);
+  EXPECT_TRUE(out[0].IsNone());
+  EXPECT_EQ(*out[1].As<bool>(), true);
+  EXPECT_EQ(*out[2].As<int64_t>(), -5);
+  EXPECT_EQ(*out[3].As<double>(), 0.5);
+  EXPECT_EQ(*out[4].As<std::string>(), "text");
+  EXPECT_EQ(out[5].As<Variable>()->tensor().data<float>()[1], 2);
+  EXPECT_EQ((*out[6].As<std::shared_ptr<const RemoteReference>>())->value_id(), (GlobalId{3, 4}));
+  ASSERT_EQ(out[7].AsList()->size(), 2u);
+  EXPECT_EQ(*(*out[7].AsList())[0].As<int64_t>(), 1);
+  EXPECT_TRUE((*out[7].AsList())[1].AsList()->empty());
+  EXPECT_EQ((*out[8].AsMap())[0].second.As<Variable>()->tensor().data<double>()[0], 3);
+  EXPECT_EQ(*(*out[8].AsMap())[1].second.As<std::string>(), "x");
+}
+
+TEST(ValueCodec, GoldenBytes) {
+  auto payload = EncodeValues(OneOfEach(), Fork);
+  ASSERT_TRUE(payload.ok());
+  EXPECT_EQ(absl::BytesToHexString(payload->header), 
+            "0a0d0102030405060708030809060512030200021a0101220209022a08000000000000e03f321674"
+            "6578746f776e657230747261696e657230776162783a0704060801010101420201024a0201005201"
+            "025a300300000000000000040000000000000009000000000000000a000000000000004d00000000"
+            "0000000000000000000000");
+  ASSERT_EQ(payload->buffers.size(), 1u);
+  EXPECT_EQ(payload->buffers[0].size(), 72u);
+  EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 8)), "0000803f00000040");
+}
+
+TEST(ValueCodec, SmallTensorsShareABufferAndLargeOnesAreNotCopied) {
+  Tensor large = *Tensor::Zeros({8192}, DType::kF32);
+  Tensor limit = *Tensor::Zeros({4096}, DType::kF32);
+  std::vector<Value> values = {Value(Tensor::Of<float>({3}, {1, 2, 3})), Value(large), Value(limit),
+                               Value(*Tensor::Zeros({0, 4}, DType::kF32)),
+                               Value(Tensor::Of<uint8_t>({1}, {7}))};
+  auto payload = EncodeValues(values, Fork);
+  ASSERT_TRUE(payload.ok());
+  ASSERT_EQ(payload->buffers.size(), 2u);
+  EXPECT_EQ(payload->buffers[0].size(), 64 + 16384 + 1u);
+  EXPECT_EQ(payload->buffers[1].data(), large.raw_data());
+  auto out = Decode(*payload);
+  ASSERT_TRUE(out.ok()) << out.status();
+  EXPECT_EQ((*out)[0].As<Variable>()->tensor().raw_data(), payload->buffers[0].data());
+  EXPECT_EQ((*out)[1].As<Variable>()->tensor().raw_data(), large.raw_data());
+  EXPECT_EQ((*out)[3].As<Variable>()->shape(), (Shape{0, 4}));
+  EXPECT_EQ((*out)[4].As<Variable>()->tensor().data<uint8_t>()[0], 7);
+}
+
+TEST(ValueCodec, NanAndInfinityPassUnaltered) {
+  const float inf = std::numeric_limits<float>::infinity();
+  auto out = RoundTrip({Value(Tensor::Of<float>({2}, {std::nanf(""), -inf})), Value(double{inf})});
+  EXPECT_TRUE(std::isnan(out[0].As<Variable>()->tensor().data<float>()[0]));
+  EXPECT_EQ(out[0].As<Variable>()->tensor().data<float>()[1], -inf);
+  EXPECT_EQ(*out[1].As<double>(), inf);
+}
+
+Value Nested(int depth) {
+  Value value = 1;
+  for (int i = 1; i < depth; ++i) value = Value::OfList({value});
+  return value;
+}
+
+TEST(ValueCodec, DepthIsBounded) {
+  RoundTrip({Nested(store::kMaxValueDepth)});
+  auto payload = EncodeValues({Nested(store::kMaxValueDepth + 1)}, Fork);
+  EXPECT_EQ(payload.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+class Thing : public store::Object {
+  std::string TypeName() const override { return "thing"; }
+};
+
+TEST(ValueCodec, WhatCannotTravelIsRefused) {
+  EXPECT_EQ(EncodeValues({Value(std::shared_ptr<store::Object>(new Thing))}, Fork).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(EncodeValues({Value(Variable())}, Fork).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ValueCodec, CollectVariablesFollowsTheOrderOfTheWire) {
+  std::vector<Value> values = {
+      Value::OfList({Value(Tensor::Of<float>({}, {1})), Value(2)}),
+      Value::OfMap({{"b", Value(Tensor::Of<float>({}, {3}))}, {"a", Value(Tensor::Of<float>({}, {2}))}})};
+  std::vector<Variable> variables = CollectVariables(values);
+  ASSERT_EQ(variables.size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(variables[i].tensor().data<float>()[0], i + 1);
+}
+
+TEST(ValueCodec, NoTruncatedMessageDecodes) {
+  auto payload = EncodeValues(OneOfEach(), Fork);
+  ASSERT_TRUE(payload.ok());
+  for (size_t size = 1; size < payload->header.size(); ++size) {
+    rpc::Payload cut = *payload;
+    cut.header.resize(size);
+    EXPECT_FALSE(Decode(cut).ok()) << size;
+  }
+  rpc::Payload cut = *payload;
+  cut.buffers[0] = cut.buffers[0].Slice(0, cut.buffers[0].size() - 1);
+  EXPECT_FALSE(Decode(cut).ok());
+  cut.buffers.clear();
+  EXPECT_FALSE(Decode(cut).ok());
+  cut = *payload;
+  cut.buffers.push_back(cut.buffers[0]);
+  EXPECT_FALSE(Decode(cut).ok());
+}
+
+TEST(ValueCodec, NothingIsAdoptedFromADamagedMessage) {
+  auto payload = EncodeValues(OneOfEach(), Fork);
+  ASSERT_TRUE(payload.ok());
+  payload->header.append("\x12\x01\x05", 3);  // one more number of items
+  int adopted = 0;
+  auto out = DecodeValues(*payload, Constants, [&](const ForkData& data) {
+    ++adopted;
+    return Adopt(data);
+  });
+  EXPECT_EQ(out.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(adopted, 0);
+}
+
+}  // namespace
+}  // namespace psd::rref
