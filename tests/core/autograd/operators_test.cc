@@ -1,0 +1,178 @@
+#include "core/autograd/operators.h"
+
+#include <string>
+#include <vector>
+
+#include "core/tensor/ops/cast.h"
+#include "gtest/gtest.h"
+
+namespace psd {
+namespace {
+
+class OperatorsTest : public ::testing::Test {
+ protected:
+  // The call fails, and says all of `parts`.
+  void ExpectInvalid(absl::string_view op, const std::vector<Variable>& inputs,
+                     const Attributes& attributes, const std::vector<std::string>& parts) {
+    absl::Status status = registry_->Run(op, inputs, attributes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << op << ": " << status;
+    for (const std::string& part : parts)
+      EXPECT_NE(status.message().find(part), std::string::npos) << status;
+  }
+
+  const std::shared_ptr<const OperatorRegistry> registry_ = OperatorRegistry::Builtin();
+  const Variable matrix_{Tensor::Of<float>(Shape{2, 3}, {1, 2, 3, 4, 5, 6})};
+};
+
+// One legal call of an operator.
+struct Call {
+  std::string op;
+  std::vector<Variable> inputs;
+  Attributes attributes;
+};
+
+std::vector<Call> LegalCalls() {
+  const Variable a{Tensor::Of<float>(Shape{2, 3}, {1, 2, 3, 4, 5, 6})};
+  const Variable b{Tensor::Of<float>(Shape{3}, {1, 2, 3})};
+  const Variable square{Tensor::Of<float>(Shape{3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9})};
+  const Variable labels{Tensor::Of<int64_t>(Shape{2}, {0, 2})};
+  const std::vector<int64_t> shape = {4, 5};
+  return {
+      {"add", {a, b}, {}},
+      {"sub", {a, b}, {}},
+      {"mul", {a, b}, {}},
+      {"div", {a, b}, {}},
+      {"add_scalar", {a}, {{"value", 1.5}}},
+      {"sub_scalar", {a}, {{"value", 1.5}}},
+      {"rsub_scalar", {a}, {{"value", int64_t{1}}}},
+      {"mul_scalar", {a}, {{"value", 1.5}}},
+      {"div_scalar", {a}, {{"value", 1.5}}},
+      {"rdiv_scalar", {a}, {{"value", 1.5}}},
+      {"matmul", {a, square}, {}},
+      {"linear", {a, square}, {}},
+      {"linear", {a, square, b}, {}},
+      {"neg", {a}, {}},
+      {"relu", {a}, {}},
+      {"sigmoid", {a}, {}},
+      {"tanh", {a}, {}},
+      {"exp", {a}, {}},
+      {"log", {a}, {}},
+      {"sqrt", {a}, {}},
+      {"softmax", {a}, {}},
+      {"log_softmax", {a}, {}},
+      {"sum", {a}, {}},
+      {"sum", {a}, {{"axis", int64_t{-1}}}},
+      {"sum", {a}, {{"axis", int64_t{0}}, {"keepdim", int64_t{1}}}},
+      {"mean", {a}, {}},
+      {"mean", {a}, {{"axis", int64_t{1}}}},
+      {"cross_entropy", {a, labels}, {}},
+      {"mse", {a, a}, {}},
+      {"detach", {a}, {}},
+      {"reshape", {a}, {{"shape", std::vector<int64_t>{3, -1}}}},
+      {"transpose", {a}, {{"axis0", int64_t{0}}, {"axis1", int64_t{1}}}},
+      {"slice", {a}, {{"axis", int64_t{1}}, {"begin", int64_t{1}}, {"end", int64_t{3}}}},
+      {"concat", {a, square}, {{"axis", int64_t{0}}}},
+      {"broadcast_to", {b}, {{"shape", std::vector<int64_t>{2, 3}}}},
+      {"cast", {a}, {{"dtype", int64_t{2}}}},
+      {"zeros", {}, {{"shape", shape}}},
+      {"full", {}, {{"shape", shape}, {"value", 2.0}, {"dtype", int64_t{3}}}},
+      {"uniform", {}, {{"shape", shape}, {"low", -1.0}, {"high", 1.0}, {"seed", int64_t{7}}}},
+      {"normal",
+       {},
+       {{"shape", shape},
+        {"mean", 0.0},
+        {"deviation", 1.0},
+        {"seed", int64_t{7}},
+        {"dtype", int64_t{2}}}},
+  };
+}
+
+TEST_F(OperatorsTest, ResultsHaveTheShapeAndSizeForetold) {
+  std::vector<std::string> untried = registry_->Names();
+  for (const Call& call : LegalCalls()) {
+    Variable result = registry_->Run(call.op, call.inputs, call.attributes);
+    ASSERT_TRUE(result.ok()) << call.op << ": " << result.status();
+    std::vector<Shape> shapes;
+    for (const Variable& input : call.inputs) shapes.push_back(input.shape());
+    absl::StatusOr<Shape> shape = registry_->OutputShape(call.op, shapes, call.attributes);
+    ASSERT_TRUE(shape.ok()) << shape.status();
+    EXPECT_EQ(*shape, result.shape()) << call.op;
+    absl::StatusOr<int64_t> bytes = registry_->OutputBytes(call.op, call.inputs, call.attributes);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_EQ(*bytes, static_cast<int64_t>(result.tensor().NumBytes())) << call.op;
+    for (std::string& name : untried)
+      if (name == call.op) name.clear();
+  }
+  for (const std::string& name : untried) EXPECT_EQ(name, "") << "has no call in this test";
+}
+
+TEST_F(OperatorsTest, UnknownNames) {
+  ExpectInvalid("sigmiod", {matrix_}, {}, {"'sigmiod'", "'sigmoid'"});
+  ExpectInvalid("", {}, {}, {"unknown"});
+  ExpectInvalid("mul_scalar", {matrix_}, {{"vlaue", 1.0}}, {"mul_scalar", "'vlaue'", "'value'"});
+  ExpectInvalid("relu", {matrix_}, {{"slope", 1.0}}, {"relu", "'slope'"});
+}
+
+TEST_F(OperatorsTest, WrongArity) {
+  ExpectInvalid("relu", {}, {}, {"'relu'", "1", "0"});
+  ExpectInvalid("add", {matrix_, matrix_, matrix_}, {}, {"'add'", "2", "3"});
+  ExpectInvalid("linear", {matrix_}, {}, {"2 to 3"});
+  ExpectInvalid("concat", {}, {{"axis", int64_t{0}}}, {"at least 1"});
+  ExpectInvalid("zeros", {matrix_}, {{"shape", std::vector<int64_t>{1}}}, {"'zeros'"});
+}
+
+TEST_F(OperatorsTest, WrongAttributes) {
+  ExpectInvalid("mul_scalar", {matrix_}, {}, {"'mul_scalar'", "'value'"});
+  ExpectInvalid("mul_scalar", {matrix_}, {{"value", std::vector<int64_t>{1}}}, {"a number"});
+  ExpectInvalid("sum", {matrix_}, {{"axis", 1.0}}, {"an integer"});
+  ExpectInvalid("reshape", {matrix_}, {{"shape", int64_t{6}}}, {"a list of integers"});
+  ExpectInvalid("zeros", {}, {{"shape", std::vector<int64_t>{2}}, {"dtype", int64_t{99}}}, {"99"});
+  ExpectInvalid("cast", {matrix_}, {{"dtype", int64_t{-1}}}, {"-1"});
+}
+
+TEST_F(OperatorsTest, HostileShapesAreRefusedWithoutRunning) {
+  const int64_t huge = int64_t{1} << 40;
+  const Attributes creation = {{"shape", std::vector<int64_t>{huge, huge}}};
+  EXPECT_FALSE(registry_->OutputShape("zeros", {}, creation).ok());
+  EXPECT_FALSE(registry_->Run("zeros", {}, creation).ok());
+  EXPECT_FALSE(registry_->OutputShape("zeros", {}, {{"shape", std::vector<int64_t>{-1}}}).ok());
+  const Attributes large = {{"shape", std::vector<int64_t>{huge}}};
+  EXPECT_EQ(*registry_->OutputBytes("zeros", {}, large), huge * 4);
+  const std::vector<Shape> column_and_row = {Shape{huge, 1}, Shape{1, huge}};
+  EXPECT_FALSE(registry_->OutputShape("add", column_and_row, {}).ok());
+  EXPECT_FALSE(registry_->OutputShape("matmul", column_and_row, {}).ok());
+  for (int64_t axis : {int64_t{5}, INT64_MIN, INT64_MAX}) {
+    EXPECT_FALSE(registry_->OutputShape("sum", {Shape{2, 3}}, {{"axis", axis}}).ok());
+    ExpectInvalid("sum", {matrix_}, {{"axis", axis}}, {});
+    ExpectInvalid("concat", {matrix_}, {{"axis", axis}}, {});
+    ExpectInvalid("slice", {matrix_}, {{"axis", int64_t{0}}, {"begin", axis}, {"end", axis}}, {});
+  }
+  EXPECT_FALSE(
+      registry_->OutputShape("reshape", {Shape{2, 3}}, {{"shape", std::vector<int64_t>{-1, -1}}})
+          .ok());
+  EXPECT_FALSE(
+      registry_->OutputShape("reshape", {Shape{2, 3}}, {{"shape", std::vector<int64_t>{4, -1}}})
+          .ok());
+}
+
+TEST_F(OperatorsTest, ShapesThatDoNotFit) {
+  EXPECT_FALSE(registry_->OutputShape("add", {Shape{2}, Shape{3}}, {}).ok());
+  EXPECT_FALSE(registry_->OutputShape("matmul", {Shape{2, 3}, Shape{2, 3}}, {}).ok());
+  EXPECT_FALSE(registry_->OutputShape("linear", {Shape{2, 3}, Shape{2}}, {}).ok());
+  EXPECT_FALSE(
+      registry_->OutputShape("broadcast_to", {Shape{2}}, {{"shape", std::vector<int64_t>{3}}})
+          .ok());
+  EXPECT_FALSE(registry_->OutputBytes("relu", {Variable()}, {}).ok());
+}
+
+TEST_F(OperatorsTest, RandomNumbersFollowTheSeed) {
+  Attributes attributes = {
+      {"shape", std::vector<int64_t>{10}}, {"low", 0.0}, {"high", 1.0}, {"seed", int64_t{1}}};
+  Variable first = registry_->Run("uniform", {}, attributes);
+  EXPECT_TRUE(ops::Equal(first.tensor(), registry_->Run("uniform", {}, attributes).tensor()));
+  attributes["seed"] = int64_t{2};
+  EXPECT_FALSE(ops::Equal(first.tensor(), registry_->Run("uniform", {}, attributes).tensor()));
+}
+
+}  // namespace
+}  // namespace psd
