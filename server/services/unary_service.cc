@@ -1,0 +1,433 @@
+#include "server/services/unary_service.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/autograd/node.h"
+#include "core/base/ids.h"
+#include "core/base/status.h"
+#include "core/program/program.h"
+#include "core/store/store.h"
+#include "server/services/unary_codec.h"
+
+namespace psd::server {
+namespace {
+
+using store::EntryPtr;
+
+constexpr uint32_t kMaxPage = 1000;
+// What protobuf can carry in one message, with room for the rest.
+constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
+// Of the calls that this service makes for a client, to this worker itself.
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+rpc::CallOptions SelfCall() {
+  rpc::CallOptions options;
+  options.timeout = kTimeout;
+  return options;
+}
+
+absl::StatusOr<store::PinnedVersion> ReadTensor(const store::Entry& entry) {
+  const auto* variable = entry.value.As<Variable>();
+  if (variable != nullptr && variable->ok()) return store::PinnedVersion{variable->tensor(), 0};
+  return absl::InvalidArgumentError(
+      absl::StrCat(entry.Label(), " is ", entry.KindName(), ", not a tensor"));
+}
+
+// In the order of the entries; all parameters as they were between two steps.
+absl::StatusOr<std::vector<store::PinnedVersion>> ReadTensors(
+    const std::vector<EntryPtr>& entries) {
+  std::vector<store::Parameter*> parameters;
+  for (const EntryPtr& entry : entries) {
+    if (entry->parameter != nullptr) parameters.push_back(entry->parameter.get());
+  }
+  PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned,
+                       store::Parameter::PinAll(parameters));
+  std::vector<store::PinnedVersion> tensors;
+  size_t next = 0;
+  for (const EntryPtr& entry : entries) {
+    if (entry->parameter != nullptr) {
+      tensors.push_back(std::move(pinned[next++]));
+      continue;
+    }
+    PSD_ASSIGN_OR_RETURN(tensors.emplace_back(), ReadTensor(*entry));
+  }
+  return tensors;
+}
+
+absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterRequest& request) {
+  PSD_ASSIGN_OR_RETURN(DType dtype, DecodeDataType(request.dtype()));
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(absl::MakeConstSpan(request.shape().data(),
+                                                                       request.shape().size())));
+  Attributes attributes;
+  attributes["shape"] = std::vector<int64_t>(shape.extents().begin(), shape.extents().end());
+  attributes["dtype"] = static_cast<int64_t>(dtype);
+  std::string op = "zeros";
+  switch (request.initializer()) {
+    case v1::INITIALIZER_ZEROS:
+      break;
+    case v1::INITIALIZER_UNIFORM:
+      op = "uniform";
+      attributes["low"] = request.low();
+      attributes["high"] = request.high();
+      attributes["seed"] = static_cast<int64_t>(request.seed());
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("initializer ", static_cast<int>(request.initializer()),
+                       " is none; see Initializer in service.proto"));
+  }
+  program::ProgramBuilder builder;
+  const auto result = builder.Call(op, {}, std::move(attributes));
+  return builder.Build({result});
+}
+
+}  // namespace
+
+UnaryService::UnaryService(worker::Runtime& runtime, const worker::StatusService& status,
+                           const ClientSessionOptions& options)
+    : runtime_(runtime), status_(status), options_(options), sessions_(options) {}
+
+UnaryService::Reactor* UnaryService::Answer(Context* context, const absl::Status& status) const {
+  Reactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status, *context));
+  return reactor;
+}
+
+template <typename Request, typename Reply>
+UnaryService::Reactor* UnaryService::Mutate(Context* context, absl::string_view method,
+                                            const Request& request, Reply* reply,
+                                            const std::function<void(Done)>& apply) {
+  const v1::MutationHeader& header = request.header();
+  absl::StatusOr<ClientSessions::Start> start;
+  {
+    MutexLock lock(mutex_);
+    start = sessions_.Begin(header.session(), header.sequence(), header.acknowledged(), method,
+                            Now());
+  }
+  if (!start.ok()) return Answer(context, start.status());
+  if (!start->run) {
+    if (!reply->ParseFromString(start->answer.reply))
+      return Answer(context, absl::InternalError("a remembered answer cannot be read"));
+    return Answer(context, start->answer.status);
+  }
+  Reactor* reactor = context->DefaultReactor();
+  apply([this, context, reactor, session = header.session(), sequence = header.sequence(),
+         reply](const absl::Status& status) {
+    FinishMutation(context, reactor, session, sequence, *reply, status);
+  });
+  return reactor;
+}
+
+template <typename Reply>
+void UnaryService::FinishMutation(Context* context, Reactor* reactor,
+                                  ClientSessions::SessionId session, uint64_t sequence,
+                                  const Reply& reply, const absl::Status& status) {
+  RememberedAnswer answer{status, {}};
+  if (status.ok()) answer.reply = reply.SerializeAsString();
+  {
+    MutexLock lock(mutex_);
+    sessions_.Finish(session, sequence, std::move(answer));
+  }
+  reactor->Finish(ToGrpcStatus(status, *context));
+}
+
+// ---- sessions
+
+UnaryService::Reactor* UnaryService::OpenSession(Context* context,
+                                                 const v1::OpenSessionRequest* request,
+                                                 v1::OpenSessionReply* reply) {
+  const ClientSessions::SessionId id = NewIncarnation();
+  bool arm = false;
+  absl::Status opened;
+  {
+    MutexLock lock(mutex_);
+    opened = sessions_.Open(id, request->client(), Now());
+    arm = opened.ok() && !std::exchange(timer_armed_, true);
+  }
+  if (!opened.ok()) return Answer(context, opened);
+  if (arm) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
+  runtime_.logger().Log(LogLevel::kInfo, "client_session_opened",
+                        absl::StrCat(request->client(), " opened a session"),
+                        {{"client", request->client()},
+                         {"session", IncarnationToString(id)},
+                         {"peer", context->peer()}});
+  reply->set_session(id);
+  reply->set_lease_ms(static_cast<uint64_t>(options_.lease / absl::Milliseconds(1)));
+  reply->set_worker(runtime_.name());
+  reply->set_incarnation(runtime_.incarnation());
+  return Answer(context, absl::OkStatus());
+}
+
+UnaryService::Reactor* UnaryService::RenewSession(Context* context,
+                                                  const v1::RenewSessionRequest* request,
+                                                  v1::RenewSessionReply*) {
+  absl::Status renewed;
+  {
+    MutexLock lock(mutex_);
+    renewed = sessions_.Renew(request->session(), Now());
+  }
+  return Answer(context, renewed);
+}
+
+UnaryService::Reactor* UnaryService::CloseSession(Context* context,
+                                                  const v1::CloseSessionRequest* request,
+                                                  v1::CloseSessionReply*) {
+  std::vector<ClientSessions::ContextId> contexts;
+  {
+    MutexLock lock(mutex_);
+    contexts = sessions_.Close(request->session());
+  }
+  ReleaseContexts(contexts);
+  return Answer(context, absl::OkStatus());
+}
+
+void UnaryService::ExpireSessions() {
+  std::vector<ClientSessions::Expired> expired;
+  bool more = false;
+  {
+    MutexLock lock(mutex_);
+    expired = sessions_.Expire(Now());
+    more = timer_armed_ = sessions_.size() != 0;
+  }
+  for (const ClientSessions::Expired& session : expired) {
+    ReleaseContexts(session.contexts);
+    runtime_.logger().Log(LogLevel::kInfo, "client_session_expired",
+                          absl::StrCat("the lease of ", session.client, " has ended"),
+                          {{"client", session.client},
+                           {"session", IncarnationToString(session.id)},
+                           {"contexts", session.contexts.size()}});
+  }
+  if (more) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
+}
+
+void UnaryService::ReleaseContexts(const std::vector<ClientSessions::ContextId>& contexts) {
+  for (ClientSessions::ContextId context : contexts)
+    runtime_.autograd().Release({runtime_.incarnation(), context});
+}
+
+// ---- reads
+
+UnaryService::Reactor* UnaryService::List(Context* context, const v1::ListValuesRequest* request,
+                                          v1::ListValuesReply* reply) {
+  const uint32_t wanted = request->page_size();
+  const size_t page = wanted == 0 ? kMaxPage : std::min(wanted, kMaxPage);
+  std::vector<EntryPtr> entries =
+      runtime_.store().List(request->prefix(), request->page_token(), page + 1);
+  const bool more = entries.size() > page;
+  if (more) entries.resize(page);
+  for (const EntryPtr& entry : entries) {
+    reply->add_names(entry->name);
+    reply->add_kinds(entry->KindName());
+    reply->add_versions(entry->parameter == nullptr ? 0 : entry->parameter->version());
+    reply->add_bytes(entry->parameter == nullptr ? 0 : entry->parameter->stats().bytes);
+  }
+  if (more) reply->set_next_page_token(entries.back()->name);
+  return Answer(context, absl::OkStatus());
+}
+
+UnaryService::Reactor* UnaryService::Pull(Context* context, const v1::PullRequest* request,
+                                          v1::PullReply* reply) {
+  return Answer(context, PullInto(*request, *reply));
+}
+
+absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullReply& reply) const {
+  std::vector<EntryPtr> entries;
+  for (const std::string& name : request.names()) {
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(name));
+    entries.push_back(std::move(entry));
+  }
+  PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned, ReadTensors(entries));
+  size_t bytes = 0;
+  for (const store::PinnedVersion& version : pinned) bytes += version.tensor.NumBytes();
+  if (bytes > kMaxPullBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("pull: ", bytes, " bytes do not fit one reply "
+                                                   "of ", kMaxPullBytes, "; pull fewer at a time"));
+  }
+  for (const store::PinnedVersion& version : pinned) {
+    PSD_RETURN_IF_ERROR(EncodeTensor(version.tensor, *reply.add_tensors()));
+    reply.add_versions(version.version);
+  }
+  return absl::OkStatus();
+}
+
+UnaryService::Reactor* UnaryService::Status(Context* context, const v1::StatusRequest* request,
+                                            v1::WorkerStatus* reply) {
+  *reply = status_.Collect(*request);
+  std::vector<ClientSessions::Info> clients;
+  {
+    MutexLock lock(mutex_);
+    clients = sessions_.List(Now());
+  }
+  for (const ClientSessions::Info& client : clients) {
+    v1::ClientSession& session = *reply->add_clients();
+    session.set_client(client.client);
+    session.set_session(client.id);
+    session.set_lease_left_s(absl::ToDoubleSeconds(client.lease_left));
+    session.set_contexts(client.contexts);
+    session.set_answers_remembered(client.answers);
+  }
+  return Answer(context, absl::OkStatus());
+}
+
+// ---- named values
+
+UnaryService::Reactor* UnaryService::GetOrCreateParameter(
+    Context* context, const v1::GetOrCreateParameterRequest* request,
+    v1::GetOrCreateParameterReply* reply) {
+  return Mutate(context, "GetOrCreateParameter", *request, reply, [&](const Done& done) {
+    auto program = CreationProgram(*request);
+    if (!program.ok()) return done(program.status());
+    runtime_.values()
+        .GetOrCreate(runtime_.name(), request->name(), *program, /*requires_grad=*/true, SelfCall())
+        .OnReady([this, name = request->name(), reply,
+                  done](const absl::StatusOr<rref::RRef>& created) {
+          if (!created.ok()) return done(created.status());
+          auto entry = runtime_.store().Lookup(name);
+          if (!entry.ok()) return done(entry.status());
+          reply->set_version((*entry)->parameter == nullptr ? 0 : (*entry)->parameter->version());
+          done(absl::OkStatus());
+        });
+  });
+}
+
+UnaryService::Reactor* UnaryService::GetOrCreateOptimizer(
+    Context* context, const v1::GetOrCreateOptimizerRequest* request,
+    v1::GetOrCreateOptimizerReply* reply) {
+  return Mutate(context, "GetOrCreateOptimizer", *request, reply,
+                [&](const Done& done) { CreateOptimizer(*request, done); });
+}
+
+void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& request,
+                                   const Done& done) {
+  if (request.name().empty())
+    return done(absl::InvalidArgumentError("optimizer: the name is missing"));
+  if (request.option_names_size() != request.option_values_size()) {
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("optimizer: ", request.option_names_size(), " option names and ",
+                     request.option_values_size(), " values")));
+  }
+  optim::OptimizerSpec spec;
+  spec.type = request.type();
+  for (int i = 0; i < request.option_names_size(); ++i)
+    spec.options[request.option_names(i)] = request.option_values(i);
+  std::vector<rref::RRef> parameters;
+  for (const std::string& name : request.parameters()) {
+    auto entry = runtime_.store().Lookup(name);
+    if (!entry.ok()) return done(entry.status());
+    parameters.push_back(runtime_.rrefs().LocalRRef(*entry));
+  }
+  runtime_.optimizer_service()
+      .Create(runtime_.name(), request.name(), spec, parameters, SelfCall())
+      .OnReady([done](const absl::StatusOr<rref::RRef>& created) { done(created.status()); });
+}
+
+UnaryService::Reactor* UnaryService::Drop(Context* context, const v1::DropRequest* request,
+                                          v1::DropReply* reply) {
+  return Mutate(context, "Drop", *request, reply, [&](const Done& done) {
+    done(runtime_.store().Drop(request->name()).status());
+  });
+}
+
+// ---- contexts and steps
+
+UnaryService::Reactor* UnaryService::NewContext(Context* context,
+                                                const v1::NewContextRequest* request,
+                                                v1::NewContextReply* reply) {
+  return Mutate(context, "NewContext", *request, reply, [&](const Done& done) {
+    const GlobalId id = runtime_.autograd().NewContext()->id();
+    absl::Status held;
+    {
+      MutexLock lock(mutex_);
+      held = sessions_.AddContext(request->header().session(), id.counter);
+    }
+    if (!held.ok()) runtime_.autograd().Release(id);
+    reply->set_context(id.counter);
+    done(held);
+  });
+}
+
+UnaryService::Reactor* UnaryService::ReleaseContext(Context* context,
+                                                    const v1::ReleaseContextRequest* request,
+                                                    v1::ReleaseContextReply*) {
+  absl::Status renewed;
+  bool held = false;
+  {
+    MutexLock lock(mutex_);
+    renewed = sessions_.Renew(request->session(), Now());
+    held = renewed.ok() && sessions_.RemoveContext(request->session(), request->context());
+  }
+  if (held) ReleaseContexts({request->context()});
+  return Answer(context, renewed);
+}
+
+absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> UnaryService::FindContext(
+    uint64_t session, uint64_t context) const {
+  {
+    MutexLock lock(mutex_);
+    PSD_RETURN_IF_ERROR(sessions_.CheckContext(session, context));
+  }
+  return runtime_.autograd().Find({runtime_.incarnation(), context});
+}
+
+UnaryService::Reactor* UnaryService::PushGradient(Context* context,
+                                                  const v1::PushGradientRequest* request,
+                                                  v1::PushGradientReply* reply) {
+  return Mutate(context, "PushGradient", *request, reply,
+                [&](const Done& done) { done(Accumulate(*request)); });
+}
+
+absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
+  PSD_ASSIGN_OR_RETURN(auto context, FindContext(request.header().session(), request.context()));
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(request.parameter()));
+  const auto& parameter = entry->parameter;
+  if (parameter == nullptr || !parameter->requires_grad()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry->Label(), " is ", entry->KindName(), ", not a parameter that requires grad"));
+  }
+  PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
+  if (gradient.shape() != parameter->shape() || gradient.dtype() != parameter->dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient of ", entry->Label(), ": expected ", DTypeName(parameter->dtype()),
+                     parameter->shape().ToString(), ", got ", gradient.ToString()));
+  }
+  if (request.version() > parameter->version()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradient of ", entry->Label(), ": computed from version ", request.version(),
+        ", but the parameter is at version ", parameter->version()));
+  }
+  return context->Accumulate(
+      {parameter->id(), parameter->shape(), parameter->dtype(), request.version()},
+      std::move(gradient));
+}
+
+UnaryService::Reactor* UnaryService::Step(Context* context,
+                                          const v1::StepOptimizerRequest* request,
+                                          v1::StepOptimizerReply* reply) {
+  return Mutate(context, "Step", *request, reply,
+                [&](const Done& done) { StartStep(*request, reply, done); });
+}
+
+void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
+                             const Done& done) {
+  auto context = FindContext(request.header().session(), request.context());
+  if (!context.ok()) return done(context.status());
+  auto optimizer = runtime_.store().Lookup(request.optimizer());
+  if (!optimizer.ok()) return done(optimizer.status());
+  // Unique in the world as the session is: sessions are random, sequences within them run once.
+  const GlobalId step{request.header().session(), request.header().sequence()};
+  runtime_.optimizer_service()
+      .Step(runtime_.rrefs().LocalRRef(*optimizer), (*context)->id(), step, SelfCall())
+      .OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {
+        if (!result.ok()) return done(result.status());
+        reply->set_steps_accepted(result->steps_accepted);
+        reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
+        reply->set_max_staleness(result->max_staleness);
+        done(absl::OkStatus());
+      });
+}
+
+}  // namespace psd::server
