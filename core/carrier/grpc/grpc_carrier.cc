@@ -69,6 +69,8 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address,
 
 absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
                                                        AcceptCallback accept, Listener* listener) {
+  // gRPC does not say why it cannot listen, and logs errors of its own.
+  PSD_RETURN_IF_ERROR(ProbeListen(address));
   const GrpcCarrierOptions& options = core_->options();
   grpc::ServerBuilder builder;
   int port = 0;
@@ -83,7 +85,10 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   listener->server = builder.BuildAndStart();
   grpc::ServerCompletionQueue* requests = queue.get();
   listener->poller = std::make_unique<Poller>(std::move(queue), options.poll_threads);
-  if (listener->server == nullptr || port == 0) return ListenError(address);
+  if (listener->server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen at ", address, ": something else took it just now; try again"));
+  }
   auto acceptor = std::make_shared<GrpcAcceptor>(core_, std::move(accept));
   for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);
   if (options.server_hook != nullptr) options.server_hook->Started(*listener->server);

@@ -83,8 +83,10 @@ void GrpcLink::PumpBulkStream(size_t index) {
     piece = bulk_queue_.Next(index);
     bool greet = dialled_ && !bulk.greeted;
     if (!piece.has_value() && !greet) return;
-    if (greet) frames.Hello(OurHello(StreamRole::kBulk, index));
-    bulk.greeted = true;
+    if (greet) {
+      frames.Hello(OurHello(StreamRole::kBulk, index));
+      bulk.greeted = true;
+    }
     bulk.writing = true;
     bulk.writing_bytes = piece.has_value() ? piece->bytes : 0;
     stream = bulk.stream;

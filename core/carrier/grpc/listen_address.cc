@@ -27,6 +27,7 @@ std::string TryListen(const addrinfo& target) {
   return reason;
 }
 
+// Empty if the address can be listened at.
 std::string WhyNot(const std::string& address) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos) return "it has no port; write host:port";
@@ -42,7 +43,7 @@ std::string WhyNot(const std::string& address) {
     reason = TryListen(*target);
   }
   freeaddrinfo(found);
-  return reason.empty() ? "the system refused it, and would not now; try again" : reason;
+  return reason;
 }
 
 }  // namespace
@@ -51,9 +52,10 @@ std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
-absl::Status ListenError(const std::string& address) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen at ", address, ": ", WhyNot(address)));
+absl::Status ProbeListen(const std::string& address) {
+  std::string reason = WhyNot(address);
+  if (reason.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot listen at ", address, ": ", reason));
 }
 
 }  // namespace psd::carrier

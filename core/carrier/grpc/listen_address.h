@@ -11,7 +11,7 @@ namespace psd::carrier {
 // `address` with `port` in place of its own: "127.0.0.1:0", 7071 -> "127.0.0.1:7071".
 std::string WithPort(const std::string& address, int port);
 
-// UNAVAILABLE that names `address` and the system's reason, found by trying to bind it.
-absl::Status ListenError(const std::string& address);
+// Binds `address` for a moment. UNAVAILABLE that names it and the system's reason if that fails.
+absl::Status ProbeListen(const std::string& address);
 
 }  // namespace psd::carrier

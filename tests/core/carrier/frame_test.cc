@@ -1,0 +1,178 @@
+#include "core/carrier/frame.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+
+namespace psd::carrier {
+namespace {
+
+std::string Join(const std::vector<Buffer>& parts) {
+  std::string all;
+  for (const Buffer& part : parts) all.append(part.view().data(), part.size());
+  return all;
+}
+
+std::string Encode(const std::function<void(FrameEncoder&)>& append) {
+  FrameEncoder encoder;
+  append(encoder);
+  size_t bytes = encoder.bytes();
+  std::string wire = Join(encoder.Take());
+  EXPECT_EQ(wire.size(), bytes);
+  return wire;
+}
+
+Message Sample() {
+  Message message;
+  message.header = "hi";
+  message.buffers = {Buffer::FromString("abc"), Buffer(), Buffer::FromString("z")};
+  return message;
+}
+
+// The first frame of `wire`, which must outlive it.
+absl::StatusOr<std::optional<Frame>> DecodeFirst(absl::string_view* wire, const Limits& limits = {}) {
+  return FrameDecoder(ByteReader(absl::MakeConstSpan(wire, 1)), limits).Next();
+}
+
+absl::Status DecodeError(absl::string_view wire, const Limits& limits = {}) {
+  return DecodeFirst(&wire, limits).status();
+}
+
+std::string Hex(const std::string& bytes) { return absl::BytesToHexString(bytes); }
+
+TEST(FrameGolden, Hello) {
+  HelloFrame hello;
+  for (size_t i = 0; i < hello.token.size(); ++i) hello.token[i] = static_cast<uint8_t>(i);
+  hello.role = StreamRole::kBulk;
+  hello.stream_index = 3;
+  hello.limits.max_header_bytes = 0x11;
+  hello.limits.max_message_bytes = 0x2233;
+  hello.limits.max_buffers = 0x44;
+  hello.limits.max_assembly_bytes = 0x0102030405060708;
+  EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Hello(hello); })),
+            "7073640101000000" "00000000" "00000000" "3800000000000000"
+            "000102030405060708090a0b0c0d0e0f" "01000000" "03000000"
+            "1100000000000000" "3322000000000000" "4400000000000000" "0807060504030201");
+}
+
+TEST(FrameGolden, Message) {
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Inline(Sample()); })),
+            "7073640102000000" "02000000" "03000000" "1e00000000000000"
+            "0300000000000000" "0000000000000000" "0100000000000000" "6869" "616263" "7a");
+}
+
+TEST(FrameGolden, AnnounceAndPiece) {
+  AnnounceFrame announce{7, 65536, {2, {3, 0, 1}}};
+  EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Announce(announce); })),
+            "7073640103000000" "02000000" "03000000" "2800000000000000"
+            "0700000000000000" "0000010000000000"
+            "0300000000000000" "0000000000000000" "0100000000000000");
+  PieceCursor cursor;
+  Message message = Sample();
+  EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 4, &cursor); })),
+            "7073640104000000" "00000000" "00000000" "1400000000000000"
+            "0700000000000000" "0000000000000000" "68696162");
+  EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 2, &cursor); })),
+            "7073640104000000" "00000000" "00000000" "1200000000000000"
+            "0700000000000000" "0400000000000000" "637a");
+}
+
+TEST(FrameGolden, SmallOnes) {
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Ack(9); })),
+            "7073640105000000" "00000000" "00000000" "0800000000000000" "0900000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.OpenBulk(); })),
+            "7073640106000000" "00000000" "00000000" "0000000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Goodbye(); })),
+            "7073640107000000" "00000000" "00000000" "0000000000000000");
+}
+
+TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
+  std::string wire = Encode([](FrameEncoder& e) {
+    e.Ack(1);
+    e.Inline(Sample());
+    e.Goodbye();
+  });
+  for (size_t chunk = 1; chunk < 40; ++chunk) {
+    std::vector<absl::string_view> chunks = {""};
+    for (size_t at = 0; at < wire.size(); at += chunk) {
+      chunks.push_back(absl::string_view(wire).substr(at, chunk));
+    }
+    FrameDecoder decoder(ByteReader(chunks), Limits());
+    auto first = decoder.Next();
+    ASSERT_TRUE(first.ok() && first->has_value());
+    EXPECT_EQ(std::get<AckFrame>(**first).transfer, 1u);
+    auto second = decoder.Next();
+    ASSERT_TRUE(second.ok() && second->has_value());
+    MessageFrame message = std::get<MessageFrame>(**second);
+    EXPECT_EQ(message.shape, ShapeOf(Sample()));
+    std::string payload(message.payload.remaining(), '\0');
+    message.payload.Read(payload.data(), payload.size());
+    EXPECT_EQ(payload, "hiabcz");
+    auto third = decoder.Next();
+    ASSERT_TRUE(third.ok() && third->has_value());
+    EXPECT_TRUE(std::holds_alternative<GoodbyeFrame>(**third));
+    auto end = decoder.Next();
+    ASSERT_TRUE(end.ok());
+    EXPECT_FALSE(end->has_value());
+  }
+}
+
+TEST(Frame, EveryTruncationIsRefused) {
+  std::string wire = Encode([](FrameEncoder& e) { e.Inline(Sample()); });
+  for (size_t size = 1; size < wire.size(); ++size) {
+    EXPECT_EQ(DecodeError(wire.substr(0, size)).code(), absl::StatusCode::kInvalidArgument) << size;
+  }
+}
+
+TEST(Frame, DamagedPreamblesAreRefused) {
+  std::string good = Encode([](FrameEncoder& e) { e.Ack(1); });
+  EXPECT_TRUE(DecodeError(good).ok());
+  for (size_t at : {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16}) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] + 50);
+    EXPECT_EQ(DecodeError(bad).code(), absl::StatusCode::kInvalidArgument) << at;
+  }
+}
+
+TEST(Frame, SizesThatLieAreRefused) {
+  std::string wire = Encode([](FrameEncoder& e) { e.Announce({7, 65536, {2, {3, 5}}}); });
+  std::string overflow = wire;
+  for (size_t i = 0; i < 8; ++i) overflow[24 + 16 + i] = '\xff';
+  EXPECT_FALSE(DecodeError(overflow).ok());
+  std::string many = wire;
+  many[12] = '\x7f';  // more buffers than sizes
+  EXPECT_FALSE(DecodeError(many).ok());
+  Limits limits;
+  limits.max_message_bytes = 9;
+  EXPECT_FALSE(DecodeError(wire, limits).ok());
+  limits.max_message_bytes = 10;
+  EXPECT_TRUE(DecodeError(wire, limits).ok());
+  limits.max_buffers = 1;
+  EXPECT_FALSE(DecodeError(wire, limits).ok());
+}
+
+TEST(Frame, LargePayloadsAreReferenced) {
+  Message message;
+  message.buffers.push_back(Buffer::FromString(std::string(FrameEncoder::kReferenceBytes, 'x')));
+  FrameEncoder encoder;
+  encoder.Inline(message);
+  std::vector<Buffer> parts = encoder.Take();
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[1].data(), message.buffers[0].data());
+  EXPECT_TRUE(encoder.empty());
+}
+
+TEST(Frame, CheckShapeNamesTheLimit) {
+  Limits limits;
+  limits.max_header_bytes = 5;
+  absl::Status status = CheckShape({6, {}}, limits);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("max_header_bytes = 5"), absl::string_view::npos) << status;
+}
+
+}  // namespace
+}  // namespace psd::carrier

@@ -1,0 +1,52 @@
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "core/carrier/grpc/grpc_factory.h"
+#include "tests/core/carrier/carrier_suite.h"
+#include "tests/core/carrier/tcp_route.h"
+
+namespace psd::carrier {
+namespace {
+
+class GrpcWorld : public CarrierWorld {
+ public:
+  ~GrpcWorld() override {
+    if (silent_ >= 0) close(silent_);
+  }
+  std::shared_ptr<Carrier> NewCarrier(const Limits& limits) override {
+    GrpcCarrierOptions options;
+    options.limits = limits;
+    options.keepalive_time = absl::Seconds(20);  // a loaded machine is not a dead peer
+    options.keepalive_timeout = absl::Seconds(20);
+    return *NewGrpcCarrier(options);
+  }
+  std::string AnyAddress() override { return "127.0.0.1:0"; }
+  std::string DeadAddress() override {
+    int port = 0;
+    close(ListenOnLoopback(&port));
+    return absl::StrCat("127.0.0.1:", port);
+  }
+  std::string SilentAddress() override {
+    int port = 0;
+    silent_ = ListenOnLoopback(&port);  // the system answers the connection, nobody talks
+    return absl::StrCat("127.0.0.1:", port);
+  }
+  std::string RouteTo(const std::string& address) override {
+    route_ = std::make_unique<TcpRoute>(std::stoi(address.substr(address.rfind(':') + 1)));
+    return route_->address();
+  }
+  void CutRoute() override { route_->Cut(); }
+
+ private:
+  int silent_ = -1;
+  std::unique_ptr<TcpRoute> route_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Grpc, CarrierSuite, testing::Values(MakeWorld([] {
+                           return std::unique_ptr<CarrierWorld>(new GrpcWorld);
+                         })));
+
+}  // namespace
+}  // namespace psd::carrier
