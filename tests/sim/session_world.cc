@@ -9,7 +9,7 @@
 namespace psd::rpc::sim {
 namespace {
 
-constexpr absl::Duration kRage = absl::Seconds(4);
+constexpr absl::Duration kRage = absl::Milliseconds(2500);
 constexpr absl::Duration kCalm = absl::Seconds(40);
 
 struct SimWork : Opaque {
@@ -35,10 +35,10 @@ World::World(uint64_t seed) : random_(seed) {
   options_.retry_window = absl::Milliseconds(2500);
   options_.reconnect_min = absl::Milliseconds(20);
   options_.reconnect_max = absl::Milliseconds(200);
-  options_.silence = absl::Milliseconds(300);
+  options_.silence = absl::Milliseconds(400);
   // Small bounds, so that windows fill up.
   options_.max_unacknowledged_answers = static_cast<size_t>(Pick(4, 12));
-  names_ = static_cast<int>(Pick(2, 6));
+  names_ = static_cast<int>(std::min(Pick(2, 6), Pick(2, 6)));
   owners_ = static_cast<int>(Pick(1, (names_ + 1) / 2));
   trouble_ = Chance(0.2) ? 0 : 0.002 * static_cast<double>(Pick(1, 10));
   for (int i = 0; i < names_; ++i) Spawn(NameOf(i), i < owners_);
@@ -64,7 +64,7 @@ void World::On(int process, absl::Duration delay, std::function<void(Process&)> 
 
 void World::RunUntil(absl::Time end) {
   while (!events_.empty() && events_.top().when <= end && broken_.empty()) {
-    Event event = events_.top();
+    Event event = std::move(const_cast<Event&>(events_.top()));  // popped before anyone compares
     events_.pop();
     now_ = event.when;
     event.run();
@@ -406,7 +406,9 @@ void World::TakeOver() {
   if (living != nullptr && Chance(0.6)) living->paused_until = now_ + Within(300, 2500);
   int second = Spawn(NameOf(worker), false).id;
   if (Chance(0.3)) {
-    At(now_ + Within(100, 1500), [this, second] { Kill(second); });
+    At(now_ + Within(100, 1500), [this, second] {
+      if (faulty_) Kill(second);
+    });
   }
 }
 
@@ -418,7 +420,12 @@ void World::Heal() {
   }
   for (int i = 0; i < names_; ++i) {
     Process* last = Living(NameOf(i));
-    if (last == nullptr) last = &Spawn(NameOf(i), i < owners_);
+    // An older one may be fenced by a newer one that died: it would be refused for ever, rightly.
+    bool newest = last != nullptr;
+    for (auto& process : processes_) {
+      newest = newest && (process->name != last->name || process->id <= last->id);
+    }
+    if (!newest) last = &Spawn(NameOf(i), i < owners_);
     for (auto& process : processes_) {
       if (process->name == last->name && process->id != last->id) Kill(process->id);
     }
@@ -434,7 +441,7 @@ void World::Heal() {
 std::string World::Run() {
   int calls = static_cast<int>(Pick(5, 30));
   for (int i = 0; i < calls; ++i) {
-    At(now_ + Within(0, 3500), [this] {
+    At(now_ + Within(0, 2300), [this] {
       Process* process = Living(NameOf(static_cast<int>(Pick(0, names_ - 1))));
       if (process == nullptr || process->paused_until > now_) return;
       int burst = Chance(0.1) ? 15 : 1;
@@ -442,7 +449,7 @@ std::string World::Run() {
     });
   }
   int faults = Chance(0.1) ? 0 : static_cast<int>(Pick(1, 6));
-  for (int i = 0; i < faults; ++i) At(now_ + Within(0, 4000), [this] { Fault(); });
+  for (int i = 0; i < faults; ++i) At(now_ + Within(0, 2500), [this] { Fault(); });
   RunUntil(now_ + kRage);
   Heal();
   absl::Time end = now_ + kCalm;
@@ -452,7 +459,6 @@ std::string World::Run() {
     }
     return true;
   };
-  RunUntil(now_ + absl::Seconds(1));
   while (now_ < end && !done() && broken_.empty()) RunUntil(now_ + absl::Milliseconds(500));
   for (auto& process : processes_) {
     if (process->alive) AddProbes(process->sessions->probes(), probes_);
