@@ -2,13 +2,14 @@
 
 // Functional optimizers: (parameter, gradient, state, options) -> (parameter', state').
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/tensor/dtype.h"
@@ -18,12 +19,13 @@ namespace psd::optim {
 // An optimizer as data: what travels, and what creators of one named optimizer must agree on.
 struct OptimizerSpec {
   std::string type;                       // "sgd", "adam", "adamw"
-  std::map<std::string, double> options;  // by PyTorch's names; true and false are 1 and 0
+  // By PyTorch's names, but "beta1" and "beta2" for betas; true and false are 1 and 0.
+  std::map<std::string, double> options;
 
   friend bool operator==(const OptimizerSpec& a, const OptimizerSpec& b) {
     return a.type == b.type && a.options == b.options;
   }
-  // "adam(betas0=0.9, betas1=0.999, lr=0.001)": sorted; equal specs print equal.
+  // "adam(beta1=0.9, beta2=0.999, lr=0.001)": sorted; specs print equal if and only if they are.
   std::string ToString() const;
 };
 
@@ -60,27 +62,6 @@ class FunctionalOptimizer {
   virtual absl::Status CheckDType(DType dtype) const = 0;
   // Cannot fail: everything was checked before.
   virtual void Apply(const StepArrays& arrays) const = 0;
-};
-
-// Types by name; users register their own. An object, not a global: each worker has one.
-// Thread-compatible: register first, then share.
-class OptimizerRegistry {
- public:
-  using Factory =
-      std::function<absl::StatusOr<std::unique_ptr<FunctionalOptimizer>>(const OptimizerSpec&)>;
-
-  // With the built-in types.
-  static OptimizerRegistry Builtin();
-
-  // Errors: ALREADY_EXISTS (existing types are not replaced).
-  absl::Status Register(const std::string& type, Factory factory);
-
-  // Errors: NOT_FOUND for an unknown type with the nearest known one; INVALID_ARGUMENT for an
-  // unknown option (nearest named) or one out of its range (range named).
-  absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> Create(const OptimizerSpec& spec) const;
-
- private:
-  std::map<std::string, Factory> factories_;
 };
 
 }  // namespace psd::optim

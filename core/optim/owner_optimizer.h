@@ -10,9 +10,11 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "core/base/executor.h"
+#include "core/base/ids.h"
 #include "core/optim/functional_optimizer.h"
 #include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
 
 namespace psd::optim {
 
@@ -31,12 +33,17 @@ struct StepResult {
   bool repeated = false;        // this step id had been applied before: nothing was done now
 };
 
-// Thread-safe. Steps of this optimizer, and of others that share a parameter, are serial.
+// Step ids that an optimizer remembers: a repeated step is recognised among the last so many.
+inline constexpr size_t kRememberedSteps = 4096;
+
+// Thread-safe. Steps of this optimizer, and of others that share a parameter, are serial. As a
+// value in the store its type is "optimizer/" and the optimizer's type.
 class OwnerOptimizer : public store::Object {
  public:
-  // Reserves spares and state for all `parameters`, so that no step fails for memory.
-  // Errors: INVALID_ARGUMENT (a value that is no parameter, a repeated parameter, a dtype that the
-  // optimizer cannot step), RESOURCE_EXHAUSTED; nothing is kept then.
+  // Reserves spares and state (charged to the store's budget) for all `parameters`, which may be
+  // none, so that no step fails for memory. `store` outlives the last step.
+  // Errors: INVALID_ARGUMENT (a value that is no parameter or does not require grad, a repeated
+  // parameter, a dtype that the optimizer cannot step), RESOURCE_EXHAUSTED; nothing is kept then.
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
       std::unique_ptr<FunctionalOptimizer> function, std::vector<store::EntryPtr> parameters,
       store::Store& store);
@@ -48,9 +55,12 @@ class OwnerOptimizer : public store::Object {
   // each), waits its turn, writes the spares, publishes all of them as one, then calls `done`.
   // Parameters without a gradient are untouched, and so are their state and step count.
   // `step_id` makes it idempotent: a step that was applied before is answered `repeated`.
-  // `begin_apply` is asked once, right before the first byte changes; false cancels the step
-  // (`done` gets CANCELLED, nothing has changed).
-  // Errors: INVALID_ARGUMENT naming parameter, expected and given.
+  // `begin_apply` (may be null) is asked once, right before the first byte changes; false cancels
+  // the step (`done` gets CANCELLED, nothing has changed).
+  // Runs on this thread, or on that of the last step before it. Neither callback may wait for
+  // another step.
+  // Errors: INVALID_ARGUMENT naming parameter, expected and given; RESOURCE_EXHAUSTED when a
+  // gradient with strides cannot be made dense.
   virtual void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
                     absl::AnyInvocable<bool()> begin_apply,
                     absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) = 0;

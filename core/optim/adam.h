@@ -1,0 +1,21 @@
+#pragma once
+
+// Adam: "lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad", "maximize"; formula in
+// kernels/optim_adam.h.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "core/optim/functional_optimizer.h"
+
+namespace psd::optim {
+
+// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdam(const OptimizerSpec& spec);
+
+// What Adam and AdamW share: they differ in how and by default how much the parameter decays.
+absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamVariant(const OptimizerSpec& spec,
+                                                                    bool decoupled_decay,
+                                                                    double default_weight_decay);
+
+}  // namespace psd::optim

@@ -1,0 +1,37 @@
+#include "core/optim/optimizer_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/nearest_name.h"
+#include "core/optim/adam.h"
+#include "core/optim/adamw.h"
+#include "core/optim/sgd.h"
+
+namespace psd::optim {
+
+OptimizerRegistry OptimizerRegistry::Builtin() {
+  OptimizerRegistry registry;
+  registry.factories_ = {{"sgd", NewSgd}, {"adam", NewAdam}, {"adamw", NewAdamW}};
+  return registry;
+}
+
+absl::Status OptimizerRegistry::Register(const std::string& type, Factory factory) {
+  if (!factories_.emplace(type, std::move(factory)).second) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("an optimizer type '", type, "' is registered already; choose another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> OptimizerRegistry::Create(
+    const OptimizerSpec& spec) const {
+  auto found = factories_.find(spec.type);
+  if (found != factories_.end()) return found->second(spec);
+  NearestNameFinder finder(spec.type);
+  for (const auto& [type, factory] : factories_) finder.Consider(type);
+  return absl::NotFoundError(absl::StrCat("no optimizer type is called '", spec.type, "'",
+                                          DidYouMean(finder.nearest())));
+}
+
+}  // namespace psd::optim
