@@ -33,7 +33,7 @@ ARROWS = {
     "core/rref": RREF | {"proto"},
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"proto"},
-    "core/worker": CORE,
+    "core/worker": CORE | {"proto"},  # its services
     "server": CORE - {"kernels"} | {"proto"},
     "client": CORE - {"kernels"},
     "tools": {"client", "core/base", "core/tensor", "core/autograd", "proto"},
