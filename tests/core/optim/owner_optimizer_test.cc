@@ -1,0 +1,342 @@
+#include "core/optim/owner_optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/base/ids.h"
+#include "core/optim/functional_optimizer.h"
+#include "core/optim/optimizer_registry.h"
+#include "core/store/memory_budget.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/store/write_claims.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::optim {
+namespace {
+
+using store::EntryPtr;
+using store::MemoryBudget;
+using store::Store;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kElements = 8;
+constexpr size_t kBytes = kElements * sizeof(float);
+
+Tensor Full(double value) { return *Tensor::Full({kElements}, DType::kF32, value); }
+
+class OwnerOptimizerTest : public ::testing::Test {
+ protected:
+  OwnerOptimizerTest() { Reset(0); }
+  void Reset(size_t limit) {
+    store::StoreOptions options;
+    options.memory = MemoryBudget::Create(limit, NewHeapAllocator());
+    store_ = Store::Create(std::move(options), ids_);
+  }
+  EntryPtr NewParameter(const std::string& name, Tensor value, bool requires_grad = true) {
+    store::CreateOptions options;
+    options.requires_grad = requires_grad;
+    return *store_->GetOrCreate(name, options, [&] { return store::Value(value); }).Wait();
+  }
+  absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(const OptimizerSpec& spec,
+                                                               std::vector<EntryPtr> parameters) {
+    return OwnerOptimizer::Create(*OptimizerRegistry::Builtin().Create(spec),
+                                  std::move(parameters), *store_);
+  }
+  // A step of its own id unless given.
+  absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
+                                  std::vector<ParameterGradient> gradients, GlobalId id = {},
+                                  absl::AnyInvocable<bool()> begin_apply = nullptr) {
+    absl::StatusOr<StepResult> result = absl::UnknownError("not done");
+    optimizer.Step(id.IsNone() ? ids_.Next() : id, std::move(gradients), std::move(begin_apply),
+                   [&](absl::StatusOr<StepResult> r) { result = std::move(r); });
+    return result;
+  }
+  static float First(const EntryPtr& entry) {
+    return entry->parameter->Pin()->tensor.data<float>()[0];
+  }
+  size_t used() const { return store_->stats().used_bytes; }
+
+  IdSource ids_{77};
+  std::unique_ptr<Store> store_;
+};
+
+const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
+
+TEST_F(OwnerOptimizerTest, StepsWhatHasAGradient) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b});
+  EXPECT_EQ(optimizer->TypeName(), "optimizer/sgd");
+  EXPECT_EQ(optimizer->parameters(), (std::vector<GlobalId>{a->id, b->id}));
+  auto result = Step(*optimizer, {{b->id, Full(0.25), 1}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->steps_accepted, 1u);
+  EXPECT_EQ(result->parameters_stepped, 1);
+  EXPECT_FALSE(result->repeated);
+  EXPECT_EQ(First(a), 1);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(First(b), 0.75f);
+  EXPECT_EQ(b->parameter->version(), 2u);
+}
+
+// The step count too: Adam's bias correction would show it.
+TEST_F(OwnerOptimizerTest, OPT_05_OPT_06_WithoutGradientNothingMoves) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {{"lr", 0.1}}}, {a, b});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Step(*optimizer, {{b->id, Full(0.5 + i)}}).ok());
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(0.5)}}).ok());
+  auto fresh = NewParameter("fresh", Full(1));
+  auto other = *NewOptimizer({"adam", {{"lr", 0.1}}}, {fresh});
+  ASSERT_TRUE(Step(*other, {{fresh->id, Full(0.5)}}).ok());
+  EXPECT_EQ(First(a), First(fresh));
+}
+
+TEST_F(OwnerOptimizerTest, EmptyStepIsAStep) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto result = Step(*optimizer, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->steps_accepted, 1u);
+  EXPECT_EQ(result->parameters_stepped, 0);
+  auto none = *NewOptimizer(kSgd1, {});  // OPT-18
+  EXPECT_TRUE(Step(*none, {}).ok());
+}
+
+TEST_F(OwnerOptimizerTest, RepeatedStepIsAppliedOnce) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const GlobalId id = ids_.Next();
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(0.5)}}, id).ok());
+  auto again = Step(*optimizer, {{a->id, Full(0.5)}}, id);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->steps_accepted, 1u);
+  EXPECT_EQ(First(a), 0.5f);
+  EXPECT_EQ(a->parameter->version(), 2u);
+}
+
+TEST_F(OwnerOptimizerTest, CancelledStepChangesNothingAndMayBeRepeated) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {}}, {a});
+  const GlobalId id = ids_.Next();
+  auto cancelled = Step(*optimizer, {{a->id, Full(0.5)}}, id, [] { return false; });
+  EXPECT_EQ(cancelled.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+  int asked = 0;
+  auto applied = Step(*optimizer, {{a->id, Full(0.5)}}, id, [&] { return ++asked, true; });
+  ASSERT_TRUE(applied.ok());
+  EXPECT_FALSE(applied->repeated);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(a->parameter->version(), 2u);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_42_BadGradientsChangeNothing) {
+  auto a = NewParameter("layer/weight", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
+  const ParameterGradient good{a->id, Full(1)};
+  const auto refused = [&](ParameterGradient bad) {
+    auto result = Step(*optimizer, {good, std::move(bad)});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(result.status().message());
+  };
+  EXPECT_THAT(refused({b->id, *Tensor::Zeros({9}, DType::kF32)}),
+              AllOf(HasSubstr("'b'"), HasSubstr("f32[8]"), HasSubstr("f32[9]")));
+  EXPECT_THAT(refused({b->id, *Tensor::Zeros({kElements}, DType::kF64)}), HasSubstr("f64[8]"));
+  EXPECT_THAT(refused({b->id, Tensor()}), HasSubstr("undefined"));
+  EXPECT_THAT(refused({{5, 5}, Full(1)}), HasSubstr("0000000000000005/5"));
+  EXPECT_THAT(refused(good), HasSubstr("two gradients for 'layer/weight'"));
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(First(a), 1);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+}
+
+TEST_F(OwnerOptimizerTest, CreationRefusesWhatItCannotStep) {
+  auto a = NewParameter("a", Full(1));
+  const auto message = [&](std::vector<EntryPtr> parameters) {
+    auto refused = NewOptimizer({"adam", {}}, std::move(parameters));
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(refused.status().message());
+  };
+  EXPECT_THAT(message({a, a}), AllOf(HasSubstr("'a'"), HasSubstr("twice")));
+  EXPECT_THAT(message({a, *store_->Put(5, false)}), HasSubstr("int"));
+  EXPECT_THAT(message({NewParameter("frozen", Full(1), false)}), HasSubstr("require"));
+  EXPECT_THAT(message({NewParameter("half", *Tensor::Zeros({2}, DType::kF16))}),
+              AllOf(HasSubstr("'half'"), HasSubstr("f16")));
+  EXPECT_EQ(a->parameter->stats().spares, 0);
+}
+
+TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
+  Reset(0);
+  {
+    auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+    auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
+    EXPECT_EQ(used(), 2 * 4 * kBytes);  // current, spare, two moments
+    EXPECT_EQ(optimizer->stats().state_bytes, 2 * 2 * kBytes);
+    ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
+    EXPECT_EQ(used(), 2 * 4 * kBytes);
+    optimizer.reset();
+    EXPECT_EQ(used(), 2 * kBytes);
+    ASSERT_TRUE(store_->Drop("a").ok());
+    ASSERT_TRUE(store_->Drop("b").ok());
+  }
+  EXPECT_EQ(used(), 0u);
+}
+
+TEST_F(OwnerOptimizerTest, RefusedCreationKeepsNothing) {
+  Reset(7 * kBytes);
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto refused = NewOptimizer({"adam", {}}, {a, b});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              AllOf(HasSubstr("'b'"), HasSubstr("32 bytes"), HasSubstr("224 bytes")));
+  EXPECT_EQ(used(), 2 * kBytes);
+}
+
+TEST_F(OwnerOptimizerTest, StepsGoOnWhenTheBudgetIsFull) {
+  Reset(2 * kBytes);
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto held = *a->parameter->Pin();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(held.tensor.data<float>()[0], 1);
+  EXPECT_EQ(First(a), -4);
+}
+
+TEST_F(OwnerOptimizerTest, StalenessIsMeasured) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 0u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 1u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 0}})->max_staleness, 0u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 3u);
+  auto stats = optimizer->stats();
+  EXPECT_EQ(stats.steps, 4u);
+  EXPECT_EQ(stats.max_staleness, 3u);
+  EXPECT_NEAR(stats.mean_staleness, 4.0 / 3, 1e-12);
+}
+
+TEST_F(OwnerOptimizerTest, StridedGradientsAndDoubles) {
+  auto a = NewParameter("a", *Tensor::Zeros({2, 2}, DType::kF64));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto gradient = Tensor::Of<double>({2, 2}, {1, 2, 3, 4}).View({2, 2}, {1, 2}, 0);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, gradient}}).ok());
+  const auto pinned = *a->parameter->Pin();
+  EXPECT_EQ(pinned.tensor.data<double>()[1], -3);
+}
+
+TEST_F(OwnerOptimizerTest, NanAndInfinityPassThrough) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  Tensor gradient = Full(0);
+  gradient.mutable_data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
+  gradient.mutable_data<float>()[3] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(Step(*optimizer, {{a->id, gradient}}).ok());
+  const auto pinned = *a->parameter->Pin();
+  EXPECT_EQ(pinned.tensor.data<float>()[1], 1);
+  EXPECT_TRUE(std::isnan(pinned.tensor.data<float>()[2]));
+  EXPECT_EQ(pinned.tensor.data<float>()[3], -std::numeric_limits<float>::infinity());
+}
+
+TEST_F(OwnerOptimizerTest, StepWaitsForWhoWritesItsParameters) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b});
+  auto writer = store_->write_claims().Claim({a->id}, [](store::WriteClaims::ClaimId) {});
+  bool done = false;
+  optimizer->Step(ids_.Next(), {{a->id, Full(1)}}, nullptr,
+                  [&](absl::StatusOr<StepResult> result) { done = result.ok(); });
+  EXPECT_FALSE(done);
+  auto other = *NewOptimizer(kSgd1, {b});
+  EXPECT_TRUE(Step(*other, {{b->id, Full(1)}}).ok());  // side by side elsewhere
+  store_->write_claims().Release(writer);
+  EXPECT_TRUE(done);
+  EXPECT_EQ(First(a), 0);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_14_ConcurrentStepsLoseNoUpdate) {
+  constexpr int kThreads = 24, kSteps = 20;
+  auto a = NewParameter("a", *Tensor::Zeros({64, 64}, DType::kF32));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const Tensor gradient = *Tensor::Full({64, 64}, DType::kF32, -1);
+  std::atomic<int> finished{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kSteps; ++i) {
+        optimizer->Step(ids_.Next(), {{a->id, gradient}}, nullptr,
+                        [&](absl::StatusOr<StepResult> result) { finished += result.ok(); });
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(finished, kThreads * kSteps);
+  const auto pinned = *a->parameter->Pin();
+  const float* data = pinned.tensor.data<float>();
+  EXPECT_TRUE(std::all_of(data, data + 64 * 64, [](float x) { return x == kThreads * kSteps; }));
+  EXPECT_EQ(a->parameter->version(), 1u + kThreads * kSteps);
+}
+
+// Two optimizers, overlapping parameters, readers: every version is whole, no update is lost.
+TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
+  auto a = NewParameter("a", Full(0)), b = NewParameter("b", Full(0));
+  auto c = NewParameter("c", Full(0));
+  auto left = *NewOptimizer(kSgd1, {a, b}), right = *NewOptimizer(kSgd1, {b, c});
+  constexpr int kSteps = 300;
+  std::atomic<bool> stop{false};
+  std::atomic<int> torn{0};
+  const auto stepper = [&](OwnerOptimizer* optimizer, GlobalId first, GlobalId second) {
+    for (int i = 0; i < kSteps; ++i) {
+      optimizer->Step(ids_.Next(), {{first, Full(-1)}, {second, Full(-1)}}, nullptr,
+                      [](absl::StatusOr<StepResult>) {});
+    }
+  };
+  std::thread one(stepper, left.get(), a->id, b->id), two(stepper, right.get(), b->id, c->id);
+  std::thread reader([&] {
+    while (!stop) {
+      auto pinned = *b->parameter->Pin();
+      const float* data = pinned.tensor.data<float>();
+      torn += std::any_of(data, data + kElements, [&](float x) { return x != data[0]; });
+    }
+  });
+  one.join();
+  two.join();
+  stop = true;
+  reader.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(First(a), kSteps);
+  EXPECT_EQ(First(b), 2 * kSteps);
+  EXPECT_EQ(First(c), kSteps);
+}
+
+TEST_F(OwnerOptimizerTest, OldStepIdsAreForgottenWithinABound) {
+  auto a = NewParameter("a", Full(0));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const GlobalId first = ids_.Next();
+  ASSERT_TRUE(Step(*optimizer, {}, first).ok());
+  for (size_t i = 1; i < kRememberedSteps; ++i) ASSERT_TRUE(Step(*optimizer, {}).ok());
+  EXPECT_TRUE(Step(*optimizer, {}, first)->repeated);
+  ASSERT_TRUE(Step(*optimizer, {}).ok());
+  EXPECT_FALSE(Step(*optimizer, {}, first)->repeated);
+}
+
+TEST_F(OwnerOptimizerTest, LivesInTheStore) {
+  auto a = NewParameter("a", Full(1));
+  std::shared_ptr<store::Object> object = *NewOptimizer({"adam", {}}, {a});
+  auto entry = *store_->GetOrCreate("main", {}, [&] { return store::Value(object); }).Wait();
+  EXPECT_EQ(entry->KindName(), "optimizer/adam");
+}
+
+}  // namespace
+}  // namespace psd::optim
