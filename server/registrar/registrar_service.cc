@@ -3,29 +3,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
 namespace psd::server {
 namespace {
 
+using worker::ParseMessage;
+using worker::PlainPayload;
+
 constexpr size_t kMaxAddressBytes = 1024;
 constexpr size_t kMaxBarrierNameBytes = 512;
-
-template <typename Message>
-absl::StatusOr<Message> ParseRequest(rpc::ServerCall& call) {
-  Message message;
-  if (message.ParseFromString(call.payload().header)) return message;
-  return absl::InvalidArgumentError(
-      absl::StrCat(call.method(), ": the request is damaged or of another version"));
-}
-
-template <typename Message>
-rpc::Payload ToPayload(const Message& message) {
-  rpc::Payload payload;
-  message.SerializeToString(&payload.header);
-  return payload;
-}
 
 absl::StatusOr<Role> ToRole(v1::WorkerRole role) {
   switch (role) {
@@ -59,7 +47,7 @@ std::vector<Member> RegistrarService::World() const {
 }
 
 void RegistrarService::ServeJoin(const CallPtr& call) {
-  auto request = ParseRequest<v1::RegistrarJoinRequest>(*call);
+  auto request = ParseMessage<v1::RegistrarJoinRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   auto role = ToRole(request->role());
   if (!role.ok()) return call->Reply(role.status());
@@ -87,7 +75,7 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   v1::RegistrarJoinReply reply;
   reply.set_rank(joined->rank);
   reply.set_world_size(joined->world_size);
-  call->Reply(ToPayload(reply));
+  call->Reply(PlainPayload(reply));
 }
 
 void RegistrarService::ServeWorld(const CallPtr& call) {
@@ -105,11 +93,11 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
     reply.add_roles(member.role == Role::kOwner ? v1::WORKER_ROLE_OWNER : v1::WORKER_ROLE_TRAINER);
     reply.add_addresses(member.address);
   }
-  call->Reply(ToPayload(reply));
+  call->Reply(PlainPayload(reply));
 }
 
 void RegistrarService::ServeBarrier(const CallPtr& call) {
-  auto request = ParseRequest<v1::RegistrarBarrierRequest>(*call);
+  auto request = ParseMessage<v1::RegistrarBarrierRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   const size_t members = static_cast<size_t>(request->members_size());
   if (request->name().size() > kMaxBarrierNameBytes || members > RegistrarLedger::kMaxMembers) {
@@ -157,7 +145,7 @@ void RegistrarService::Deliver(const RegistrarLedger::Answers& answers) {
     if (!answer.status.ok()) {
       call->Reply(answer.status);
     } else if (call->BeginApply()) {
-      call->Reply(ToPayload(v1::RegistrarBarrierReply()));
+      call->Reply(PlainPayload(v1::RegistrarBarrierReply()));
     } else {
       call->Reply(absl::CancelledError("barrier: given up as the last member arrived"));
     }

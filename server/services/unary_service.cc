@@ -87,9 +87,8 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
 
 }  // namespace
 
-UnaryService::UnaryService(worker::Runtime& runtime, const worker::StatusService& status,
-                           const ClientSessionOptions& options)
-    : runtime_(runtime), status_(status), options_(options), sessions_(options) {}
+UnaryService::UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options)
+    : runtime_(runtime), options_(options), sessions_(options) {}
 
 UnaryService::Reactor* UnaryService::Answer(Context* context, const absl::Status& status) const {
   Reactor* reactor = context->DefaultReactor();
@@ -256,7 +255,7 @@ absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullRepl
 
 UnaryService::Reactor* UnaryService::Status(Context* context, const v1::StatusRequest* request,
                                             v1::WorkerStatus* reply) {
-  *reply = status_.Collect(*request);
+  *reply = runtime_.status().Collect(*request);
   std::vector<ClientSessions::Info> clients;
   {
     MutexLock lock(mutex_);

@@ -6,6 +6,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,6 @@
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/worker/runtime.h"
-#include "core/worker/status_service.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/client_sessions.h"
 
@@ -23,10 +23,8 @@ namespace psd::server {
 // Register it with the server builder; it outlives the server.
 class UnaryService final : public v1::ParameterService::CallbackService {
  public:
-  // `runtime` and `status` outlive the service's last call; the runtime is shut down before the
-  // service goes.
-  UnaryService(worker::Runtime& runtime, const worker::StatusService& status,
-               const ClientSessionOptions& options);
+  // `runtime` is shut down before the service goes, and outlives it.
+  UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options);
   UnaryService(const UnaryService&) = delete;
   UnaryService& operator=(const UnaryService&) = delete;
 
@@ -81,7 +79,6 @@ class UnaryService final : public v1::ParameterService::CallbackService {
   void ReleaseContexts(const std::vector<ClientSessions::ContextId>& contexts);
 
   worker::Runtime& runtime_;
-  const worker::StatusService& status_;
   const ClientSessionOptions options_;
   mutable Mutex mutex_;  // leaf
   ClientSessions sessions_ PSD_GUARDED_BY(mutex_);

@@ -124,14 +124,15 @@ def _static(rctx, libdir, tokens):
 def _libs(rctx, flags, pkgs):
     return [t for t in _uniq_keep_last(_pc(rctx, flags, pkgs)) if not t.startswith("-Wl,")]
 
-def _cc_lib(rctx, name, pkgs):
+def _cc_lib(rctx, name, pkgs, before = []):
+    """`before`: libraries that come without a .pc file and need those of `pkgs`."""
     # Not pkg-config --variable=libdir: Debian's grpc*.pc say /usr/lib there.
     libdir = "/usr/lib/" + _run(rctx, ["gcc", "-print-multiarch"])
     return _BUILD_LIB.format(
         name = repr(name),
         defines = repr([c[2:] for c in _pc(rctx, ["--cflags"], pkgs) if c.startswith("-D")]),
-        shared = repr(["-Wl,--as-needed"] + _libs(rctx, ["--libs"], pkgs)),
-        static = repr(["-Wl,--as-needed"] + _static(rctx, libdir, _libs(rctx, ["--static", "--libs"], pkgs))),
+        shared = repr(["-Wl,--as-needed"] + before + _libs(rctx, ["--libs"], pkgs)),
+        static = repr(["-Wl,--as-needed"] + _static(rctx, libdir, before + _libs(rctx, ["--static", "--libs"], pkgs))),
     )
 
 _SPDLOG_HEADER_ONLY = """
@@ -179,7 +180,7 @@ def _system_deps_impl(rctx):
     rctx.file("WORKSPACE", "workspace(name = %r)\n" % rctx.name)
     b = "package(default_visibility = [\"//visibility:public\"])\n"
     for (name, pkgs) in rctx.attr.libs.items():
-        b += _cc_lib(rctx, name, pkgs)
+        b += _cc_lib(rctx, name, pkgs, rctx.attr.without_pc.get(name, []))
     b += _SPDLOG_HEADER_ONLY
     b += _DNNL
     for t in rctx.attr.tools:
@@ -193,6 +194,7 @@ _system_deps = repository_rule(
     environ = ["PKG_CONFIG_PATH"],
     attrs = {
         "libs": attr.string_list_dict(),
+        "without_pc": attr.string_list_dict(),
         "tools": attr.string_list(),
     },
 )
@@ -255,6 +257,7 @@ def system_repos():
         name = "system_deps",
         libs = {
             "grpc++": ["grpc++"],
+            "grpc++_reflection": ["grpc++"],
             "protobuf": ["protobuf"],
             "gtest": ["gtest"],
             "gtest_main": ["gtest_main"],
@@ -263,10 +266,14 @@ def system_repos():
             "yaml-cpp": ["yaml-cpp"],
             "zlib": ["zlib"],
         },
+        without_pc = {"grpc++_reflection": ["-lgrpc++_reflection"]},
         tools = ["protoc", "grpc_cpp_plugin", "grpc_python_plugin"],
     )
     _absl(name = "com_google_absl")
-    _alias_repo(name = "grpc", aliases = {"grpc++": "@system_deps//:grpc++"})
+    _alias_repo(name = "grpc", aliases = {
+        "grpc++": "@system_deps//:grpc++",
+        "grpc++_reflection": "@system_deps//:grpc++_reflection",
+    })
     _alias_repo(name = "com_google_protobuf", aliases = {"protobuf": "@system_deps//:protobuf"})
     _alias_repo(name = "com_google_googletest", aliases = {
         "gtest": "@system_deps//:gtest",

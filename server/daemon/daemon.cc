@@ -1,0 +1,203 @@
+#include "server/daemon/daemon.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/base/status.h"
+#include "core/worker/version.h"
+#include "server/daemon/command_line.h"
+#include "server/daemon/config_file.h"
+#include "server/daemon/notify.h"
+
+namespace psd::server {
+namespace {
+
+constexpr char kDevName[] = "owner0";
+constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
+
+// Settings of the process that must come before the first thread.
+void SetUpProcess() {
+  // The packaged absl::Mutex, which gRPC uses, looks for deadlocks at every lock: ten times slower.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // Message buffers come and go by the megabyte; without these malloc returns each to the system.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int WaitForStopSignal() {
+  const sigset_t signals = StopSignals();
+  int number = 0;
+  while (sigwait(&signals, &number) != 0) {
+  }
+  return number;
+}
+
+int Fail(ExitCode code, const absl::Status& status) {
+  std::fprintf(stderr, "psd: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+// One problem per line, each under the program's name.
+int FailWithProblems(const absl::Status& status) {
+  std::string text(status.message());
+  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at)
+    text.insert(at + 1, "psd: ");
+  std::fprintf(stderr, "psd: %s\npsd: nothing was started; --help lists all flags\n", text.c_str());
+  return kExitUsage;
+}
+
+absl::StatusOr<DaemonConfig> MakeConfig(const CommandLine& line, bool* may_move) {
+  DaemonConfig defaults;
+  if (line.dev) {
+    defaults.name = kDevName;
+    defaults.log_level = LogLevel::kWarning;
+  }
+  ConfigBuilder builder(defaults);
+  if (!line.config_path.empty()) AddConfigFile(line.config_path, builder);
+  for (const auto& [name, text] : line.fields) builder.Set(absl::StrCat("--", name), name, text);
+  *may_move = line.dev && !builder.IsSet("listen");
+  return builder.Build();
+}
+
+void PrintHowToConnect(const std::string& name, const std::string& address) {
+  std::printf(
+      "psd %s ready at %s\n"
+      "  in C++:  psd::WorkerOptions options;  options.owners = {{\"%s\", \"%s\"}};\n"
+      "  look:    tools/psctl status --address %s\n"
+      "  stop:    Ctrl-C\n",
+      name.c_str(), address.c_str(), name.c_str(), address.c_str(), address.c_str());
+}
+
+class Daemon {
+ public:
+  Daemon(const CommandLine& line, const DaemonConfig& config, bool may_move)
+      : line_(line),
+        config_(config),
+        may_move_(may_move),
+        logger_(NewStderrLogger(config.log_level, config.log_json)) {}
+
+  int Run(ServerExtensions extensions) {
+    absl::Status started = Start(std::move(extensions));
+    if (!started.ok()) {
+      const bool cannot_listen = started.code() == absl::StatusCode::kUnavailable;
+      return Fail(cannot_listen ? kExitCannotListen : kExitFailure, started);
+    }
+    absl::Status announced = Announce();
+    if (!announced.ok()) return Fail(kExitFailure, announced);
+    const int number = WaitForStopSignal();
+    Drain(number);
+    return kExitOk;
+  }
+
+ private:
+  absl::Status Start(ServerExtensions extensions) {
+    absl::Status first = TryStart(config_, extensions);
+    if (first.code() != absl::StatusCode::kUnavailable || !may_move_) return first;
+    DaemonConfig moved = config_;
+    moved.listen = kAnyLoopbackPort;
+    return TryStart(moved, std::move(extensions));
+  }
+
+  absl::Status TryStart(const DaemonConfig& config, ServerExtensions extensions) {
+    PSD_ASSIGN_OR_RETURN(server_, Server::Create(config, std::move(extensions), logger_));
+    PSD_ASSIGN_OR_RETURN(address_, server_->Start());
+    return absl::OkStatus();
+  }
+
+  absl::Status Announce() {
+    if (!line_.address_file.empty())
+      PSD_RETURN_IF_ERROR(WriteWholeFile(line_.address_file, address_));
+    if (line_.ready_fd >= 0) PSD_RETURN_IF_ERROR(WriteToDescriptor(line_.ready_fd, address_));
+    if (line_.dev) {
+      PrintHowToConnect(config_.name, address_);
+    } else {
+      std::printf("psd %s ready at %s\n", config_.name.c_str(), address_.c_str());
+    }
+    std::fflush(stdout);
+    NotifyManager("READY=1");
+    logger_->Log(LogLevel::kInfo, "daemon_ready",
+                 absl::StrCat(config_.name, " serves at ", address_),
+                 {{"worker", config_.name},
+                  {"incarnation", IncarnationToString(server_->runtime().incarnation())},
+                  {"address", address_},
+                  {"registrar", server_->runtime().options().registrar},
+                  {"version", worker::kVersion}});
+    return absl::OkStatus();
+  }
+
+  // A service manager that does not hear us is a pity, not a failure.
+  void NotifyManager(const char* state) {
+    const char* socket = std::getenv("NOTIFY_SOCKET");
+    const absl::Status told = NotifyServiceManager(socket == nullptr ? "" : socket, state);
+    if (told.ok()) return;
+    logger_->Log(LogLevel::kWarning, "notify_failed", "could not tell the service manager",
+                 {{"state", state}, {"error", told.ToString()}});
+  }
+
+  void Drain(int number) {
+    NotifyManager("STOPPING=1");
+    logger_->Log(LogLevel::kInfo, "daemon_draining", "refuses new calls, finishes those that run",
+                 {{"signal", strsignal(number)},
+                  {"drain_timeout", absl::FormatDuration(config_.drain_timeout)}});
+    // A second signal ends the process here and now.
+    std::thread([logger = logger_] {
+      WaitForStopSignal();
+      logger->Log(LogLevel::kWarning, "daemon_stopped", "told twice to stop: calls were cut off",
+                  {{"exit_code", static_cast<int>(kExitImpatient)}});
+      std::_Exit(kExitImpatient);
+    }).detach();
+    server_->Shutdown(config_.drain_timeout);
+    logger_->Log(LogLevel::kInfo, "daemon_stopped", absl::StrCat(config_.name, " has stopped"),
+                 {{"exit_code", static_cast<int>(kExitOk)}});
+  }
+
+  const CommandLine& line_;
+  const DaemonConfig& config_;
+  const bool may_move_;
+  const std::shared_ptr<Logger> logger_;  // shared with the server
+  std::unique_ptr<Server> server_;
+  std::string address_;
+};
+
+}  // namespace
+
+int RunDaemon(int argc, char** argv, ServerExtensions extensions) {
+  SetUpProcess();
+  auto line = ParseCommandLine(
+      absl::MakeConstSpan(argv + (argc > 0 ? 1 : 0), static_cast<size_t>(argc > 0 ? argc - 1 : 0)));
+  if (!line.ok()) return FailWithProblems(line.status());
+  if (line->help) return std::fputs(UsageText().c_str(), stdout) < 0 ? kExitFailure : kExitOk;
+  if (line->version) return std::printf("psd %s\n", worker::kVersion) < 0 ? kExitFailure : kExitOk;
+
+  bool may_move = false;
+  auto config = MakeConfig(*line, &may_move);
+  if (!config.ok()) return FailWithProblems(config.status());
+  if (line->check_config)
+    return std::fputs(FormatConfig(*config).c_str(), stdout) < 0 ? kExitFailure : kExitOk;
+
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return Daemon(*line, *config, may_move).Run(std::move(extensions));
+}
+
+}  // namespace psd::server

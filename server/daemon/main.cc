@@ -1,0 +1,5 @@
+// psd: an owner of parameters.
+
+#include "server/daemon/daemon.h"
+
+int main(int argc, char** argv) { return psd::server::RunDaemon(argc, argv, {}); }

@@ -1,0 +1,123 @@
+#include "server/daemon/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <utility>
+
+#include "core/base/buffer.h"
+#include "core/base/status.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
+
+namespace psd::server {
+namespace {
+
+constexpr size_t kReceiveCacheBytes = size_t{128} << 20;
+constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
+
+absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
+    std::shared_ptr<carrier::GrpcServerHook> hook) {
+  HeapAllocatorOptions heap;
+  heap.cache_bytes = kReceiveCacheBytes;
+  carrier::GrpcCarrierOptions options;
+  options.allocator = NewHeapAllocator(heap);
+  options.server_hook = std::move(hook);
+  return carrier::NewGrpcCarrier(options);
+}
+
+worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtensions extensions,
+                                        std::shared_ptr<Logger> logger) {
+  worker::RuntimeOptions options;
+  options.name = config.name;
+  options.listen = config.listen;
+  options.threads = config.threads;
+  options.max_queued_functions = static_cast<size_t>(config.max_queued_functions);
+  options.memory_budget_bytes = config.memory_budget_bytes;
+  options.session.lease = config.lease;
+  options.session.retry_window = config.retry_window;
+  options.registrar = config.IsRegistrar() ? config.name : config.registrar_name;
+  options.logger = std::move(logger);
+  options.functions = std::move(extensions.functions);
+  options.optimizers = std::move(extensions.optimizers);
+  return options;
+}
+
+}  // namespace
+
+// What shares the carrier's port.
+class Server::GrpcServices : public carrier::GrpcServerHook {
+ public:
+  // Before the carrier listens. `unary` outlives the carrier.
+  void Set(UnaryService& unary) { unary_ = &unary; }
+
+  void Configure(grpc::ServerBuilder& builder) override { builder.RegisterService(unary_); }
+
+  void Started(grpc::Server& server) override {
+    health_ = server.GetHealthCheckService();
+    SetServing(true);
+  }
+
+  // Not after the carrier has shut down.
+  void SetServing(bool serving) {
+    if (health_ == nullptr) return;
+    health_->SetServingStatus(serving);
+    health_->SetServingStatus(kUnaryServiceName, serving);
+  }
+  void Forget() { health_ = nullptr; }
+
+ private:
+  UnaryService* unary_ = nullptr;
+  grpc::HealthCheckServiceInterface* health_ = nullptr;  // of the running server
+};
+
+Server::Server(const DaemonConfig& config)
+    : config_(config), grpc_services_(std::make_shared<GrpcServices>()) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& config,
+                                                       ServerExtensions extensions,
+                                                       std::shared_ptr<Logger> logger) {
+  // Both are switches of the gRPC library, for all servers of the process that start later.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  std::unique_ptr<Server> server(new Server(config));
+  worker::RuntimeOptions options =
+      ToRuntimeOptions(config, std::move(extensions), std::move(logger));
+  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_));
+  PSD_ASSIGN_OR_RETURN(server->runtime_, worker::Runtime::Create(std::move(options)));
+  worker::Runtime& runtime = *server->runtime_;
+  if (config.IsRegistrar())
+    server->registrar_ = std::make_unique<RegistrarService>(runtime.agent(), runtime.logger());
+  server->membership_ = std::make_unique<worker::RegistrarClient>(runtime.agent(), runtime.timers(),
+                                                                  runtime.logger());
+  ClientSessionOptions sessions;
+  sessions.lease = config.lease;
+  server->unary_ = std::make_unique<UnaryService>(runtime, sessions);
+  server->grpc_services_->Set(*server->unary_);
+  return server;
+}
+
+Server::~Server() { Shutdown(absl::ZeroDuration()); }
+
+absl::StatusOr<std::string> Server::Start() {
+  PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());
+  worker::JoinOptions join;
+  join.registrar = runtime_->options().registrar;
+  join.role = worker::WorkerRole::kOwner;
+  join.address = address;
+  if (!config_.IsRegistrar())
+    runtime_->agent().AddPeer(config_.registrar_name, config_.registrar_address);
+  membership_->KeepJoined(join);
+  return address;
+}
+
+void Server::Shutdown(absl::Duration drain) {
+  if (runtime_ == nullptr) return;
+  grpc_services_->SetServing(false);
+  grpc_services_->Forget();
+  if (membership_ != nullptr) membership_->Stop();
+  runtime_->Shutdown(drain);
+}
+
+}  // namespace psd::server
