@@ -101,7 +101,7 @@ TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
     for (size_t at = 0; at < wire.size(); at += chunk) {
       chunks.push_back(absl::string_view(wire).substr(at, chunk));
     }
-    FrameDecoder decoder(ByteReader(chunks), Limits());
+    FrameDecoder decoder(ByteReader(chunks), Limits{});
     auto first = decoder.Next();
     ASSERT_TRUE(first.ok() && first->has_value());
     EXPECT_EQ(std::get<AckFrame>(**first).transfer, 1u);

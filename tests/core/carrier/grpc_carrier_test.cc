@@ -1,0 +1,251 @@
+// What only the gRPC carrier can get wrong: peers that speak gRPC but not ours, shared ports,
+// options.
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
+#include "tests/core/carrier/recorder.h"
+
+namespace psd::carrier {
+namespace {
+
+GrpcCarrierOptions PatientOptions() {
+  GrpcCarrierOptions options;
+  options.keepalive_time = absl::Seconds(20);
+  options.keepalive_timeout = absl::Seconds(20);
+  return options;
+}
+
+// A client that sends what it likes.
+class RawPeer {
+ public:
+  RawPeer(const std::string& address, const std::string& method)
+      : stub_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())) {
+    stream_ = stub_.PrepareCall(&context_, method, &queue_);
+    stream_->StartCall(nullptr);
+    Await();
+  }
+  ~RawPeer() {
+    context_.TryCancel();
+    Finish();
+    queue_.Shutdown();
+    while (Await()) {
+    }
+  }
+
+  void Send(const std::string& bytes) {
+    grpc::Slice slice(bytes);
+    stream_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    Await();
+  }
+  // False when the server ended the stream.
+  bool Receive() {
+    grpc::ByteBuffer bytes;
+    stream_->Read(&bytes, nullptr);
+    return Await();
+  }
+  grpc::Status Finish() {
+    if (finished_) return status_;
+    finished_ = true;
+    stream_->Finish(&status_, nullptr);
+    Await();
+    return status_;
+  }
+
+ private:
+  bool Await() {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::CompletionQueue queue_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
+  bool finished_ = false;
+  grpc::Status status_;
+};
+
+std::string Wire(const std::function<void(FrameEncoder&)>& append) {
+  FrameEncoder encoder;
+  append(encoder);
+  std::string wire;
+  for (const Buffer& part : encoder.Take()) wire.append(part.view().data(), part.size());
+  return wire;
+}
+
+HelloFrame HelloWith(uint8_t token, StreamRole role) {
+  HelloFrame hello;
+  hello.token.fill(token);
+  hello.role = role;
+  return hello;
+}
+
+class HostilePeerTest : public testing::Test {
+ protected:
+  HostilePeerTest() : server_(*NewGrpcCarrier(PatientOptions())) {
+    auto address = server_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
+      auto recorder = std::make_shared<Recorder>();
+      recorder->SetLink(std::move(link));
+      MutexLock lock(mutex_);
+      accepted_.push_back(recorder);
+      return recorder;
+    });
+    address_ = *address;
+    // An honest link that must outlive all attacks.
+    auto link = ConnectAndWait(*client_, address_, honest_);
+    EXPECT_TRUE(link.ok()) << link.status();
+  }
+  ~HostilePeerTest() override {
+    EXPECT_TRUE(honest_->closed().empty());
+    EXPECT_TRUE(honest_->WaitForLink()->Send(Message()).ok());
+    EXPECT_TRUE(Accepted(0)->WaitForMessages(1));
+    client_->Shutdown();
+    server_->Shutdown();
+    honest_->SetLink(nullptr);
+    for (const auto& recorder : accepted_) recorder->SetLink(nullptr);
+  }
+
+  std::shared_ptr<Recorder> Accepted(size_t index) {
+    MutexLock lock(mutex_);
+    return accepted_.at(index);
+  }
+
+  // A raw peer with an open link sends `wire`: its link ends as the fault of the peer.
+  void ExpectEndsLink(const std::string& wire) {
+    RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+    peer.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(7, StreamRole::kControl)); }));
+    ASSERT_TRUE(peer.Receive()) << "the answer";
+    size_t index = 0;
+    {
+      MutexLock lock(mutex_);
+      index = accepted_.size() - 1;
+    }
+    peer.Send(wire);
+    while (peer.Receive()) {
+    }
+    ASSERT_TRUE(Accepted(index)->WaitForClosed());
+    EXPECT_EQ(Accepted(index)->closed()[0].code(), absl::StatusCode::kInvalidArgument)
+        << Accepted(index)->closed()[0];
+  }
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<Recorder>> accepted_;
+  std::string address_;
+  std::shared_ptr<Recorder> honest_ = std::make_shared<Recorder>();
+  std::shared_ptr<Carrier> server_;
+  std::shared_ptr<Carrier> client_ = *NewGrpcCarrier(PatientOptions());
+};
+
+TEST_F(HostilePeerTest, BadFramesEndTheirLinkOnly) {
+  ExpectEndsLink("garbage that is longer than a preamble of twenty-four bytes");
+  ExpectEndsLink("psd");
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Ack(99); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.OpenBulk(); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Hello(HelloWith(7, StreamRole::kControl)); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Announce({1, 65536, {0, {size_t{1} << 50}}}); }));
+  Message message;
+  message.header = "piece of nothing";
+  PieceCursor cursor;
+  ExpectEndsLink(Wire([&](FrameEncoder& e) { e.Piece(1, message, 5, &cursor); }));
+}
+
+TEST_F(HostilePeerTest, AStreamWithoutAHelloIsDeclined) {
+  RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+  peer.Send("nonsense");
+  EXPECT_FALSE(peer.Receive());
+  EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(HostilePeerTest, ABulkStreamNeedsAKnownLink) {
+  RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+  peer.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(9, StreamRole::kBulk)); }));
+  EXPECT_FALSE(peer.Receive());
+  EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(HostilePeerTest, OtherMethodsAreUnimplemented) {
+  RawPeer peer(address_, "/psd.v1.Worker/Other");
+  EXPECT_FALSE(peer.Receive());
+  EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST_F(HostilePeerTest, APeerThatVanishesWithItsConnectionEndsTheLink) {
+  {
+    RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+    peer.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(7, StreamRole::kControl)); }));
+    ASSERT_TRUE(peer.Receive());
+  }
+  ASSERT_TRUE(Accepted(1)->WaitForClosed());
+  EXPECT_EQ(Accepted(1)->closed()[0].code(), absl::StatusCode::kUnavailable);
+}
+
+class HealthHook : public GrpcServerHook {
+ public:
+  void Configure(grpc::ServerBuilder& builder) override {
+    builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(
+        std::make_unique<HealthService>()));
+    configured = true;
+  }
+  void Started(grpc::Server& server) override { started = server.GetHealthCheckService() != nullptr; }
+  bool configured = false;
+  bool started = false;
+
+ private:
+  class HealthService : public grpc::HealthCheckServiceInterface {
+    void SetServingStatus(const std::string&, bool) override {}
+    void SetServingStatus(bool) override {}
+    void Shutdown() override {}
+  };
+};
+
+TEST(GrpcCarrier, TheServerHookSharesThePort) {
+  auto hook = std::make_shared<HealthHook>();
+  GrpcCarrierOptions options = PatientOptions();
+  options.server_hook = hook;
+  auto carrier = NewGrpcCarrier(options);
+  ASSERT_TRUE(carrier.ok());
+  ASSERT_TRUE(
+      (*carrier)->Listen("127.0.0.1:0", [](std::shared_ptr<Link>) { return nullptr; }).ok());
+  EXPECT_TRUE(hook->configured);
+  EXPECT_TRUE(hook->started);
+}
+
+TEST(GrpcCarrier, OptionsOutOfRangeAreRefused) {
+  GrpcCarrierOptions options;
+  options.poll_threads = 0;
+  EXPECT_FALSE(NewGrpcCarrier(options).ok());
+  options = {};
+  options.bulk_streams = 17;
+  EXPECT_FALSE(NewGrpcCarrier(options).ok());
+  options = {};
+  options.piece_bytes = 1000;
+  EXPECT_FALSE(NewGrpcCarrier(options).ok());
+}
+
+TEST(GrpcCarrier, ListenNamesWhatIsWrongWithAnAddress) {
+  auto carrier = *NewGrpcCarrier(PatientOptions());
+  auto accept = [](std::shared_ptr<Link>) { return nullptr; };
+  EXPECT_TRUE(absl::StrContains(carrier->Listen("nonsense", accept).status().message(), "port"));
+  EXPECT_EQ(carrier->Listen("192.0.2.1:1", accept).status().code(),
+            absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(carrier->Listen("127.0.0.1:0", accept).ok());
+  EXPECT_EQ(carrier->Listen("127.0.0.1:0", accept).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace psd::carrier
