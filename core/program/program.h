@@ -4,9 +4,10 @@
 // values, are differentiable, and are bounded in size, memory, depth and time; they execute nothing
 // but operators. A call of one operator is a program of one instruction.
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -37,6 +38,7 @@ struct ProgramLimits {
   size_t max_instructions = 10'000;
   size_t max_inputs = 100'000;
   size_t max_outputs = 100'000;
+  size_t max_attributes = 64;                      // of one instruction
   size_t max_attribute_items = 1'000'000;          // over all attributes
   int64_t max_result_bytes = int64_t{4} << 30;     // of one instruction's result
   int64_t max_live_bytes = int64_t{16} << 30;      // of all results alive at once
@@ -62,6 +64,9 @@ struct Fingerprint {
 };
 Fingerprint FingerprintOf(const Program& program);
 
+// The bytes behind the fingerprint: a rough measure of the program's size.
+std::string CanonicalBytes(const Program& program);
+
 // Builds a program call by call. Thread-compatible. Mistakes are kept and told by Build.
 class ProgramBuilder {
  public:
@@ -77,7 +82,7 @@ class ProgramBuilder {
 };
 
 // Runs a checked program on this thread. History is recorded as in any other code (see
-// NoGradGuard). Results are dropped after their last use.
+// NoGradGuard). Results are dropped after their last use; what history still holds counts as alive.
 // Errors: INVALID_ARGUMENT for a wrong number of arguments or what an operator says, with the
 // instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so between
 // two instructions.

@@ -1,0 +1,287 @@
+#include "core/program/program.h"
+
+#include <array>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/status.h"
+#include "core/program/blake2b.h"
+
+namespace psd::program {
+namespace {
+
+absl::Status OverLimit(absl::string_view what, size_t size, size_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("the program has ", size, " ", what,
+                                                   ", the limit is ", limit,
+                                                   "; split it into several calls"));
+}
+
+std::string InstructionName(const Program& program, size_t number) {
+  return absl::StrCat("instruction ", number, " (", program.instructions[number].op, ")");
+}
+
+size_t AttributeItems(const Attributes& attributes) {
+  size_t items = 0;
+  for (const auto& [name, value] : attributes) {
+    const auto* list = std::get_if<std::vector<int64_t>>(&value);
+    items += list == nullptr ? 1 : 1 + list->size();
+  }
+  return items;
+}
+
+absl::Status CheckSizes(const Program& program, const ProgramLimits& limits) {
+  if (program.num_inputs < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the program takes ", program.num_inputs, " arguments"));
+  }
+  if (static_cast<size_t>(program.num_inputs) > limits.max_inputs) {
+    return OverLimit("arguments", program.num_inputs, limits.max_inputs);
+  }
+  if (program.instructions.size() > limits.max_instructions) {
+    return OverLimit("instructions", program.instructions.size(), limits.max_instructions);
+  }
+  if (program.outputs.size() > limits.max_outputs) {
+    return OverLimit("results", program.outputs.size(), limits.max_outputs);
+  }
+  size_t items = 0;
+  for (const Instruction& instruction : program.instructions) {
+    items += AttributeItems(instruction.attributes);
+    if (instruction.inputs.size() > limits.max_inputs) {
+      return OverLimit("inputs of one instruction", instruction.inputs.size(), limits.max_inputs);
+    }
+    if (instruction.attributes.size() > limits.max_attributes) {
+      return OverLimit("attributes of one instruction", instruction.attributes.size(),
+                       limits.max_attributes);
+    }
+  }
+  if (items > limits.max_attribute_items) {
+    return OverLimit("attribute items", items, limits.max_attribute_items);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckInputs(const Program& program, size_t number) {
+  const int64_t own = int64_t{program.num_inputs} + static_cast<int64_t>(number);
+  for (int32_t input : program.instructions[number].inputs) {
+    if (input >= 0 && input < own) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(InstructionName(program, number), " takes value ", input,
+                     "; it may take values 0 to ", own - 1, ", which come before it"));
+  }
+  return absl::OkStatus();
+}
+
+// Little-endian, counts before lists, no gaps: one program has one encoding.
+class Canonical {
+ public:
+  void U64(uint64_t v) {
+    for (int i = 0; i < 8; ++i) bytes_.push_back(static_cast<char>(v >> 8 * i));
+  }
+  void Text(const std::string& text) {
+    U64(text.size());
+    bytes_ += text;
+  }
+  void Refs(const std::vector<int32_t>& refs) {
+    U64(refs.size());
+    for (int32_t ref : refs) U64(static_cast<uint64_t>(int64_t{ref}));
+  }
+  void Value(const AttributeValue& value) {
+    U64(value.index());
+    if (const auto* number = std::get_if<int64_t>(&value)) {
+      U64(static_cast<uint64_t>(*number));
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      uint64_t bits;
+      std::memcpy(&bits, real, sizeof bits);
+      U64(bits);
+    } else if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
+      U64(list->size());
+      for (int64_t item : *list) U64(static_cast<uint64_t>(item));
+    }
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+uint64_t LoadBig(const uint8_t* bytes) {
+  uint64_t word = 0;
+  for (int i = 0; i < 8; ++i) word = word << 8 | bytes[i];
+  return word;
+}
+
+// One run: values by number, dropped after their last use.
+class Run {
+ public:
+  Run(const Program& program, const OperatorRegistry& operators, const ProgramLimits& limits,
+      absl::Span<const Variable> inputs)
+      : program_(program), operators_(operators), limits_(limits) {
+    values_.assign(inputs.begin(), inputs.end());
+    values_.reserve(inputs.size() + program.instructions.size());
+    bytes_.resize(values_.capacity());
+    CountUses();
+  }
+
+  absl::Status Step(size_t number) {
+    const Instruction& instruction = program_.instructions[number];
+    std::vector<Variable> inputs;
+    inputs.reserve(instruction.inputs.size());
+    for (int32_t input : instruction.inputs) inputs.push_back(values_[input]);
+    PSD_ASSIGN_OR_RETURN(int64_t bytes,
+                         operators_.OutputBytes(instruction.op, inputs, instruction.attributes));
+    PSD_RETURN_IF_ERROR(Reserve(bytes));
+    Variable result = operators_.Run(instruction.op, inputs, instruction.attributes);
+    PSD_RETURN_IF_ERROR(result.status());
+    // What history holds stays in memory when the value is dropped.
+    if (!result.requires_grad()) bytes_[values_.size()] = bytes;
+    values_.push_back(std::move(result));
+    inputs.clear();
+    for (int32_t input : instruction.inputs) Release(input);
+    if (uses_[values_.size() - 1] == 0) Drop(values_.size() - 1);
+    return absl::OkStatus();
+  }
+
+  std::vector<Variable> Outputs() const {
+    std::vector<Variable> outputs;
+    outputs.reserve(program_.outputs.size());
+    for (int32_t output : program_.outputs) outputs.push_back(values_[output]);
+    return outputs;
+  }
+
+ private:
+  void CountUses() {
+    uses_.resize(values_.size() + program_.instructions.size());
+    for (const Instruction& instruction : program_.instructions) {
+      for (int32_t input : instruction.inputs) ++uses_[input];
+    }
+    for (int32_t output : program_.outputs) ++uses_[output];
+  }
+  absl::Status Reserve(int64_t bytes) {
+    if (bytes > limits_.max_result_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("its result of ", bytes,
+                                                       " bytes exceeds the limit of ",
+                                                       limits_.max_result_bytes));
+    }
+    if (bytes > limits_.max_live_bytes - live_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("its result of ", bytes, " bytes and the ", live_bytes_,
+                       " bytes of results still needed exceed the limit of ",
+                       limits_.max_live_bytes));
+    }
+    live_bytes_ += bytes;
+    return absl::OkStatus();
+  }
+  void Release(int32_t number) {
+    if (--uses_[number] == 0) Drop(number);
+  }
+  void Drop(size_t number) {
+    values_[number] = Variable();
+    live_bytes_ -= bytes_[number];
+  }
+
+  const Program& program_;
+  const OperatorRegistry& operators_;
+  const ProgramLimits& limits_;
+  std::vector<Variable> values_;
+  std::vector<int64_t> bytes_;   // that dropping the value gives back
+  std::vector<uint32_t> uses_;   // still to come
+  int64_t live_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckProgram(const Program& program, const OperatorRegistry& operators,
+                          const ProgramLimits& limits) {
+  PSD_RETURN_IF_ERROR(CheckSizes(program, limits));
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    PSD_RETURN_IF_ERROR(CheckInputs(program, i));
+    absl::Status call =
+        operators.CheckCall(instruction.op, instruction.inputs.size(), instruction.attributes);
+    if (!call.ok()) return Annotate(call, InstructionName(program, i));
+  }
+  const int64_t values =
+      int64_t{program.num_inputs} + static_cast<int64_t>(program.instructions.size());
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    if (program.outputs[i] >= 0 && program.outputs[i] < values) continue;
+    return absl::InvalidArgumentError(absl::StrCat("result ", i, " of the program is value ",
+                                                   program.outputs[i], " of ", values));
+  }
+  return absl::OkStatus();
+}
+
+std::string Fingerprint::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
+
+std::string CanonicalBytes(const Program& program) {
+  Canonical canonical;
+  canonical.U64(1);  // version of this encoding
+  canonical.U64(static_cast<uint64_t>(int64_t{program.num_inputs}));
+  canonical.U64(program.instructions.size());
+  for (const Instruction& instruction : program.instructions) {
+    canonical.Text(instruction.op);
+    canonical.Refs(instruction.inputs);
+    canonical.U64(instruction.attributes.size());
+    for (const auto& [name, value] : instruction.attributes) {
+      canonical.Text(name);
+      canonical.Value(value);
+    }
+  }
+  canonical.Refs(program.outputs);
+  return canonical.Take();
+}
+
+Fingerprint FingerprintOf(const Program& program) {
+  const std::array<uint8_t, 16> digest = Blake2b128(CanonicalBytes(program));
+  return {LoadBig(digest.data()), LoadBig(digest.data() + 8)};
+}
+
+ProgramBuilder::Ref ProgramBuilder::Input() {
+  if (!program_.instructions.empty() && status_.ok()) {
+    status_ = absl::InvalidArgumentError("a program's inputs come before its first call");
+  }
+  return program_.num_inputs++;
+}
+
+ProgramBuilder::Ref ProgramBuilder::Call(std::string op, std::vector<Ref> inputs,
+                                         Attributes attributes) {
+  program_.instructions.push_back({std::move(op), std::move(inputs), std::move(attributes)});
+  absl::Status status = CheckInputs(program_, program_.instructions.size() - 1);
+  if (status_.ok()) status_ = std::move(status);
+  return program_.num_inputs + static_cast<Ref>(program_.instructions.size()) - 1;
+}
+
+absl::StatusOr<Program> ProgramBuilder::Build(std::vector<Ref> outputs) {
+  PSD_RETURN_IF_ERROR(status_);
+  const Ref values = program_.num_inputs + static_cast<Ref>(program_.instructions.size());
+  for (Ref output : outputs) {
+    if (output >= 0 && output < values) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("result ", output, " is none of the program's ", values, " values"));
+  }
+  Program program = program_;
+  program.outputs = std::move(outputs);
+  return program;
+}
+
+absl::StatusOr<std::vector<Variable>> RunProgram(const Program& program,
+                                                 const OperatorRegistry& operators,
+                                                 const ProgramLimits& limits,
+                                                 absl::Span<const Variable> inputs,
+                                                 absl::FunctionRef<bool()> cancelled) {
+  if (inputs.size() != static_cast<size_t>(program.num_inputs)) {
+    return absl::InvalidArgumentError(absl::StrCat("the program takes ", program.num_inputs,
+                                                   " arguments, ", inputs.size(), " were given"));
+  }
+  Run run(program, operators, limits, inputs);
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (cancelled()) {
+      return absl::CancelledError(absl::StrCat("cancelled before ", InstructionName(program, i)));
+    }
+    absl::Status status = run.Step(i);
+    if (!status.ok()) return Annotate(status, InstructionName(program, i));
+  }
+  return run.Outputs();
+}
+
+}  // namespace psd::program

@@ -1,0 +1,45 @@
+#include "core/program/program_cache.h"
+
+#include <iterator>
+#include <utility>
+
+namespace psd::program {
+
+std::shared_ptr<const Program> ProgramCache::Find(const Fingerprint& fingerprint) {
+  MutexLock lock(mutex_);
+  auto it = index_.find(fingerprint);
+  if (it == index_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it->second);
+  return it->second->program;
+}
+
+std::shared_ptr<const Program> ProgramCache::Insert(Program program) {
+  const Fingerprint fingerprint = FingerprintOf(program);
+  const size_t bytes = CanonicalBytes(program).size();
+  auto kept = std::make_shared<const Program>(std::move(program));
+  Entries forgotten;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  auto it = index_.find(fingerprint);
+  if (it != index_.end()) {
+    entries_.splice(entries_.begin(), entries_, it->second);
+    return it->second->program;
+  }
+  if (bytes > max_bytes_ || max_entries_ == 0) return kept;
+  entries_.push_front({fingerprint, kept, bytes});
+  index_[fingerprint] = entries_.begin();
+  bytes_ += bytes;
+  while (entries_.size() > max_entries_ || bytes_ > max_bytes_) {
+    auto last = std::prev(entries_.end());
+    index_.erase(last->fingerprint);
+    bytes_ -= last->bytes;
+    forgotten.splice(forgotten.begin(), entries_, last);
+  }
+  return kept;
+}
+
+size_t ProgramCache::size() const {
+  MutexLock lock(mutex_);
+  return entries_.size();
+}
+
+}  // namespace psd::program
