@@ -13,6 +13,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/synchronization/mutex.h"
 #include "client/psd.h"
 #include "examples/fashion_mnist/arguments.h"
 #include "examples/fashion_mnist/dataset.h"
@@ -82,6 +83,7 @@ absl::Status Evaluate() {
 }  // namespace psd::examples
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   absl::SetProgramUsageMessage("prints the test accuracy of the model on the owners");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = psd::examples::Evaluate();

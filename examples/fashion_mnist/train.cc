@@ -12,6 +12,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/synchronization/mutex.h"
 #include "client/psd.h"
 #include "core/base/clock.h"
 #include "examples/fashion_mnist/arguments.h"
@@ -130,6 +131,7 @@ absl::Status Train() {
 }  // namespace psd::examples
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   absl::SetProgramUsageMessage("trains on Fashion-MNIST; the model lives on psd owners");
   absl::ParseCommandLine(argc, argv);
   const absl::Status status = psd::examples::Train();

@@ -29,7 +29,7 @@ absl::Status Train(const char* address) {
   for (int step = 0; step <= 100; ++step) {
     PSD_ASSIGN_OR_RETURN(psd::Context context, worker->NewContext());
     PSD_ASSIGN_OR_RETURN(auto values, worker->ToHere({w, b}, context));
-    const psd::Variable loss = psd::MseLoss(psd::Linear(x, values[0], values[1]), y);
+    const psd::Variable loss = psd::Mse(psd::Linear(x, values[0], values[1]), y);
     PSD_RETURN_IF_ERROR(context.Backward({loss}));
     PSD_RETURN_IF_ERROR(optimizer->Step(context));
     if (step % 20 == 0) {

@@ -1,0 +1,7 @@
+// Runs psd's standard workloads beside their floors and PyTorch RPC.
+
+#include "bench/run_main.h"
+
+int main(int argc, char** argv) {
+  return psd::bench::RunMain(argc, argv, /*with_peer=*/true);
+}

@@ -1,0 +1,146 @@
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/wire_floors.h"
+#include "core/base/mutex.h"
+
+namespace psd::bench {
+namespace {
+
+constexpr char kMethod[] = "/floor/Echo";
+
+// Answers one call with nothing.
+class Reply : public grpc::ServerGenericBidiReactor {
+ public:
+  Reply() { StartRead(&in_); }
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    StartWriteAndFinish(&out_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  grpc::ByteBuffer in_;
+  grpc::ByteBuffer out_;
+};
+
+class EchoService : public grpc::CallbackGenericService {
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new Reply;
+  }
+};
+
+grpc::ByteBuffer EmptyRequest() {
+  const uint64_t zero = 0;
+  const grpc::Slice slice(&zero, sizeof(zero));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// Calls that start the next one when they are answered.
+class Chain {
+ public:
+  Chain(grpc::GenericStub& stub, int calls) : stub_(stub), left_(calls) {}
+
+  void Run(int in_flight) PSD_EXCLUDES(mutex_) {
+    for (int i = 0; i < in_flight; ++i) Next();
+    MutexLock lock(mutex_);
+    while (finished_ < in_flight) done_.Wait(mutex_);
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer request = EmptyRequest();
+    grpc::ByteBuffer reply;
+  };
+
+  void Next() PSD_EXCLUDES(mutex_) {
+    if (left_.fetch_sub(1) <= 0) {
+      MutexLock lock(mutex_);
+      ++finished_;
+      done_.NotifyAll();
+      return;
+    }
+    auto call = std::make_shared<Call>();
+    stub_.UnaryCall(&call->context, kMethod, grpc::StubOptions(), &call->request, &call->reply,
+                    [this, call](const grpc::Status& status) {
+                      if (!status.ok()) failed_ = true;
+                      Next();
+                    });
+  }
+
+  grpc::GenericStub& stub_;
+  std::atomic<int> left_;
+  std::atomic<bool> failed_{false};
+  Mutex mutex_;  // leaf
+  CondVar done_;
+  int finished_ PSD_GUARDED_BY(mutex_) = 0;
+};
+
+class EchoClient : public EchoFloor {
+ public:
+  EchoClient(std::unique_ptr<Process> server, const std::string& port)
+      : server_(std::move(server)),
+        stub_(grpc::CreateChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials())) {}
+
+  absl::Status Call() override {
+    grpc::ClientContext context;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    auto call = stub_.PrepareUnaryCall(&context, kMethod, EmptyRequest(), &queue_);
+    call->StartCall();
+    call->Finish(&reply, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+    if (!status.ok()) return absl::UnavailableError("echo floor: " + status.error_message());
+    return absl::OkStatus();
+  }
+
+  absl::Status CallMany(int calls, int in_flight) override {
+    Chain chain(stub_, calls);
+    chain.Run(in_flight);
+    return chain.failed() ? absl::UnavailableError("echo floor: a call failed") : absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<Process> server_;
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<EchoFloor>> EchoFloor::Start(const Environment& environment) {
+  auto server = Process::Start({environment.helper, "echo"});
+  if (!server.ok()) return server.status();
+  const auto port = (*server)->ReadLine(absl::Seconds(20));
+  if (!port.ok()) return port.status();
+  return std::make_unique<EchoClient>(*std::move(server), *port);
+}
+
+int ServeEcho() {
+  EchoService service;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return 1;
+  std::printf("%d\n", port);
+  std::fflush(stdout);
+  while (std::getchar() != EOF) {
+  }
+  server->Shutdown();
+  return 0;
+}
+
+}  // namespace psd::bench

@@ -1,0 +1,41 @@
+#pragma once
+
+// Floors of the memory kind: what one core needs to stream arrays of floats, with nothing around
+// it. Plain loops, compiled for every instruction set that Highway knows and chosen at run time as
+// the kernels' are.
+
+#include <cstddef>
+
+namespace psd::bench {
+
+// Zero-cost memory for floors: mapped, in huge pages where allowed, touched.
+class MappedFloats {
+ public:
+  explicit MappedFloats(size_t size);
+  ~MappedFloats();
+  MappedFloats(const MappedFloats&) = delete;
+  MappedFloats& operator=(const MappedFloats&) = delete;
+
+  float* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  const size_t size_;
+  float* const data_;
+};
+
+// All sizes: multiples of 16. Arrays do not overlap.
+
+// Reads an array once.
+float StreamRead(const float* a, size_t size);
+// Reads two arrays, writes one of them: SGD.
+void StreamR2W1(float* a, const float* b, size_t size);
+// Reads four arrays, writes three of them: Adam.
+void StreamR4W3(float* a, const float* b, float* c, float* d, size_t size);
+// The trainer's own math of a train step, fused: the sum of p * c, and g = 0.5 * c.
+float StepMath(const float* p, const float* c, float* g, size_t size);
+
+// Keeps a result from being optimised away.
+void Consume(float value);
+
+}  // namespace psd::bench

@@ -1,0 +1,46 @@
+#pragma once
+
+// One owner, a psd daemon of its own, and this process as its trainer.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/process.h"
+#include "bench/workload.h"
+#include "client/psd.h"
+
+namespace psd::bench {
+
+inline constexpr char kOwner[] = "owner0";
+
+// Thread-compatible.
+class Job {
+ public:
+  static absl::StatusOr<std::unique_ptr<Job>> Start(const Environment& environment);
+
+  Worker& worker() { return *worker_; }
+  const Process& owner() const { return *owner_; }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::unique_ptr<Process> owner_;  // ends after the worker
+  std::string address_;
+  std::unique_ptr<Worker> worker_;
+};
+
+// Attaches a worker to the owner at `address`.
+absl::StatusOr<std::unique_ptr<Worker>> Attach(const std::string& name, const std::string& address);
+
+// "<prefix>0", "<prefix>1", …: parameters of `elements` floats, uniform in [-0.1, 0.1).
+absl::StatusOr<std::vector<RRef>> CreateParameters(Worker& worker, const std::string& prefix,
+                                                   int count, int64_t elements);
+
+// The time of each of `count` calls of `operation`, in seconds; stops at the first error.
+absl::StatusOr<std::vector<double>> TimeEach(int count,
+                                             const std::function<absl::Status()>& operation);
+
+}  // namespace psd::bench

@@ -1,0 +1,290 @@
+#!/usr/bin/python3
+"""The peer: psd's standard workloads on PyTorch RPC, distributed autograd and DistributedOptimizer.
+
+usage: torch_rpc_bench.py [--transport shm|tcp] [--only CASE]... [--blocks N]
+       torch_rpc_bench.py --serve        driven by bench:compare, which interleaves its own blocks
+
+One owner and one trainer on this machine, one thread each for tensors. Prints one JSON line per
+case: the median over blocks, in seconds per operation. Needs Debian's python3-torch.
+
+With --serve: prints "ready DESCRIPTION", then answers each line "start CASE", "block CASE" or
+"stop CASE" with "ok [seconds]" or "error TEXT", until its input is closed.
+"""
+import argparse
+import collections
+import ctypes
+import json
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+
+try:
+    import torch
+    import torch.distributed.autograd as dist_autograd
+    import torch.distributed.rpc as rpc
+    import torch.multiprocessing as multiprocessing
+    from torch.distributed.optim import DistributedOptimizer
+    from torch.distributed.optim.utils import functional_optim_map
+except ImportError as missing:
+    print("error %s" % missing, flush=True)
+    sys.exit(1)
+
+OWNER = "owner0"
+# shm is TensorPipe's own choice on one host. tcp is what two hosts would get; unless the channel is
+# named too, large tensors would still be copied from process to process by the kernel.
+TRANSPORTS = {"shm": {}, "tcp": {"_transports": ["uv"], "_channels": ["basic"]}}
+
+# ---- on the owner
+
+STORE = {}
+
+
+def noop():
+    return None
+
+
+def make(name, elements, requires_grad):
+    generator = torch.Generator().manual_seed(1)
+    tensor = torch.empty(elements).uniform_(-0.1, 0.1, generator=generator)
+    STORE[name] = tensor.requires_grad_(requires_grad)
+
+
+def fetch(name):
+    return STORE[name]
+
+
+def fetch_many(names):
+    return [STORE[name] for name in names]
+
+
+def reference(name):
+    return rpc.RRef(STORE[name])
+
+
+def drop(names):
+    for name in names:
+        STORE.pop(name, None)
+
+
+# ---- on the trainer
+
+
+def time_each(count, operation):
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        operation()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+class CallEmpty:
+    """An empty call, one at a time."""
+
+    def start(self):
+        time_each(200, self.call)
+
+    def call(self):
+        rpc.rpc_sync(OWNER, noop)
+
+    def block(self):
+        return statistics.median(time_each(300, self.call))
+
+    def stop(self):
+        pass
+
+
+class Call64(CallEmpty):
+    """Empty calls, 64 in flight; the mean time of one."""
+
+    CALLS, IN_FLIGHT = 2000, 64
+
+    def block(self):
+        return time_each(1, self.all)[0] / self.CALLS
+
+    def all(self):
+        pending = collections.deque()
+        for _ in range(self.CALLS):
+            pending.append(rpc.rpc_async(OWNER, noop))
+            if len(pending) >= self.IN_FLIGHT:
+                pending.popleft().wait()
+        while pending:
+            pending.popleft().wait()
+
+
+class Pull:
+    """A tensor pulled and read once."""
+
+    def __init__(self, mebibytes, pulls):
+        self.elements, self.pulls = mebibytes << 18, pulls
+
+    def start(self):
+        rpc.rpc_sync(OWNER, make, ("pulled", self.elements, False))
+        self.pull()
+
+    def pull(self):
+        rpc.rpc_sync(OWNER, fetch, ("pulled",)).sum()
+
+    def block(self):
+        return statistics.median(time_each(self.pulls, self.pull))
+
+    def stop(self):
+        rpc.rpc_sync(OWNER, drop, (["pulled"],))
+
+
+class Step:
+    """Pull all parameters, loss = 0.5 * sum of p * c, backward, step."""
+
+    def __init__(self, tensors, elements, optimizer, options, steps):
+        self.names = ["p%d" % i for i in range(tensors)]
+        self.elements, self.optimizer, self.options = elements, optimizer, options
+        self.steps = steps
+
+    def start(self):
+        for name in self.names:
+            rpc.rpc_sync(OWNER, make, (name, self.elements, True))
+        references = [rpc.rpc_sync(OWNER, reference, (name,)) for name in self.names]
+        self.distributed = DistributedOptimizer(self.optimizer, references, **self.options)
+        # Coefficients of its own for every tensor, and a scale: no gradient is another's alias.
+        generator = torch.Generator().manual_seed(11)
+        self.coefficients = [
+            torch.empty(self.elements).uniform_(-1e-3, 1e-3, generator=generator)
+            for _ in self.names
+        ]
+        time_each(2, self.step)
+
+    def step(self):
+        with dist_autograd.context() as context:
+            values = rpc.rpc_async(OWNER, fetch_many, (self.names,)).wait()
+            loss = 0.5 * sum((p * c).sum() for p, c in zip(values, self.coefficients))
+            dist_autograd.backward(context, [loss])
+            self.distributed.step(context)
+
+    def block(self):
+        return statistics.median(time_each(self.steps, self.step))
+
+    def stop(self):
+        self.distributed = self.coefficients = None
+        rpc.rpc_sync(OWNER, drop, (self.names,))
+
+
+class Optimizer:
+    """PyTorch's functional optimizer over 16 million floats, one thread."""
+
+    def __init__(self, optimizer, lr):
+        self.optimizer, self.lr = optimizer, lr
+
+    def start(self):
+        parameter = torch.full((16_000_000,), 0.5)
+        self.gradients = [torch.full((16_000_000,), 1e-3)]
+        self.functional = functional_optim_map[self.optimizer]([parameter], lr=self.lr)
+        self.step()
+
+    def step(self):
+        with torch.no_grad():
+            self.functional.step(self.gradients)
+
+    def block(self):
+        return statistics.median(time_each(3, self.step))
+
+    def stop(self):
+        self.functional = self.gradients = None
+
+
+def cases():
+    million = 1_000_000
+    return {
+        "call_empty": CallEmpty(),
+        "call_64": Call64(),
+        "pull_16MiB": Pull(16, 10),
+        "pull_256MiB": Pull(256, 3),
+        "step_sgd": Step(16, million, torch.optim.SGD, {"lr": 0.01}, 3),
+        "step_adam": Step(16, million, torch.optim.Adam, {"lr": 0.001}, 3),
+        "step_small": Step(1000, 256, torch.optim.SGD, {"lr": 0.01}, 5),
+        "opt_sgd": Optimizer(torch.optim.SGD, 0.01),
+        "opt_adam": Optimizer(torch.optim.Adam, 0.001),
+    }
+
+
+def answer(known, words):
+    """What one request asks for; returns seconds or None."""
+    if len(words) != 2 or words[0] not in ("start", "block", "stop"):
+        raise ValueError("not a request: %s" % " ".join(words))
+    if words[1] not in known:
+        raise ValueError("unknown case %s" % words[1])
+    return getattr(known[words[1]], words[0])()
+
+
+def serve(known, transport):
+    print("ready torch-rpc-%s %s" % (torch.__version__, transport), flush=True)
+    for line in sys.stdin:
+        try:
+            seconds = answer(known, line.split())
+            print("ok" if seconds is None else "ok %.9g" % seconds, flush=True)
+        except Exception as error:  # whatever it is, the other side must hear of it
+            print("error %s" % str(error).replace("\n", " "), flush=True)
+
+
+def run_alone(known, arguments):
+    for name, case in known.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        case.start()
+        seconds = statistics.median(case.block() for _ in range(arguments.blocks))
+        case.stop()
+        print(json.dumps({"peer": "torch-rpc-%s" % torch.__version__, "case": name,
+                          "transport": arguments.transport, "seconds": seconds}), flush=True)
+
+
+# ---- both
+
+
+def join(rank, port, transport):
+    torch.set_num_threads(1)
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.environ["MASTER_PORT"] = str(port)
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=16, rpc_timeout=300,
+                                              **TRANSPORTS[transport])
+    rpc.init_rpc("trainer0" if rank == 0 else OWNER, rank=rank, world_size=2,
+                 rpc_backend_options=options)
+
+
+def own(port, transport):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the trainer, whatever ends that
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    join(1, port, transport)
+    rpc.shutdown()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--transport", choices=sorted(TRANSPORTS), default="shm")
+    parser.add_argument("--only", action="append", choices=sorted(cases()))
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--serve", action="store_true")
+    arguments = parser.parse_args()
+    port = free_port()
+    owner = multiprocessing.get_context("spawn").Process(
+        target=own, args=(port, arguments.transport), daemon=True)
+    owner.start()
+    join(0, port, arguments.transport)
+    if arguments.serve:
+        serve(cases(), arguments.transport)
+    else:
+        run_alone(cases(), arguments)
+    rpc.shutdown()
+    owner.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+#pragma once
+
+// The few statistics that a noisy machine allows.
+
+#include <vector>
+
+namespace psd::bench {
+
+// The value that `fraction` of `values` lie at or below; 0.5: the median.
+// Requires: values is not empty; 0 <= fraction <= 1.
+double Quantile(std::vector<double> values, double fraction);
+
+inline double Median(const std::vector<double>& values) {
+  return Quantile(values, 0.5);
+}
+
+// How far the middle half of `values` lies apart, as a part of their median. 0 for a single one.
+// Requires: values is not empty; the median is not 0.
+double Spread(const std::vector<double>& values);
+
+// a[i] / b[i]. Requires: equal lengths; no zero in b.
+std::vector<double> Ratios(const std::vector<double>& a, const std::vector<double>& b);
+
+}  // namespace psd::bench

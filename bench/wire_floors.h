@@ -1,0 +1,51 @@
+#pragma once
+
+// Floors of the wire kind: a bare gRPC echo and a bare TCP stream to another process of this
+// machine. The other process is //bench:helper.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/process.h"
+#include "bench/workload.h"
+
+namespace psd::bench {
+
+// A unary echo with gRPC's default settings. Thread-compatible.
+class EchoFloor {
+ public:
+  static absl::StatusOr<std::unique_ptr<EchoFloor>> Start(const Environment& environment);
+  virtual ~EchoFloor() = default;
+  // One empty call, and until its answer is there.
+  virtual absl::Status Call() = 0;
+  // `calls` empty calls, `in_flight` at a time.
+  virtual absl::Status CallMany(int calls, int in_flight) = 0;
+};
+
+// A connection over loopback that delivers as many bytes as it is asked for. Thread-compatible.
+class TcpFloor {
+ public:
+  static absl::StatusOr<std::unique_ptr<TcpFloor>> Start(const Environment& environment,
+                                                         size_t max_bytes);
+  ~TcpFloor();
+  // Asks for `bytes`, receives them into the same memory each time and reads them once.
+  // Requires: bytes <= max_bytes; a multiple of 64.
+  absl::Status Pull(size_t bytes);
+
+ private:
+  TcpFloor(std::unique_ptr<Process> server, int socket, size_t max_bytes);
+
+  const std::unique_ptr<Process> server_;
+  const int socket_;
+  std::vector<float> received_;
+};
+
+// The other ends; they print "PORT\n" and serve until their input is closed.
+int ServeEcho();
+int ServeTcp();
+
+}  // namespace psd::bench

@@ -1,0 +1,16 @@
+#include <utility>
+
+#include "bench/workloads/cases.h"
+
+namespace psd::bench {
+
+std::vector<Case> AllCases() {
+  std::vector<Case> all;
+  for (auto family :
+       {CallCases, PullCases, StepCases, OptimizerCases, TrainerCases, MemoryCases}) {
+    for (Case& one : family()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+}  // namespace psd::bench

@@ -1,0 +1,133 @@
+// call_empty: an empty call, one at a time.
+// call_64: empty calls, 64 in flight.
+// The call runs the empty program. Floor: a bare gRPC unary echo.
+
+#include <atomic>
+#include <utility>
+
+#include "bench/job.h"
+#include "bench/stats.h"
+#include "bench/wire_floors.h"
+#include "bench/workloads/cases.h"
+#include "core/base/clock.h"
+#include "core/base/mutex.h"
+
+namespace psd::bench {
+namespace {
+
+constexpr int kSingleCalls = 1000;
+constexpr int kManyCalls = 6000;
+constexpr int kInFlight = 64;
+
+class CallWorkload : public Workload {
+ public:
+  absl::Status Start(const Environment& environment) override {
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(floor_, EchoFloor::Start(environment));
+    for (int i = 0; i < 200; ++i) {
+      PSD_RETURN_IF_ERROR(CallOnce());
+      PSD_RETURN_IF_ERROR(floor_->Call());
+    }
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::Status CallOnce() { return job_->worker().RpcSync(kOwner, empty_, {}).status(); }
+
+  const Function empty_{Program{}};
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<EchoFloor> floor_;
+};
+
+class CallEmpty : public CallWorkload {
+ public:
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    return TimeEach(kSingleCalls, [this] { return CallOnce(); });
+  }
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         TimeEach(kSingleCalls, [this] { return floor_->Call(); }));
+    return Median(seconds);
+  }
+};
+
+// Calls that start the next one when they are answered.
+class Chain {
+ public:
+  Chain(Worker& worker, const Function& function, int calls)
+      : worker_(worker), function_(function), left_(calls) {}
+
+  absl::Status Run() PSD_EXCLUDES(mutex_) {
+    for (int i = 0; i < kInFlight; ++i) Next();
+    MutexLock lock(mutex_);
+    while (finished_ < kInFlight) done_.Wait(mutex_);
+    return status_;
+  }
+
+ private:
+  void Next() {
+    if (left_.fetch_sub(1) <= 0) return Finish(absl::OkStatus());
+    worker_.RpcAsync(kOwner, function_, {}).OnReady([this](const absl::StatusOr<Values>& result) {
+      if (result.ok()) {
+        Next();
+      } else {
+        Finish(result.status());
+      }
+    });
+  }
+
+  void Finish(const absl::Status& status) PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    status_.Update(status);
+    ++finished_;
+    done_.NotifyAll();
+  }
+
+  Worker& worker_;
+  const Function& function_;
+  std::atomic<int> left_;
+  Mutex mutex_;  // leaf
+  CondVar done_;
+  int finished_ PSD_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ PSD_GUARDED_BY(mutex_);
+};
+
+class Call64 : public CallWorkload {
+ public:
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    Chain chain(job_->worker(), empty_, kManyCalls);
+    return PerCall([&chain] { return chain.Run(); });
+  }
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         PerCall([this] { return floor_->CallMany(kManyCalls, kInFlight); }));
+    return seconds[0];
+  }
+
+ private:
+  // The mean time of one of kManyCalls.
+  static absl::StatusOr<std::vector<double>> PerCall(const std::function<absl::Status()>& all) {
+    PSD_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeEach(1, all));
+    seconds[0] /= kManyCalls;
+    return seconds;
+  }
+};
+
+}  // namespace
+
+std::vector<Case> CallCases() {
+  Case empty;
+  empty.name = "call_empty";
+  empty.carrier = "grpc";
+  empty.unit = {"us", 1e6};
+  empty.latency = true;
+  empty.make = [] { return std::make_unique<CallEmpty>(); };
+  Case many = empty;
+  many.name = "call_64";
+  many.unit = {"calls/s", 1, /*rate=*/true};
+  many.latency = false;
+  many.make = [] { return std::make_unique<Call64>(); };
+  return {empty, many};
+}
+
+}  // namespace psd::bench

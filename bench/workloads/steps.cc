@@ -1,0 +1,112 @@
+// step_sgd, step_adam: a train step over 16 tensors of a million floats. Floor: the trainer's math
+// and the optimizer, each one pass over memory, with nothing to carry.
+// step_small: the same over 1,000 tensors of 256 floats. Floor: three empty calls, and the math.
+
+#include <utility>
+
+#include "bench/floors.h"
+#include "bench/job.h"
+#include "bench/stats.h"
+#include "bench/train_step.h"
+#include "bench/wire_floors.h"
+#include "bench/workloads/cases.h"
+
+namespace psd::bench {
+namespace {
+
+constexpr size_t kDenseFloats = 16'000'000;
+constexpr size_t kSmallFloats = 256'000;
+
+class StepWorkload : public Workload {
+ public:
+  StepWorkload(const StepShape& shape, OptimizerSpec spec, int steps)
+      : shape_(shape), spec_(std::move(spec)), steps_(steps) {}
+
+  absl::Status Start(const Environment& environment) override {
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), shape_, spec_));
+    for (int i = 0; i < 2; ++i) PSD_RETURN_IF_ERROR(step_->Run());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    return TimeEach(steps_, [this] { return step_->Run(); });
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         TimeEach(steps_, [this] { return FloorStep(); }));
+    return Median(seconds);
+  }
+
+ protected:
+  virtual absl::Status FloorStep() = 0;
+  const OptimizerSpec& spec() const { return spec_; }
+
+ private:
+  const StepShape shape_;
+  const OptimizerSpec spec_;
+  const int steps_;  // in a block
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<TrainStep> step_;  // ends before its job
+};
+
+class DenseStep : public StepWorkload {
+ public:
+  explicit DenseStep(OptimizerSpec spec) : StepWorkload(kDenseStep, std::move(spec), 4) {}
+
+ protected:
+  absl::Status FloorStep() override {
+    Consume(StepMath(a_.data(), b_.data(), d_.data(), kDenseFloats));
+    if (spec().type == "sgd") {
+      StreamR2W1(a_.data(), d_.data(), kDenseFloats);
+    } else {
+      StreamR4W3(a_.data(), d_.data(), c_.data(), b_.data(), kDenseFloats);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  MappedFloats a_{kDenseFloats}, b_{kDenseFloats}, c_{kDenseFloats}, d_{kDenseFloats};
+};
+
+class SmallStep : public StepWorkload {
+ public:
+  SmallStep() : StepWorkload(kSmallStep, Sgd{}, 40) {}
+
+  absl::Status Start(const Environment& environment) override {
+    PSD_ASSIGN_OR_RETURN(floor_, EchoFloor::Start(environment));
+    return StepWorkload::Start(environment);
+  }
+
+ protected:
+  absl::Status FloorStep() override {
+    for (int i = 0; i < 3; ++i) PSD_RETURN_IF_ERROR(floor_->Call());
+    Consume(StepMath(a_.data(), b_.data(), c_.data(), kSmallFloats));
+    StreamR2W1(a_.data(), c_.data(), kSmallFloats);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::unique_ptr<EchoFloor> floor_;
+  MappedFloats a_{kSmallFloats}, b_{kSmallFloats}, c_{kSmallFloats};
+};
+
+}  // namespace
+
+std::vector<Case> StepCases() {
+  Case sgd;
+  sgd.name = "step_sgd";
+  sgd.carrier = "grpc";
+  sgd.unit = {"ms", 1e3};
+  sgd.make = [] { return std::make_unique<DenseStep>(Sgd{}); };
+  Case adam = sgd;
+  adam.name = "step_adam";
+  adam.make = [] { return std::make_unique<DenseStep>(Adam{}); };
+  Case small = sgd;
+  small.name = "step_small";
+  small.make = [] { return std::make_unique<SmallStep>(); };
+  return {sgd, adam, small};
+}
+
+}  // namespace psd::bench

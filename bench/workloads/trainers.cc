@@ -1,0 +1,93 @@
+// trainers_<n>: n trainers on one owner, each doing the small train step in a process of its own;
+// CPU time of all processes per step. Floor: one trainer alone, the others idle.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/job.h"
+#include "bench/workloads/cases.h"
+
+namespace psd::bench {
+namespace {
+
+constexpr int kSteps = 120;  // of all trainers together, in a block
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+class Trainers : public Workload {
+ public:
+  explicit Trainers(int trainers) : count_(trainers) {}
+
+  absl::Status Start(const Environment& environment) override {
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    for (int i = 0; i < count_; ++i) {
+      PSD_ASSIGN_OR_RETURN(auto trainer,
+                           Process::Start({environment.helper, "trainer",
+                                           absl::StrCat("trainer", i), job_->address()}));
+      trainers_.push_back(std::move(trainer));
+      PSD_RETURN_IF_ERROR(Expect(*trainers_.back(), "ready"));
+    }
+    return RunSteps(count_).status();
+  }
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    PSD_ASSIGN_OR_RETURN(const double cpu_seconds, RunSteps(count_));
+    return std::vector<double>{cpu_seconds};
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const double cpu_seconds, RunSteps(1));
+    return cpu_seconds;
+  }
+
+ private:
+  static absl::Status Expect(Process& trainer, absl::string_view wanted) {
+    PSD_ASSIGN_OR_RETURN(const std::string line, trainer.ReadLine(kTimeout));
+    if (line == wanted) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("a trainer said: ", line));
+  }
+
+  absl::StatusOr<double> CpuSeconds() const {
+    PSD_ASSIGN_OR_RETURN(double sum, job_->owner().CpuSeconds());
+    for (const auto& trainer : trainers_) {
+      PSD_ASSIGN_OR_RETURN(const double seconds, trainer->CpuSeconds());
+      sum += seconds;
+    }
+    return sum;
+  }
+
+  // CPU seconds per step when the first `active` trainers share the steps.
+  absl::StatusOr<double> RunSteps(int active) {
+    const int each = kSteps / active;
+    PSD_ASSIGN_OR_RETURN(const double before, CpuSeconds());
+    for (int i = 0; i < active; ++i) {
+      PSD_RETURN_IF_ERROR(trainers_[static_cast<size_t>(i)]->WriteLine(absl::StrCat(each)));
+    }
+    for (int i = 0; i < active; ++i) {
+      PSD_RETURN_IF_ERROR(Expect(*trainers_[static_cast<size_t>(i)], "done"));
+    }
+    PSD_ASSIGN_OR_RETURN(const double after, CpuSeconds());
+    return (after - before) / (each * active);
+  }
+
+  const int count_;
+  std::unique_ptr<Job> job_;
+  std::vector<std::unique_ptr<Process>> trainers_;
+};
+
+}  // namespace
+
+std::vector<Case> TrainerCases() {
+  std::vector<Case> cases;
+  for (int trainers : {1, 2, 4}) {
+    Case one;
+    one.name = absl::StrCat("trainers_", trainers);
+    one.carrier = "grpc";
+    one.unit = {"CPU ms/step", 1e3};
+    one.has_peer = false;
+    one.make = [trainers] { return std::make_unique<Trainers>(trainers); };
+    cases.push_back(std::move(one));
+  }
+  return cases;
+}
+
+}  // namespace psd::bench

@@ -1,0 +1,110 @@
+"""tools/launch/demo.py with stand-ins for the programs: the order of things, and how they go wrong."""
+import io
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, "tools/launch")
+import children  # noqa: E402
+import demo  # noqa: E402
+import progress  # noqa: E402
+
+# Writes its address where it is told, then waits.
+OWNER = """
+for a in "$@"; do case $a in --address_file=*) echo 127.0.0.1:1 > "${a#*=}.new"
+  mv "${a#*=}.new" "${a#*=}";; esac; done
+exec sleep 600
+"""
+TRAIN = """
+echo 'progress epoch=1 epochs=1 step=5 steps=5 loss=0.5 images_per_s=100 left_s=0.0'
+echo 'trained: seconds=2.00 images=300'
+"""
+EVALUATE = "echo 'accuracy=0.7500 images=20'\n"
+FAILING = "echo 'all is well'; echo 'cannot reach owner1' >&2; exit 3\n"
+
+
+class DemoFlowTest(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.out = io.StringIO()
+
+    def program(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + text)
+        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return path
+
+    def plan(self, owner=OWNER, train=TRAIN, evaluate=EVALUATE):
+        return demo.Plan(psd=self.program("psd", owner), train=self.program("train", train),
+                         evaluate=self.program("evaluate", evaluate), data="nowhere", epochs=1,
+                         seconds=0)
+
+    def run_demo(self, plan):
+        return demo.run(plan, progress.ProgressLine(self.out))
+
+    def test_result_adds_trainers_up(self):
+        result = self.run_demo(self.plan())
+        self.assertEqual(demo.format_result(result),
+                         "result: accuracy=0.7500 train_s=2.0 images_per_s=300")
+        self.assertIn("step 10/10", self.out.getvalue())
+
+    def test_failing_trainer_is_named_with_code_and_last_words(self):
+        with self.assertRaises(children.ChildFailed) as caught:
+            self.run_demo(self.plan(train=FAILING))
+        self.assertRegex(str(caught.exception), r"trainer[01] ended \(exit code 3\)")
+        self.assertIn("cannot reach owner1", str(caught.exception))
+
+    def test_dying_owner_is_named(self):
+        owner = OWNER.replace("exec sleep 600", "sleep 0.2; kill -9 $$")
+        with self.assertRaises(children.ChildFailed) as caught:
+            self.run_demo(self.plan(owner=owner, train="exec sleep 600\n"))
+        self.assertRegex(str(caught.exception), r"owner[01] ended \(signal SIGKILL\)")
+
+    def test_owner_that_cannot_start(self):
+        with self.assertRaises(children.ChildFailed) as caught:
+            self.run_demo(self.plan(owner="echo 'port in use'; exit 4\n"))
+        self.assertIn("owner0 ended (exit code 4)\n  owner0: port in use", str(caught.exception))
+
+    def test_trainer_that_ends_without_a_word(self):
+        with self.assertRaises(children.ChildFailed):
+            self.run_demo(self.plan(train="exit 0\n"))
+
+    def test_failing_evaluation(self):
+        with self.assertRaises(children.ChildFailed) as caught:
+            self.run_demo(self.plan(evaluate=FAILING))
+        self.assertIn("evaluate ended (exit code 3)", str(caught.exception))
+
+    def test_launcher_refuses_unknown_flags(self):
+        result = subprocess.run(
+            ["/usr/bin/python3", "-B", "tools/launch/demo.py", "--data", "/tmp"],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("unrecognized arguments: --data", result.stderr)
+
+    def test_signals_and_failures_give_exit_codes(self):
+        line = progress.ProgressLine(self.out)
+        handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            self.assertEqual(demo.guarded(lambda: None, line), 0)
+            self.assertEqual(
+                demo.guarded(lambda: os.kill(os.getpid(), signal.SIGTERM), line), 143)
+
+            def fail():
+                raise children.ChildFailed("x")
+
+            self.assertEqual(demo.guarded(fail, line), 1)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    unittest.main()
