@@ -32,13 +32,13 @@ class ChildrenTest(unittest.TestCase):
 
     def test_lines_arrive(self):
         with children.Group() as group:
-            child = group.start("a", ["/bin/sh", "-c", "echo one; echo two >&2"])
+            child = group.start("a", ["/bin/sh", "-c", "echo one; echo two >&2"], may_end=True)
             lines = []
             while not group.drained([child]):
                 item = group.next_line(0.1)
                 if item:
                     lines.append(item)
-            group.check(may_end=[child])
+            group.check()
         self.assertEqual(sorted(lines), [("a", "one"), ("a", "two")])
 
     def test_stop_ends_children_and_what_they_started(self):
@@ -67,9 +67,9 @@ class ChildrenTest(unittest.TestCase):
 
     def test_ending_well_is_a_failure_too_unless_expected(self):
         with children.Group() as group:
-            child = group.start("a", ["/bin/true"])
-            child.process.wait()
-            group.check(may_end=[child])
+            group.start("a", ["/bin/true"], may_end=True).process.wait()
+            group.check()
+            group.start("b", ["/bin/true"]).process.wait()
             with self.assertRaises(children.ChildFailed):
                 group.check()
 

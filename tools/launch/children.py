@@ -58,8 +58,9 @@ def _die_with(parent):
 class Child:
     """One running program. Its output goes line by line to `lines`, the last ones are kept."""
 
-    def __init__(self, name, command, lines):
+    def __init__(self, name, command, lines, may_end):
         self.name = name
+        self.may_end = may_end
         self.last_lines = collections.deque(maxlen=_LAST_LINES)
         parent = os.getpid()
         self.process = subprocess.Popen(
@@ -109,19 +110,20 @@ class Group:
         ignore_signals()
         self.stop()
 
-    def start(self, name, command):
+    def start(self, name, command, may_end=False):
+        """`may_end`: it is expected to end by itself, without an error."""
         try:
-            child = Child(name, command, self.lines)
+            child = Child(name, command, self.lines, may_end)
         except OSError as error:
             raise ChildFailed("cannot start %s: %s" % (name, error)) from error
         self._children.append(child)
         return child
 
-    def check(self, may_end=()):
-        """Raises ChildFailed if a child has ended, unless in `may_end` and without an error."""
+    def check(self):
+        """Raises ChildFailed if a child has ended that should not have, or with an error."""
         for child in self._children:
             code = child.process.poll()
-            if code is not None and (code != 0 or child not in may_end):
+            if code is not None and (code != 0 or not child.may_end):
                 raise ChildFailed(child.describe_end())
 
     def drained(self, some):

@@ -54,13 +54,13 @@ def run_bazel(arguments, name, on_line):
     os.chdir(ROOT)
     said = []
     with children.Group(stop_timeout_s=30.0) as group:
-        child = group.start("bazel " + name, ["bazel", *arguments])
+        child = group.start("bazel " + name, ["bazel", *arguments], may_end=True)
         while not group.drained([child]):
             item = group.next_line(0.1)
             if item:
                 said.append(item[1])
                 on_line(item[1])
-        group.check(may_end=(child,))
+        group.check()
     return list(child.last_lines) or said
 
 
@@ -98,18 +98,18 @@ def train(group, plan, owners, line):
             plan.train, "--name=trainer%d" % i, "--owners=" + ",".join(owners),
             "--data=" + plan.data, "--part=%d/%d" % (i, TRAINERS), "--epochs=%d" % plan.epochs,
             "--seconds=%g" % plan.seconds, "--progress_for_programs"
-        ]) for i in range(TRAINERS)
+        ], may_end=True) for i in range(TRAINERS)
     ]
     reports, totals = {}, {}
     while not group.drained(trainers):
         item = group.next_line(0.1)
         if item is None:
-            group.check(may_end=trainers)
+            group.check()
             continue
         take_line(item, reports, totals)
         if len(reports) == TRAINERS:
             line.show(progress.combine(list(reports.values())))
-    group.check(may_end=trainers)
+    group.check()
     if len(totals) < TRAINERS:
         raise children.ChildFailed("a trainer ended without saying what it did")
     line.show(progress.combine(list(reports.values())), now=True)
@@ -129,7 +129,7 @@ def take_line(item, reports, totals):
 
 def evaluate(group, plan, owners):
     child = group.start("evaluate", [plan.evaluate, "--owners=" + ",".join(owners),
-                                     "--data=" + plan.data])
+                                     "--data=" + plan.data], may_end=True)
     until = time.monotonic() + EVALUATE_TIMEOUT_S
     accuracy = None
     while not group.drained([child]):
@@ -138,7 +138,7 @@ def evaluate(group, plan, owners):
             accuracy = progress.parse_fields(item[1])["accuracy"]
         if time.monotonic() > until:
             raise children.ChildFailed("evaluate takes too long")
-    group.check(may_end=(child,))
+    group.check()
     if accuracy is None:
         raise children.ChildFailed("evaluate gave no accuracy")
     return accuracy
