@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@
 #include "core/base/log.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/rpc/header.h"
+#include "core/rpc/session_types.h"
 
 namespace psd::rpc {
 
@@ -33,29 +36,6 @@ namespace psd::rpc {
 struct Payload {
   std::string header;
   std::vector<Buffer> buffers;
-};
-
-// Bytes that an upper layer lets a request or a reply carry beside the payload (fork data,
-// send/recv ids), under the layer's tag.
-struct Attachment {
-  uint32_t tag = 0;
-  std::string bytes;
-};
-
-// A worker, at one time of its life. Values compare by both fields.
-struct PeerInfo {
-  std::string name;
-  Incarnation incarnation = 0;
-
-  friend bool operator==(const PeerInfo& a, const PeerInfo& b) {
-    return a.name == b.name && a.incarnation == b.incarnation;
-  }
-};
-
-// What kind of work a method is, which decides about retry and memory of answers.
-enum class MethodKind {
-  kRead,      // changes nothing: repeated freely, its answers are never remembered
-  kMutation,  // applied at most once per call: carries a sequence number, answers are remembered
 };
 
 // Where a method's function runs.
@@ -135,6 +115,9 @@ struct Request {
   // When set, only this incarnation may run the call: a peer that was restarted since is answered
   // for with ABORTED, both incarnations named.
   Incarnation only_incarnation = 0;
+  // Unset: what the method is registered as here, or a mutation if it is not. Must say kRead for a
+  // read that only the callee registers, or its answers are remembered for nothing.
+  std::optional<MethodKind> kind;
 };
 
 // A call in flight.
@@ -157,17 +140,6 @@ class Call {
  private:
   Future<Reply> reply_;
   std::function<void()> cancel_;
-};
-
-// Times of the session rules (DESIGN: sessions). All are upper bounds that tests shrink.
-struct SessionOptions {
-  absl::Duration lease = absl::Seconds(10);
-  absl::Duration retry_window = absl::Seconds(30);
-  absl::Duration reconnect_min = absl::Milliseconds(100);
-  absl::Duration reconnect_max = absl::Seconds(2);
-  absl::Duration silence = absl::Seconds(3);  // keepalive notices a dead connection within this
-  size_t max_unacknowledged_answers = 1024;
-  size_t max_unacknowledged_bytes = size_t{16} << 20;
 };
 
 struct AgentOptions {

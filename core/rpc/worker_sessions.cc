@@ -6,8 +6,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/nearest_name.h"
 #include "core/base/status.h"
-#include "core/rpc/nearest_name.h"
 
 namespace psd::rpc {
 
@@ -47,14 +47,10 @@ CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSp
 }
 
 absl::Status WorkerSessions::UnknownPeer(absl::string_view name) const {
-  std::vector<std::string> known;
-  known.reserve(callers_.size());
-  for (const auto& [other, caller] : callers_) known.push_back(other);
-  std::string nearest = NearestName(name, known);
-  return absl::NotFoundError(
-      absl::StrCat(options_.self.name, " knows no worker named \"", name, "\"",
-                   nearest.empty() ? "" : "; did you mean \"", nearest,
-                   nearest.empty() ? "" : "\"?"));
+  NearestNameFinder finder(name);
+  for (const auto& [other, caller] : callers_) finder.Consider(other);
+  return absl::NotFoundError(absl::StrCat(options_.self.name, " knows no worker named \"", name,
+                                          "\"", DidYouMean(finder.nearest())));
 }
 
 void WorkerSessions::CancelCall(const std::string& peer, CallId id, Actions& actions) {
@@ -260,7 +256,9 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   state.epoch = outcome.epoch;
   if (state.caller == nullptr) state.caller = &CallerTo(hello.name);
   // The link carries our session on the peer as well: the newest link is the one that works.
-  if (state.caller->link() != link && state.caller->peer() == hello.name) {
+  // (On the loopback both ends are ours, and only one of them calls.)
+  if (state.caller->link() != link && state.caller->peer() == hello.name &&
+      hello.incarnation != options_.self.incarnation) {
     state.caller->OnLink(now, link, actions);
   }
   WakeBy(table_.Find(outcome.epoch)->lease_until());

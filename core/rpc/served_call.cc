@@ -1,0 +1,74 @@
+#include "core/rpc/served_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace psd::rpc {
+
+void CancelState::Cancel() {
+  std::vector<Task> callbacks;
+  {
+    MutexLock lock(mutex_);
+    if (cancelled() || finished_) return;
+    cancelled_.store(true, std::memory_order_release);
+    callbacks.swap(callbacks_);
+  }
+  for (Task& callback : callbacks) callback();
+}
+
+void CancelState::OnCancel(Task callback) {
+  {
+    MutexLock lock(mutex_);
+    if (finished_) return;
+    if (!cancelled()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void CancelState::Finish() {
+  std::vector<Task> dropped;  // destroyed after the lock: they may own anything
+  MutexLock lock(mutex_);
+  finished_ = true;
+  dropped.swap(callbacks_);
+}
+
+ServedCall::ServedCall(std::shared_ptr<CallHost> host, Header header, std::vector<Buffer> buffers,
+                       absl::Time deadline)
+    : host_(std::move(host)),
+      cancel_(std::make_shared<CancelState>()),
+      header_(std::move(header)),
+      deadline_(deadline),
+      payload_{std::move(header_.payload), std::move(buffers)} {}
+
+ServedCall::~ServedCall() {
+  if (replied_.load(std::memory_order_relaxed)) return;
+  Reply(absl::InternalError(absl::StrCat("the function of ", method(), " gave no answer")), {});
+}
+
+const std::string* ServedCall::attachment(uint32_t tag) const {
+  for (const Attachment& attachment : header_.attachments) {
+    if (attachment.tag == tag) return &attachment.bytes;
+  }
+  return nullptr;
+}
+
+bool ServedCall::cancelled() const { return cancel_->cancelled() || host_->Now() >= deadline_; }
+
+bool ServedCall::BeginApply() { return host_->Now() < deadline_ && host_->BeginApply(*this); }
+
+void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) {
+  if (replied_.exchange(true)) return;
+  cancel_->Finish();
+  host_->SendAnswer(*this, std::move(result), std::move(attachments));
+}
+
+RequestMeta ServedCall::TakeMeta() {
+  return {header_.call_id,           header_.sequence, header_.epoch,
+          header_.callee_incarnation, deadline_,        std::move(header_.ack)};
+}
+
+}  // namespace psd::rpc

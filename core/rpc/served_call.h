@@ -1,0 +1,91 @@
+#pragma once
+
+// A call being served, as the agent and its function see it.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/carrier/carrier.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rpc/session_types.h"
+
+namespace psd::rpc {
+
+// Whether a served call should stop, and who wants to know. Shared by the session machine and the
+// call. Thread-safe.
+class CancelState : public Opaque {
+ public:
+  void Cancel() PSD_EXCLUDES(mutex_);
+  bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+  void OnCancel(Task callback) PSD_EXCLUDES(mutex_);
+  // No callback runs any more.
+  void Finish() PSD_EXCLUDES(mutex_);
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  Mutex mutex_;  // leaf
+  bool finished_ PSD_GUARDED_BY(mutex_) = false;
+  std::vector<Task> callbacks_ PSD_GUARDED_BY(mutex_);
+};
+
+// A remembered or sent answer. Never changes.
+struct Answer : Opaque {
+  explicit Answer(carrier::Message message) : message(std::move(message)) {}
+  const carrier::Message message;
+};
+
+class ServedCall;
+
+// What a served call needs of its agent. Thread-safe.
+class CallHost {
+ public:
+  virtual ~CallHost() = default;
+  virtual absl::Time Now() const = 0;
+  virtual bool BeginApply(const ServedCall& call) = 0;
+  virtual void SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+                          std::vector<Attachment> attachments) = 0;
+};
+
+class ServedCall : public ServerCall {
+ public:
+  // `header` is that of the request.
+  ServedCall(std::shared_ptr<CallHost> host, Header header, std::vector<Buffer> buffers,
+             absl::Time deadline);
+  ~ServedCall() override;
+
+  const PeerInfo& caller() const override { return caller_; }
+  uint64_t session_epoch() const override { return header_.epoch; }
+  absl::Time deadline() const override { return deadline_; }
+  const std::string& method() const override { return header_.method; }
+  Payload& payload() override { return payload_; }
+  const std::string* attachment(uint32_t tag) const override;
+  bool cancelled() const override;
+  void OnCancel(Task callback) override { cancel_->OnCancel(std::move(callback)); }
+  bool BeginApply() override;
+  void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) override;
+
+  // ---- For the agent.
+  const std::shared_ptr<CancelState>& cancel_state() const { return cancel_; }
+  CallId id() const { return header_.call_id; }
+  uint64_t sequence() const { return header_.sequence; }
+  const std::vector<Attachment>& attachments() const { return header_.attachments; }
+  RequestMeta TakeMeta();
+  // Before the function sees the call.
+  void set_caller(PeerInfo caller) { caller_ = std::move(caller); }
+  // It is not to be run: destroying it says nothing.
+  void Discard() { replied_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<CallHost> host_;        // shared with all calls of the agent
+  const std::shared_ptr<CancelState> cancel_;   // shared with the session machine
+  Header header_;
+  const absl::Time deadline_;
+  PeerInfo caller_;
+  Payload payload_;
+  std::atomic<bool> replied_{false};
+};
+
+}  // namespace psd::rpc

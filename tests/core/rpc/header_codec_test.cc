@@ -1,0 +1,91 @@
+#include "core/rpc/header_codec.h"
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "core/base/status.h"
+#include "gtest/gtest.h"
+
+namespace psd::rpc {
+namespace {
+
+Header FullRequest() {
+  Header header;
+  header.kind = MessageKind::kRequest;
+  header.method = "value.fetch";
+  header.call_id = 300;
+  header.timeout_us = 1'000'000;
+  header.trace_id = 7;
+  header.callee_incarnation = 0x1122334455667788;
+  header.epoch = 3;
+  header.sequence = 12;
+  header.ack = Ack{9, {11, 11, 13, 20}};
+  header.attachments = {{1, "fork"}, {2, std::string("\0\xff", 2)}};
+  header.payload = "payload";
+  return header;
+}
+
+TEST(HeaderCodec, GoldenBytes) {
+  EXPECT_EQ(absl::BytesToHexString(EncodeHeader(FullRequest())),
+            "0804120b76616c75652e666574636818ac0220c0843d2807318877665544332211"
+            "3803400c480952040b0b0d147a0201028201"
+            "04666f726b82010200ffba01077061796c6f6164");
+}
+
+TEST(HeaderCodec, RoundTrip) {
+  auto decoded = DecodeHeader(EncodeHeader(FullRequest()));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->method, "value.fetch");
+  EXPECT_EQ(decoded->sequence, 12u);
+  EXPECT_EQ(decoded->ack.ranges, (std::vector<uint64_t>{11, 11, 13, 20}));
+  ASSERT_EQ(decoded->attachments.size(), 2u);
+  EXPECT_EQ(decoded->attachments[1].bytes, std::string("\0\xff", 2));
+  EXPECT_EQ(EncodeHeader(*decoded), EncodeHeader(FullRequest()));
+}
+
+TEST(HeaderCodec, StatusKeepsItsDetail) {
+  Header header;
+  header.kind = MessageKind::kReply;
+  header.call_id = 1;
+  header.status = WithDetail(absl::AbortedError("restarted"), {"owner0", "w", "look up", true});
+  auto decoded = DecodeHeader(EncodeHeader(header));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(GetDetail(decoded->status), (ErrorDetail{"owner0", "w", "look up", true}));
+}
+
+TEST(HeaderCodec, BytesThatAreNoTextDoNotBreakAnError) {
+  Header header;
+  header.kind = MessageKind::kReply;
+  header.call_id = 1;
+  header.status = absl::InternalError("bad \xff byte");
+  auto decoded = DecodeHeader(EncodeHeader(header));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->status.message(), "bad ? byte");
+}
+
+TEST(HeaderCodec, RefusesWhatNoHonestPeerSends) {
+  EXPECT_FALSE(DecodeHeader("").ok());
+  EXPECT_FALSE(DecodeHeader("\xff\xff\xff").ok());
+  Header bad = FullRequest();
+  bad.kind = static_cast<MessageKind>(10);
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+  bad = FullRequest();
+  bad.call_id = 0;
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+  bad = FullRequest();
+  bad.ack.ranges = {20, 13};
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+  bad = FullRequest();
+  bad.ack.ranges = {13};
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+  bad = FullRequest();
+  bad.method = std::string(kMaxMethodBytes + 1, 'm');
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+  bad = FullRequest();
+  bad.kind = MessageKind::kHello;  // without a name
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
+}
+
+}  // namespace
+}  // namespace psd::rpc
