@@ -16,6 +16,12 @@ namespace {
 
 constexpr char kMethod[] = "/floor/Echo";
 
+// A message without content; a default ByteBuffer is no message at all.
+grpc::ByteBuffer EmptyMessage() {
+  const grpc::Slice slice;
+  return grpc::ByteBuffer(&slice, 1);
+}
+
 // Answers one call with nothing.
 class Reply : public grpc::ServerGenericBidiReactor {
  public:
@@ -28,7 +34,7 @@ class Reply : public grpc::ServerGenericBidiReactor {
 
  private:
   grpc::ByteBuffer in_;
-  grpc::ByteBuffer out_;
+  grpc::ByteBuffer out_ = EmptyMessage();
 };
 
 class EchoService : public grpc::CallbackGenericService {
@@ -36,12 +42,6 @@ class EchoService : public grpc::CallbackGenericService {
     return new Reply;
   }
 };
-
-grpc::ByteBuffer EmptyRequest() {
-  const uint64_t zero = 0;
-  const grpc::Slice slice(&zero, sizeof(zero));
-  return grpc::ByteBuffer(&slice, 1);
-}
 
 // Calls that start the next one when they are answered.
 class Chain {
@@ -58,7 +58,7 @@ class Chain {
  private:
   struct Call {
     grpc::ClientContext context;
-    grpc::ByteBuffer request = EmptyRequest();
+    grpc::ByteBuffer request = EmptyMessage();
     grpc::ByteBuffer reply;
   };
 
@@ -95,7 +95,7 @@ class EchoClient : public EchoFloor {
     grpc::ClientContext context;
     grpc::ByteBuffer reply;
     grpc::Status status;
-    auto call = stub_.PrepareUnaryCall(&context, kMethod, EmptyRequest(), &queue_);
+    auto call = stub_.PrepareUnaryCall(&context, kMethod, EmptyMessage(), &queue_);
     call->StartCall();
     call->Finish(&reply, &status, nullptr);
     void* tag = nullptr;
