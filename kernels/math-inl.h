@@ -19,6 +19,12 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// `y`, but `x` where that is NaN. By Eq: the packaged Ne says "equal" of NaN on AVX2 and later.
+template <class V>
+HWY_INLINE V UnlessNan(V x, V y) {
+  return hn::IfThenElse(hn::Eq(x, x), y, x);
+}
+
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SafeExp(D d, V x) {
   using T = hn::TFromD<D>;
@@ -27,7 +33,7 @@ HWY_INLINE V SafeExp(D d, V x) {
   const V bounded = hn::Min(x, limit);
   const V y = hn::IfThenElse(hn::Gt(x, limit), hn::Set(d, std::numeric_limits<T>::infinity()),
                              hn::Exp(d, bounded));
-  return hn::IfThenElse(hn::Ne(x, x), x, y);
+  return UnlessNan(x, y);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -38,8 +44,8 @@ HWY_INLINE V SafeLog(D d, V x) {
   V y = hn::Log(d, x);
   y = hn::IfThenElse(hn::Eq(x, zero), hn::Set(d, -inf), y);
   y = hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<T>::quiet_NaN()), y);
-  const auto as_is = hn::Or(hn::Ne(x, x), hn::Eq(x, hn::Set(d, inf)));
-  return hn::IfThenElse(as_is, x, y);
+  y = hn::IfThenElse(hn::Eq(x, hn::Set(d, inf)), x, y);
+  return UnlessNan(x, y);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -48,7 +54,7 @@ HWY_INLINE V SafeTanh(D d, V x) {
   // From here on the result rounds to one.
   const V limit = hn::Set(d, sizeof(T) == 4 ? T(9.1) : T(19.1));
   const V bounded = hn::Min(hn::Max(x, hn::Neg(limit)), limit);
-  return hn::IfThenElse(hn::Ne(x, x), x, hn::Tanh(d, bounded));
+  return UnlessNan(x, hn::Tanh(d, bounded));
 }
 
 }  // namespace HWY_NAMESPACE
