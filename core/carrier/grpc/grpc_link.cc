@@ -124,7 +124,7 @@ void GrpcLink::TellOpened() {
 }
 
 void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
-  size_t index = bulk_.size();
+  size_t index = kNoBulk;
   {
     MutexLock lock(send_mutex_);
     if (BulkStream* bulk = FindBulk(stream.get())) {
@@ -137,7 +137,7 @@ void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
     }
   }
   stream->Read();
-  if (index < bulk_.size()) return PumpBulkStream(index);
+  if (index != kNoBulk) return PumpBulkStream(index);
   PumpControl();
 }
 

@@ -54,6 +54,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Small frames that wait for the control stream go out together, up to about this much.
   static constexpr size_t kBatchBytes = size_t{256} << 10;
 
+  static constexpr size_t kNoBulk = BulkQueue::kMaxStreams;  // index of no bulk stream
+
   enum class Phase { kOpening, kOpen, kEnded };
   enum class Farewell { kNone, kGoodbye };
 

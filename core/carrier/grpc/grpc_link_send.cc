@@ -69,7 +69,7 @@ void GrpcLink::PumpControl() {
 }
 
 void GrpcLink::PumpBulk() {
-  for (size_t i = 0; i < bulk_.size(); ++i) PumpBulkStream(i);
+  for (size_t i = 0; i < BulkQueue::kMaxStreams; ++i) PumpBulkStream(i);
 }
 
 void GrpcLink::PumpBulkStream(size_t index) {
@@ -96,7 +96,7 @@ void GrpcLink::PumpBulkStream(size_t index) {
 }
 
 void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
-  size_t index = bulk_.size();
+  size_t index = kNoBulk;
   {
     MutexLock lock(send_mutex_);
     if (BulkStream* bulk = FindBulk(stream.get())) {
@@ -108,7 +108,7 @@ void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
       queued_bytes_ -= control_writing_bytes_;
     }
   }
-  if (index < bulk_.size()) return PumpBulkStream(index);
+  if (index != kNoBulk) return PumpBulkStream(index);
   PumpControl();
 }
 
