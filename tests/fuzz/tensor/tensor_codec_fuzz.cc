@@ -1,0 +1,86 @@
+// Columns and payloads from arbitrary bytes: whatever decodes must survive use and encode again to
+// the same columns.
+//
+// Input: a byte with the number of tensors; for each a byte of dtype, of rank and of payload size;
+// a byte that decides whether
+// the extents are one too many; the extents; the payloads.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/tensor.h"
+#include "core/tensor/tensor_codec.h"
+
+namespace psd {
+namespace {
+
+class Bytes {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  uint8_t Byte() {
+    if (size_ == 0) return 0;
+    --size_;
+    return *data_++;
+  }
+  int64_t Extent() {
+    // Mostly small numbers, sometimes any.
+    const uint8_t first = Byte();
+    if (first < 0xf0) return first % 7;
+    uint64_t value = 0;
+    for (int i = 0; i < 8; ++i) value = value << 8 | Byte();
+    return static_cast<int64_t>(value);
+  }
+  std::string Take(size_t count) {
+    std::string taken;
+    for (size_t i = 0; i < count; ++i) taken.push_back(static_cast<char>(Byte()));
+    return taken;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+};
+
+void Check(bool condition) {
+  if (!condition) std::abort();
+}
+
+void UseAndEncodeAgain(const TensorColumns& columns, const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors) Check(ops::Cast(tensor, DType::kF64).ok());
+  TensorColumns again;
+  std::vector<Buffer> buffers;
+  Check(EncodeTensors(tensors, &again, &buffers).ok());
+  Check(again.dtypes == columns.dtypes && again.ranks == columns.ranks &&
+        again.dims == columns.dims);
+}
+
+}  // namespace
+}  // namespace psd
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  psd::Bytes bytes(data, size);
+  psd::TensorColumns columns;
+  std::vector<size_t> sizes;
+  const int count = bytes.Byte() % 5;
+  size_t dims = 0;
+  for (int i = 0; i < count; ++i) {
+    columns.dtypes.push_back(bytes.Byte() % 11);
+    columns.ranks.push_back(bytes.Byte() % 20);
+    sizes.push_back(bytes.Byte());
+    dims += columns.ranks.back();
+  }
+  // One in eight gets a wrong number of extents.
+  if (bytes.Byte() % 8 == 0) dims += 1;
+  for (size_t i = 0; i < dims; ++i) columns.dims.push_back(bytes.Extent());
+  std::vector<psd::Buffer> buffers;
+  for (size_t payload : sizes) buffers.push_back(psd::Buffer::FromString(bytes.Take(payload)));
+  auto tensors = psd::DecodeTensors(columns, buffers);
+  if (tensors.ok()) psd::UseAndEncodeAgain(columns, *tensors);
+  return 0;
+}
