@@ -1,0 +1,123 @@
+"""psd as a process: ready line, exit codes, signals."""
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, "tests/server")
+from psd_process import Psd, run  # noqa: E402
+
+
+def write_file(folder, text):
+    path = os.path.join(folder, "psd.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+class ProcessTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def test_ready_is_said_everywhere_and_sigterm_stops_in_order(self):
+        path = os.path.join(self.folder, "address")
+        manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(manager.close)
+        manager.bind(os.path.join(self.folder, "notify"))
+        manager.settimeout(60)
+        os.environ["NOTIFY_SOCKET"] = manager.getsockname()
+        self.addCleanup(os.environ.pop, "NOTIFY_SOCKET")
+        with Psd("--address_file", path, "--log_json") as psd:
+            self.assertEqual(manager.recv(100), b"READY=1")
+            with open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), psd.address + "\n")
+            self.assertEqual(psd.stop(signal.SIGTERM), 0)
+            self.assertEqual(manager.recv(100), b"STOPPING=1")
+            self.assertEqual(psd.output, "psd owner0 ready at %s\n" % psd.address)
+            events = [json.loads(line)["event"] for line in psd.errors().splitlines()]
+            self.assertIn("daemon_ready", events)
+            self.assertIn("worker_joined", events, "it is its own registrar")
+            self.assertLess(events.index("daemon_draining"), events.index("daemon_stopped"))
+
+    def test_dev_says_how_to_connect(self):
+        start = time.monotonic()
+        with Psd("--dev", name=None, listen=None) as psd:
+            took = time.monotonic() - start
+            self.assertEqual(psd.stop(signal.SIGINT), 0)
+            self.assertIn("psd owner0 ready at " + psd.address, psd.output)
+            self.assertIn('options.owners = {{"owner0", "%s"}};' % psd.address, psd.output)
+            self.assertIn("tools/psctl status --address " + psd.address, psd.output)
+        print("--dev was ready in %.3f s" % took)
+
+    def test_dev_takes_another_port_if_its_own_is_taken(self):
+        with Psd("--dev", name=None, listen=None) as first, \
+             Psd("--dev", name=None, listen=None) as second:
+            self.assertNotEqual(first.address, second.address)
+
+    def test_port_in_use(self):
+        with Psd() as first:
+            code, _, errors = run("--name", "owner1", "--listen", first.address)
+            self.assertEqual(code, 3)
+            self.assertIn(first.address, errors)
+
+    def test_dev_does_not_move_from_a_port_that_was_asked_for(self):
+        with Psd() as first:
+            self.assertEqual(run("--dev", "--listen", first.address)[0], 3)
+
+    def test_bad_configuration_is_refused_whole(self):
+        path = write_file(self.folder, "nam: a\nthreads: none\nlisten: 0.0.0.0:7071\n")
+        code, output, errors = run("--config", path, "--lease", "nonsense")
+        self.assertEqual(code, 2)
+        self.assertEqual(output, "")
+        for problem in ("%s:1: unknown key 'nam'; did you mean 'name'?" % path,
+                        "%s:2: threads:" % path, "%s:3: listen:" % path, "--lease: lease:",
+                        "name: missing"):
+            self.assertIn("psd: " + ("configuration: " if problem.startswith("name") else "")
+                          + problem, errors)
+
+    def test_usage_mistakes(self):
+        code, _, errors = run("--nane", "a", "b")
+        self.assertEqual(code, 2)
+        self.assertIn("psd: --nane: unknown flag; did you mean --name?", errors)
+        self.assertEqual(run()[0], 2, "no name")
+        self.assertEqual(run("--config", "/nonexistent")[0], 2)
+
+    def test_check_config_prints_what_reads_back(self):
+        path = write_file(self.folder, "name: owner5\nmemory_budget: 2048MiB\n")
+        code, output, errors = run("--check_config", "--config", path, "--threads", "7")
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("memory_budget: 2GiB\n", output)
+        self.assertIn("threads: 7\n", output)
+        again = run("--check_config", "--config", write_file(self.folder, output))
+        self.assertEqual(again, (0, output, ""))
+        self.assertEqual(run("--check_config", "--config", "/nonexistent")[0], 2)
+
+    def test_help_and_version(self):
+        code, output, _ = run("--help")
+        self.assertEqual(code, 0)
+        self.assertIn("--drain_timeout", output)
+        code, output, _ = run("--version")
+        self.assertEqual(code, 0)
+        self.assertRegex(output, r"^psd \d+\.\d+\.\d+\n$")
+
+    def test_killed_and_started_again_at_once_on_its_port(self):
+        with Psd() as first:
+            self.assertEqual(first.stop(signal.SIGKILL), -signal.SIGKILL)
+            with Psd(listen=first.address) as second:
+                self.assertEqual(second.address, first.address)
+                self.assertEqual(second.stop(), 0)
+
+    def test_a_file_that_cannot_be_written_is_a_failure(self):
+        code, _, errors = run("--dev", "--address_file", "/nonexistent/address")
+        self.assertEqual(code, 1)
+        self.assertIn("/nonexistent/address", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

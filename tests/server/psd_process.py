@@ -1,0 +1,65 @@
+"""A psd daemon as a child process, for tests."""
+import os
+import select
+import signal
+import subprocess
+import tempfile
+
+BINARY = "server/daemon/psd"
+READY_WITHIN_S = 60
+
+
+class Psd:
+    """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends."""
+
+    def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True):
+        read_end, write_end = os.pipe()
+        command = [BINARY, "--ready_fd", str(write_end)]
+        command += ["--name", name] if name else []
+        command += ["--listen", listen] if listen else []
+        self._stderr = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            command + list(arguments), pass_fds=[write_end], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=self._stderr)
+        os.close(write_end)
+        self.address = self._read_address(read_end) if wait else None
+        os.close(read_end)
+
+    def _read_address(self, descriptor):
+        ready, _, _ = select.select([descriptor], [], [], READY_WITHIN_S)
+        line = os.read(descriptor, 1000).decode() if ready else ""
+        if not line.endswith("\n"):
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("psd did not become ready:\n" + self.errors())
+        return line.strip()
+
+    def errors(self):
+        """What it has written to standard error so far."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode()
+
+    def stop(self, number=signal.SIGTERM):
+        """Sends the signal and waits; returns the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self):
+        self.output = self.process.communicate(timeout=60)[0].decode()
+        return self.process.returncode
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+        self._stderr.close()
+
+
+def run(*arguments):
+    """psd run to its end: (exit code, standard output, standard error)."""
+    done = subprocess.run([BINARY, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr

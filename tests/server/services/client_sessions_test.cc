@@ -1,0 +1,187 @@
+#include "server/services/client_sessions.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+namespace psd::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+constexpr absl::Time kStart = absl::UnixEpoch();
+
+ClientSessionOptions Options() {
+  ClientSessionOptions options;
+  options.lease = absl::Seconds(10);
+  options.max_sessions = 3;
+  options.max_contexts = 2;
+  options.max_unacknowledged_answers = 4;
+  options.max_unacknowledged_bytes = 100;
+  return options;
+}
+
+class ClientSessionsTest : public ::testing::Test {
+ protected:
+  ClientSessionsTest() : sessions_(Options()) {
+    EXPECT_TRUE(sessions_.Open(1, "python", kStart).ok());
+  }
+
+  absl::StatusOr<ClientSessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
+                                              const char* method = "Step") {
+    return sessions_.Begin(1, sequence, acknowledged, method, kStart);
+  }
+  absl::StatusCode BeginCode(uint64_t sequence, uint64_t acknowledged = 0,
+                             const char* method = "Step") {
+    return Begin(sequence, acknowledged, method).status().code();
+  }
+  void Apply(uint64_t sequence, const std::string& reply) {
+    auto start = Begin(sequence);
+    ASSERT_TRUE(start.ok()) << start.status();
+    EXPECT_TRUE(start->run);
+    sessions_.Finish(1, sequence, {absl::OkStatus(), reply});
+  }
+
+  ClientSessions sessions_;
+};
+
+TEST_F(ClientSessionsTest, ARepeatedCallIsAnsweredFromMemory) {
+  Apply(1, "one");
+  auto again = Begin(1);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->run);
+  EXPECT_EQ(again->answer.reply, "one");
+  EXPECT_TRUE(again->answer.status.ok());
+}
+
+TEST_F(ClientSessionsTest, AnErrorIsAnAnswerToo) {
+  ASSERT_TRUE(Begin(1)->run);
+  sessions_.Finish(1, 1, {absl::NotFoundError("no such optimizer"), ""});
+  auto again = Begin(1);
+  ASSERT_TRUE(again.ok());
+  EXPECT_FALSE(again->run);
+  EXPECT_EQ(again->answer.status, absl::NotFoundError("no such optimizer"));
+}
+
+TEST_F(ClientSessionsTest, ACallThatRunsIsNotRunAgain) {
+  ASSERT_TRUE(Begin(1)->run);
+  EXPECT_EQ(BeginCode(1), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(Begin(2)->run) << "another number may overlap";
+}
+
+TEST_F(ClientSessionsTest, NumbersAreNotReused) {
+  Apply(1, "one");
+  EXPECT_EQ(BeginCode(1, 0, "PushGradient"), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(BeginCode(0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(BeginCode(2, 2), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(BeginCode(2, 7), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Begin(2, 1)->run);
+  EXPECT_EQ(BeginCode(1), absl::StatusCode::kInvalidArgument) << "acknowledged, so never asked";
+}
+
+TEST_F(ClientSessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
+  for (uint64_t i = 1; i <= 4; ++i) Apply(i, "x");
+  EXPECT_EQ(BeginCode(5), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(Begin(1)->run);
+  EXPECT_TRUE(Begin(5, 2)->run);
+  ClientSessions large(Options());
+  ASSERT_TRUE(large.Open(1, "a", kStart).ok());
+  ASSERT_TRUE(large.Begin(1, 1, 0, "Step", kStart)->run);
+  large.Finish(1, 1, {absl::OkStatus(), std::string(101, 'x')});
+  EXPECT_EQ(large.Begin(1, 2, 0, "Step", kStart).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(large.Begin(1, 2, 1, "Step", kStart)->run);
+}
+
+TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
+  ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
+  ASSERT_TRUE(sessions_.AddContext(1, 71).ok());
+  EXPECT_EQ(sessions_.AddContext(1, 72).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(sessions_.Renew(1, kStart + absl::Seconds(9)).ok());
+  EXPECT_THAT(sessions_.Expire(kStart + absl::Seconds(18)), IsEmpty());
+  auto expired = sessions_.Expire(kStart + absl::Seconds(19));
+  ASSERT_THAT(expired, SizeIs(1));
+  EXPECT_EQ(expired[0].client, "python");
+  EXPECT_THAT(expired[0].contexts, UnorderedElementsAre(70, 71));
+  const absl::Status gone = sessions_.Renew(1, kStart);
+  EXPECT_EQ(gone.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("open a new session"));
+}
+
+TEST_F(ClientSessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
+  EXPECT_EQ(sessions_.Renew(1, kStart + absl::Seconds(10)).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(sessions_.Begin(1, 1, 0, "Step", kStart + absl::Seconds(11)).status().code(),
+            absl::StatusCode::kAborted);
+}
+
+TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
+  ASSERT_TRUE(sessions_.Open(2, "other", kStart).ok());
+  ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
+  EXPECT_TRUE(sessions_.CheckContext(1, 70).ok());
+  EXPECT_EQ(sessions_.CheckContext(2, 70).code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(sessions_.RemoveContext(2, 70));
+  EXPECT_TRUE(sessions_.RemoveContext(1, 70));
+  EXPECT_THAT(sessions_.Close(1), IsEmpty());
+  EXPECT_THAT(sessions_.Close(1), IsEmpty()) << "closing again is no error";
+  EXPECT_EQ(sessions_.AddContext(1, 71).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
+  EXPECT_EQ(sessions_.Open(9, "", kStart).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sessions_.Open(9, "a b", kStart).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sessions_.Open(9, std::string(128, 'a'), kStart).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(sessions_.Open(2, "b", kStart).ok());
+  EXPECT_TRUE(sessions_.Open(3, "c", kStart).ok());
+  EXPECT_EQ(sessions_.Open(4, "d", kStart).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
+}
+
+TEST_F(ClientSessionsTest, FinishingAfterTheEndDoesNothing) {
+  ASSERT_TRUE(Begin(1)->run);
+  sessions_.Close(1);
+  sessions_.Finish(1, 1, {absl::OkStatus(), "late"});
+  EXPECT_EQ(sessions_.size(), 0u);
+}
+
+// Random histories of a lossy client: every number runs at most once.
+TEST(ClientSessionsRandom, NothingRunsTwice) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937_64 random(seed);
+    ClientSessions sessions(Options());
+    ASSERT_TRUE(sessions.Open(1, "a", kStart).ok());
+    std::set<uint64_t> ran;
+    std::map<uint64_t, bool> running;
+    for (int i = 0; i < 300; ++i) {
+      const uint64_t sequence = 1 + random() % 30;
+      if (random() % 3 == 0 && running[sequence]) {
+        sessions.Finish(1, sequence, {absl::OkStatus(), absl::StrCat(sequence)});
+        running[sequence] = false;
+        continue;
+      }
+      auto start = sessions.Begin(1, sequence, random() % 4 == 0 ? random() % sequence : 0, "Step",
+                                  kStart);
+      if (!start.ok()) continue;
+      if (start->run) {
+        ASSERT_TRUE(ran.insert(sequence).second) << sequence << " ran twice";
+        running[sequence] = true;
+      } else {
+        ASSERT_EQ(start->answer.reply, absl::StrCat(sequence));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace psd::server

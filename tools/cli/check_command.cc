@@ -1,0 +1,48 @@
+// psctl check: is a configuration file good? psd itself is asked, so that there is one judge.
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tools/cli/command.h"
+
+namespace psd::cli {
+namespace {
+
+// The psd that stands beside this program, else the one on PATH.
+std::string FindPsd() {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0 || length == sizeof(path)) return "psd";
+  std::string folder(path, static_cast<size_t>(length));
+  folder.resize(folder.rfind('/') + 1);
+  const std::string beside = folder + "psd";
+  return ::access(beside.c_str(), X_OK) == 0 ? beside : "psd";
+}
+
+}  // namespace
+
+absl::Status RunCheck(const Options&, const std::vector<std::string>& arguments) {
+  const std::string psd = FindPsd();
+  const pid_t child = ::fork();
+  if (child < 0) return absl::InternalError(absl::StrCat("fork: ", std::strerror(errno)));
+  if (child == 0) {
+    ::execlp(psd.c_str(), psd.c_str(), "--check_config", "--config", arguments[0].c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code == 0) return absl::OkStatus();
+  if (code == 127)
+    return absl::NotFoundError("psd is neither beside psctl nor on PATH; it does the checking");
+  return absl::FailedPreconditionError(absl::StrCat(arguments[0], " was refused"));
+}
+
+}  // namespace psd::cli

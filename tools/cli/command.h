@@ -1,0 +1,45 @@
+#pragma once
+
+// psctl's commands, one file each.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace psd::cli {
+
+// What every command is told.
+struct Options {
+  std::string address = "127.0.0.1:7071";
+  absl::Duration timeout = absl::Seconds(5);
+  bool json = false;
+  bool color = false;  // headings are bold: standard output is a terminal
+};
+
+// Prints to standard output. Errors: INVALID_ARGUMENT is a wrong use of the command; all else is a
+// failure to do it.
+using CommandFunction = absl::Status (*)(const Options& options,
+                                         const std::vector<std::string>& arguments);
+
+struct Command {
+  absl::string_view name;
+  absl::string_view arguments;  // "[PREFIX]"
+  absl::string_view help;
+  size_t min_arguments;
+  size_t max_arguments;
+  CommandFunction run;
+};
+
+absl::Span<const Command> Commands();
+
+absl::Status RunCheck(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunDrop(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunList(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunPing(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunStatus(const Options& options, const std::vector<std::string>& arguments);
+
+}  // namespace psd::cli

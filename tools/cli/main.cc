@@ -1,0 +1,118 @@
+// psctl: looks at a running owner, and tidies up.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
+#include "tools/cli/command.h"
+
+namespace psd::cli {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+constexpr Command kCommands[] = {
+    {"status", "", "What the worker says of itself: values, optimizers, sessions, memory.", 0, 0,
+     RunStatus},
+    {"list", "[PREFIX]", "Named values, sorted.", 0, 1, RunList},
+    {"drop", "NAME", "Ends a name; who holds the value keeps it.", 1, 1, RunDrop},
+    {"ping", "", "Does it serve? Exit code 0 if so: for probes.", 0, 0, RunPing},
+    {"check", "FILE", "Checks a configuration file of psd.", 1, 1, RunCheck},
+};
+
+void PrintUsage(std::FILE* out) {
+  std::fprintf(out, "psctl: looks at a running owner, and tidies up.\n\n");
+  for (const Command& command : Commands()) {
+    const std::string call = absl::StrCat(command.name, " ", command.arguments);
+    std::fprintf(out, "  psctl %-16s %s\n", call.c_str(), std::string(command.help).c_str());
+  }
+  std::fprintf(out,
+               "\n  --address HOST:PORT  the owner (default $PSD_ADDRESS, else 127.0.0.1:7071)\n"
+               "  --timeout TIME       how long to wait for an answer (default 5s)\n"
+               "  --json               for programs: status, list, ping\n"
+               "\nExit codes: 0 done; 1 it failed; 2 wrong usage.\n");
+}
+
+int Refuse(const std::string& problem) {
+  std::fprintf(stderr, "psctl: %s; psctl --help shows how\n", problem.c_str());
+  return kExitUsage;
+}
+
+// Takes "--name=value" or "--name value". False if `arguments[*at]` is another flag.
+bool TakeFlag(const std::string& name, const std::vector<std::string>& arguments, size_t* at,
+              std::string* value) {
+  absl::string_view rest = arguments[*at];
+  if (!absl::ConsumePrefix(&rest, name)) return false;
+  if (absl::ConsumePrefix(&rest, "=")) {
+    *value = std::string(rest);
+    return true;
+  }
+  if (!rest.empty() || *at + 1 == arguments.size()) return false;
+  *value = arguments[++*at];
+  return true;
+}
+
+int RunCommand(const Options& options, const std::vector<std::string>& words) {
+  for (const Command& command : Commands()) {
+    if (command.name != words[0]) continue;
+    const std::vector<std::string> arguments(words.begin() + 1, words.end());
+    if (arguments.size() < command.min_arguments || arguments.size() > command.max_arguments) {
+      return Refuse(absl::StrCat("usage: psctl ", command.name, " ", command.arguments));
+    }
+    const absl::Status status = command.run(options, arguments);
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "psctl: %s\n", std::string(status.message()).c_str());
+    return kExitFailure;
+  }
+  return Refuse(absl::StrCat("unknown command '", words[0], "'"));
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  Options options;
+  options.color = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  if (const char* address = std::getenv("PSD_ADDRESS")) options.address = address;
+  std::vector<std::string> words;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    std::string timeout;
+    if (argument == "--help" || argument == "-h") {
+      PrintUsage(stdout);
+      return 0;
+    }
+    if (argument == "--json") {
+      options.json = true;
+    } else if (TakeFlag("--timeout", arguments, &i, &timeout)) {
+      if (!absl::ParseDuration(timeout, &options.timeout) ||
+          options.timeout <= absl::ZeroDuration() || options.timeout > absl::Hours(24))
+        return Refuse(absl::StrCat("--timeout: expected a time such as 5s, got '", timeout, "'"));
+    } else if (!TakeFlag("--address", arguments, &i, &options.address)) {
+      if (absl::StartsWith(argument, "--"))
+        return Refuse(absl::StrCat("'", argument, "': unknown flag, or its value is missing"));
+      words.push_back(argument);
+    }
+  }
+  if (words.empty()) {
+    PrintUsage(stderr);
+    return kExitUsage;
+  }
+  return RunCommand(options, words);
+}
+
+}  // namespace
+
+absl::Span<const Command> Commands() { return kCommands; }
+
+}  // namespace psd::cli
+
+int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  return psd::cli::Main({argv + 1, argv + argc});
+}

@@ -1,0 +1,40 @@
+#pragma once
+
+// What people read: aligned columns, sizes and times in fitting units.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace psd::cli {
+
+// Left-aligned columns, each as wide as its widest cell; columns of numbers right-aligned. A value.
+class Table {
+ public:
+  // A heading that starts with '>' makes its column right-aligned.
+  explicit Table(std::vector<std::string> headings);
+
+  // Requires: as many cells as headings. What could move a cursor is replaced by '?'.
+  void AddRow(std::vector<std::string> cells);
+
+  bool empty() const { return rows_.empty(); }
+  // With `color`, headings are bold.
+  std::string ToString(bool color) const;
+
+ private:
+  std::vector<std::string> headings_;
+  std::vector<bool> right_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// `text` with everything but printable characters (UTF-8 included) replaced.
+std::string Printable(absl::string_view text);
+
+std::string FormatBytes(uint64_t bytes);     // "0 B", "1.5 KiB", "12 MiB"
+std::string FormatSeconds(double seconds);   // "0.25 s", "42 s", "3 min 12 s", "2 h 5 min"
+std::string FormatIncarnation(uint64_t incarnation);
+std::string FormatShape(const std::vector<int64_t>& extents);  // "[2, 3]"
+
+}  // namespace psd::cli
