@@ -71,8 +71,8 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   JoinOptions options_ PSD_GUARDED_BY(mutex_);
   Membership membership_ PSD_GUARDED_BY(mutex_);
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;
-  bool wanted_ PSD_GUARDED_BY(mutex_) = false;    // joins again when lost
-  bool trying_ PSD_GUARDED_BY(mutex_) = false;    // a call or a timer is under way
+  bool wanted_ PSD_GUARDED_BY(mutex_) = false;  // joins again when lost
+  bool trying_ PSD_GUARDED_BY(mutex_) = false;  // a call or a timer is under way
   absl::Duration delay_ PSD_GUARDED_BY(mutex_) = kFirstDelay;
   // Of the attempt before; the same one again is not logged again.
   absl::StatusCode last_failure_ PSD_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
@@ -115,10 +115,9 @@ void RegistrarClient::State::Joined(const Membership& membership) {
     delay_ = kFirstDelay;
     registrar = options_.registrar;
   }
-  logger_.Log(LogLevel::kInfo, "registrar_joined", absl::StrCat("joined through ", registrar),
-              {{"registrar", registrar},
-               {"rank", membership.rank},
-               {"world_size", membership.world_size}});
+  logger_.Log(
+      LogLevel::kInfo, "registrar_joined", absl::StrCat("joined through ", registrar),
+      {{"registrar", registrar}, {"rank", membership.rank}, {"world_size", membership.world_size}});
 }
 
 void RegistrarClient::State::KeepJoined(const JoinOptions& options) {
@@ -154,12 +153,13 @@ void RegistrarClient::State::TryAgain() {
   }
   rpc::CallOptions call;
   call.timeout = absl::Seconds(10);
-  Join(options, call).OnReady([self = shared_from_this()](const absl::StatusOr<Membership>& joined) {
-    if (!joined.ok()) return self->JoinFailed(joined.status());
-    MutexLock lock(self->mutex_);
-    self->trying_ = false;
-    self->last_failure_ = absl::StatusCode::kOk;
-  });
+  Join(options, call)
+      .OnReady([self = shared_from_this()](const absl::StatusOr<Membership>& joined) {
+        if (!joined.ok()) return self->JoinFailed(joined.status());
+        MutexLock lock(self->mutex_);
+        self->trying_ = false;
+        self->last_failure_ = absl::StatusCode::kOk;
+      });
 }
 
 void RegistrarClient::State::JoinFailed(const absl::Status& status) {
@@ -202,15 +202,21 @@ RegistrarClient::RegistrarClient(rpc::RpcAgent& agent, TimerQueue& timers, Logge
   });
 }
 
-RegistrarClient::~RegistrarClient() { Stop(); }
+RegistrarClient::~RegistrarClient() {
+  Stop();
+}
 
 Future<Membership> RegistrarClient::Join(const JoinOptions& options, const rpc::CallOptions& call) {
   return state_->Join(options, call);
 }
 
-void RegistrarClient::KeepJoined(const JoinOptions& options) { state_->KeepJoined(options); }
+void RegistrarClient::KeepJoined(const JoinOptions& options) {
+  state_->KeepJoined(options);
+}
 
-Membership RegistrarClient::membership() const { return state_->membership(); }
+Membership RegistrarClient::membership() const {
+  return state_->membership();
+}
 
 Future<World> RegistrarClient::GetWorld(const rpc::CallOptions& call) {
   return state_->agent()
@@ -240,6 +246,8 @@ Future<Unit> RegistrarClient::Barrier(const std::string& name,
       .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
 }
 
-void RegistrarClient::Stop() { state_->Stop(); }
+void RegistrarClient::Stop() {
+  state_->Stop();
+}
 
 }  // namespace psd::worker

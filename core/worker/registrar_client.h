@@ -17,7 +17,7 @@
 namespace psd::worker {
 
 enum class WorkerRole {
-  kOwner,    // a daemon; groups never wait for it
+  kOwner,  // a daemon; groups never wait for it
   kTrainer,
 };
 

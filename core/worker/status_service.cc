@@ -118,8 +118,8 @@ StatusService::StatusService(Runtime& runtime)
     : runtime_(runtime), started_(runtime.options().clock->Now()) {
   runtime_.RegisterMethod({"worker.status", rpc::MethodKind::kRead, rpc::RunsOn::kExecutor,
                            [this](std::shared_ptr<rpc::ServerCall> call) {
-                             auto request = ParseMessage<v1::StatusRequest>(
-                                 call->payload().header, call->method());
+                             auto request = ParseMessage<v1::StatusRequest>(call->payload().header,
+                                                                            call->method());
                              if (!request.ok()) return call->Reply(request.status());
                              call->Reply(PlainPayload(Collect(*request)));
                            }});

@@ -47,11 +47,11 @@ constexpr RunFlag kRunFlags[] = {
     {"config", "FILE", "Read this YAML file; flags win over it.",
      ParsePath<&CommandLine::config_path>},
     {"dev", "",
-     "One owner for trying things out: name owner0, 127.0.0.1:7071, or any free port if that one is "
+     "One owner for trying things out: name owner0, 127.0.0.1:7071, or any free port if that one "
+     "is "
      "taken.",
      ParseSwitch<&CommandLine::dev>},
-    {"check_config", "",
-     "Print the configuration that would be used, or every problem, and exit.",
+    {"check_config", "", "Print the configuration that would be used, or every problem, and exit.",
      ParseSwitch<&CommandLine::check_config>},
     {"address_file", "FILE", "When ready, write the address to this file (replaced as a whole).",
      ParsePath<&CommandLine::address_file>},
@@ -126,8 +126,7 @@ class Parser {
     if (run_flag == nullptr) return static_cast<void>(line_.fields.emplace_back(flag, value));
     const absl::Status status = run_flag->parse(value, line_);
     if (!status.ok()) {
-      problems_.push_back(
-          absl::StrCat("--", flag, ": ", status.message(), ", got '", value, "'"));
+      problems_.push_back(absl::StrCat("--", flag, ": ", status.message(), ", got '", value, "'"));
     }
   }
 
@@ -162,9 +161,10 @@ std::string UsageText() {
                           absl::AsciiStrToUpper(field.type), field.help, field.range,
                           standard.empty() ? "none" : standard);
   }
-  absl::StrAppend(&text,
-                  "\nExit codes: 0 stopped in order; 1 failure while running; 2 wrong usage or "
-                  "configuration;\n3 cannot listen; 4 told twice to stop before calls had ended.\n");
+  absl::StrAppend(
+      &text,
+      "\nExit codes: 0 stopped in order; 1 failure while running; 2 wrong usage or "
+      "configuration;\n3 cannot listen; 4 told twice to stop before calls had ended.\n");
   return text;
 }
 

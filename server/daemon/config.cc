@@ -176,15 +176,18 @@ constexpr ConfigField kFields[] = {
      "Where to serve. Beyond loopback only with `insecure: true`.", ParseListen,
      [](const C& c) { return c.listen; }},
     {"insecure", "bool", "true or false",
-     "Serve beyond loopback without encryption or authentication: whoever reaches the port can read "
+     "Serve beyond loopback without encryption or authentication: whoever reaches the port can "
+     "read "
      "and change everything.",
      ParseBoolField<&C::insecure>, PrintBool<&C::insecure>},
     {"registrar", "name=host:port", "empty, or a worker's name and address",
-     "The owner that hands out ranks and knows the world; the same in every daemon of a job. Empty: "
+     "The owner that hands out ranks and knows the world; the same in every daemon of a job. "
+     "Empty: "
      "this one.",
      ParseRegistrar, FormatRegistrar},
     {"memory_budget", "size", "0 to 1024TiB; 0 sets no limit",
-     "Memory that all hosted values may take. What does not fit is refused with RESOURCE_EXHAUSTED.",
+     "Memory that all hosted values may take. What does not fit is refused with "
+     "RESOURCE_EXHAUSTED.",
      ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},
     {"threads", "count", "1 to 1024", "Threads that run functions, programs and large steps.",
      ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
@@ -289,11 +292,10 @@ void ConfigBuilder::CheckListen(std::vector<std::string>* problems) const {
 
 void ConfigBuilder::CheckTimes(std::vector<std::string>* problems) const {
   if (config_.retry_window >= config_.lease) return;
-  problems->push_back(absl::StrCat(PlaceOf("retry_window"), ": retry_window: ",
-                                   absl::FormatDuration(config_.retry_window),
-                                   " is shorter than the lease, ",
-                                   absl::FormatDuration(config_.lease),
-                                   "; a peer that comes back within its lease must still be tried"));
+  problems->push_back(absl::StrCat(
+      PlaceOf("retry_window"), ": retry_window: ", absl::FormatDuration(config_.retry_window),
+      " is shorter than the lease, ", absl::FormatDuration(config_.lease),
+      "; a peer that comes back within its lease must still be tried"));
 }
 
 absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {

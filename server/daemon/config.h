@@ -22,7 +22,7 @@ struct DaemonConfig {
   std::string name;
   std::string listen = "127.0.0.1:7071";
   bool insecure = false;
-  std::string registrar_name;     // empty: this daemon is the registrar
+  std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
   size_t memory_budget_bytes = 0;  // 0: no limit
   int threads = 4;

@@ -2,4 +2,6 @@
 
 #include "server/daemon/daemon.h"
 
-int main(int argc, char** argv) { return psd::server::RunDaemon(argc, argv, {}); }
+int main(int argc, char** argv) {
+  return psd::server::RunDaemon(argc, argv, {});
+}

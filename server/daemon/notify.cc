@@ -53,8 +53,7 @@ absl::Status WriteToDescriptor(int descriptor, absl::string_view text) {
 
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text) {
   const std::string temporary = absl::StrCat(path, ".", ::getpid(), ".tmp");
-  const int descriptor =
-      ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor < 0) return SystemError(path);
   absl::Status status = WriteToDescriptor(descriptor, text);
   if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) status = SystemError(path);

@@ -98,7 +98,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   return server;
 }
 
-Server::~Server() { Shutdown(absl::ZeroDuration()); }
+Server::~Server() {
+  Shutdown(absl::ZeroDuration());
+}
 
 absl::StatusOr<std::string> Server::Start() {
   PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());

@@ -46,13 +46,14 @@ absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
   const size_t others = Trainers() - (was_trainer ? 1 : 0);
   if (others == 0) return absl::OkStatus();
   if (group_size != group_size_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "declares a group of ", group_size, " trainers where the others declared ", group_size_,
-        " (0: not declared); all trainers of a job must say the same"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("declares a group of ", group_size, " trainers where the others declared ",
+                     group_size_, " (0: not declared); all trainers of a job must say the same"));
   }
   if (group_size_ != 0 && others >= group_size_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the declared group of ", group_size_, " trainers is complete; declare a "
+        absl::StrCat("the declared group of ", group_size_,
+                     " trainers is complete; declare a "
                      "larger one, or wait until a member has left"));
   }
   return absl::OkStatus();
@@ -86,10 +87,10 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   } else if (holder->incarnation != incarnation) {
     Fence(holder->incarnation);
     joined.answers = FailBarriersOf(
-        *holder, absl::AbortedError(absl::StrCat(
-                  "barrier: ", name, " was restarted (incarnation ",
-                  IncarnationToString(holder->incarnation), " is replaced by ",
-                  IncarnationToString(incarnation), "); enter the barrier again")));
+        *holder, absl::AbortedError(
+                     absl::StrCat("barrier: ", name, " was restarted (incarnation ",
+                                  IncarnationToString(holder->incarnation), " is replaced by ",
+                                  IncarnationToString(incarnation), "); enter the barrier again")));
     joined.new_member = true;
   }
   *holder = Member{name, incarnation, holder->rank, role, address};

@@ -111,9 +111,9 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
     MutexLock lock(mutex_);
     ticket = next_ticket_++;
     parked_[ticket] = call;
-    answers =
-        ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation,
-                             request->name(), {request->members().begin(), request->members().end()});
+    answers = ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation,
+                                   request->name(),
+                                   {request->members().begin(), request->members().end()});
   }
   Deliver(answers);
   call->OnCancel([this, ticket] { GiveUp(ticket); });
@@ -163,9 +163,8 @@ void RegistrarService::SessionEnded(const rpc::PeerInfo& peer) {
   }
   Deliver(answers);
   if (!left) return;
-  logger_.Log(
-      LogLevel::kInfo, "worker_left", absl::StrCat(peer.name, " left"),
-      {{"worker", peer.name}, {"incarnation", IncarnationToString(peer.incarnation)}});
+  logger_.Log(LogLevel::kInfo, "worker_left", absl::StrCat(peer.name, " left"),
+              {{"worker", peer.name}, {"incarnation", IncarnationToString(peer.incarnation)}});
 }
 
 }  // namespace psd::server

@@ -16,9 +16,9 @@ absl::Status CheckClientName(const std::string& name) {
   bool good = !name.empty() && name.size() <= kMaxClientName;
   for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-');
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "client: a name has 1 to ", kMaxClientName, " characters of A-Z a-z 0-9 _ : -; this has ",
-      name.size()));
+  return absl::InvalidArgumentError(absl::StrCat("client: a name has 1 to ", kMaxClientName,
+                                                 " characters of A-Z a-z 0-9 _ : -; this has ",
+                                                 name.size()));
 }
 
 absl::Status NoSession(ClientSessions::SessionId id) {
@@ -34,9 +34,10 @@ absl::Status ClientSessions::Open(SessionId id, const std::string& client, absl:
   absl::Status name = CheckClientName(client);
   if (!name.ok()) return name;
   if (sessions_.size() >= options_.max_sessions) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        sessions_.size(), " sessions are open, the most that are allowed; close some, or wait for "
-        "leases to end"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(sessions_.size(),
+                     " sessions are open, the most that are allowed; close some, or wait for "
+                     "leases to end"));
   }
   Session& session = sessions_[id];
   session.client = client;
@@ -104,15 +105,16 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, uint64
                                                      call.method, ", not of this ", method));
     }
     if (call.running) {
-      return absl::UnavailableError(absl::StrCat(
-          method, " with sequence ", sequence, " is being applied; repeat it for its answer"));
+      return absl::UnavailableError(absl::StrCat(method, " with sequence ", sequence,
+                                                 " is being applied; repeat it for its answer"));
     }
     return Start{false, call.answer};
   }
   if (session.calls.size() >= options_.max_unacknowledged_answers ||
       session.answer_bytes >= options_.max_unacknowledged_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        session.calls.size(), " answers (", session.answer_bytes, " bytes) of this session are not "
+        session.calls.size(), " answers (", session.answer_bytes,
+        " bytes) of this session are not "
         "acknowledged; set `acknowledged` to the last sequence number whose answer has arrived"));
   }
   session.calls[sequence].method = std::string(method);
@@ -133,8 +135,8 @@ absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return NoSession(id);
   if (it->second.contexts.size() >= options_.max_contexts) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "this session holds ", options_.max_contexts, " contexts; release those that are done"));
+    return absl::ResourceExhaustedError(absl::StrCat("this session holds ", options_.max_contexts,
+                                                     " contexts; release those that are done"));
   }
   it->second.contexts.insert(context);
   return absl::OkStatus();

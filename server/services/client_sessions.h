@@ -59,7 +59,7 @@ class ClientSessions {
   std::vector<Expired> Expire(absl::Time now);
 
   struct Start {
-    bool run = false;         // false: `answer` is what it was answered before
+    bool run = false;  // false: `answer` is what it was answered before
     RememberedAnswer answer;
   };
   // A mutating call has come. If it is to run, Finish must follow.

@@ -14,7 +14,8 @@ namespace {
 // Metadata are printable ASCII; what stands in them may come from anybody.
 void AddMetadata(grpc::ServerContextBase& context, const char* key, const std::string& value) {
   constexpr size_t kMaxBytes = 1024;
-  if (!value.empty()) context.AddTrailingMetadata(key, absl::CHexEscape(value).substr(0, kMaxBytes));
+  if (!value.empty())
+    context.AddTrailingMetadata(key, absl::CHexEscape(value).substr(0, kMaxBytes));
 }
 
 }  // namespace
@@ -33,8 +34,8 @@ v1::DataType EncodeDataType(DType dtype) {
 
 absl::StatusOr<Tensor> DecodeTensor(const v1::TensorData& data) {
   PSD_ASSIGN_OR_RETURN(DType dtype, DecodeDataType(data.dtype()));
-  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(absl::MakeConstSpan(data.shape().data(),
-                                                                       data.shape().size())));
+  PSD_ASSIGN_OR_RETURN(
+      Shape shape, Shape::Checked(absl::MakeConstSpan(data.shape().data(), data.shape().size())));
   const size_t expected = static_cast<size_t>(shape.NumElements()) * ItemSize(dtype);
   if (data.elements().size() != expected) {
     return absl::InvalidArgumentError(absl::StrCat(DTypeName(dtype), shape.ToString(), " has ",

@@ -76,9 +76,9 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
       attributes["seed"] = static_cast<int64_t>(request.seed());
       break;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("initializer ", static_cast<int>(request.initializer()),
-                       " is none; see Initializer in service.proto"));
+      return absl::InvalidArgumentError(absl::StrCat("initializer ",
+                                                     static_cast<int>(request.initializer()),
+                                                     " is none; see Initializer in service.proto"));
   }
   program::ProgramBuilder builder;
   const auto result = builder.Call(op, {}, std::move(attributes));
@@ -104,8 +104,8 @@ UnaryService::Reactor* UnaryService::Mutate(Context* context, absl::string_view 
   absl::StatusOr<ClientSessions::Start> start;
   {
     MutexLock lock(mutex_);
-    start = sessions_.Begin(header.session(), header.sequence(), header.acknowledged(), method,
-                            Now());
+    start =
+        sessions_.Begin(header.session(), header.sequence(), header.acknowledged(), method, Now());
   }
   if (!start.ok()) return Answer(context, start.status());
   if (!start->run) {
@@ -243,8 +243,10 @@ absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullRepl
   size_t bytes = 0;
   for (const store::PinnedVersion& version : pinned) bytes += version.tensor.NumBytes();
   if (bytes > kMaxPullBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("pull: ", bytes, " bytes do not fit one reply "
-                                                   "of ", kMaxPullBytes, "; pull fewer at a time"));
+    return absl::InvalidArgumentError(absl::StrCat("pull: ", bytes,
+                                                   " bytes do not fit one reply "
+                                                   "of ",
+                                                   kMaxPullBytes, "; pull fewer at a time"));
   }
   for (const store::PinnedVersion& version : pinned) {
     PSD_RETURN_IF_ERROR(EncodeTensor(version.tensor, *reply.add_tensors()));
@@ -305,9 +307,9 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
   if (request.name().empty())
     return done(absl::InvalidArgumentError("optimizer: the name is missing"));
   if (request.option_names_size() != request.option_values_size()) {
-    return done(absl::InvalidArgumentError(
-        absl::StrCat("optimizer: ", request.option_names_size(), " option names and ",
-                     request.option_values_size(), " values")));
+    return done(absl::InvalidArgumentError(absl::StrCat("optimizer: ", request.option_names_size(),
+                                                        " option names and ",
+                                                        request.option_values_size(), " values")));
   }
   optim::OptimizerSpec spec;
   spec.type = request.type();
@@ -326,9 +328,8 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
 
 UnaryService::Reactor* UnaryService::Drop(Context* context, const v1::DropRequest* request,
                                           v1::DropReply* reply) {
-  return Mutate(context, "Drop", *request, reply, [&](const Done& done) {
-    done(runtime_.store().Drop(request->name()).status());
-  });
+  return Mutate(context, "Drop", *request, reply,
+                [&](const Done& done) { done(runtime_.store().Drop(request->name()).status()); });
 }
 
 // ---- contexts and steps
@@ -384,8 +385,8 @@ absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(request.parameter()));
   const auto& parameter = entry->parameter;
   if (parameter == nullptr || !parameter->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        entry->Label(), " is ", entry->KindName(), ", not a parameter that requires grad"));
+    return absl::InvalidArgumentError(absl::StrCat(entry->Label(), " is ", entry->KindName(),
+                                                   ", not a parameter that requires grad"));
   }
   PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
   if (gradient.shape() != parameter->shape() || gradient.dtype() != parameter->dtype()) {
@@ -394,17 +395,16 @@ absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
                      parameter->shape().ToString(), ", got ", gradient.ToString()));
   }
   if (request.version() > parameter->version()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "gradient of ", entry->Label(), ": computed from version ", request.version(),
-        ", but the parameter is at version ", parameter->version()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient of ", entry->Label(), ": computed from version ", request.version(),
+                     ", but the parameter is at version ", parameter->version()));
   }
   return context->Accumulate(
       {parameter->id(), parameter->shape(), parameter->dtype(), request.version()},
       std::move(gradient));
 }
 
-UnaryService::Reactor* UnaryService::Step(Context* context,
-                                          const v1::StepOptimizerRequest* request,
+UnaryService::Reactor* UnaryService::Step(Context* context, const v1::StepOptimizerRequest* request,
                                           v1::StepOptimizerReply* reply) {
   return Mutate(context, "Step", *request, reply,
                 [&](const Done& done) { StartStep(*request, reply, done); });

@@ -85,8 +85,7 @@ TEST_F(KubernetesTest, OnePortEverywhere) {
 }
 
 TEST_F(KubernetesTest, KubernetesWaitsLongerThanTheDrain) {
-  const absl::Duration grace =
-      absl::Seconds(pod_["terminationGracePeriodSeconds"].as<int64_t>());
+  const absl::Duration grace = absl::Seconds(pod_["terminationGracePeriodSeconds"].as<int64_t>());
   EXPECT_GT(grace, PsdConfig().drain_timeout);
 }
 

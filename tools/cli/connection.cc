@@ -34,8 +34,8 @@ Connection::Connection(const Options& options) : options_(options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  channel_ = grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(),
-                                       arguments);
+  channel_ =
+      grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
   stub_ = v1::ParameterService::NewStub(channel_);
 }
 
@@ -71,8 +71,8 @@ absl::Status Connection::CheckHealth() {
   SetDeadline(context);
   grpc::GenericStub stub(channel_);
   grpc::CompletionQueue queue;
-  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(),
-                                    &queue);
+  auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
   grpc::ByteBuffer reply;
   grpc::Status status;
   call->StartCall();

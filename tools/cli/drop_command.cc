@@ -14,8 +14,7 @@ absl::Status RunDrop(const Options& options, const std::vector<std::string>& arg
   v1::OpenSessionRequest open;
   open.set_client("psctl");
   v1::OpenSessionReply session;
-  absl::Status status =
-      connection.Call(&v1::ParameterService::Stub::OpenSession, open, &session);
+  absl::Status status = connection.Call(&v1::ParameterService::Stub::OpenSession, open, &session);
   if (!status.ok()) return status;
 
   v1::DropRequest drop;

@@ -45,8 +45,8 @@ absl::Status RunList(const Options& options, const std::vector<std::string>& arg
     return absl::OkStatus();
   }
   Table table({"NAME", "KIND", ">VERSION", ">MEMORY"});
-  const int rows = std::min({all.names_size(), all.kinds_size(), all.versions_size(),
-                             all.bytes_size()});
+  const int rows =
+      std::min({all.names_size(), all.kinds_size(), all.versions_size(), all.bytes_size()});
   for (int i = 0; i < rows; ++i) {
     table.AddRow({all.names(i), all.kinds(i),
                   all.versions(i) == 0 ? "-" : absl::StrCat(all.versions(i)),

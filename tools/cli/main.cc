@@ -108,7 +108,9 @@ int Main(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-absl::Span<const Command> Commands() { return kCommands; }
+absl::Span<const Command> Commands() {
+  return kCommands;
+}
 
 }  // namespace psd::cli
 

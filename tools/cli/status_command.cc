@@ -41,7 +41,8 @@ void PrintSummary(const v1::WorkerStatus& status) {
               static_cast<unsigned long long>(references.forks()),
               static_cast<unsigned long long>(references.users()),
               static_cast<unsigned long long>(references.anonymous_values()));
-  std::printf("programs:   %llu cached\n", static_cast<unsigned long long>(status.programs_cached()));
+  std::printf("programs:   %llu cached\n",
+              static_cast<unsigned long long>(status.programs_cached()));
 }
 
 void PrintValues(const v1::WorkerStatus& status, const Options& options) {

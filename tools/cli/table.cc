@@ -48,8 +48,7 @@ std::string Table::ToString(bool color) const {
     }
     return text;
   };
-  std::string text =
-      absl::StrCat(color ? kBold : "", line(headings_), color ? kPlain : "", "\n");
+  std::string text = absl::StrCat(color ? kBold : "", line(headings_), color ? kPlain : "", "\n");
   for (const auto& row : rows_) absl::StrAppend(&text, line(row), "\n");
   return text;
 }

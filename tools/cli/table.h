@@ -32,8 +32,8 @@ class Table {
 // `text` with everything but printable characters (UTF-8 included) replaced.
 std::string Printable(absl::string_view text);
 
-std::string FormatBytes(uint64_t bytes);     // "0 B", "1.5 KiB", "12 MiB"
-std::string FormatSeconds(double seconds);   // "0.25 s", "42 s", "3 min 12 s", "2 h 5 min"
+std::string FormatBytes(uint64_t bytes);    // "0 B", "1.5 KiB", "12 MiB"
+std::string FormatSeconds(double seconds);  // "0.25 s", "42 s", "3 min 12 s", "2 h 5 min"
 std::string FormatIncarnation(uint64_t incarnation);
 std::string FormatShape(const std::vector<int64_t>& extents);  // "[2, 3]"
 

@@ -62,7 +62,8 @@ log_json: true
 }
 
 TEST(Config, PrintsWhatReadsBack) {
-  auto config = Read("{name: 'null', listen: '[::1]:0', memory_budget: 3MiB, lease: 1500ms, registrar: 'b=c:1'}");
+  auto config = Read(
+      "{name: 'null', listen: '[::1]:0', memory_budget: 3MiB, lease: 1500ms, registrar: 'b=c:1'}");
   ASSERT_TRUE(config.ok()) << config.status();
   const std::string text = FormatConfig(*config);
   auto again = Read(text);

@@ -80,7 +80,7 @@ TEST_F(RegistrarLedgerTest, TrainersAgreeOnTheGroupSize) {
       << "a dynamic member in a declared group";
   Join("t1", 3, Role::kTrainer, 2);
   EXPECT_EQ(JoinError("t2", 4, Role::kTrainer, 2).code(), absl::StatusCode::kResourceExhausted);
-  Join("owner1", 5, Role::kOwner);  // owners are not counted
+  Join("owner1", 5, Role::kOwner);   // owners are not counted
   Join("t1", 6, Role::kTrainer, 2);  // nor is who comes back
   ledger_.Leave("t0", 2);
   ledger_.Leave("t1", 6);

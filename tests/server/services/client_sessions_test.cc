@@ -170,8 +170,8 @@ TEST(ClientSessionsRandom, NothingRunsTwice) {
         running[sequence] = false;
         continue;
       }
-      auto start = sessions.Begin(1, sequence, random() % 4 == 0 ? random() % sequence : 0, "Step",
-                                  kStart);
+      auto start =
+          sessions.Begin(1, sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", kStart);
       if (!start.ok()) continue;
       if (start->run) {
         ASSERT_TRUE(ran.insert(sequence).second) << sequence << " ran twice";
