@@ -10,9 +10,8 @@ namespace psd::bench {
 absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment) {
   auto job = std::make_unique<Job>();
   PSD_ASSIGN_OR_RETURN(
-      job->owner_,
-      Process::Start({environment.daemon, absl::StrCat("--name=", kOwner), "--listen=127.0.0.1:0",
-                      "--log_level=warning", "--ready_fd=1"}));
+      job->owner_, Process::Start({environment.daemon, absl::StrCat("--name=", kOwner),
+                                   "--listen=127.0.0.1:0", "--log_level=warning", "--ready_fd=1"}));
   PSD_ASSIGN_OR_RETURN(job->address_, job->owner_->ReadLine(absl::Seconds(20)));
   PSD_ASSIGN_OR_RETURN(job->worker_, Attach("bench", job->address_));
   return job;
@@ -33,8 +32,8 @@ absl::StatusOr<std::vector<RRef>> CreateParameters(Worker& worker, const std::st
   std::vector<RRef> parameters;
   for (int i = 0; i < count; ++i) {
     const Program create = Uniform({elements}, -0.1, 0.1, static_cast<uint64_t>(i));
-    PSD_ASSIGN_OR_RETURN(
-        RRef parameter, worker.GetOrCreate(kOwner, absl::StrCat(prefix, i), create, options));
+    PSD_ASSIGN_OR_RETURN(RRef parameter,
+                         worker.GetOrCreate(kOwner, absl::StrCat(prefix, i), create, options));
     parameters.push_back(std::move(parameter));
   }
   return parameters;

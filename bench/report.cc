@@ -17,13 +17,13 @@ std::string JsonNumber(const std::optional<double>& value) {
 }  // namespace
 
 std::string RowAsJson(const Row& row) {
-  return absl::StrCat(
-      "{\"case\": \"", row.name, "\", \"carrier\": \"", row.carrier,
-      "\", \"value\": ", JsonNumber(row.value), ", \"unit\": \"", row.unit,
-      "\", \"p99\": ", JsonNumber(row.p99), ", \"peer\": ", JsonNumber(row.peer),
-      ", \"speedup\": ", JsonNumber(row.speedup), ", \"floor\": ", JsonNumber(row.floor),
-      ", \"efficiency\": ", JsonNumber(row.efficiency), ", \"spread\": ", JsonNumber(row.spread),
-      "}");
+  return absl::StrCat("{\"case\": \"", row.name, "\", \"carrier\": \"", row.carrier,
+                      "\", \"value\": ", JsonNumber(row.value), ", \"unit\": \"", row.unit,
+                      "\", \"p99\": ", JsonNumber(row.p99), ", \"peer\": ", JsonNumber(row.peer),
+                      ", \"speedup\": ", JsonNumber(row.speedup),
+                      ", \"floor\": ", JsonNumber(row.floor),
+                      ", \"efficiency\": ", JsonNumber(row.efficiency),
+                      ", \"spread\": ", JsonNumber(row.spread), "}");
 }
 
 std::string TableHead() {

@@ -18,8 +18,7 @@ absl::StatusOr<Variable> Coefficients(int64_t elements, std::mt19937& random) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker,
-                                                             const StepShape& shape,
+absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker, const StepShape& shape,
                                                              const OptimizerSpec& spec) {
   std::unique_ptr<TrainStep> step(new TrainStep(worker));
   PSD_ASSIGN_OR_RETURN(step->parameters_,

@@ -2,6 +2,7 @@
 
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/worker/value_service.h"
 
 namespace psd {
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/worker/optimizer_service.h"
 
 namespace psd {
 namespace {

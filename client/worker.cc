@@ -4,7 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/worker/call_service.h"
+#include "core/worker/info_service.h"
 #include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
 
 namespace psd {
 namespace {

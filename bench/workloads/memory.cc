@@ -47,9 +47,8 @@ class Memory : public Workload {
     Worker& worker = job_->worker();
     PSD_ASSIGN_OR_RETURN(const std::vector<RRef> parameters,
                          CreateParameters(worker, "memory/p", kParameters, kElements));
-    PSD_ASSIGN_OR_RETURN(
-        const std::unique_ptr<DistributedOptimizer> optimizer,
-        DistributedOptimizer::Create(worker, kOptimizer, Adam{}, parameters));
+    PSD_ASSIGN_OR_RETURN(const std::unique_ptr<DistributedOptimizer> optimizer,
+                         DistributedOptimizer::Create(worker, kOptimizer, Adam{}, parameters));
     for (const RRef& parameter : parameters) {
       PSD_ASSIGN_OR_RETURN(Context context, worker.NewContext());
       PSD_ASSIGN_OR_RETURN(const std::vector<Variable> values,

@@ -20,9 +20,9 @@ class Trainers : public Workload {
   absl::Status Start(const Environment& environment) override {
     PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
     for (int i = 0; i < count_; ++i) {
-      PSD_ASSIGN_OR_RETURN(auto trainer,
-                           Process::Start({environment.helper, "trainer",
-                                           absl::StrCat("trainer", i), job_->address()}));
+      PSD_ASSIGN_OR_RETURN(
+          auto trainer, Process::Start({environment.helper, "trainer", absl::StrCat("trainer", i),
+                                        job_->address()}));
       trainers_.push_back(std::move(trainer));
       PSD_RETURN_IF_ERROR(Expect(*trainers_.back(), "ready"));
     }

@@ -3,20 +3,19 @@
 // One distributed-autograd pass's memory on one worker: send and recv functions, gradients, and
 // which workers know the context.
 
-#include <cstdint>
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/autograd/engine.h"
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/dist_autograd/functions.h"
-#include "core/rpc/rpc_agent.h"
 
 namespace psd::dist_autograd {
 
@@ -48,14 +47,22 @@ class ContextState {
       PSD_EXCLUDES(mutex_);
   std::vector<std::shared_ptr<SendFunction>> Sends() const PSD_EXCLUDES(mutex_);
 
-  // Adds to what was collected for the leaf before (never in place where shared).
+  // A message with tensors that require grad has arrived.
+  void CountRecv() PSD_EXCLUDES(mutex_);
+  bool HasRecvs() const PSD_EXCLUDES(mutex_);
+
+  // Adds to what was collected for the leaf before (never in place where shared). The version kept
+  // is the oldest.
+  // Errors: INVALID_ARGUMENT for another shape or dtype than before.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   // Of this worker, sorted by key.
   std::vector<LeafGradient> Gradients() const PSD_EXCLUDES(mutex_);
+  // Errors: NOT_FOUND naming context and leaf.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
   struct Stats {
     size_t sends = 0;
+    size_t recvs = 0;
     size_t gradients = 0;
     size_t known_workers = 0;
     size_t gradient_bytes = 0;
@@ -68,7 +75,8 @@ class ContextState {
   mutable Mutex mutex_;  // leaf
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
-  absl::btree_map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);
+  size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
+  std::map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::dist_autograd

@@ -9,8 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/timer.h"
 #include "core/dist_autograd/context.h"
 #include "core/rpc/rpc_agent.h"
 
@@ -27,11 +29,14 @@ struct BackwardOptions {
   absl::Duration timeout = absl::Seconds(60);  // must be positive
 };
 
-// Thread-safe. Registers its methods ("autograd.gradient", "autograd.release", …) and its request
-// hook with the agent before the agent starts; contexts of a peer's session go with it.
+// Thread-safe. Registers its methods ("autograd.gradient", "autograd.release", …) with the
+// agent before the agent starts. A context ends when it is released, with the session of its
+// creator, and with the session of the worker that brought it here.
 class DistAutograd {
  public:
-  static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids);
+  // `agent`, `ids`, `timers` and `executor` outlive it.
+  static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
+                                              TimerQueue& timers, Executor& executor);
   virtual ~DistAutograd() = default;
 
   virtual std::shared_ptr<ContextState> NewContext() = 0;

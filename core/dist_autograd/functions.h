@@ -2,11 +2,11 @@
 
 // The two ends of a tensor's way between workers, as nodes of the graphs on either side.
 
-#include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
@@ -17,16 +17,21 @@ namespace psd::dist_autograd {
 // input per tensor that required grad. It passes them on unchanged.
 class SendFunction : public Node {
  public:
+  // The edges of those of `variables` that require grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
 
   std::string Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(next().size()); }
-  // Errors: INVALID_ARGUMENT when no gradient at all is given.
+  // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
   absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
                                             std::vector<Tensor> gradients) override;
   GlobalId message() const { return message_; }
-  // What each gradient must look like; checked where gradients arrive.
+  // What each gradient must look like (undefined: none came); an empty list stands for none at
+  // all. Checked where gradients arrive.
+  // Errors: INVALID_ARGUMENT naming message, gradient, what is wanted and what came.
   absl::Status CheckGradients(const std::vector<Tensor>& gradients) const;
+  // Zeros in place of gradients that did not come.
+  absl::Status FillZeros(std::vector<Tensor>& gradients) const;
 
  private:
   struct Expected {
@@ -37,25 +42,27 @@ class SendFunction : public Node {
   std::vector<Expected> expected_;
 };
 
-// Where tensors arrived: gradients of all of them leave to the sender together.
+// Where tensors arrived: gradients of all of them leave to the sender together. Only a distributed
+// pass can run it: the sink of any other refuses.
 class RecvFunction : public Node {
  public:
-  // What is done with the gradients of this message; set by the pass that runs.
-  using Deliver = std::function<absl::Status(const RecvFunction&, std::vector<Tensor>)>;
-
   RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
                std::vector<GlobalId> upstream, bool foreign);
 
   std::string Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
+  // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
   absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
                                             std::vector<Tensor> gradients) override;
+  // The sender waits for word of this message, be there gradients or not.
+  bool RunsWithoutGradients() const override { return true; }
 
   GlobalId context() const { return context_; }
+  // Made by the sender, so its incarnation is the sender's.
   GlobalId message() const { return message_; }
   const std::string& peer() const { return peer_; }
-  // Messages of *this* worker on which the received tensors depend, as the sender told; they will
-  // receive gradients if this function does.
+  // Messages of *this* worker on which the received tensors depend directly, as the sender told;
+  // they will receive gradients if this function does.
   const std::vector<GlobalId>& upstream() const { return upstream_; }
   // They depend on messages of other workers too: marks must be asked for.
   bool foreign() const { return foreign_; }
@@ -67,6 +74,13 @@ class RecvFunction : public Node {
   const int tensors_;
   const std::vector<GlobalId> upstream_;
   const bool foreign_;
+};
+
+// The sink of a distributed pass: beside the gradients of leaves it takes those that leave.
+class DistributedSink : public GradientSink {
+ public:
+  // Called once per receive function and pass. `gradients`: one per tensor, undefined = none.
+  virtual absl::Status Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) = 0;
 };
 
 }  // namespace psd::dist_autograd

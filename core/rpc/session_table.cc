@@ -94,6 +94,11 @@ CalleeSession* SessionTable::FindByPeer(const PeerInfo& peer) {
   return session->caller().incarnation == peer.incarnation ? session : nullptr;
 }
 
+const CalleeSession* SessionTable::FindByName(const std::string& name) const {
+  auto epoch = epochs_.find(name);
+  return epoch == epochs_.end() ? nullptr : sessions_.at(epoch->second).get();
+}
+
 void SessionTable::End(uint64_t epoch, Actions& actions) {
   auto found = sessions_.find(epoch);
   if (found == sessions_.end()) return;

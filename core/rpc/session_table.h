@@ -48,6 +48,7 @@ class SessionTable {
   // Null when there is no such live session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);
+  const CalleeSession* FindByName(const std::string& name) const;
 
   // Ends the session: cancels what runs, then tells.
   void End(uint64_t epoch, Actions& actions);

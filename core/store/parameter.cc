@@ -179,7 +179,8 @@ class PinPlan {
   // Pins the current version, or holds it for Finish to copy.
   void Take() PSD_REQUIRES(parameter_.lock_->mutex);
   // The elements; without the lock.
-  absl::StatusOr<PinnedVersion> Finish();
+  absl::StatusOr<Tensor> Finish();
+  uint64_t version() const { return version_; }
 
  private:
   ParameterImpl& parameter_;
@@ -211,19 +212,15 @@ void PinPlan::Take() {
   }
 }
 
-absl::StatusOr<PinnedVersion> PinPlan::Finish() {
-  PinnedVersion result;
-  result.version = version_;
+absl::StatusOr<Tensor> PinPlan::Finish() {
   if (pin_ != nullptr) {
     const Block& block = *pin_->block();
-    PSD_ASSIGN_OR_RETURN(result.tensor, parameter_.AsTensor(std::move(pin_), block));
-    return result;
+    return parameter_.AsTensor(std::move(pin_), block);
   }
-  absl::StatusOr<Tensor> view = parameter_.AsTensor(source_, *source_);
-  absl::StatusOr<Tensor> copy = view.ok() ? view->Clone() : view;
+  absl::StatusOr<Tensor> copy = parameter_.AsTensor(source_, *source_);
+  if (copy.ok()) copy = copy->Clone();
   parameter_.DropCopier(version_);
-  PSD_ASSIGN_OR_RETURN(result.tensor, std::move(copy));
-  return result;
+  return copy;
 }
 
 namespace {
@@ -271,9 +268,9 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
   results.reserve(plans.size());
   absl::Status failure;
   for (PinPlan& plan : plans) {
-    absl::StatusOr<PinnedVersion> result = plan.Finish();  // every one: copies must be let go
-    if (result.ok()) results.push_back(*std::move(result));
-    if (!result.ok()) failure.Update(result.status());
+    absl::StatusOr<Tensor> tensor = plan.Finish();  // of every one: copies must be let go
+    if (tensor.ok()) results.push_back({*std::move(tensor), plan.version()});
+    if (!tensor.ok()) failure.Update(tensor.status());
   }
   if (!failure.ok()) return failure;
   return results;

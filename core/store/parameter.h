@@ -11,7 +11,8 @@
 //   - old: versions before the current one that somebody still holds; at most two. A reader that
 //     could make it three, or for whom no further spare can be reserved, gets a copy instead.
 // When the last holder of an old version lets go, its buffer becomes a spare, or is freed if there
-// are spares enough.
+// are spares enough (one more than needed is enough for buffers of up to 16 KiB: see
+// kSmallBufferBytes).
 
 #include <cstdint>
 #include <memory>

@@ -66,9 +66,13 @@ VersionSet::Blocks VersionSet::Release() {
   return Trim();
 }
 
+int VersionSet::Kept() const {
+  return Needed(current_.pins > 0 || current_.block->size() <= kSmallBufferBytes);
+}
+
 VersionSet::Blocks VersionSet::Trim() {
   Blocks freed;
-  while (!spares_.empty() && Available() > Needed(current_.pins > 0)) {
+  while (!spares_.empty() && Available() > Kept()) {
     freed.push_back(std::move(spares_.front()));
     spares_.erase(spares_.begin());
   }

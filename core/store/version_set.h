@@ -3,6 +3,7 @@
 // The buffers of one parameter and who holds them: a plain state machine, without lock or memory
 // of its own.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -16,6 +17,10 @@ class VersionPin;
 
 // Old versions that may stay pinned.
 inline constexpr int kMaxOldPinned = 2;
+
+// Buffers up to this size stay when they were reserved for a pin that has gone: to allocate one
+// anew for each pin of a small parameter costs more than all else in it.
+inline constexpr size_t kSmallBufferBytes = size_t{16} << 10;
 
 // Confined to the holder of the parameter's VersionLock. Methods that could free a buffer hand it
 // out instead, so that it is freed without the lock.
@@ -85,6 +90,8 @@ class VersionSet {
   int Needed(bool current_pinned) const {
     return acquired() ? 1 + (current_pinned ? 1 : 0) : 0;
   }
+  // Spares that are not freed: those needed, and for small buffers one for the next pin.
+  int Kept() const;
   // Spares, the one being written, and those that come back when a copier is done.
   int Available() const;
   Version& Find(uint64_t version);

@@ -6,6 +6,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/carrier/grpc/grpc_factory.h"
+#include "core/worker/call_service.h"
+#include "core/worker/info_service.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/status_service.h"
+#include "core/worker/value_service.h"
 
 namespace psd::worker {
 namespace {

@@ -19,20 +19,21 @@
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/dist_autograd/dist_autograd.h"
-#include "core/optim/functional_optimizer.h"
+#include "core/optim/optimizer_registry.h"
 #include "core/program/program.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
-#include "core/worker/call_service.h"
 #include "core/worker/functions.h"
-#include "core/worker/info_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/status_service.h"
-#include "core/worker/value_service.h"
 
 namespace psd::worker {
+
+class CallService;
+class InfoService;
+class OptimizerService;
+class StatusService;
+class ValueService;
 
 struct RuntimeOptions {
   // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -

@@ -31,8 +31,7 @@ absl::StatusOr<Part> ParsePart(absl::string_view text) {
       absl::StrSplit(text, absl::MaxSplits('/', 1));
   Part part;
   if (!absl::SimpleAtoi(numbers.first, &part.part) ||
-      !absl::SimpleAtoi(numbers.second, &part.parts) || part.part < 0 ||
-      part.part >= part.parts) {
+      !absl::SimpleAtoi(numbers.second, &part.parts) || part.part < 0 || part.part >= part.parts) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--part: '", text, "' is not k/n with 0 <= k < n; example: 0/2 for the first half"));
   }

@@ -29,8 +29,8 @@ absl::StatusOr<Dataset> Dataset::Load(const std::string& folder, const std::stri
                                                    images.columns, ", expected 28 x 28"));
   }
   if (images.count != static_cast<int64_t>(labels.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(label_path, ": ", labels.size(), " labels for ",
-                                                   images.count, " images"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(label_path, ": ", labels.size(), " labels for ", images.count, " images"));
   }
   const auto largest = std::max_element(labels.begin(), labels.end());
   if (*largest >= kClasses) {

@@ -49,8 +49,7 @@ absl::StatusOr<std::vector<Variable>> PullModel(Worker& worker,
 absl::StatusOr<int64_t> CountCorrect(const Dataset& dataset, const std::vector<Variable>& model) {
   int64_t correct = 0;
   for (int64_t first = 0; first < dataset.size(); first += kBatch) {
-    std::vector<int32_t> indices(
-        static_cast<size_t>(std::min(kBatch, dataset.size() - first)));
+    std::vector<int32_t> indices(static_cast<size_t>(std::min(kBatch, dataset.size() - first)));
     std::iota(indices.begin(), indices.end(), static_cast<int32_t>(first));
     PSD_ASSIGN_OR_RETURN(const Batch batch, dataset.MakeBatch(indices));
     const Variable logits = Forward(batch.images, model);

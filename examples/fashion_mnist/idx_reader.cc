@@ -38,8 +38,8 @@ absl::Status DescribeZlib(int code, const z_stream& stream, const std::string& n
       return absl::ResourceExhaustedError(absl::StrCat(name, ": no memory to decompress it"));
     default:
       return Bad(name, absl::StrCat("not a gzip file, or damaged (zlib: ",
-                                    stream.msg != nullptr ? stream.msg : zError(code),
-                                    ", at byte ", stream.total_in, ")"));
+                                    stream.msg != nullptr ? stream.msg : zError(code), ", at byte ",
+                                    stream.total_in, ")"));
   }
 }
 
@@ -124,9 +124,8 @@ absl::StatusOr<std::string> ReadAndGunzip(const std::string& path, const IdxLimi
 absl::StatusOr<std::string> Gunzip(absl::string_view bytes, const std::string& name,
                                    const IdxLimits& limits) {
   if (bytes.size() > std::min<size_t>(limits.max_file_bytes, std::numeric_limits<uInt>::max())) {
-    return absl::ResourceExhaustedError(absl::StrCat(name, ": ", bytes.size(),
-                                                     " bytes are more than the limit of ",
-                                                     limits.max_file_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        name, ": ", bytes.size(), " bytes are more than the limit of ", limits.max_file_bytes));
   }
   z_stream stream = {};
   constexpr int kGzipOnly = 16 + MAX_WBITS;

@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<RRef>> AttachModel(Worker& worker,
     CreateOptions options;
     options.requires_grad = true;
     const Program create = Uniform(parameter.shape, -parameter.bound, parameter.bound, ++seed);
-    PSD_ASSIGN_OR_RETURN(
-        RRef rref, worker.GetOrCreate(parameter.owner, parameter.name, create, options));
+    PSD_ASSIGN_OR_RETURN(RRef rref,
+                         worker.GetOrCreate(parameter.owner, parameter.name, create, options));
     parameters.push_back(std::move(rref));
   }
   return parameters;

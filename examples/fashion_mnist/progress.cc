@@ -77,8 +77,8 @@ void ProgressPrinter::Finish(const ProgressMeter& meter, absl::Time now) {
 }
 
 void ProgressPrinter::Print(const ProgressReport& report) {
-  const std::string line = style_ == ProgressStyle::kPrograms ? ProgressForPrograms(report)
-                                                              : ProgressForPeople(report);
+  const std::string line =
+      style_ == ProgressStyle::kPrograms ? ProgressForPrograms(report) : ProgressForPeople(report);
   std::fprintf(out_, live_ ? "\r%s\x1b[K" : "%s\n", line.c_str());
   std::fflush(out_);
 }

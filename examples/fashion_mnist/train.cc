@@ -116,9 +116,8 @@ absl::Status Train() {
   worker_options.name = options.name;
   worker_options.owners = options.owners;
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::Start(std::move(worker_options)));
-  PSD_ASSIGN_OR_RETURN(
-      const std::vector<RRef> parameters,
-      AttachModel(*worker, PlanModel(NamesOf(options.owners)), options.seed));
+  PSD_ASSIGN_OR_RETURN(const std::vector<RRef> parameters,
+                       AttachModel(*worker, PlanModel(NamesOf(options.owners)), options.seed));
   Adam adam;
   adam.lr = options.lr;
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<DistributedOptimizer> optimizer,

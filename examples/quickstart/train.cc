@@ -15,10 +15,10 @@ absl::Status Train(const char* address) {
   // Made by whoever comes first; they stay on the owner when this program ends.
   psd::CreateOptions parameter;
   parameter.requires_grad = true;
-  PSD_ASSIGN_OR_RETURN(
-      psd::RRef w, worker->GetOrCreate("owner0", "line/w", psd::Zeros({1, 1}), parameter));
-  PSD_ASSIGN_OR_RETURN(
-      psd::RRef b, worker->GetOrCreate("owner0", "line/b", psd::Zeros({1}), parameter));
+  PSD_ASSIGN_OR_RETURN(psd::RRef w,
+                       worker->GetOrCreate("owner0", "line/w", psd::Zeros({1, 1}), parameter));
+  PSD_ASSIGN_OR_RETURN(psd::RRef b,
+                       worker->GetOrCreate("owner0", "line/b", psd::Zeros({1}), parameter));
   psd::Sgd sgd;
   sgd.lr = 0.1;
   PSD_ASSIGN_OR_RETURN(auto optimizer,

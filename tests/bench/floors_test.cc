@@ -1,6 +1,5 @@
 #include "bench/floors.h"
 
-
 #include "gtest/gtest.h"
 
 namespace psd::bench {

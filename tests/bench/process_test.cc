@@ -42,8 +42,8 @@ TEST(Process, MissingProgramIsAnError) {
 }
 
 TEST(Process, CountsCpuTimeAndMemory) {
-  const auto process =
-      Process::Start({"/bin/sh", "-c", "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done; echo; cat"});
+  const auto process = Process::Start(
+      {"/bin/sh", "-c", "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); done; echo; cat"});
   ASSERT_TRUE(process.ok()) << process.status();
   ASSERT_TRUE((*process)->ReadLine(kLong).ok());
   EXPECT_GT((*process)->CpuSeconds().value(), 0);

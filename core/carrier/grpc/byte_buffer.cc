@@ -1,5 +1,7 @@
 #include "core/carrier/grpc/byte_buffer.h"
 
+#include "core/base/tsan.h"
+
 namespace psd::carrier {
 namespace {
 
@@ -8,10 +10,15 @@ constexpr size_t kCopyBytes = 1024;
 
 grpc::Slice ToSlice(const Buffer& buffer) {
   if (buffer.size() <= kCopyBytes) return grpc::Slice(buffer.data(), buffer.size());
-  auto* reference = new Buffer(buffer);  // freed by the callback
+  auto* reference = new Buffer(buffer);  // freed by the callback, on some thread of gRPC's
+  PSD_TSAN_RELEASE(reference);
   return grpc::Slice(
       const_cast<std::byte*>(buffer.data()), buffer.size(),
-      [](void* user_data) { delete static_cast<Buffer*>(user_data); }, reference);
+      [](void* user_data) {
+        PSD_TSAN_ACQUIRE(user_data);
+        delete static_cast<Buffer*>(user_data);
+      },
+      reference);
 }
 
 }  // namespace

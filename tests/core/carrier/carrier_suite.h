@@ -55,12 +55,19 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     address_ = *address;
   }
 
+  // What the recorders of later links do.
+  void SetServerHooks(Recorder::OnMessageHook on_message, Recorder::OnClosedHook on_closed) {
+    MutexLock lock(mutex_);
+    server_on_message_ = std::move(on_message);
+    server_on_closed_ = std::move(on_closed);
+  }
+
   std::shared_ptr<LinkHandler> Accept(std::shared_ptr<Link> link) {
     auto recorder = std::make_shared<Recorder>();
+    MutexLock lock(mutex_);
     recorder->SetOnMessage(server_on_message_);
     recorder->SetOnClosed(server_on_closed_);
     recorder->SetLink(std::move(link));
-    MutexLock lock(mutex_);
     if (decline_) return nullptr;
     accepted_.push_back(recorder);
     changed_.NotifyAll();
@@ -148,10 +155,10 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
   }
 
   const std::unique_ptr<CarrierWorld> world_;
-  Recorder::OnMessageHook server_on_message_;
-  Recorder::OnClosedHook server_on_closed_;
   Mutex mutex_;
   CondVar changed_;
+  Recorder::OnMessageHook server_on_message_;
+  Recorder::OnClosedHook server_on_closed_;
   bool decline_ = false;
   std::vector<std::shared_ptr<Recorder>> accepted_;
   std::shared_ptr<Carrier> client_;
@@ -178,9 +185,8 @@ TEST_P(CarrierSuite, SmallMessagesArriveInOrder) {
 }
 
 TEST_P(CarrierSuite, EitherEndSends) {
-  server_on_message_ = [](Link& link, const Message& message) {
-    ASSERT_TRUE(link.Send(message).ok());
-  };
+  SetServerHooks(
+      [](Link& link, const Message& message) { ASSERT_TRUE(link.Send(message).ok()); }, nullptr);
   Open();
   Message large = WithBuffers("large", {300'000});
   ASSERT_TRUE(link_->Send(Small("small")).ok());
@@ -283,11 +289,11 @@ TEST_P(CarrierSuite, TheAcceptingEndMayClose) {
 }
 
 TEST_P(CarrierSuite, CloseAndSendWorkInsideCallbacks) {
-  server_on_message_ = [](Link& link, const Message&) { link.Close(); };
-  server_on_closed_ = [](Link& link) {
-    link.Close();
-    EXPECT_EQ(link.Send(Message()).code(), absl::StatusCode::kUnavailable);
-  };
+  SetServerHooks([](Link& link, const Message&) { link.Close(); },
+                 [](Link& link) {
+                   link.Close();
+                   EXPECT_EQ(link.Send(Message()).code(), absl::StatusCode::kUnavailable);
+                 });
   Open();
   ASSERT_TRUE(link_->Send(Small("close, please")).ok());
   ASSERT_TRUE(far_->WaitForClosed());
@@ -409,7 +415,10 @@ TEST_P(CarrierSuite, ConnectGivesUpAfterItsTimeout) {
 }
 
 TEST_P(CarrierSuite, TheListenerMayDecline) {
-  decline_ = true;
+  {
+    MutexLock lock(mutex_);
+    decline_ = true;
+  }
   auto recorder = std::make_shared<Recorder>();
   auto link = ConnectAndWait(*client_, address_, recorder);
   EXPECT_EQ(link.status().code(), absl::StatusCode::kUnavailable);
@@ -426,10 +435,12 @@ TEST_P(CarrierSuite, ListenSaysWhyItCannot) {
 }
 
 TEST_P(CarrierSuite, ShutdownWithTrafficInFlight) {
-  server_on_message_ = [](Link& link, const Message& message) {
-    absl::Status ignored = link.Send(message);
-    static_cast<void>(ignored);
-  };
+  SetServerHooks(
+      [](Link& link, const Message& message) {
+        absl::Status ignored = link.Send(message);
+        static_cast<void>(ignored);
+      },
+      nullptr);
   Open();
   near_->CountOnly();
   far_->CountOnly();

@@ -31,14 +31,28 @@ class Recorder : public LinkHandler {
     link_ = std::move(link);
     changed_.NotifyAll();
   }
-  void SetOnMessage(OnMessageHook hook) { on_message_ = std::move(hook); }
-  void SetOnClosed(OnClosedHook hook) { on_closed_ = std::move(hook); }
+  void SetOnMessage(OnMessageHook hook) {
+    MutexLock lock(mutex_);
+    on_message_ = std::move(hook);
+  }
+  void SetOnClosed(OnClosedHook hook) {
+    MutexLock lock(mutex_);
+    on_closed_ = std::move(hook);
+  }
   // Forget messages at once instead of keeping them.
-  void CountOnly() { count_only_ = true; }
+  void CountOnly() {
+    MutexLock lock(mutex_);
+    count_only_ = true;
+  }
 
   void OnMessage(Message message) override {
     std::shared_ptr<Link> link = WaitForLink();
-    if (on_message_) on_message_(*link, message);
+    OnMessageHook hook;
+    {
+      MutexLock lock(mutex_);
+      hook = on_message_;
+    }
+    if (hook) hook(*link, message);
     MutexLock lock(mutex_);
     if (!closed_.empty()) ++after_close_;
     ++count_;
@@ -47,7 +61,13 @@ class Recorder : public LinkHandler {
   }
 
   void OnClosed(absl::Status reason) override {
-    if (on_closed_) on_closed_(*WaitForLink());
+    std::shared_ptr<Link> link = WaitForLink();
+    OnClosedHook hook;
+    {
+      MutexLock lock(mutex_);
+      hook = on_closed_;
+    }
+    if (hook) hook(*link);
     MutexLock lock(mutex_);
     closed_.push_back(std::move(reason));
     changed_.NotifyAll();
@@ -98,11 +118,11 @@ class Recorder : public LinkHandler {
     return true;
   }
 
+  mutable Mutex mutex_;
+  CondVar changed_;
   OnMessageHook on_message_;
   OnClosedHook on_closed_;
   bool count_only_ = false;
-  mutable Mutex mutex_;
-  CondVar changed_;
   std::shared_ptr<Link> link_;
   std::vector<Message> messages_;
   std::vector<absl::Status> closed_;

@@ -43,7 +43,8 @@ inline std::string Gzip(absl::string_view bytes) {
 }
 
 inline std::string WriteTestFile(const std::string& path, absl::string_view bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return path;
 }
 
