@@ -11,6 +11,9 @@
 #include "core/base/status.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/status_service.h"
+#include "core/worker/value_service.h"
 #include "server/services/unary_codec.h"
 
 namespace psd::server {
