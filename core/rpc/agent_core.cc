@@ -1,0 +1,307 @@
+#include "core/rpc/agent_core.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/rpc/header_codec.h"
+#include "core/rpc/link_handler.h"
+
+namespace psd::rpc {
+namespace {
+
+WorkerSessions::Options SessionsOf(const AgentOptions& options) {
+  return {options.self, options.session, options.max_sessions, options.self.incarnation};
+}
+
+// An absolute deadline on this worker's clock from what a request says is left.
+absl::Time DeadlineOf(const Header& header, absl::Time now) {
+  if (header.timeout_us == 0) return absl::InfiniteFuture();
+  return now + absl::Microseconds(
+                   std::min<uint64_t>(header.timeout_us, std::numeric_limits<int64_t>::max()));
+}
+
+size_t BytesOf(const Header& header, const std::vector<Buffer>& buffers) {
+  size_t total = header.payload.size();
+  for (const Attachment& attachment : header.attachments) total += attachment.bytes.size();
+  for (const Buffer& buffer : buffers) total += buffer.size();
+  return total;
+}
+
+}  // namespace
+
+AgentCore::AgentCore(AgentOptions options)
+    : options_(std::move(options)), sessions_(SessionsOf(options_)) {}
+
+void AgentCore::RegisterMethod(Method method) {
+  std::string name = method.name;
+  PSD_CHECK(!name.empty() && name.size() <= kMaxMethodBytes, "a method needs a name that fits");
+  bool added = methods_.emplace(name, std::move(method)).second;
+  PSD_CHECK(added, absl::StrCat("method ", name, " is registered twice"));
+}
+
+void AgentCore::AddRequestHook(std::shared_ptr<RequestHook> hook) {
+  uint32_t tag = hook->tag();
+  PSD_CHECK(hooks_.emplace(tag, std::move(hook)).second, "two request hooks for one tag");
+}
+
+void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) {
+  on_session_ended_ = std::move(callback);
+}
+
+void AgentCore::OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) {
+  on_session_lost_ = std::move(callback);
+}
+
+MethodKind AgentCore::KindOf(const Request& request) const {
+  if (request.kind.has_value()) return *request.kind;
+  auto method = methods_.find(request.method);
+  return method == methods_.end() ? MethodKind::kMutation : method->second.kind;
+}
+
+// ---------------------------------------------------------------- driving the machines
+
+template <typename Input>
+void AgentCore::Drive(Input input) {
+  Actions actions;
+  absl::Time wake;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return;
+    input(Now(), actions);
+    wake = WakeIfEarlier();
+    NoteProgress();
+  }
+  ArmTimer(wake);
+  Perform(std::move(actions));
+}
+
+// InfiniteFuture: the timer that is armed is early enough.
+absl::Time AgentCore::WakeIfEarlier() {
+  absl::Time wake = sessions_.NextWake();
+  if (wake >= armed_) return absl::InfiniteFuture();
+  armed_ = wake;
+  return wake;
+}
+
+void AgentCore::ArmTimer(absl::Time when) {
+  if (when == absl::InfiniteFuture()) return;
+  options_.timers->RunAt(when, [weak = weak_from_this(), when] {
+    if (auto self = weak.lock()) self->OnTimer(when);
+  });
+}
+
+void AgentCore::OnTimer(absl::Time when) {
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    if (when != armed_) return;  // an earlier one took its place, and armed the next
+    armed_ = absl::InfiniteFuture();
+    sessions_.Tick(now, actions);
+  });
+}
+
+bool AgentCore::Idle() const {
+  return sessions_.pending_calls() == 0 && sessions_.running_calls() == 0;
+}
+
+void AgentCore::NoteProgress() {
+  if (draining_ && Idle()) progress_.NotifyAll();
+}
+
+// ---------------------------------------------------------------- our calls
+
+absl::StatusOr<std::string> AgentCore::Start(const std::string& address) {
+  AddPeer(options_.self.name, "loopback");
+  Drive([&](absl::Time now, Actions& actions)
+            PSD_NO_THREAD_SAFETY_ANALYSIS { sessions_.Tick(now, actions); });
+  if (address.empty()) return std::string();
+  return options_.carrier->Listen(
+      address, [weak = weak_from_this()](LinkPtr link) -> std::shared_ptr<carrier::LinkHandler> {
+        auto self = weak.lock();
+        return self == nullptr ? nullptr : self->Accept(std::move(link));
+      });
+}
+
+void AgentCore::AddPeer(const std::string& name, const std::string& address) {
+  MutexLock lock(mutex_);
+  sessions_.AddPeer(name, address);
+}
+
+void AgentCore::StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec,
+                          absl::Duration timeout) {
+  PeerInfo callee{call->peer(), 0};
+  if (timeout < absl::ZeroDuration()) {
+    return call->Complete(callee, absl::InvalidArgumentError(absl::StrCat(
+                                      "timeout ", absl::FormatDuration(timeout),
+                                      " is negative; 0 waits as long as it takes")));
+  }
+  Actions actions;
+  absl::Time wake;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) {
+      wake = absl::InfiniteFuture();
+      actions.push_back(CompleteAction{
+          call, absl::CancelledError(absl::StrCat("worker ", options_.self.name, " has shut down")),
+          callee});
+    } else {
+      absl::Time now = Now();
+      if (timeout > absl::ZeroDuration()) spec.deadline = now + timeout;
+      spec.body = call;
+      call->id = sessions_.StartCall(now, call->peer(), std::move(spec), actions);
+      wake = WakeIfEarlier();
+    }
+  }
+  ArmTimer(wake);
+  Perform(std::move(actions));
+}
+
+void AgentCore::CancelCall(const ClientCall& call) {
+  Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    sessions_.CancelCall(call.peer(), call.id, actions);
+  });
+}
+
+// ---------------------------------------------------------------- links
+
+LinkId AgentCore::AddLink(LinkPtr link) {
+  LinkId id = next_link_++;
+  links_.emplace(id, std::move(link));
+  return id;
+}
+
+std::shared_ptr<carrier::LinkHandler> AgentCore::Accept(LinkPtr link) {
+  LinkId id = 0;
+  Drive([&](absl::Time now, Actions&) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    if (draining_) return;
+    id = AddLink(link);
+    sessions_.OnAccepted(now, id);
+  });
+  if (id == 0) return nullptr;
+  auto handler = std::make_shared<LinkHandler>(weak_from_this());
+  handler->Bind(id);
+  return handler;
+}
+
+void AgentCore::OnDialed(const std::string& peer, LinkPtr link, LinkHandler& handler) {
+  LinkId id = 0;
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    id = AddLink(link);
+    handler.Bind(id);
+    sessions_.OnDialed(now, peer, id, actions);
+  });
+  if (id == 0) return link->Close();  // we have shut down meanwhile
+  if (handler.closed()) OnClosed(id, absl::UnavailableError("ended as soon as it came"));
+}
+
+void AgentCore::OnDialFailed(const std::string& peer, bool refused, const absl::Status& status) {
+  options_.logger->Log(LogLevel::kDebug, "dial_failed", status.message(), {{"peer", peer}});
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    sessions_.OnDialFailed(now, peer, refused, status, actions);
+  });
+}
+
+void AgentCore::OnSendRefused(const std::string& peer, CallId id, const absl::Status& status) {
+  Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    sessions_.OnSendRefused(peer, id, status, actions);
+  });
+}
+
+void AgentCore::OnClosed(LinkId link, const absl::Status& reason) {
+  options_.logger->Log(LogLevel::kDebug, "link_closed", reason.message(), {{"link", link}});
+  LinkPtr closed;  // destroyed after the lock
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    auto found = links_.find(link);
+    if (found == links_.end()) return;
+    closed = std::move(found->second);
+    links_.erase(found);
+    sessions_.OnLinkClosed(now, link, actions);
+  });
+}
+
+void AgentCore::EndLink(LinkId link, const absl::Status& reason) {
+  options_.logger->Log(LogLevel::kWarning, "link_ended", reason.message(), {{"link", link}});
+  if (LinkPtr open = FindLink(link)) open->Close();
+}
+
+void AgentCore::OnMessage(LinkId link, carrier::Message message) {
+  absl::StatusOr<Header> header = DecodeHeader(message.header);
+  if (!header.ok()) return EndLink(link, header.status());
+  switch (header->kind) {
+    case MessageKind::kRequest:
+      return OnRequest(link, *std::move(header), std::move(message.buffers));
+    case MessageKind::kReply:
+      return OnReply(link, *std::move(header), std::move(message.buffers));
+    default:
+      return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+        sessions_.OnControl(now, link, *header, actions);
+      });
+  }
+}
+
+void AgentCore::OnRequest(LinkId link, Header header, std::vector<Buffer> buffers) {
+  absl::Time deadline = DeadlineOf(header, Now());
+  auto call = std::make_shared<ServedCall>(shared_from_this(), std::move(header),
+                                           std::move(buffers), deadline);
+  bool run = false;
+  bool draining = false;
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    run = sessions_.OnRequest(now, link, call->TakeMeta(), call->cancel_state(), actions);
+    if (run) call->set_caller(sessions_.PeerOf(link));
+    draining = draining_;
+  });
+  if (!run) return call->Discard();
+  if (draining && call->caller().incarnation != options_.self.incarnation) {
+    return call->Reply(absl::UnavailableError(
+                           absl::StrCat("worker ", options_.self.name, " is shutting down")),
+                       {});
+  }
+  Dispatch(call);
+}
+
+void AgentCore::OnReply(LinkId link, Header header, std::vector<Buffer> buffers) {
+  std::shared_ptr<Opaque> body;
+  PeerInfo callee;
+  size_t bytes = BytesOf(header, buffers);
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    body = sessions_.OnAnswer(now, link, header.call_id, bytes, actions);
+    if (body != nullptr) callee = sessions_.PeerOf(link);
+  });
+  if (body == nullptr) return;
+  static_cast<ClientCall&>(*body).Complete(callee, std::move(header), std::move(buffers));
+}
+
+// ---------------------------------------------------------------- CallHost
+
+bool AgentCore::BeginApply(const ServedCall& call) {
+  MutexLock lock(mutex_);
+  return !stopped_ && sessions_.BeginApply(call.session_epoch(), call.id());
+}
+
+void AgentCore::SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+                           std::vector<Attachment> attachments) {
+  Header header;
+  header.kind = MessageKind::kReply;
+  header.call_id = call.id();
+  carrier::Message message;
+  if (result.ok()) {
+    header.attachments = std::move(attachments);
+    header.payload = std::move(result->header);
+    message.buffers = std::move(result->buffers);
+  } else {
+    header.status = result.status();
+  }
+  size_t bytes = BytesOf(header, message.buffers);
+  message.header = EncodeHeader(header);
+  bool mutation = call.sequence() != 0;
+  // Only a mutation's answer may be needed again.
+  auto answer = std::make_shared<Answer>(mutation ? message : carrier::Message{});
+  LinkId link = 0;
+  Drive([&](absl::Time now, Actions&) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    link = sessions_.OnReply(now, call.session_epoch(), call.id(), std::move(answer), bytes);
+  });
+  if (link != 0) SendReply(link, call.id(), mutation, std::move(message));
+}
+
+}  // namespace psd::rpc

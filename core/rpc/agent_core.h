@@ -1,0 +1,127 @@
+#pragma once
+
+// What an agent is made of: the session machines under one lock, and links, threads and timers
+// around them.
+//
+// Every event (a message, a closed link, a timer, a call of ours) enters the machines under the
+// lock, and leaves them as Actions, which are performed after the lock is released. So no callback,
+// no send and no function ever runs under it.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/mutex.h"
+#include "core/carrier/carrier.h"
+#include "core/rpc/client_call.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rpc/served_call.h"
+#include "core/rpc/worker_sessions.h"
+
+namespace psd::rpc {
+
+class LinkHandler;
+
+// Thread-safe. Shared by the agent, the handlers of its links and the calls it serves; timers and
+// handles of calls know it weakly.
+class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore> {
+ public:
+  explicit AgentCore(AgentOptions options);
+
+  // ---- Before the first event only.
+  void RegisterMethod(Method method);
+  void AddRequestHook(std::shared_ptr<RequestHook> hook);
+  void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
+  void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback);
+
+  const AgentOptions& options() const { return options_; }
+  absl::StatusOr<std::string> Start(const std::string& address);
+  void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
+  // An invalid timeout or a worker that shuts down complete the call at once.
+  void StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec,
+                 absl::Duration timeout) PSD_EXCLUDES(mutex_);
+  void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
+  MethodKind KindOf(const Request& request) const;
+  std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);
+  void Shutdown(absl::Duration drain) PSD_EXCLUDES(mutex_);
+
+  // ---- From links.
+  void OnMessage(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
+  void OnClosed(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+
+  // ---- CallHost.
+  absl::Time Now() const override { return options_.clock->Now(); }
+  bool BeginApply(const ServedCall& call) override PSD_EXCLUDES(mutex_);
+  void SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+                  std::vector<Attachment> attachments) override PSD_EXCLUDES(mutex_);
+
+ private:
+  using LinkPtr = std::shared_ptr<carrier::Link>;
+
+  // ---- Events.
+  // Runs `input(now, actions)` on the machines and performs what they ask for.
+  template <typename Input>
+  void Drive(Input input) PSD_EXCLUDES(mutex_);
+  absl::Time WakeIfEarlier() PSD_REQUIRES(mutex_);
+  void ArmTimer(absl::Time when) PSD_EXCLUDES(mutex_);
+  void OnTimer(absl::Time when) PSD_EXCLUDES(mutex_);
+  LinkId AddLink(LinkPtr link) PSD_REQUIRES(mutex_);
+  std::shared_ptr<carrier::LinkHandler> Accept(LinkPtr link) PSD_EXCLUDES(mutex_);
+  void OnRequest(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
+  void OnReply(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
+  void EndLink(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+
+  // ---- Actions.
+  void Perform(Actions actions) PSD_EXCLUDES(mutex_);
+  void Do(DialAction action) PSD_EXCLUDES(mutex_);
+  void Do(CloseLinkAction action) PSD_EXCLUDES(mutex_);
+  void Do(std::unique_ptr<SendControlAction> action) PSD_EXCLUDES(mutex_);
+  void Do(SendRequestAction action) PSD_EXCLUDES(mutex_);
+  void Do(SendAnswerAction action) PSD_EXCLUDES(mutex_);
+  void Do(CompleteAction action);
+  void Do(CancelWorkAction action);
+  void Do(SessionEndedAction action);
+  void Do(SessionLostAction action);
+  void OnDialed(const std::string& peer, LinkPtr link, LinkHandler& handler) PSD_EXCLUDES(mutex_);
+  void OnDialFailed(const std::string& peer, bool refused, const absl::Status& status)
+      PSD_EXCLUDES(mutex_);
+  void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status)
+      PSD_EXCLUDES(mutex_);
+  void DialSelf() PSD_EXCLUDES(mutex_);
+  LinkPtr FindLink(LinkId link) const PSD_EXCLUDES(mutex_);
+  absl::Status Send(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
+  void SendReply(LinkId link, CallId call_id, bool mutation, carrier::Message message)
+      PSD_EXCLUDES(mutex_);
+
+  // ---- Functions.
+  void Dispatch(const std::shared_ptr<ServedCall>& call);
+  void RunHooks(const std::shared_ptr<ServedCall>& call, const Method& method);
+  void Submit(const std::shared_ptr<ServedCall>& call, const Method& method);
+  void Run(const std::shared_ptr<ServedCall>& call, const Method& method) PSD_EXCLUDES(mutex_);
+  absl::Status UnknownMethod(const std::string& name) const;
+
+  bool Idle() const PSD_REQUIRES(mutex_);
+  void NoteProgress() PSD_REQUIRES(mutex_);
+
+  const AgentOptions options_;
+  // Fixed before the first event.
+  absl::flat_hash_map<std::string, Method> methods_;
+  absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
+  std::function<void(const PeerInfo&, uint64_t)> on_session_ended_;
+  std::function<void(const PeerInfo&, absl::Status)> on_session_lost_;
+
+  mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
+  CondVar progress_;     // while draining: a call is over
+  WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier
+  // Keep the two ends of the loopback.
+  std::vector<std::shared_ptr<carrier::LinkHandler>> loopback_ PSD_GUARDED_BY(mutex_);
+  LinkId next_link_ PSD_GUARDED_BY(mutex_) = 1;
+  absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // the timer that counts
+  bool draining_ PSD_GUARDED_BY(mutex_) = false;
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::rpc

@@ -1,0 +1,144 @@
+// AgentCore: runs functions, and leaves.
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/nearest_name.h"
+#include "core/base/status.h"
+#include "core/rpc/agent_core.h"
+
+namespace psd::rpc {
+namespace {
+
+// Waits for several hooks of one request; the first error counts.
+class HookGate {
+ public:
+  HookGate(int hooks, absl::AnyInvocable<void(absl::Status)> done)
+      : left_(hooks), done_(std::move(done)) {}
+
+  void OnReady(absl::Status status) PSD_EXCLUDES(mutex_) {
+    absl::AnyInvocable<void(absl::Status)> done;
+    {
+      MutexLock lock(mutex_);
+      --left_;
+      if (done_ == nullptr || (status.ok() && left_ > 0)) return;
+      done = std::exchange(done_, nullptr);
+    }
+    done(std::move(status));
+  }
+
+ private:
+  Mutex mutex_;  // leaf
+  int left_ PSD_GUARDED_BY(mutex_);
+  absl::AnyInvocable<void(absl::Status)> done_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::Status AgentCore::UnknownMethod(const std::string& name) const {
+  NearestNameFinder finder(name);
+  for (const auto& [known, method] : methods_) finder.Consider(known);
+  return WithDetail(
+      absl::NotFoundError(absl::StrCat("worker ", options_.self.name, " has no method \"", name,
+                                       "\"", DidYouMean(finder.nearest()))),
+      ErrorDetail{options_.self.name, name, "register it there", false});
+}
+
+void AgentCore::Dispatch(const std::shared_ptr<ServedCall>& call) {
+  auto found = methods_.find(call->method());
+  if (found == methods_.end()) return call->Reply(UnknownMethod(call->method()), {});
+  const Method& method = found->second;
+  if (method.kind == MethodKind::kMutation && call->sequence() == 0) {
+    return call->Reply(absl::InvalidArgumentError(absl::StrCat(
+                           "method ", method.name, " changes things, but was called as a read")),
+                       {});
+  }
+  if (!hooks_.empty() && !call->attachments().empty()) return RunHooks(call, method);
+  Submit(call, method);
+}
+
+void AgentCore::RunHooks(const std::shared_ptr<ServedCall>& call, const Method& method) {
+  std::vector<RequestHook*> concerned;
+  for (const Attachment& attachment : call->attachments()) {
+    auto hook = hooks_.find(attachment.tag);
+    if (hook != hooks_.end()) concerned.push_back(hook->second.get());
+  }
+  if (concerned.empty()) return Submit(call, method);
+  auto gate = std::make_shared<HookGate>(
+      static_cast<int>(concerned.size()),
+      [self = shared_from_this(), call, &method](absl::Status status) {
+        if (status.ok()) return self->Submit(call, method);
+        call->Reply(std::move(status), {});
+      });
+  for (RequestHook* hook : concerned) {
+    hook->BeforeRun(call, [gate](absl::Status status) { gate->OnReady(std::move(status)); });
+  }
+}
+
+void AgentCore::Submit(const std::shared_ptr<ServedCall>& call, const Method& method) {
+  if (method.runs_on == RunsOn::kCarrierThread) return Run(call, method);
+  absl::Status queued =
+      options_.executor->Submit([self = shared_from_this(), call, &method] { self->Run(call, method); });
+  if (!queued.ok()) call->Reply(Annotate(queued, options_.self.name), {});
+}
+
+void AgentCore::Run(const std::shared_ptr<ServedCall>& call, const Method& method) {
+  bool begin = false;
+  {
+    MutexLock lock(mutex_);
+    begin = !stopped_ && sessions_.BeginRun(call->session_epoch(), call->id());
+  }
+  if (begin) return method.handler(call);
+  call->Reply(absl::CancelledError(absl::StrCat("cancelled before ", method.name, " began")), {});
+}
+
+std::vector<PeerStatus> AgentCore::Peers() const {
+  MutexLock lock(mutex_);
+  absl::Time now = Now();
+  std::vector<PeerStatus> peers;
+  for (const auto& [name, caller] : sessions_.callers()) {
+    if (name == options_.self.name) continue;
+    PeerStatus status;
+    status.peer = caller->peer_info();
+    status.address = caller->address();
+    status.connected = caller->state() == CallerSession::State::kOpen;
+    status.epoch_there = caller->epoch();
+    status.calls_pending = caller->pending();
+    if (const CalleeSession* callee = sessions_.table().FindByName(name)) {
+      status.peer = callee->caller();
+      status.epoch_here = callee->epoch();
+      status.lease_left = callee->lease_until() - now;
+      status.calls_serving = callee->running();
+      status.answers_remembered = callee->remembered();
+    }
+    peers.push_back(std::move(status));
+  }
+  return peers;
+}
+
+void AgentCore::Shutdown(absl::Duration drain) {
+  const absl::Time until = Clock::Steady().Now() + drain;
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    if (draining_) return;
+    draining_ = true;
+    while (!Idle()) {
+      absl::Duration left = until - Clock::Steady().Now();
+      if (left <= absl::ZeroDuration()) break;
+      progress_.WaitFor(mutex_, left);
+    }
+    sessions_.Leave(actions);
+    stopped_ = true;
+  }
+  Perform(std::move(actions));
+  options_.carrier->Shutdown();
+  absl::flat_hash_map<LinkId, LinkPtr> links;  // destroyed after the lock
+  std::vector<std::shared_ptr<carrier::LinkHandler>> loopback;
+  MutexLock lock(mutex_);
+  links.swap(links_);
+  loopback.swap(loopback_);
+}
+
+}  // namespace psd::rpc
