@@ -126,8 +126,9 @@ class HostilePeerTest : public testing::Test {
 
   // A raw peer with an open link sends `wire`: its link ends as the fault of the peer.
   void ExpectEndsLink(const std::string& wire) {
+    uint8_t token = ++tokens_;  // the last link may not be forgotten yet
     RawPeer peer(address_, "/psd.v1.Worker/Exchange");
-    peer.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(7, StreamRole::kControl)); }));
+    peer.Send(Wire([token](FrameEncoder& e) { e.Hello(HelloWith(token, StreamRole::kControl)); }));
     ASSERT_TRUE(peer.Receive()) << "the answer";
     size_t index = 0;
     {
@@ -142,6 +143,7 @@ class HostilePeerTest : public testing::Test {
         << Accepted(index)->closed()[0];
   }
 
+  uint8_t tokens_ = 100;
   Mutex mutex_;
   std::vector<std::shared_ptr<Recorder>> accepted_;
   std::string address_;
