@@ -36,12 +36,14 @@ class AgentTest : public ::testing::Test {
   AgentTest() : network_(carrier::FaultyNetwork::Create()) { network_->StartThread(); }
   ~AgentTest() override { network_->StopThread(); }
 
-  // Not started yet. Times are short, so that what waits for them waits little.
-  std::unique_ptr<TestWorker> NewWorker(const std::string& name, int threads = 2) {
+  // Not started yet. Times are short, so that what waits for them waits little. `process` is the
+  // name that the network knows it by, if not its own.
+  std::unique_ptr<TestWorker> NewWorker(const std::string& name, int threads = 2,
+                                        const std::string& process = "") {
     auto worker = std::make_unique<TestWorker>();
     worker->name = name;
     worker->incarnation = next_incarnation_++;
-    worker->carrier = network_->NewCarrier(name);
+    worker->carrier = network_->NewCarrier(process.empty() ? name : process);
     ThreadPoolOptions pool;
     pool.threads = threads;
     worker->executor = std::make_shared<ThreadPool>(pool);
