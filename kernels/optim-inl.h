@@ -32,16 +32,14 @@ HWY_INLINE void SweepTail(D d, const Update& update, const OptimArrays<T>& array
   const size_t bytes = (arrays.size - done) * sizeof(T);
   std::memcpy(parameter, arrays.parameter + done, bytes);
   std::memcpy(gradient, arrays.gradient + done, bytes);
-  for (size_t s = 0; s < Update::kStates; ++s)
-    std::memcpy(state[s], update.state[s] + done, bytes);
+  for (size_t s = 0; s < Update::kStates; ++s) std::memcpy(state[s], update.state[s] + done, bytes);
 
   Update tail = update;
   for (size_t s = 0; s < Update::kStates; ++s) tail.state[s] = state[s];
   hn::Store(tail(d, hn::Load(d, parameter), hn::Load(d, gradient), 0), d, parameter);
 
   std::memcpy(arrays.next + done, parameter, bytes);
-  for (size_t s = 0; s < Update::kStates; ++s)
-    std::memcpy(update.state[s] + done, state[s], bytes);
+  for (size_t s = 0; s < Update::kStates; ++s) std::memcpy(update.state[s] + done, state[s], bytes);
 }
 
 // How far ahead of the loop large arrays are fetched (measured: 512 to 2,048 do as well, and Adam

@@ -56,8 +56,7 @@ HWY_INLINE void RunAdam(const AdamOptions& options, int64_t step, const OptimArr
   update.state[2] = state.max_exp_avg_sq;
   update.sign = options.maximize ? T{-1} : T{1};
   update.weight_decay = static_cast<T>(options.weight_decay);
-  update.keep =
-      static_cast<T>(options.decoupled_decay ? 1 - options.lr * options.weight_decay : 1);
+  update.keep = static_cast<T>(options.decoupled_decay ? 1 - options.lr * options.weight_decay : 1);
   update.beta1 = static_cast<T>(options.beta1);
   update.beta2 = static_cast<T>(options.beta2);
   update.share1 = static_cast<T>(1 - options.beta1);

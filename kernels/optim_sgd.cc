@@ -27,8 +27,7 @@ struct SgdUpdate {
       const V share = hn::Mul(gradient, hn::Set(d, gradient_share));
       const V buffer = hn::MulAdd(hn::Load(d, state[0] + i), mu, share);
       hn::Store(buffer, d, state[0] + i);
-      direction =
-          kMomentum == Momentum::kNesterov ? hn::MulAdd(buffer, mu, gradient) : buffer;
+      direction = kMomentum == Momentum::kNesterov ? hn::MulAdd(buffer, mu, gradient) : buffer;
     }
     return hn::MulAdd(direction, hn::Set(d, minus_lr), parameter);
   }

@@ -71,8 +71,7 @@ class Adam : public FunctionalOptimizer {
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamVariant(const OptimizerSpec& spec,
                                                                     bool decoupled_decay,
                                                                     double default_weight_decay) {
-  PSD_ASSIGN_OR_RETURN(OptimizerSpec complete,
-                       CompleteSpec(spec, AdamRules(default_weight_decay)));
+  PSD_ASSIGN_OR_RETURN(OptimizerSpec complete, CompleteSpec(spec, AdamRules(default_weight_decay)));
   return std::make_unique<Adam>(std::move(complete), decoupled_decay);
 }
 

@@ -18,7 +18,7 @@ namespace psd::optim {
 
 // An optimizer as data: what travels, and what creators of one named optimizer must agree on.
 struct OptimizerSpec {
-  std::string type;                       // "sgd", "adam", "adamw"
+  std::string type;  // "sgd", "adam", "adamw"
   // By PyTorch's names, but "beta1" and "beta2" for betas; true and false are 1 and 0.
   std::map<std::string, double> options;
 
@@ -39,10 +39,10 @@ struct StateSlot {
 // One parameter's part in a step. All arrays are contiguous, of `elements` elements, aligned to
 // kBlockAlignment but for `gradient`, and do not overlap.
 struct StepArrays {
-  const std::byte* parameter = nullptr;      // the version that is read
-  std::byte* next = nullptr;                 // the version that is written; may equal `parameter`
-  const std::byte* gradient = nullptr;       // never modified
-  absl::Span<std::byte* const> state;        // one per slot, updated in place
+  const std::byte* parameter = nullptr;  // the version that is read
+  std::byte* next = nullptr;             // the version that is written; may equal `parameter`
+  const std::byte* gradient = nullptr;   // never modified
+  absl::Span<std::byte* const> state;    // one per slot, updated in place
   int64_t elements = 0;
   DType dtype = DType::kF32;
   // The number of this step for this parameter: 1, 2, … It counts only steps with a gradient.

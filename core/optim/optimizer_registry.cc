@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> OptimizerRegistry::Create(
   if (found != factories_.end()) return found->second(spec);
   NearestNameFinder finder(spec.type);
   for (const auto& [type, factory] : factories_) finder.Consider(type);
-  return absl::NotFoundError(absl::StrCat("no optimizer type is called '", spec.type, "'",
-                                          DidYouMean(finder.nearest())));
+  return absl::NotFoundError(
+      absl::StrCat("no optimizer type is called '", spec.type, "'", DidYouMean(finder.nearest())));
 }
 
 }  // namespace psd::optim

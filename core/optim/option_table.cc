@@ -47,8 +47,8 @@ absl::Status UnknownOption(const OptimizerSpec& spec, const std::string& name,
     absl::StrAppend(&known, known.empty() ? "" : ", ", rule.name);
   }
   return absl::InvalidArgumentError(absl::StrCat(spec.type, " has no option '", name, "'",
-                                                 DidYouMean(finder.nearest()),
-                                                 " (options: ", known, ")"));
+                                                 DidYouMean(finder.nearest()), " (options: ", known,
+                                                 ")"));
 }
 
 }  // namespace
@@ -64,8 +64,7 @@ absl::StatusOr<OptimizerSpec> CompleteSpec(const OptimizerSpec& spec,
     if (rule == rules.end()) return UnknownOption(spec, name, rules);
     if (!InRange(rule->range, value)) {
       return absl::InvalidArgumentError(absl::StrCat(spec.type, ": ", name, " = ", value,
-                                                     ", but it must be ",
-                                                     RangeText(rule->range)));
+                                                     ", but it must be ", RangeText(rule->range)));
     }
     complete.options[name] = value;
   }

@@ -110,10 +110,10 @@ absl::Status OwnerOptimizerImpl::Init(std::vector<EntryPtr> parameters) {
 
 absl::Status OwnerOptimizerImpl::CheckParameter(const EntryPtr& entry) const {
   if (entry->parameter == nullptr || !entry->parameter->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        entry->Label(), " is a ", entry->KindName(),
-        entry->parameter == nullptr ? "" : " that does not require grad",
-        ", and ", spec().type, " steps parameters that do; create it with requires_grad"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry->Label(), " is a ", entry->KindName(),
+                     entry->parameter == nullptr ? "" : " that does not require grad", ", and ",
+                     spec().type, " steps parameters that do; create it with requires_grad"));
   }
   return Annotate(function_->CheckDType(entry->parameter->dtype()), entry->Label());
 }
@@ -151,10 +151,9 @@ absl::Status OwnerOptimizerImpl::CheckGradient(const Stepped& stepped,
   const bool fits = gradient.defined() && gradient.dtype() == parameter.dtype() &&
                     gradient.device().IsCpu() && gradient.shape() == parameter.shape();
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the gradient for ", stepped.entry->Label(), " must be ",
-                   DTypeName(parameter.dtype()), parameter.shape().ToString(), " on the cpu, not ",
-                   gradient.ToString()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the gradient for ", stepped.entry->Label(), " must be ", DTypeName(parameter.dtype()),
+      parameter.shape().ToString(), " on the cpu, not ", gradient.ToString()));
 }
 
 absl::Status OwnerOptimizerImpl::Prepare(Request& request) const {
@@ -168,9 +167,9 @@ absl::Status OwnerOptimizerImpl::Prepare(Request& request) const {
   for (ParameterGradient& each : gradients) {
     auto found = index_.find(each.parameter);
     if (found == index_.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a gradient for value ", each.parameter.ToString(), ", which is none of the ",
-                       parameters_.size(), " parameters of this ", spec().type, " optimizer"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a gradient for value ", each.parameter.ToString(), ", which is none of the ",
+          parameters_.size(), " parameters of this ", spec().type, " optimizer"));
     }
     const Stepped& stepped = parameters_[found->second];
     if (!request.indices.empty() && request.indices.back() == found->second) {
@@ -208,8 +207,8 @@ void OwnerOptimizerImpl::Step(GlobalId step_id, std::vector<ParameterGradient> g
   }
   std::vector<GlobalId> ids = ClaimedIds(*request);
   store_.write_claims().Claim(
-      std::move(ids), [self = shared_from_this(), request = std::move(request)](
-                          store::WriteClaims::ClaimId claim) {
+      std::move(ids),
+      [self = shared_from_this(), request = std::move(request)](store::WriteClaims::ClaimId claim) {
         absl::StatusOr<StepResult> result = self->Apply(*request);
         request->gradients.clear();
         self->store_.write_claims().Release(claim);

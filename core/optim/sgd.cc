@@ -17,9 +17,9 @@ namespace {
 
 std::vector<OptionRule> SgdRules() {
   using Range = OptionRule::Range;
-  return {{"lr", 0.01, Range::kNotNegative},         {"momentum", 0, Range::kNotNegative},
-          {"dampening", 0, Range::kFinite},          {"weight_decay", 0, Range::kNotNegative},
-          {"nesterov", 0, Range::kFlag},             {"maximize", 0, Range::kFlag}};
+  return {{"lr", 0.01, Range::kNotNegative}, {"momentum", 0, Range::kNotNegative},
+          {"dampening", 0, Range::kFinite},  {"weight_decay", 0, Range::kNotNegative},
+          {"nesterov", 0, Range::kFlag},     {"maximize", 0, Range::kFlag}};
 }
 
 class Sgd : public FunctionalOptimizer {
@@ -66,8 +66,8 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewSgd(const OptimizerSpec&
   const double dampening = complete.options.at("dampening");
   if (complete.options.at("nesterov") != 0 && (momentum <= 0 || dampening != 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(spec.type, ": nesterov needs momentum above 0 and dampening 0, not ",
-                     momentum, " and ", dampening));
+        absl::StrCat(spec.type, ": nesterov needs momentum above 0 and dampening 0, not ", momentum,
+                     " and ", dampening));
   }
   return std::make_unique<Sgd>(std::move(complete));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
-// SGD: "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"; formula in kernels/optim_sgd.h.
+// SGD: "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"; formula in
+// kernels/optim_sgd.h.
 
 #include <memory>
 

@@ -16,8 +16,7 @@ class ParameterImpl;
 // outlive it, and then just keep the buffer.
 class VersionPin {
  public:
-  VersionPin(std::weak_ptr<ParameterImpl> parameter, std::shared_ptr<Block> block,
-             uint64_t version)
+  VersionPin(std::weak_ptr<ParameterImpl> parameter, std::shared_ptr<Block> block, uint64_t version)
       : parameter_(std::move(parameter)), block_(std::move(block)), version_(version) {}
   ~VersionPin();
   VersionPin(const VersionPin&) = delete;
@@ -131,9 +130,8 @@ void ParameterImpl::ReleaseFromSteps() {
 absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
   if (!elements.defined() || elements.dtype() != dtype_ || elements.shape() != shape_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(),
-                     " cannot take elements ", elements.ToString(),
-                     "; give the same shape and dtype"));
+        absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(), " cannot take elements ",
+                     elements.ToString(), "; give the same shape and dtype"));
   }
   PSD_ASSIGN_OR_RETURN(Tensor dense, elements.Contiguous());
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, NewBlock());
@@ -156,7 +154,9 @@ Parameter::Stats ParameterImpl::stats() const {
 
 namespace {
 
-ParameterImpl& Impl(Parameter* parameter) { return *static_cast<ParameterImpl*>(parameter); }
+ParameterImpl& Impl(Parameter* parameter) {
+  return *static_cast<ParameterImpl*>(parameter);
+}
 
 }  // namespace
 
@@ -317,15 +317,14 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
     GlobalId id, const Tensor& initial, bool requires_grad, std::shared_ptr<Allocator> allocator,
     std::shared_ptr<VersionLock> versions) {
   if (!initial.defined() || !initial.device().IsCpu() || !IsFloating(initial.dtype())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a parameter must be a floating tensor on the cpu, not ", initial.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a parameter must be a floating tensor on the cpu, not ", initial.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(Tensor dense, initial.Contiguous());
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> first, allocator->Allocate(dense.NumBytes()));
   if (dense.NumBytes() > 0) std::memcpy(first->data(), dense.raw_data(), dense.NumBytes());
-  return std::shared_ptr<Parameter>(
-      std::make_shared<ParameterImpl>(id, dense, requires_grad, std::move(first),
-                                      std::move(allocator), std::move(versions)));
+  return std::shared_ptr<Parameter>(std::make_shared<ParameterImpl>(
+      id, dense, requires_grad, std::move(first), std::move(allocator), std::move(versions)));
 }
 
 }  // namespace psd::store

@@ -66,8 +66,7 @@ class Parameter {
   absl::StatusOr<PinnedVersion> Pin();
   // The current versions of all `parameters` (which share their VersionLock; repeats are fine),
   // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
-  static absl::StatusOr<std::vector<PinnedVersion>> PinAll(
-      absl::Span<Parameter* const> parameters);
+  static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
   // Reserves the spare for an optimizer (counted: several may hold one parameter).
   // Errors: RESOURCE_EXHAUSTED; nothing reserved then.

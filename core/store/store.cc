@@ -83,9 +83,8 @@ absl::Status CheckCreation(const std::string& name, const std::string& known,
 
 absl::Status StoreImpl::CheckName(absl::string_view name) const {
   if (name.empty() || name.size() > options_.max_name_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a name of ", name.size(), " characters; names have 1 to ",
-                     options_.max_name_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a name of ", name.size(), " characters; names have 1 to ", options_.max_name_bytes));
   }
   for (size_t i = 0; i < name.size(); ++i) {
     if (absl::ascii_isgraph(static_cast<unsigned char>(name[i]))) continue;
@@ -160,8 +159,8 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
   return promise.future();
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(
-    const std::string& name, absl::StatusOr<std::shared_ptr<Entry>> result) {
+absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
+                                                   absl::StatusOr<std::shared_ptr<Entry>> result) {
   MutexLock lock(mutex_);
   creations_.erase(name);
   if (result.ok()) {
@@ -235,8 +234,8 @@ bool StoreImpl::Erase(GlobalId id) {
 void StoreImpl::Assign(const EntryPtr& entry, Tensor elements,
                        absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
   if (entry->parameter == nullptr) {
-    done(absl::InvalidArgumentError(absl::StrCat(
-        entry->Label(), " is a ", entry->KindName(), ", and only parameters can be assigned to")));
+    done(absl::InvalidArgumentError(absl::StrCat(entry->Label(), " is a ", entry->KindName(),
+                                                 ", and only parameters can be assigned to")));
     return;
   }
   claims_.Claim({entry->id}, [this, entry, elements = std::move(elements),

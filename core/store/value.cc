@@ -24,9 +24,7 @@ struct KindNamer {
   std::string operator()(const std::shared_ptr<const Value::Map>& map) const {
     return absl::StrCat("map of ", map->size());
   }
-  std::string operator()(const std::shared_ptr<Object>& object) const {
-    return object->TypeName();
-  }
+  std::string operator()(const std::shared_ptr<Object>& object) const { return object->TypeName(); }
 };
 
 }  // namespace
@@ -64,6 +62,8 @@ const Value::Map* Value::AsMap() const {
   return map == nullptr ? nullptr : map->get();
 }
 
-std::string Value::KindName() const { return std::visit(KindNamer{}, variant_); }
+std::string Value::KindName() const {
+  return std::visit(KindNamer{}, variant_);
+}
 
 }  // namespace psd::store

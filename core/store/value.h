@@ -45,14 +45,14 @@ class Value {
                                std::shared_ptr<const RemoteReference>, std::shared_ptr<const List>,
                                std::shared_ptr<const Map>, std::shared_ptr<Object>>;
 
-  Value() = default;  // the empty result
-  Value(bool v) : variant_(v) {}                        // NOLINT: values convert
-  Value(int64_t v) : variant_(v) {}                     // NOLINT
-  Value(int v) : variant_(int64_t{v}) {}                // NOLINT
-  Value(double v) : variant_(v) {}                      // NOLINT
-  Value(std::string v) : variant_(std::move(v)) {}      // NOLINT
-  Value(const char* v) : variant_(std::string(v)) {}    // NOLINT
-  Value(Variable v) : variant_(std::move(v)) {}         // NOLINT
+  Value() = default;                                     // the empty result
+  Value(bool v) : variant_(v) {}                         // NOLINT: values convert
+  Value(int64_t v) : variant_(v) {}                      // NOLINT
+  Value(int v) : variant_(int64_t{v}) {}                 // NOLINT
+  Value(double v) : variant_(v) {}                       // NOLINT
+  Value(std::string v) : variant_(std::move(v)) {}       // NOLINT
+  Value(const char* v) : variant_(std::string(v)) {}     // NOLINT
+  Value(Variable v) : variant_(std::move(v)) {}          // NOLINT
   Value(Tensor v) : variant_(Variable(std::move(v))) {}  // NOLINT
   Value(std::shared_ptr<const RemoteReference> v) : variant_(std::move(v)) {}  // NOLINT
   Value(std::shared_ptr<Object> v) : variant_(std::move(v)) {}                 // NOLINT

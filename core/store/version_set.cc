@@ -28,8 +28,8 @@ VersionSet::Access VersionSet::AccessForPin() const {
 
 VersionSet::Version& VersionSet::Find(uint64_t version) {
   if (current_.number == version) return current_;
-  auto found = std::find_if(old_.begin(), old_.end(),
-                            [&](const Version& v) { return v.number == version; });
+  auto found =
+      std::find_if(old_.begin(), old_.end(), [&](const Version& v) { return v.number == version; });
   PSD_CHECK(found != old_.end(), "a version was let go that nobody held");
   return *found;
 }
@@ -86,7 +86,9 @@ const VersionSet::BlockPtr& VersionSet::BeginWrite() {
   return writing_;
 }
 
-void VersionSet::AbandonWrite() { spares_.push_back(std::exchange(writing_, nullptr)); }
+void VersionSet::AbandonWrite() {
+  spares_.push_back(std::exchange(writing_, nullptr));
+}
 
 VersionSet::Blocks VersionSet::Replace(BlockPtr next) {
   Version next_version;

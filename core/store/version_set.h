@@ -87,9 +87,7 @@ class VersionSet {
 
   // Spares that must be there (one being written counts) when the current version is pinned or
   // not.
-  int Needed(bool current_pinned) const {
-    return acquired() ? 1 + (current_pinned ? 1 : 0) : 0;
-  }
+  int Needed(bool current_pinned) const { return acquired() ? 1 + (current_pinned ? 1 : 0) : 0; }
   // Spares that are not freed: those needed, and for small buffers one for the next pin.
   int Kept() const;
   // Spares, the one being written, and those that come back when a copier is done.

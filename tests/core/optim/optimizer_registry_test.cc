@@ -19,7 +19,9 @@ using ::testing::HasSubstr;
 absl::Status Refusal(const OptimizerSpec& spec) {
   return OptimizerRegistry::Builtin().Create(spec).status();
 }
-bool Accepts(const OptimizerSpec& spec) { return Refusal(spec).ok(); }
+bool Accepts(const OptimizerSpec& spec) {
+  return Refusal(spec).ok();
+}
 
 TEST(OptimizerSpec, PrintsEqualIfAndOnlyIfEqual) {
   OptimizerSpec a{"adam", {{"lr", 0.001}, {"beta1", 0.9}}};

@@ -35,7 +35,9 @@ using ::testing::HasSubstr;
 constexpr int64_t kElements = 8;
 constexpr size_t kBytes = kElements * sizeof(float);
 
-Tensor Full(double value) { return *Tensor::Full({kElements}, DType::kF32, value); }
+Tensor Full(double value) {
+  return *Tensor::Full({kElements}, DType::kF32, value);
+}
 
 class OwnerOptimizerTest : public ::testing::Test {
  protected:
@@ -52,8 +54,8 @@ class OwnerOptimizerTest : public ::testing::Test {
   }
   absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(const OptimizerSpec& spec,
                                                                std::vector<EntryPtr> parameters) {
-    return OwnerOptimizer::Create(*OptimizerRegistry::Builtin().Create(spec),
-                                  std::move(parameters), *store_);
+    return OwnerOptimizer::Create(*OptimizerRegistry::Builtin().Create(spec), std::move(parameters),
+                                  *store_);
   }
   // A step of its own id unless given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,

@@ -32,8 +32,10 @@ class ParameterTest : public ::testing::Test {
       : budget_(MemoryBudget::Create(limit, NewHeapAllocator())) {}
 
   std::shared_ptr<Parameter> New(float value = 1) {
-    auto parameter = Parameter::Create({1, next_id_++}, *Tensor::Full({kElements}, DType::kF32, value),
-                                       true, budget_, versions_);
+    return Create(*Tensor::Full({kElements}, DType::kF32, value));
+  }
+  std::shared_ptr<Parameter> Create(const Tensor& initial) {
+    auto parameter = Parameter::Create({1, next_id_++}, initial, true, budget_, versions_);
     EXPECT_TRUE(parameter.ok()) << parameter.status();
     return *parameter;
   }
@@ -75,10 +77,10 @@ TEST_F(ParameterTest, RefusesWhatCannotBeOne) {
 
 TEST_F(ParameterTest, StridedAndEmptyInitialValues) {
   auto matrix = Tensor::Of<float>({2, 2}, {1, 2, 3, 4});
-  auto parameter = *Parameter::Create({1, 1}, matrix.View({2, 2}, {1, 2}, 0), true, budget_, versions_);
+  auto parameter = Create(matrix.View({2, 2}, {1, 2}, 0));
   auto pinned = *parameter->Pin();
   EXPECT_EQ(pinned.tensor.data<float>()[1], 3);
-  auto empty = *Parameter::Create({1, 2}, *Tensor::Zeros({0}, DType::kF64), true, budget_, versions_);
+  auto empty = Create(*Tensor::Zeros({0}, DType::kF64));
   ASSERT_TRUE(empty->AcquireForSteps().ok());
   Parameter* one = empty.get();
   Parameter::BeginWrite({&one, 1});
@@ -139,7 +141,7 @@ TEST_F(ParameterTest, PinReservesTheNextSpareAndGivesItBack) {
 }
 
 TEST_F(ParameterTest, SmallBuffersKeepTheSpareOfAPin) {
-  auto small = *Parameter::Create({1, 1}, *Tensor::Zeros({8}, DType::kF32), true, budget_, versions_);
+  auto small = Create(*Tensor::Zeros({8}, DType::kF32));
   ASSERT_TRUE(small->AcquireForSteps().ok());
   EXPECT_EQ(small->stats().spares, 1);
   EXPECT_TRUE(small->Pin().ok());

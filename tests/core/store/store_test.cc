@@ -20,7 +20,9 @@ class Thing : public Object {
   std::string TypeName() const override { return "thing"; }
 };
 
-Tensor Full(double value) { return *Tensor::Full({4}, DType::kF32, value); }
+Tensor Full(double value) {
+  return *Tensor::Full({4}, DType::kF32, value);
+}
 
 class StoreTest : public ::testing::Test {
  protected:
@@ -138,9 +140,8 @@ TEST_F(StoreTest, UnknownNameSuggestsTheNearest) {
 }
 
 TEST_F(StoreTest, BadNames) {
-  for (const std::string& name :
-       {std::string(), std::string("a b"), std::string("a\n"), std::string("\xc3\xa9"),
-        std::string(513, 'x')}) {
+  for (const std::string& name : {std::string(), std::string("a b"), std::string("a\n"),
+                                  std::string("\xc3\xa9"), std::string(513, 'x')}) {
     EXPECT_EQ(Create(name, 1).status().code(), absl::StatusCode::kInvalidArgument) << name;
   }
   EXPECT_TRUE(Create(std::string(512, 'x'), 1).ok());

@@ -17,15 +17,16 @@ namespace {
 using ::testing::ElementsAre;
 using Ids = std::vector<GlobalId>;
 
-GlobalId Id(uint64_t counter) { return {7, counter}; }
+GlobalId Id(uint64_t counter) {
+  return {7, counter};
+}
 
 class WriteClaimsTest : public ::testing::Test {
  protected:
   // Claims `ids`; `label` is noted when it is granted.
   WriteClaims::ClaimId Claim(Ids ids, int label) {
-    return claims_.Claim(std::move(ids), [this, label](WriteClaims::ClaimId) {
-      granted_.push_back(label);
-    });
+    return claims_.Claim(std::move(ids),
+                         [this, label](WriteClaims::ClaimId) { granted_.push_back(label); });
   }
   WriteClaims claims_;
   std::vector<int> granted_;

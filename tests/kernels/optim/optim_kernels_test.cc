@@ -36,9 +36,7 @@ class Array {
   }
   T* data() { return memory_.data() + offset_; }
   T& operator[](size_t i) { return data()[i]; }
-  bool GuardIntact() {
-    return data()[size_] == kGuard && (offset_ == 0 || data()[-1] == kGuard);
-  }
+  bool GuardIntact() { return data()[size_] == kGuard && (offset_ == 0 || data()[-1] == kGuard); }
 
  private:
   static constexpr size_t kPad = kOptimAlignment / sizeof(T);
