@@ -8,26 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/timer.h"
+#include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::dist_autograd {
-
-enum class BackwardMode {
-  kExact,  // only sends that will receive gradients are waited for
-  kFast,   // all sends of the context are; PyTorch's algorithm
-};
-
-struct BackwardOptions {
-  BackwardMode mode = BackwardMode::kExact;
-  bool retain_graph = false;
-  absl::Duration timeout = absl::Seconds(60);  // must be positive
-};
 
 // Thread-safe. Registers its methods ("autograd.gradient", "autograd.release", …) with the
 // agent before the agent starts. A context ends when it is released, with the session of its
@@ -46,7 +35,7 @@ class DistAutograd {
   virtual void Release(GlobalId context) = 0;
 
   // The tag of the attachment that the following four make and read.
-  static constexpr uint32_t kTag = 2;
+  static constexpr uint32_t kTag = kAutogradTag;
 
   // Caller, sending: `variables` are all tensors of the request, in order.
   virtual absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,

@@ -8,12 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "core/base/ids.h"
+#include "core/rref/recent_set.h"
 
 namespace psd::rref {
 
@@ -57,26 +56,6 @@ class OwnerLedger {
   size_t NumForks() const { return num_forks_; }
 
  private:
-  // A set that forgets its oldest members beyond a bound.
-  template <typename T>
-  class RecentSet {
-   public:
-    explicit RecentSet(size_t bound) : bound_(bound) {}
-    bool Contains(const T& item) const { return members_.contains(item); }
-    void Add(const T& item) {
-      if (!members_.insert(item).second) return;
-      order_.push_back(item);
-      if (order_.size() <= bound_) return;
-      members_.erase(order_.front());
-      order_.pop_front();
-    }
-
-   private:
-    size_t bound_;
-    absl::flat_hash_set<T> members_;
-    std::deque<T> order_;
-  };
-
   struct Session {
     absl::flat_hash_map<GlobalId, GlobalId> forks;  // fork -> value
     RecentSet<GlobalId> deleted{kMaxDeletedForks};  // also deletes that overtook their add

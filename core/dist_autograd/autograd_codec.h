@@ -1,0 +1,78 @@
+#pragma once
+
+// What distributed autograd says on the wire (proto/psd/v1/autograd.proto), as plain structs. The
+// decoders believe nothing; their errors are INVALID_ARGUMENT naming the field.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/dist_autograd/backward_options.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::dist_autograd {
+
+// Beside a request or a reply: which of its tensors require grad, and on what they depend.
+struct MessageInfo {
+  GlobalId context;
+  GlobalId message;                 // none if no tensor requires grad
+  std::vector<bool> requires_grad;  // per tensor; empty if none does
+  std::vector<GlobalId> upstream;   // messages that the sender had received
+};
+std::string EncodeMessageInfo(const MessageInfo& info);
+absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes);
+
+// What every message of one pass says of it.
+struct PassInfo {
+  GlobalId context;
+  GlobalId pass;
+  BackwardMode mode = BackwardMode::kExact;
+  bool retain_graph = false;
+  absl::Duration timeout;
+};
+
+// How the receiver of gradients knows which of its sends will receive some.
+enum class StartBy {
+  kListed,     // these: `expected`
+  kElsewhere,  // another message of the pass lists them
+  kMarked,     // marks came before
+  kAll,        // all of the context
+};
+
+struct GradientInfo {
+  PassInfo pass;
+  GlobalId message;
+  StartBy start = StartBy::kElsewhere;
+  std::vector<uint64_t> expected;  // counters of the receiver's messages
+};
+std::string EncodeGradientInfo(const GradientInfo& info);
+absl::StatusOr<GradientInfo> DecodeGradientInfo(const std::string& bytes);
+
+// The gradients of one message; undefined ones travel as nothing. None at all: an empty list.
+absl::StatusOr<rpc::Payload> EncodeGradients(std::vector<Tensor> gradients);
+absl::StatusOr<std::vector<Tensor>> DecodeGradients(const rpc::Payload& payload);
+
+struct MarkInfo {
+  PassInfo pass;
+  std::vector<uint64_t> messages;  // counters of the receiver's messages
+};
+std::string EncodeMarkInfo(const MarkInfo& info);
+absl::StatusOr<MarkInfo> DecodeMarkInfo(const std::string& bytes);
+
+struct AbortInfo {
+  GlobalId context;
+  GlobalId pass;
+  absl::Status status;
+};
+std::string EncodeAbortInfo(const AbortInfo& info);
+absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes);
+
+std::string EncodeRelease(const std::vector<GlobalId>& contexts);
+absl::StatusOr<std::vector<GlobalId>> DecodeRelease(const std::string& bytes);
+
+}  // namespace psd::dist_autograd

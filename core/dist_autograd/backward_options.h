@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace psd::dist_autograd {
+
+// The tag of the attachments of this layer.
+inline constexpr uint32_t kAutogradTag = 2;
+
+enum class BackwardMode {
+  kExact,  // only sends that will receive gradients are waited for
+  kFast,   // all sends of the context are; PyTorch's algorithm
+};
+
+struct BackwardOptions {
+  BackwardMode mode = BackwardMode::kExact;
+  bool retain_graph = false;
+  absl::Duration timeout = absl::Seconds(60);  // must be positive
+};
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,109 @@
+#include "core/dist_autograd/context.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/elementwise.h"
+
+namespace psd::dist_autograd {
+
+void ContextState::AddKnownWorker(const std::string& peer) {
+  MutexLock lock(mutex_);
+  if (std::find(known_workers_.begin(), known_workers_.end(), peer) == known_workers_.end()) {
+    known_workers_.push_back(peer);
+  }
+}
+
+std::vector<std::string> ContextState::KnownWorkers() const {
+  MutexLock lock(mutex_);
+  return known_workers_;
+}
+
+std::shared_ptr<SendFunction> ContextState::AddSend(const std::vector<Variable>& variables) {
+  auto send = std::make_shared<SendFunction>(ids_.Next(), variables);
+  MutexLock lock(mutex_);
+  sends_[send->message()] = send;
+  return send;
+}
+
+absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::FindSend(GlobalId message) const {
+  MutexLock lock(mutex_);
+  auto it = sends_.find(message);
+  if (it != sends_.end()) return it->second;
+  return absl::NotFoundError(absl::StrCat("no message ", message.ToString(),
+                                          " with gradients left in autograd context ",
+                                          id_.ToString()));
+}
+
+std::vector<std::shared_ptr<SendFunction>> ContextState::Sends() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<SendFunction>> sends;
+  sends.reserve(sends_.size());
+  for (const auto& [message, send] : sends_) sends.push_back(send);
+  return sends;
+}
+
+void ContextState::CountRecv() {
+  MutexLock lock(mutex_);
+  ++recvs_;
+}
+
+bool ContextState::HasRecvs() const {
+  MutexLock lock(mutex_);
+  return recvs_ > 0;
+}
+
+absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
+  LeafGradient before;
+  {
+    MutexLock lock(mutex_);
+    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient});
+    if (added) return absl::OkStatus();
+    before = it->second;
+  }
+  // One pass at a time adds to a context, so nobody else has come between the two locks.
+  if (before.gradient.shape() != gradient.shape() || before.gradient.dtype() != gradient.dtype()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf.key.ToString(),
+                     ", of which this context has ", before.gradient.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, gradient));
+  before.leaf.version = std::min(before.leaf.version, leaf.version);
+  MutexLock lock(mutex_);
+  gradients_[leaf.key] = std::move(before);
+  return absl::OkStatus();
+}
+
+std::vector<LeafGradient> ContextState::Gradients() const {
+  MutexLock lock(mutex_);
+  std::vector<LeafGradient> gradients;
+  gradients.reserve(gradients_.size());
+  for (const auto& [key, gradient] : gradients_) gradients.push_back(gradient);
+  return gradients;
+}
+
+absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
+  MutexLock lock(mutex_);
+  auto it = gradients_.find(key);
+  if (it != gradients_.end()) return it->second;
+  return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),
+                                          " has no gradient for leaf ", key.ToString(),
+                                          ": no loss depended on it"));
+}
+
+ContextState::Stats ContextState::stats() const {
+  MutexLock lock(mutex_);
+  Stats stats;
+  stats.sends = sends_.size();
+  stats.recvs = recvs_;
+  stats.gradients = gradients_.size();
+  stats.known_workers = known_workers_.size();
+  for (const auto& [key, gradient] : gradients_) {
+    stats.gradient_bytes += gradient.gradient.NumBytes();
+  }
+  return stats;
+}
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,170 @@
+#include "core/dist_autograd/context_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::dist_autograd {
+namespace {
+
+absl::Status PassRuns(const Pass& pass) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a backward pass is running in autograd context ",
+                   pass.info().context.ToString(), "; wait for it, or use a context of its own"));
+}
+
+}  // namespace
+
+absl::Status ContextTable::NotFound(GlobalId context) const {
+  return absl::NotFoundError(absl::StrCat("could not find autograd context ", context.ToString(),
+                                          " on ", self_.name,
+                                          ": it was released, or its creator is gone"));
+}
+
+std::shared_ptr<ContextState> ContextTable::Create() {
+  auto state = std::make_shared<ContextState>(ids_.Next(), ids_);
+  MutexLock lock(mutex_);
+  entries_[state->id()].state = state;
+  return state;
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::Find(GlobalId context) const {
+  MutexLock lock(mutex_);
+  auto it = entries_.find(context);
+  if (it == entries_.end()) return NotFound(context);
+  return it->second.state;
+}
+
+absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::FindOrJoin(GlobalId context,
+                                                                       Origin origin) {
+  MutexLock lock(mutex_);
+  auto it = entries_.find(context);
+  if (it != entries_.end()) return it->second.state;
+  if (context.incarnation == self_.incarnation || released_.Contains(context)) {
+    return NotFound(context);
+  }
+  if (ended_.Contains(origin)) {
+    return absl::AbortedError("the session that brought this context has ended");
+  }
+  if (entries_.size() >= kMaxContexts) {
+    return absl::ResourceExhaustedError(absl::StrCat(entries_.size(), " autograd contexts are open",
+                                                     " on ", self_.name, "; release some"));
+  }
+  Entry& entry = entries_[context];
+  entry.state = std::make_shared<ContextState>(context, ids_);
+  entry.origin = origin;
+  return entry.state;
+}
+
+void ContextTable::Remember(GlobalId released) {
+  if (released.incarnation == self_.incarnation) return;  // never joined again anyhow
+  released_.Add(released);
+}
+
+ContextTable::Erased ContextTable::Erase(GlobalId context) {
+  MutexLock lock(mutex_);
+  Remember(context);
+  auto it = entries_.find(context);
+  if (it == entries_.end()) return {};
+  Erased erased{std::move(it->second.state), std::move(it->second.pass)};
+  entries_.erase(it);
+  return erased;
+}
+
+std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session) {
+  std::vector<Erased> erased;
+  if (session.peer == self_.incarnation) return erased;
+  MutexLock lock(mutex_);
+  ended_.Add(session);
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    auto next = std::next(it);
+    const Origin& origin = it->second.origin;
+    const bool brought = origin == session;
+    const bool created = it->first.incarnation == session.peer && origin.peer != session.peer;
+    if (brought || created) {
+      Remember(it->first);
+      erased.push_back({std::move(it->second.state), std::move(it->second.pass)});
+      entries_.erase(it);
+    }
+    it = next;
+  }
+  return erased;
+}
+
+absl::StatusOr<std::shared_ptr<Pass>> ContextTable::JoinPass(
+    GlobalId context, GlobalId id, absl::FunctionRef<std::shared_ptr<Pass>()> make,
+    std::shared_ptr<Pass>* superseded) {
+  MutexLock lock(mutex_);
+  auto it = entries_.find(context);
+  if (it == entries_.end()) return NotFound(context);
+  Entry& entry = it->second;
+  auto ended = entry.ended.find(id.incarnation);
+  if (ended != entry.ended.end() && id.counter <= ended->second) {
+    return absl::AbortedError(absl::StrCat("pass ", id.ToString(), " has ended on ", self_.name));
+  }
+  if (entry.pass != nullptr) {
+    const GlobalId running = entry.pass->info().pass;
+    if (running == id) return entry.pass;
+    if (running.incarnation != id.incarnation || running.counter > id.counter) {
+      return PassRuns(*entry.pass);
+    }
+    *superseded = std::move(entry.pass);
+  }
+  if (id.incarnation == self_.incarnation) {
+    return absl::AbortedError(absl::StrCat("pass ", id.ToString(), " does not run on ", self_.name));
+  }
+  entry.pass = make();
+  return entry.pass;
+}
+
+absl::Status ContextTable::StartPass(const std::shared_ptr<Pass>& pass) {
+  MutexLock lock(mutex_);
+  auto it = entries_.find(pass->info().context);
+  if (it == entries_.end() || it->second.state != pass->context()) {
+    return NotFound(pass->info().context);
+  }
+  if (it->second.pass != nullptr) return PassRuns(*it->second.pass);
+  it->second.pass = pass;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Pass> ContextTable::EndPass(GlobalId context, GlobalId id) {
+  MutexLock lock(mutex_);
+  auto it = entries_.find(context);
+  if (it == entries_.end()) return nullptr;
+  Entry& entry = it->second;
+  if (entry.ended.size() < kMaxInitiators || entry.ended.contains(id.incarnation)) {
+    uint64_t& last = entry.ended[id.incarnation];
+    last = std::max(last, id.counter);
+  }
+  if (entry.pass == nullptr || entry.pass->info().pass != id) return nullptr;
+  return std::move(entry.pass);
+}
+
+size_t ContextTable::NumContexts() const {
+  MutexLock lock(mutex_);
+  return entries_.size();
+}
+
+size_t ContextTable::NumPasses() const { return Passes().size(); }
+
+std::vector<std::shared_ptr<ContextState>> ContextTable::All() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<ContextState>> all;
+  for (const auto& [id, entry] : entries_) all.push_back(entry.state);
+  return all;
+}
+
+std::vector<std::shared_ptr<Pass>> ContextTable::Passes() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<Pass>> passes;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.pass != nullptr) passes.push_back(entry.pass);
+  }
+  return passes;
+}
+
+}  // namespace psd::dist_autograd

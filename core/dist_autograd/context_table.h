@@ -1,0 +1,95 @@
+#pragma once
+
+// The contexts that a worker knows, under whose session they live, and the pass that runs in each.
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/pass.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/owner_ledger.h"
+#include "core/rref/recent_set.h"
+
+namespace psd::dist_autograd {
+
+// Thread-safe. Calls nobody back under its lock.
+class ContextTable {
+ public:
+  static constexpr size_t kMaxContexts = size_t{1} << 20;
+  // Released contexts that are remembered, so that a request that was overtaken by the release
+  // cannot bring one back.
+  static constexpr size_t kMaxReleased = 16'384;
+  // Sessions that are remembered as ended, for functions of theirs that still run.
+  static constexpr size_t kMaxEndedSessions = 65'536;
+  // Workers whose passes in one context are remembered as ended.
+  static constexpr size_t kMaxInitiators = 4096;
+
+  ContextTable(rpc::PeerInfo self, IdSource& ids) : self_(std::move(self)), ids_(ids) {}
+
+  // Who brought a context here: a peer's session, or nobody (created here).
+  using Origin = rref::SessionKey;
+
+  std::shared_ptr<ContextState> Create() PSD_EXCLUDES(mutex_);
+  // Errors: NOT_FOUND.
+  absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const PSD_EXCLUDES(mutex_);
+  // Errors: NOT_FOUND for one that was released, or is this worker's own and unknown; ABORTED when
+  // the session has ended; RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<ContextState>> FindOrJoin(GlobalId context, Origin origin)
+      PSD_EXCLUDES(mutex_);
+
+  // What was erased: a context and the pass that ran in it, if any.
+  struct Erased {
+    std::shared_ptr<ContextState> state;
+    std::shared_ptr<Pass> pass;
+  };
+  // No state if it was unknown. It cannot come back.
+  Erased Erase(GlobalId context) PSD_EXCLUDES(mutex_);
+  // Those that the session brought, and those that its worker created and others brought.
+  std::vector<Erased> EraseOf(Origin session) PSD_EXCLUDES(mutex_);
+
+  // The running pass `id` of `context`, made by `make` if there is none. An older pass of the same
+  // initiator goes to `*superseded`, to be failed by the caller.
+  // Errors: NOT_FOUND (context), ABORTED (that pass has ended here), FAILED_PRECONDITION (another
+  // worker's pass is running).
+  absl::StatusOr<std::shared_ptr<Pass>> JoinPass(
+      GlobalId context, GlobalId id, absl::FunctionRef<std::shared_ptr<Pass>()> make,
+      std::shared_ptr<Pass>* superseded) PSD_EXCLUDES(mutex_);
+  // A new pass of this worker.
+  // Errors: NOT_FOUND, FAILED_PRECONDITION (a pass is running).
+  absl::Status StartPass(const std::shared_ptr<Pass>& pass) PSD_EXCLUDES(mutex_);
+  // It is over: later messages of it are refused. Null if it never ran here.
+  std::shared_ptr<Pass> EndPass(GlobalId context, GlobalId id) PSD_EXCLUDES(mutex_);
+
+  size_t NumContexts() const PSD_EXCLUDES(mutex_);
+  size_t NumPasses() const PSD_EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<ContextState>> All() const PSD_EXCLUDES(mutex_);
+  std::vector<std::shared_ptr<Pass>> Passes() const PSD_EXCLUDES(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<ContextState> state;  // shared, see ContextState
+    Origin origin;
+    std::shared_ptr<Pass> pass;  // shared with what it waits for
+    // Per initiator the last pass that ended: it runs one at a time, with growing ids.
+    absl::flat_hash_map<Incarnation, uint64_t> ended;
+  };
+  absl::Status NotFound(GlobalId context) const;
+  void Remember(GlobalId released) PSD_REQUIRES(mutex_);
+
+  const rpc::PeerInfo self_;
+  IdSource& ids_;
+  mutable Mutex mutex_;  // leaf
+  absl::flat_hash_map<GlobalId, Entry> entries_ PSD_GUARDED_BY(mutex_);
+  rref::RecentSet<GlobalId> released_ PSD_GUARDED_BY(mutex_){kMaxReleased};
+  rref::RecentSet<Origin> ended_ PSD_GUARDED_BY(mutex_){kMaxEndedSessions};
+};
+
+}  // namespace psd::dist_autograd

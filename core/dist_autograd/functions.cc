@@ -1,0 +1,96 @@
+#include "core/dist_autograd/functions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::dist_autograd {
+namespace {
+
+std::vector<Edge> GradientEdges(const std::vector<Variable>& variables) {
+  std::vector<Edge> edges;
+  edges.reserve(variables.size());
+  for (const Variable& variable : variables) {
+    if (variable.requires_grad()) edges.push_back(variable.gradient_edge());
+  }
+  return edges;
+}
+
+}  // namespace
+
+SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variables)
+    : Node(GradientEdges(variables)), message_(message) {
+  expected_.reserve(next().size());
+  for (const Variable& variable : variables) {
+    if (variable.requires_grad()) expected_.push_back({variable.shape(), variable.dtype()});
+  }
+}
+
+absl::StatusOr<std::vector<Tensor>> SendFunction::Apply(PassContext&,
+                                                        std::vector<Tensor> gradients) {
+  if (gradients.size() != next().size()) {
+    return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
+                                                   next().size(), " gradients, not ",
+                                                   gradients.size()));
+  }
+  if (std::none_of(gradients.begin(), gradients.end(),
+                   [](const Tensor& gradient) { return gradient.defined(); })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
+  }
+  return gradients;
+}
+
+absl::Status SendFunction::CheckGradients(const std::vector<Tensor>& gradients) const {
+  if (gradients.empty()) return absl::OkStatus();
+  if (gradients.size() != expected_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for message ",
+                                                   message_.ToString(), ", of which ",
+                                                   expected_.size(), " tensors require grad"));
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& gradient = gradients[i];
+    if (!gradient.defined()) continue;
+    if (gradient.shape() == expected_[i].shape && gradient.dtype() == expected_[i].dtype) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradient ", i, " for message ", message_.ToString(), " is ", gradient.ToString(),
+        "; its tensor is ", DTypeName(expected_[i].dtype), expected_[i].shape.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SendFunction::FillZeros(std::vector<Tensor>& gradients) const {
+  gradients.resize(expected_.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) continue;
+    PSD_ASSIGN_OR_RETURN(gradients[i], Tensor::Zeros(expected_[i].shape, expected_[i].dtype));
+  }
+  return absl::OkStatus();
+}
+
+RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
+                           std::vector<GlobalId> upstream, bool foreign)
+    : Node({}),
+      context_(context),
+      message_(message),
+      peer_(std::move(peer)),
+      tensors_(tensors),
+      upstream_(std::move(upstream)),
+      foreign_(foreign) {}
+
+absl::StatusOr<std::vector<Tensor>> RecvFunction::Apply(PassContext& pass,
+                                                        std::vector<Tensor> gradients) {
+  auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
+  if (sink == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a local backward has reached tensors that came from ", peer_, " in autograd context ",
+        context_.ToString(), "; run the context's backward instead"));
+  }
+  PSD_RETURN_IF_ERROR(sink->Deliver(*this, std::move(gradients)));
+  return std::vector<Tensor>();
+}
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,48 @@
+#include "core/dist_autograd/graph_walk.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::dist_autograd {
+
+absl::Status GraphWalk::From(Node& start) {
+  if (!context_.HasRecvs()) return absl::OkStatus();  // no gradient can leave
+  Visit(&start);
+  while (!open_.empty()) {
+    Node* node = open_.back();
+    open_.pop_back();
+    if (const auto* recv = dynamic_cast<const RecvFunction*>(node)) {
+      PSD_RETURN_IF_ERROR(Found(*recv));
+    }
+    for (const Edge& edge : node->next()) {
+      if (edge) Visit(edge.node.get());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void GraphWalk::Visit(Node* node) {
+  if (visited_.insert(node).second) open_.push_back(node);
+}
+
+absl::Status GraphWalk::Found(const RecvFunction& recv) {
+  if (recv.message().incarnation == self_) {
+    PSD_RETURN_IF_ERROR(FollowOwn(recv.message()));
+  } else {
+    receives_.push_back(&recv);
+  }
+  if (upstream_ == Upstream::kIgnore) return absl::OkStatus();
+  for (GlobalId message : recv.upstream()) PSD_RETURN_IF_ERROR(FollowOwn(message));
+  return absl::OkStatus();
+}
+
+absl::Status GraphWalk::FollowOwn(GlobalId message) {
+  if (!own_.insert(message).second) return absl::OkStatus();
+  auto send = context_.FindSend(message);
+  if (!send.ok()) return absl::InvalidArgumentError(send.status().message());
+  own_messages_.push_back(message);
+  Visit(send->get());
+  return absl::OkStatus();
+}
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,482 @@
+#include "core/dist_autograd/pass.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::dist_autograd {
+namespace {
+
+constexpr size_t kMaxNamedMessages = 8;
+constexpr size_t kMaxParked = 65'536;
+
+// Every worker gives up a little before the one that started it, so that it is heard.
+absl::Duration TimeoutHere(absl::Duration timeout) {
+  return timeout - std::min(timeout / 10, absl::Milliseconds(500));
+}
+
+// "error on owner1: …", once, whoever passes it on.
+absl::Status ErrorOn(const std::string& worker, const absl::Status& status) {
+  if (absl::StartsWith(status.message(), "error on ")) return status;
+  return Annotate(status, absl::StrCat("error on ", worker));
+}
+
+bool LeadsToLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& sends) {
+  return std::all_of(sends.begin(), sends.end(), [](const auto& send) {
+    return std::all_of(send->next().begin(), send->next().end(), [](const Edge& edge) {
+      return !edge || edge.node->next().empty();
+    });
+  });
+}
+
+std::vector<Tensor> SeedFor(const Variable& root, const Tensor& one) {
+  const Edge edge = root.gradient_edge();
+  std::vector<Tensor> gradients(static_cast<size_t>(edge.node->NumInputs()));
+  gradients[static_cast<size_t>(edge.input)] = one;
+  return gradients;
+}
+
+}  // namespace
+
+// ---- start
+
+Future<Unit> Pass::Run(const std::vector<Variable>& roots) {
+  StartTimer(info_.timeout);
+  auto self = shared_from_this();
+  absl::Status status = Plan(roots);
+  if (!status.ok()) Fail(ErrorOn(host_->self().name, status), "");
+  return finished_.future();
+}
+
+absl::Status Pass::Plan(const std::vector<Variable>& roots) {
+  if (info_.mode == BackwardMode::kFast) {
+    {
+      MutexLock lock(mutex_);
+      Begin(context_->Sends(), StartBy::kAll, roots);
+    }
+    FeedRoots(roots);
+    return absl::OkStatus();
+  }
+  GraphWalk walk(*context_, host_->self().incarnation, GraphWalk::Upstream::kFollow);
+  for (const Variable& root : roots) PSD_RETURN_IF_ERROR(walk.From(*root.gradient_edge().node));
+  Marks marks;
+  for (const RecvFunction* recv : walk.receives()) {
+    if (recv->foreign()) {
+      MarkFromRoots(roots);
+      return absl::OkStatus();
+    }
+    marks[recv->peer()].push_back(recv->message().counter);
+  }
+  PSD_ASSIGN_OR_RETURN(Sends sends, FindSends(walk.own_messages()));
+  {
+    MutexLock lock(mutex_);
+    unsent_marks_ = std::move(marks);
+    Begin(std::move(sends), StartBy::kElsewhere, roots);
+  }
+  FeedRoots(roots);
+  return absl::OkStatus();
+}
+
+// Third workers are involved: every worker finds out what it must expect before gradients flow.
+void Pass::MarkFromRoots(std::vector<Variable> roots) {
+  Marks marks;
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    for (const Variable& root : roots) {
+      if (status.ok()) status = walk_.From(*root.gradient_edge().node);
+    }
+    marks = TakeFound();
+  }
+  if (!status.ok()) return Fail(ErrorOn(host_->self().name, status), "");
+  SendMarks(std::move(marks), [self = shared_from_this(), roots](const absl::Status& marked) {
+    if (!marked.ok()) return self->Fail(marked, "");
+    {
+      MutexLock lock(self->mutex_);
+      if (self->done_) return;
+      self->Begin(self->marked_sends_, StartBy::kMarked, roots);
+    }
+    self->FeedRoots(roots);
+  });
+}
+
+absl::StatusOr<Pass::Sends> Pass::FindSends(const std::vector<GlobalId>& messages) const {
+  Sends sends;
+  sends.reserve(messages.size());
+  for (GlobalId message : messages) {
+    PSD_ASSIGN_OR_RETURN(auto send, context_->FindSend(message));
+    sends.push_back(std::move(send));
+  }
+  return sends;
+}
+
+absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
+                                                const std::vector<uint64_t>& expected) {
+  if (start == StartBy::kAll) return context_->Sends();
+  if (start == StartBy::kMarked) {
+    MutexLock lock(mutex_);
+    return marked_sends_;
+  }
+  std::vector<GlobalId> messages;
+  for (uint64_t counter : expected) messages.push_back({host_->self().incarnation, counter});
+  std::sort(messages.begin(), messages.end());
+  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
+  return FindSends(messages);
+}
+
+void Pass::Begin(Sends sends, StartBy start, const std::vector<Variable>& roots) {
+  light_ = LeadsToLeavesOnly(sends);
+  start_ = start;
+  std::vector<std::shared_ptr<Node>> starts(sends.begin(), sends.end());
+  for (const Variable& root : roots) starts.push_back(root.gradient_edge().node);
+  for (const auto& send : sends) missing_.insert(send->message());
+  graph_ = std::make_unique<GraphPass>(std::move(starts), PassContext{this, info_.retain_graph});
+  begun_ = true;
+}
+
+void Pass::StartTimer(absl::Duration delay) {
+  TimerQueue::Id timer = host_->RunAfter(delay, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (self == nullptr) return;
+    std::string missing;
+    {
+      MutexLock lock(self->mutex_);
+      missing = self->MissingText();
+    }
+    self->Fail(absl::DeadlineExceededError(absl::StrCat(
+                   "error on ", self->host_->self().name, ": backward in context ",
+                   self->context_->id().ToString(), " did not end in time; ", missing)),
+               "");
+  });
+  MutexLock lock(mutex_);
+  timer_ = timer;
+}
+
+void Pass::FeedRoots(const std::vector<Variable>& roots) {
+  for (const Variable& root : roots) {
+    auto one = Tensor::Full(root.shape(), root.dtype(), 1);
+    if (!one.ok()) return Fail(ErrorOn(host_->self().name, one.status()), "");
+    Feed(root.gradient_edge().node, SeedFor(root, *one));
+  }
+}
+
+// ---- marks
+
+void Pass::Mark(const std::vector<GlobalId>& messages,
+                absl::AnyInvocable<void(absl::Status)> done) {
+  auto sends = FindSends(messages);
+  if (!sends.ok()) return done(sends.status());
+  Marks marks;
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    if (begun_ || done_) {
+      status = absl::FailedPreconditionError("marks for a pass that runs or has ended here");
+    }
+    for (const auto& send : *sends) {
+      if (!status.ok() || !marked_.insert(send->message()).second) continue;
+      marked_sends_.push_back(send);
+      status = walk_.From(*send);
+    }
+    marks = TakeFound();
+  }
+  if (!status.ok()) return done(ErrorOn(host_->self().name, status));
+  SendMarks(std::move(marks), std::move(done));
+}
+
+Pass::Marks Pass::TakeFound() {
+  for (GlobalId message : walk_.own_messages()) {
+    if (!marked_.insert(message).second) continue;
+    auto send = context_->FindSend(message);
+    if (send.ok()) marked_sends_.push_back(*std::move(send));
+  }
+  Marks marks;
+  for (; marks_sent_ < walk_.receives().size(); ++marks_sent_) {
+    const RecvFunction* recv = walk_.receives()[marks_sent_];
+    marks[recv->peer()].push_back(recv->message().counter);
+  }
+  return marks;
+}
+
+void Pass::SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done) {
+  struct Waiting {
+    Waiting(size_t count, absl::AnyInvocable<void(absl::Status)> callback)
+        : left(count), done(std::move(callback)) {}
+    std::atomic<size_t> left;
+    absl::AnyInvocable<void(absl::Status)> done;
+    Mutex mutex;  // leaf
+    absl::Status first_error PSD_GUARDED_BY(mutex);
+  };
+  if (marks.empty()) return done(absl::OkStatus());
+  auto waiting = std::make_shared<Waiting>(marks.size(), std::move(done));
+  for (auto& [peer, messages] : marks) {
+    rpc::Request request;
+    request.method = "autograd.mark";
+    request.payload.header = EncodeMarkInfo({info_, std::move(messages)});
+    host_->Send(peer, std::move(request), info_.timeout)
+        .OnReady([waiting, peer = peer](const absl::StatusOr<rpc::Reply>& reply) {
+          if (!reply.ok()) {
+            MutexLock lock(waiting->mutex);
+            waiting->first_error.Update(ErrorOn(peer, reply.status()));
+          }
+          if (--waiting->left > 0) return;
+          absl::Status result;
+          {
+            MutexLock lock(waiting->mutex);
+            result = waiting->first_error;
+          }
+          waiting->done(result);
+        });
+  }
+}
+
+// ---- running
+
+void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected) {
+  // Looked up without the lock: both take the context's.
+  absl::StatusOr<Sends> sends = Sends();
+  if (start != StartBy::kElsewhere) sends = SendsToExpect(start, expected);
+  if (!sends.ok()) return arrival.call->Reply(sends.status());
+  std::vector<Arrival> take;
+  bool starts = false;
+  absl::Status refused;
+  {
+    MutexLock lock(mutex_);
+    if (done_) {
+      refused = failure_.ok() ? absl::AbortedError("the pass has ended") : failure_;
+    } else if (!begun_ && start == StartBy::kElsewhere) {
+      if (parked_.size() < kMaxParked) return parked_.push_back(std::move(arrival));
+      refused = absl::ResourceExhaustedError("too many gradients before the pass has started");
+    } else if (!begun_) {
+      Begin(*std::move(sends), start, {});
+      starts = true;
+      starter_ = arrival.call;
+      take.swap(parked_);
+    }
+  }
+  if (!refused.ok()) return arrival.call->Reply(ErrorOn(host_->self().name, refused));
+  if (starts) {
+    StartTimer(TimeoutHere(info_.timeout));
+    arrival.call->OnCancel([weak = weak_from_this()] {
+      if (auto self = weak.lock()) {
+        self->Fail(absl::CancelledError("whoever started the pass has given up"), "");
+      }
+    });
+  }
+  Take(std::move(arrival), starts);
+  for (Arrival& parked : take) Take(std::move(parked), false);
+}
+
+void Pass::Take(Arrival arrival, bool starts) {
+  absl::Status refused;
+  {
+    MutexLock lock(mutex_);
+    if (done_) {
+      refused = failure_.ok() ? absl::AbortedError("the pass has ended") : failure_;
+    } else if (missing_.erase(arrival.send->message()) == 0) {
+      refused = absl::InvalidArgumentError(
+          absl::StrCat("gradients for message ", arrival.send->message().ToString(),
+                       ", which this pass does not expect or has received"));
+    }
+  }
+  if (!refused.ok()) {
+    if (starts) Fail(ErrorOn(host_->self().name, refused), "");
+    return arrival.call->Reply(ErrorOn(host_->self().name, refused));
+  }
+  if (!starts) arrival.call->Reply(rpc::Payload{});
+  if (info_.mode == BackwardMode::kFast) {
+    absl::Status filled = arrival.send->FillZeros(arrival.gradients);
+    if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
+  }
+  if (light_) return Feed(arrival.send, std::move(arrival.gradients));
+  absl::Status queued = host_->RunOnExecutor(
+      [self = shared_from_this(), send = arrival.send,
+       gradients = std::move(arrival.gradients)]() mutable {
+        self->Feed(send, std::move(gradients));
+      });
+  if (!queued.ok()) Fail(ErrorOn(host_->self().name, queued), "");
+}
+
+void Pass::Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients) {
+  absl::Status status = graph_->Feed(start, std::move(gradients));
+  if (!status.ok()) return Fail(ErrorOn(host_->self().name, status), "");
+  DrainLocal();
+  FinishIfDone();
+}
+
+// Messages of this worker to itself: a loop, where a direct feed would be a recursion.
+void Pass::DrainLocal() {
+  {
+    MutexLock lock(mutex_);
+    if (draining_) return;
+    draining_ = true;
+  }
+  while (true) {
+    std::pair<GlobalId, std::vector<Tensor>> next;
+    {
+      MutexLock lock(mutex_);
+      if (local_.empty()) {
+        draining_ = false;
+        return;
+      }
+      next = std::move(local_.back());
+      local_.pop_back();
+      missing_.erase(next.first);
+    }
+    auto send = context_->FindSend(next.first);
+    absl::Status status = send.status();
+    if (status.ok() && info_.mode == BackwardMode::kFast) {
+      status = (*send)->FillZeros(next.second);
+    }
+    if (status.ok()) status = graph_->Feed(*send, std::move(next.second));
+    if (!status.ok()) Fail(ErrorOn(host_->self().name, status), "");
+  }
+}
+
+absl::Status Pass::Accumulate(const LeafInfo& leaf, Tensor gradient) {
+  MutexLock lock(mutex_);
+  collected_.emplace_back(leaf, std::move(gradient));
+  return absl::OkStatus();
+}
+
+absl::Status Pass::Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) {
+  if (std::none_of(gradients.begin(), gradients.end(),
+                   [](const Tensor& gradient) { return gradient.defined(); })) {
+    gradients.clear();
+  }
+  GradientInfo info;
+  info.pass = info_;
+  info.message = recv.message();
+  {
+    MutexLock lock(mutex_);
+    if (recv.message().incarnation == host_->self().incarnation) {
+      local_.emplace_back(recv.message(), std::move(gradients));
+      return absl::OkStatus();
+    }
+    info.start = start_;
+    auto marks = unsent_marks_.find(recv.peer());
+    if (marks != unsent_marks_.end()) {
+      info.start = StartBy::kListed;
+      info.expected = std::move(marks->second);
+      unsent_marks_.erase(marks);
+    }
+    ++outstanding_;
+  }
+  rpc::Request request;
+  request.method = "autograd.gradient";
+  request.only_incarnation = recv.message().incarnation;
+  request.attachments.push_back({kAutogradTag, EncodeGradientInfo(info)});
+  auto payload = EncodeGradients(std::move(gradients));
+  if (!payload.ok()) return payload.status();
+  request.payload = *std::move(payload);
+  host_->Send(recv.peer(), std::move(request), info_.timeout)
+      .OnReady([self = shared_from_this(), peer = recv.peer()](
+                   const absl::StatusOr<rpc::Reply>& reply) {
+        self->OnDelivered(peer, reply.status());
+      });
+  return absl::OkStatus();
+}
+
+void Pass::OnDelivered(const std::string& peer, const absl::Status& status) {
+  {
+    MutexLock lock(mutex_);
+    --outstanding_;
+  }
+  if (!status.ok()) return Fail(ErrorOn(peer, status), "");
+  FinishIfDone();
+}
+
+void Pass::FinishIfDone() {
+  {
+    MutexLock lock(mutex_);
+    if (done_ || !begun_ || outstanding_ > 0 || draining_ || !local_.empty()) return;
+    if (!graph_->Finished()) return;
+    done_ = true;
+  }
+  absl::Status committed = Commit();
+  std::shared_ptr<rpc::ServerCall> starter;
+  TimerQueue::Id timer = 0;
+  {
+    MutexLock lock(mutex_);
+    failure_ = committed;
+    starter.swap(starter_);
+    timer = timer_;
+  }
+  host_->CancelTimer(timer);
+  host_->PassEnded(*this);
+  if (!committed.ok()) TellAborted(committed, "");
+  if (starter != nullptr) {
+    starter->Reply(committed.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : committed);
+  }
+  finished_.Set(committed.ok() ? absl::StatusOr<Unit>(Unit{}) : committed);
+}
+
+// Only now: a pass that fails before leaves what was collected as it was.
+absl::Status Pass::Commit() {
+  std::vector<std::pair<LeafInfo, Tensor>> collected;
+  {
+    MutexLock lock(mutex_);
+    collected.swap(collected_);
+  }
+  for (auto& [leaf, gradient] : collected) {
+    absl::Status status = context_->Accumulate(leaf, std::move(gradient));
+    if (!status.ok()) return ErrorOn(host_->self().name, status);
+  }
+  return absl::OkStatus();
+}
+
+std::string Pass::MissingText() const {
+  if (!begun_) return "it never started here";
+  if (missing_.empty()) {
+    return absl::StrCat("all gradients have come here, ", outstanding_,
+                        " messages to other workers are unanswered");
+  }
+  std::vector<GlobalId> missing(missing_.begin(), missing_.end());
+  std::sort(missing.begin(), missing.end());
+  std::string text = absl::StrCat(missing.size(), " messages received no gradients:");
+  for (size_t i = 0; i < missing.size() && i < kMaxNamedMessages; ++i) {
+    absl::StrAppend(&text, i == 0 ? " " : ", ", missing[i].ToString());
+  }
+  if (missing.size() > kMaxNamedMessages) absl::StrAppend(&text, ", …");
+  absl::StrAppend(&text, " (results that the loss did not use? exact mode does without them)");
+  return text;
+}
+
+void Pass::Fail(absl::Status status, const std::string& source) {
+  std::vector<Arrival> parked;
+  std::shared_ptr<rpc::ServerCall> starter;
+  TimerQueue::Id timer = 0;
+  auto self = shared_from_this();  // whoever is told may drop the last handle
+  {
+    MutexLock lock(mutex_);
+    if (done_) return;
+    done_ = true;
+    failure_ = status;
+    parked.swap(parked_);
+    starter.swap(starter_);
+    timer = timer_;
+    collected_.clear();
+    if (graph_ != nullptr) graph_->Fail(status);
+  }
+  host_->CancelTimer(timer);
+  host_->PassEnded(*this);
+  if (starter != nullptr) starter->Reply(status);
+  for (Arrival& arrival : parked) arrival.call->Reply(status);
+  TellAborted(status, source);
+  finished_.Set(status);
+}
+
+void Pass::TellAborted(const absl::Status& status, const std::string& source) {
+  for (const std::string& peer : context_->KnownWorkers()) {
+    if (peer == source || peer == host_->self().name) continue;
+    rpc::Request request;
+    request.method = "autograd.abort";
+    request.payload.header = EncodeAbortInfo({context_->id(), info_.pass, status});
+    host_->Send(peer, std::move(request), info_.timeout);
+  }
+}
+
+}  // namespace psd::dist_autograd

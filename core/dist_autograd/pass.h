@@ -1,0 +1,141 @@
+#pragma once
+
+// One backward pass on one worker: its part of the graph, the gradients that come and go, and its
+// end. See PROTOCOL.md.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "core/autograd/engine.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/mutex.h"
+#include "core/base/timer.h"
+#include "core/dist_autograd/autograd_codec.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/functions.h"
+#include "core/dist_autograd/graph_walk.h"
+#include "core/rpc/rpc_agent.h"
+
+namespace psd::dist_autograd {
+
+class Pass;
+
+// What a pass needs of its worker. Thread-safe; outlives its passes.
+class PassHost {
+ public:
+  virtual ~PassHost() = default;
+  virtual const rpc::PeerInfo& self() const = 0;
+  // Fails at once when the worker is going down.
+  virtual Future<rpc::Reply> Send(const std::string& peer, rpc::Request request,
+                                  absl::Duration timeout) = 0;
+  virtual TimerQueue::Id RunAfter(absl::Duration delay, Task task) = 0;
+  virtual void CancelTimer(TimerQueue::Id id) = 0;
+  virtual absl::Status RunOnExecutor(Task task) = 0;
+  // The pass is over on this worker. Called once, before anybody is answered.
+  virtual void PassEnded(const Pass& pass) = 0;
+};
+
+// Gradients that have arrived for one message of this worker.
+struct Arrival {
+  std::shared_ptr<SendFunction> send;
+  std::vector<Tensor> gradients;  // checked; empty: none at all
+  std::shared_ptr<rpc::ServerCall> call;
+};
+
+// Thread-safe. Shared by the host's table and by all that still has to happen.
+class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
+ public:
+  Pass(std::shared_ptr<PassHost> host, std::shared_ptr<ContextState> context, PassInfo info)
+      : host_(std::move(host)),
+        context_(std::move(context)),
+        info_(std::move(info)),
+        walk_(*context_, host_->self().incarnation, GraphWalk::Upstream::kIgnore) {}
+
+  const PassInfo& info() const { return info_; }
+  const std::shared_ptr<ContextState>& context() const { return context_; }
+
+  // Initiator: starts from the roots (checked). Done when every worker concerned is.
+  Future<Unit> Run(const std::vector<Variable>& roots);
+
+  // Others: gradients for one message. The first that can start the pass here is answered when
+  // the pass is over, the others when they are taken.
+  void Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected);
+  // Marks own messages, and all that they depend on elsewhere; then calls back.
+  void Mark(const std::vector<GlobalId>& messages, absl::AnyInvocable<void(absl::Status)> done);
+
+  // Ends the pass, unless it has ended, and tells all workers that know the context, but `source`
+  // (who told us; may be empty).
+  void Fail(absl::Status status, const std::string& source) PSD_EXCLUDES(mutex_);
+
+  // DistributedSink.
+  absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);
+  absl::Status Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) override
+      PSD_EXCLUDES(mutex_);
+
+ private:
+  // By peer: messages of it that will receive gradients.
+  using Marks = absl::flat_hash_map<std::string, std::vector<uint64_t>>;
+  using Sends = std::vector<std::shared_ptr<SendFunction>>;
+
+  // ---- start
+  absl::Status Plan(const std::vector<Variable>& roots);
+  void MarkFromRoots(std::vector<Variable> roots);
+  absl::StatusOr<Sends> FindSends(const std::vector<GlobalId>& messages) const;
+  absl::StatusOr<Sends> SendsToExpect(StartBy start, const std::vector<uint64_t>& expected);
+  // Sets up the graph. Requires: not begun.
+  void Begin(Sends sends, StartBy start, const std::vector<Variable>& roots) PSD_REQUIRES(mutex_);
+  void StartTimer(absl::Duration delay);
+  void FeedRoots(const std::vector<Variable>& roots);
+
+  // ---- marks
+  void SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done);
+  Marks TakeFound() PSD_REQUIRES(mutex_);
+
+  // ---- running
+  void Take(Arrival arrival, bool starts);
+  void Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients);
+  void DrainLocal();
+  void OnDelivered(const std::string& peer, const absl::Status& status);
+  void FinishIfDone();
+  absl::Status Commit();
+  std::string MissingText() const PSD_REQUIRES(mutex_);
+  void TellAborted(const absl::Status& status, const std::string& source);
+
+  const std::shared_ptr<PassHost> host_;         // shared by the passes of one worker
+  const std::shared_ptr<ContextState> context_;  // shared, see ContextState
+  const PassInfo info_;
+
+  mutable Mutex mutex_;  // held for bookkeeping and the set-up of the graph; before the context's
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);  // of the mark phase
+  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // receives of walk_ that were asked for
+  absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
+  Sends marked_sends_ PSD_GUARDED_BY(mutex_);     // keeps what walk_ found alive
+
+  // Set by Begin, then unchanged; the pass runs its nodes without the lock.
+  std::unique_ptr<GraphPass> graph_;
+  bool light_ = false;  // its own sends lead to leaves only: quick enough for any thread
+
+  bool begun_ PSD_GUARDED_BY(mutex_) = false;
+  bool done_ PSD_GUARDED_BY(mutex_) = false;
+  bool draining_ PSD_GUARDED_BY(mutex_) = false;
+  StartBy start_ PSD_GUARDED_BY(mutex_) = StartBy::kElsewhere;
+  absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // no gradients yet
+  std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the start
+  std::vector<std::pair<GlobalId, std::vector<Tensor>>> local_ PSD_GUARDED_BY(mutex_);
+  Marks unsent_marks_ PSD_GUARDED_BY(mutex_);  // ride the first message to each peer
+  int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered
+  std::vector<std::pair<LeafInfo, Tensor>> collected_ PSD_GUARDED_BY(mutex_);
+  std::shared_ptr<rpc::ServerCall> starter_ PSD_GUARDED_BY(mutex_);  // answered at the end
+  TimerQueue::Id timer_ PSD_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ PSD_GUARDED_BY(mutex_);
+  Promise<Unit> finished_;
+};
+
+}  // namespace psd::dist_autograd

@@ -1,0 +1,110 @@
+#pragma once
+
+// Workers of one process that call each other without carrier, sessions or threads: every request
+// and every reply is a step that waits in one queue until the test runs it. For tests of the layers
+// above rpc.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/mutex.h"
+#include "core/rpc/rpc_agent.h"
+
+namespace psd::testing {
+
+class FakeAgent;
+
+// Thread-safe; steps run on the thread that calls Run….
+class FakeNetwork {
+ public:
+  // With a seed the steps run in a random order, else in the order in which they were queued.
+  explicit FakeNetwork(std::optional<uint64_t> seed = std::nullopt) : seeded_(seed.has_value()) {
+    if (seeded_) random_.seed(*seed);
+  }
+
+  // Where requests may be stopped: an error answers in the callee's place.
+  using Filter = std::function<absl::Status(const std::string& from, const std::string& to,
+                                            const rpc::Request& request)>;
+  void SetFilter(Filter filter) { filter_ = std::move(filter); }
+
+  // Runs one step; false if there was none.
+  bool RunOne();
+  // Until nothing is left.
+  void RunAll() {
+    while (RunOne()) {
+    }
+  }
+  // Until the future is ready or nothing is left. May be called within a step.
+  template <typename T>
+  void RunUntil(const Future<T>& future) {
+    while (!future.IsReady() && RunOne()) {
+    }
+  }
+
+  // The peer's session on every other worker ends, as when it died.
+  void EndSessionsOf(const std::string& name);
+
+  // How many requests of a method were sent.
+  int Count(const std::string& method) const;
+
+ private:
+  friend class FakeAgent;
+  void Push(Task step);
+
+  const bool seeded_;
+  std::mt19937_64 random_;
+  Filter filter_;
+  std::map<std::string, FakeAgent*> agents_;
+  mutable Mutex mutex_;  // leaf
+  std::vector<Task> steps_ PSD_GUARDED_BY(mutex_);
+  std::map<std::string, int> counts_ PSD_GUARDED_BY(mutex_);
+};
+
+class FakeAgent : public rpc::RpcAgent {
+ public:
+  FakeAgent(FakeNetwork& network, rpc::PeerInfo self);
+  ~FakeAgent() override;
+
+  const rpc::PeerInfo& self() const override { return self_; }
+  void RegisterMethod(rpc::Method method) override { methods_[method.name] = std::move(method); }
+  void AddRequestHook(std::shared_ptr<rpc::RequestHook>) override {}
+  void OnSessionEnded(
+      std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
+    session_ended_.push_back(std::move(callback));
+  }
+  void OnSessionLost(std::function<void(const rpc::PeerInfo&, absl::Status)> callback) override {
+    session_lost_.push_back(std::move(callback));
+  }
+  absl::StatusOr<std::string> Start(const std::string& address) override { return address; }
+  void AddPeer(const std::string&, const std::string&) override {}
+  Future<rpc::PeerInfo> Connect(const std::string& name, const rpc::CallOptions&) override;
+  rpc::Call StartCall(const std::string& peer, rpc::Request request,
+                      const rpc::CallOptions& options) override;
+  std::vector<rpc::PeerStatus> Peers() const override { return {}; }
+  void Shutdown(absl::Duration) override {}
+
+  // The epoch of all sessions of this worker.
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  friend class FakeNetwork;
+  void Serve(const rpc::PeerInfo& caller, uint64_t epoch, rpc::Request request,
+             Promise<rpc::Reply> answer);
+
+  FakeNetwork& network_;
+  const rpc::PeerInfo self_;
+  uint64_t epoch_ = 1;
+  std::map<std::string, rpc::Method> methods_;
+  std::vector<std::function<void(const rpc::PeerInfo&, uint64_t)>> session_ended_;
+  std::vector<std::function<void(const rpc::PeerInfo&, absl::Status)>> session_lost_;
+};
+
+}  // namespace psd::testing
