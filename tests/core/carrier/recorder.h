@@ -46,13 +46,12 @@ class Recorder : public LinkHandler {
   }
 
   void OnMessage(Message message) override {
-    std::shared_ptr<Link> link = WaitForLink();
     OnMessageHook hook;
     {
       MutexLock lock(mutex_);
       hook = on_message_;
     }
-    if (hook) hook(*link, message);
+    if (hook) hook(*WaitForLink(), message);
     MutexLock lock(mutex_);
     if (!closed_.empty()) ++after_close_;
     ++count_;
@@ -61,13 +60,12 @@ class Recorder : public LinkHandler {
   }
 
   void OnClosed(absl::Status reason) override {
-    std::shared_ptr<Link> link = WaitForLink();
     OnClosedHook hook;
     {
       MutexLock lock(mutex_);
       hook = on_closed_;
     }
-    if (hook) hook(*link);
+    if (hook) hook(*WaitForLink());
     MutexLock lock(mutex_);
     closed_.push_back(std::move(reason));
     changed_.NotifyAll();
