@@ -312,6 +312,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   state_ = State::kOpen;
   opened_at_ = now;
   FailOtherIncarnations(actions);
+  AnnounceIfDue(actions);  // answers may have come, on an older link, while this one was greeted
   SendPending(actions);
 }
 

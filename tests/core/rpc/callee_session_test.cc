@@ -1,0 +1,113 @@
+#include "core/rpc/callee_session.h"
+
+#include <memory>
+
+#include "gtest/gtest.h"
+
+namespace psd::rpc {
+namespace {
+
+const absl::Time kNow = absl::UnixEpoch();
+
+class CalleeSessionTest : public ::testing::Test {
+ protected:
+  RequestVerdict Ask(CallId id, uint64_t sequence, Ack ack = {}) {
+    RequestMeta meta;
+    meta.call_id = id;
+    meta.sequence = sequence;
+    meta.deadline = deadline_;
+    meta.ack = std::move(ack);
+    return session_.OnRequest(1, meta, std::make_shared<Opaque>(), actions_);
+  }
+  template <typename A>
+  size_t Count() const {
+    size_t count = 0;
+    for (const Action& action : actions_) count += std::holds_alternative<A>(action);
+    return count;
+  }
+
+  SessionOptions options_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  CalleeSession session_{options_, {"a", 1}, 7, kNow};
+  Actions actions_;
+};
+
+TEST_F(CalleeSessionTest, ARetryOfARunningMutationJoinsIt) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRunning);
+}
+
+TEST_F(CalleeSessionTest, ARetryOfAnAnsweredMutationGetsItsAnswer) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  EXPECT_EQ(session_.remembered(), 1u);
+  EXPECT_EQ(session_.remembered_bytes(), 10u);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
+  EXPECT_EQ(Count<SendAnswerAction>(), 1u);
+}
+
+TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
+  EXPECT_EQ(Ask(2, 2), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+}
+
+TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  EXPECT_EQ(Ask(2, 2, Ack{1, {}}), RequestVerdict::kRun);
+  EXPECT_EQ(session_.remembered(), 0u);
+  EXPECT_EQ(session_.remembered_bytes(), 0u);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
+}
+
+TEST_F(CalleeSessionTest, ACancelThatOvertakesItsRequestStopsIt) {
+  session_.OnCancel(1, 1, actions_);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
+}
+
+TEST_F(CalleeSessionTest, ACancelStopsWhatHasNotBegunToApply) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.OnCancel(1, 1, actions_);
+  EXPECT_EQ(Count<CancelWorkAction>(), 1u);
+  EXPECT_FALSE(session_.BeginRun(1));
+  EXPECT_FALSE(session_.BeginApply(1));
+}
+
+TEST_F(CalleeSessionTest, ACancelDoesNotStopWhatApplies) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_TRUE(session_.BeginApply(1));
+  session_.OnCancel(1, 1, actions_);
+  EXPECT_EQ(Count<CancelWorkAction>(), 0u);
+}
+
+TEST_F(CalleeSessionTest, TheDeadlineStopsWhatHasNotBegunToApply) {
+  deadline_ = kNow + absl::Seconds(1);
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_EQ(session_.next_deadline(), deadline_);
+  session_.Tick(kNow + absl::Milliseconds(999), actions_);
+  EXPECT_TRUE(session_.BeginRun(1));
+  session_.Tick(deadline_, actions_);
+  EXPECT_FALSE(session_.BeginApply(1));
+  EXPECT_EQ(session_.next_deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(CalleeSessionTest, ReadsAreNeverRemembered) {
+  EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(1, 0), RequestVerdict::kRunning);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  EXPECT_EQ(session_.remembered(), 0u);
+  EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
+}
+
+TEST_F(CalleeSessionTest, OneNumberForTwoCallsIsAViolation) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(2, 1), RequestVerdict::kViolation);
+}
+
+TEST_F(CalleeSessionTest, TalkingRenewsTheLease) {
+  session_.OnHeard(kNow + absl::Seconds(5));
+  EXPECT_EQ(session_.lease_until(), kNow + absl::Seconds(5) + options_.lease);
+}
+
+}  // namespace
+}  // namespace psd::rpc
