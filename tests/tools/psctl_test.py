@@ -53,8 +53,8 @@ class PsctlTest(unittest.TestCase):
         self.assertIn("nothing", errors)
 
     def test_ping(self):
-        code, output, _ = psctl("ping", address=self.psd.address)
-        self.assertEqual(code, 0)
+        code, output, errors = psctl("ping", address=self.psd.address)
+        self.assertEqual((code, errors), (0, ""))
         self.assertIn("serves", output)
         code, output, _ = psctl("ping", "--json", address=self.psd.address)
         self.assertTrue(json.loads(output)["serving"])

@@ -21,11 +21,12 @@ class Session:
         self.stub = stub
         self.opened = stub.OpenSession(pb.OpenSessionRequest(client=client), timeout=TIMEOUT_S)
         self.last = 0
+        self.acknowledges = True
 
     def header(self):
         self.last += 1
         return pb.MutationHeader(session=self.opened.session, sequence=self.last,
-                                 acknowledged=self.last - 1)
+                                 acknowledged=self.last - 1 if self.acknowledges else 0)
 
     def call(self, method, request):
         request.header.CopyFrom(self.header())
@@ -48,14 +49,15 @@ class UnaryTest(unittest.TestCase):
         self.connect()
 
     def connect(self):
-        channel = grpc.insecure_channel(self.psd.address)
+        # A connection of its own: after a restart the library would share the broken one.
+        channel = grpc.insecure_channel(self.psd.address, [("grpc.use_local_subchannel_pool", 1)])
         self.addCleanup(channel.close)
         self.channel = channel
         self.stub = service_pb2_grpc.ParameterServiceStub(channel)
 
-    def refused(self, code, function, *arguments):
+    def refused(self, code, function, *arguments, **named):
         with self.assertRaises(grpc.RpcError) as caught:
-            function(*arguments)
+            function(*arguments, **named)
         self.assertEqual(caught.exception.code(), code, caught.exception.details())
         return caught.exception.details()
 
@@ -122,8 +124,8 @@ class UnaryTest(unittest.TestCase):
         invalid = grpc.StatusCode.INVALID_ARGUMENT
         self.refused(invalid, self.stub.GetOrCreateParameter, pb.GetOrCreateParameterRequest(
             header=session.header(), name="v", shape=[1], initializer=pb.INITIALIZER_ZEROS))
-        self.refused(invalid, self.create, session, "v", (1,), **{
-            "initializer": pb.INITIALIZER_UNSPECIFIED})
+        self.refused(invalid, self.create, session, "v", (1,),
+                     initializer=pb.INITIALIZER_UNSPECIFIED)
         self.refused(invalid, self.create, session, "v", (-1,))
         self.refused(invalid, self.create, session, "v", (1 << 40, 1 << 40))
         self.refused(invalid, self.create, session, "a b")
@@ -139,7 +141,7 @@ class UnaryTest(unittest.TestCase):
         self.refused(invalid, push, pb.TensorData(dtype=pb.DATA_TYPE_F32, shape=[3], elements=b"x"))
         self.refused(invalid, push, pb.TensorData(shape=[3], elements=b"x" * 12))
         self.refused(invalid, push, pb.TensorData(dtype=99, shape=[3], elements=b"x" * 12))
-        self.refused(invalid, lambda: push(floats([1, 2, 3]), version=9))
+        self.refused(invalid, push, floats([1, 2, 3]), version=9)
         self.refused(grpc.StatusCode.NOT_FOUND, push, floats([1]), "nothing")
         self.refused(grpc.StatusCode.NOT_FOUND, session.call, "Step",
                      pb.StepOptimizerRequest(optimizer="adam", context=context))
@@ -178,6 +180,7 @@ class UnaryTest(unittest.TestCase):
             if not token:
                 break
         self.assertEqual(names, ["layer%d" % i for i in range(5)])
+        session.acknowledges = False
         drop = pb.DropRequest(name="layer0", header=session.header())
         self.stub.Drop(drop, timeout=TIMEOUT_S)
         self.create(session, "layer0")
@@ -222,6 +225,7 @@ class UnaryTest(unittest.TestCase):
         self.psd = Psd(listen=self.psd.address)
         self.addCleanup(self.psd.__exit__)
         self.connect()
+        session.stub = self.stub
         self.refused(grpc.StatusCode.ABORTED, self.create, session, "late")
         new = Session(self.stub).opened
         self.assertNotEqual(new.incarnation, old.incarnation)
