@@ -45,11 +45,8 @@ absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, const rpc::ServerCal
 
 // A reference that arrived: to a value of this worker, or to one of its sender's.
 absl::StatusOr<Value> Adopt(Runtime& runtime, const rref::ForkData& data) {
-  if (data.owner == runtime.name()) {
-    PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, runtime.store().Get(data.value));
-    return Value(std::shared_ptr<const RemoteReference>(runtime.rrefs().LocalRRef(entry).body()));
-  }
-  return Value(std::shared_ptr<const RemoteReference>(runtime.rrefs().AdoptFork(data).body()));
+  PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(data));
+  return Value(std::shared_ptr<const RemoteReference>(rref.body()));
 }
 
 }  // namespace

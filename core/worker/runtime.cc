@@ -77,8 +77,8 @@ absl::Status Runtime::Assemble() {
   store::StoreOptions store;
   store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
   store_ = store::Store::Create(std::move(store), ids_);
-  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *timers_);
-  autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_);
+  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_);
+  autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
   values_ = std::make_unique<ValueService>(*this);
   calls_ = std::make_unique<CallService>(*this);

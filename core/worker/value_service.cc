@@ -82,29 +82,6 @@ absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
   return entries;
 }
 
-// Reads entries, parameters among them all from between two steps.
-absl::StatusOr<Values> ReadAll(const std::vector<EntryPtr>& entries) {
-  std::vector<store::Parameter*> parameters;
-  for (const EntryPtr& entry : entries) {
-    if (entry->parameter != nullptr) parameters.push_back(entry->parameter.get());
-  }
-  PSD_ASSIGN_OR_RETURN(auto pinned, store::Parameter::PinAll(parameters));
-  Values values;
-  values.reserve(entries.size());
-  size_t next = 0;
-  for (const EntryPtr& entry : entries) {
-    if (entry->parameter == nullptr) {
-      values.push_back(entry->value);
-      continue;
-    }
-    store::PinnedVersion& version = pinned[next++];
-    values.push_back(entry->parameter->requires_grad()
-                         ? Variable::Leaf(std::move(version.tensor), entry->id, version.version)
-                         : Variable(std::move(version.tensor)));
-  }
-  return values;
-}
-
 }  // namespace
 
 rpc::Payload ReferenceReply(Runtime& runtime, const rpc::ServerCall& call, const EntryPtr& entry) {
@@ -200,7 +177,7 @@ void ValueService::ServeFetch(const CallPtr& call) {
   if (!received.ok()) return call->Reply(received.status());
   auto entries = FindAll(runtime_.store(), *request);
   if (!entries.ok()) return call->Reply(entries.status());
-  ReplyWithValues(runtime_, *call, received->context, ReadAll(*entries));
+  ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(*entries));
 }
 
 void ValueService::ServeAssign(const CallPtr& call) {
@@ -409,7 +386,7 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
   if (owner == runtime_.name()) {
     std::vector<EntryPtr> entries;
     for (const RRef& rref : rrefs) entries.push_back(rref.local_entry());
-    return Result::Ready(ReadAll(entries));
+    return Result::Ready(store::Entry::ReadAll(entries));
   }
   // A use that overtakes a creation waits for it, without a thread.
   for (const RRef& rref : rrefs) {

@@ -1,0 +1,72 @@
+#pragma once
+
+// Owners and trainers in one process, over real loopback connections.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/psd.h"
+#include "core/worker/runtime.h"
+#include "gtest/gtest.h"
+
+namespace psd {
+
+// Stops the test program when a result that later lines need is an error.
+template <typename T>
+T Must(absl::StatusOr<T> result) {
+  if (!result.ok()) {
+    ADD_FAILURE() << result.status();
+    std::abort();
+  }
+  return *std::move(result);
+}
+
+// An owner as a daemon would run it, without the daemon.
+class TestOwner {
+ public:
+  explicit TestOwner(const std::string& name, worker::RuntimeOptions options = {}) {
+    options.name = name;
+    options.listen = "127.0.0.1:0";
+    runtime_ = Must(worker::Runtime::Create(std::move(options)));
+    address_ = Must(runtime_->Start());
+  }
+
+  OwnerAddress address() const { return {runtime_->name(), address_}; }
+  worker::Runtime& runtime() { return *runtime_; }
+
+ private:
+  std::unique_ptr<worker::Runtime> runtime_;
+  std::string address_;
+};
+
+inline std::unique_ptr<Worker> StartTrainer(const std::string& name,
+                                            std::vector<OwnerAddress> owners) {
+  WorkerOptions options;
+  options.name = name;
+  options.owners = std::move(owners);
+  return Must(Worker::Start(std::move(options)));
+}
+
+inline RRef MakeParameter(Worker& worker, const std::string& owner, const std::string& name,
+                          const Tensor& elements) {
+  CreateOptions options;
+  options.requires_grad = true;
+  RRef rref = Must(worker.GetOrCreate(owner, name, Zeros(elements.shape(), elements.dtype()),
+                                      options));
+  Must(worker.Assign(rref, elements));
+  return rref;
+}
+
+template <typename T = float>
+std::vector<T> Elements(const Tensor& tensor) {
+  Tensor contiguous = Must(tensor.Contiguous());
+  return std::vector<T>(contiguous.data<T>(), contiguous.data<T>() + contiguous.NumElements());
+}
+
+inline std::vector<float> Read(Worker& worker, const RRef& rref) {
+  Values values = Must(worker.ToHere({rref}));
+  return Elements(values[0].As<Variable>()->tensor());
+}
+
+}  // namespace psd
