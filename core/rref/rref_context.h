@@ -2,15 +2,12 @@
 
 // The RRefs of one worker: both ledgers, and the messages between them.
 
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/future.h"
 #include "core/base/ids.h"
-#include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/rref.h"
@@ -21,20 +18,22 @@ namespace psd::rref {
 // Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
 class RRefContext {
  public:
-  // `agent`, `store`, `ids` and `timers` outlive the context.
+  // `agent`, `store` and `ids` outlive the context; handles may outlive all of them.
   static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
-                                             IdSource& ids, TimerQueue& timers);
+                                             IdSource& ids);
   virtual ~RRefContext() = default;
 
-  // A handle on this worker's own value. Anonymous values are freed when the last handle here and
-  // the last fork elsewhere are gone.
+  // A handle on this worker's own value. Anonymous values that ever had a handle or a fork are
+  // freed when the last handle here and the last fork elsewhere are gone.
   virtual RRef LocalRRef(store::EntryPtr entry) = 0;
 
   // Owner: `peer`, in this session, is about to be told of `entry`: counts a new fork for it.
   virtual ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                            uint64_t session_epoch) = 0;
-  // User: a fork that the owner has counted already (the reply to a lookup or a creation).
-  virtual RRef AdoptFork(const ForkData& data) = 0;
+  // A reference that arrived. User: a fork that the owner has counted already (the reply to a
+  // lookup or a creation). Owner: its own value comes home.
+  // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.
+  virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data) = 0;
 
   // User: a value that `owner` is being asked to make, under ids chosen here. The request carries
   // them; Created or CreationFailed follows once.
@@ -56,7 +55,8 @@ class RRefContext {
   };
   virtual Stats stats() const = 0;
 
-  // Releases every fork held here, as far as the owners can be told at once.
+  // Releases every fork held here, as far as the owners can be told at once; handles answer
+  // FAILED_PRECONDITION from now on.
   virtual void ReleaseAll() = 0;
 };
 

@@ -1,0 +1,188 @@
+#include "core/rref/rref_context.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/core/fake_rpc.h"
+
+namespace psd::rref {
+namespace {
+
+using psd::testing::FakeAgent;
+using psd::testing::FakeNetwork;
+
+struct TestWorker {
+  TestWorker(FakeNetwork& network, const std::string& name, Incarnation incarnation)
+      : ids(incarnation), agent(network, {name, incarnation}) {
+    store::StoreOptions options;
+    options.memory = store::MemoryBudget::Create(0, NewHeapAllocator());
+    store = store::Store::Create(std::move(options), ids);
+    rrefs = RRefContext::Create(agent, *store, ids);
+  }
+  store::EntryPtr Put() { return *store->Put(store::Value(5), /*requires_grad=*/false); }
+
+  IdSource ids;
+  FakeAgent agent;
+  std::unique_ptr<store::Store> store;
+  std::unique_ptr<RRefContext> rrefs;
+};
+
+class RRefContextTest : public ::testing::Test {
+ protected:
+  RRef Fetch(const store::EntryPtr& entry) {
+    return *user_.rrefs->AdoptFork(
+        owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()));
+  }
+
+  FakeNetwork network_;
+  TestWorker owner_{network_, "owner0", 1};
+  TestWorker user_{network_, "trainer0", 2};
+};
+
+TEST_F(RRefContextTest, RREF_01_ALocalRRefSendsNothingAndFreesItsValueWithTheLastHandle) {
+  store::EntryPtr entry = owner_.Put();
+  RRef rref = owner_.rrefs->LocalRRef(entry);
+  RRef copy = rref, second = owner_.rrefs->LocalRRef(entry);
+  EXPECT_TRUE(rref.is_owner());
+  EXPECT_EQ(owner_.rrefs->stats().owners, 0u);
+  rref = copy = RRef();
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok());
+  second = RRef();
+  EXPECT_FALSE(owner_.store->Get(entry->id).ok());
+  EXPECT_FALSE(network_.RunOne());
+}
+
+TEST_F(RRefContextTest, RREF_17_AForkKeepsTheValueUntilItsRelease) {
+  store::EntryPtr entry = owner_.Put();
+  RRef local = owner_.rrefs->LocalRRef(entry);
+  RRef fork = Fetch(entry);
+  EXPECT_FALSE(fork.is_owner());
+  EXPECT_EQ(fork.owner(), "owner0");
+  EXPECT_TRUE(fork.body()->confirmed().IsReady());
+  local = RRef();
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok());
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  fork = RRef();
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_EQ(user_.rrefs->stats().users, 0u);
+  EXPECT_FALSE(owner_.store->Get(entry->id).ok());
+}
+
+TEST_F(RRefContextTest, RREF_16_AHandleOfTheOwnerKeepsTheValueAfterTheLastFork) {
+  store::EntryPtr entry = owner_.Put();
+  RRef local = owner_.rrefs->LocalRRef(entry);
+  Fetch(entry);
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().owners, 0u);
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok());
+}
+
+TEST_F(RRefContextTest, ManyReleasesTravelTogether) {
+  store::EntryPtr entry = owner_.Put();
+  RRef local = owner_.rrefs->LocalRRef(entry);
+  std::vector<RRef> forks;
+  for (int i = 0; i < 1000; ++i) forks.push_back(Fetch(entry));
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1000u);
+  forks.clear();
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_EQ(network_.Count("rref.release"), 2);
+}
+
+TEST_F(RRefContextTest, RREF_02_RREF_22_ACreationIsPendingUntilItsAnswer) {
+  RRef rref = user_.rrefs->NewUserRRef("owner0", 0);
+  EXPECT_FALSE(rref.body()->confirmed().IsReady());
+  EXPECT_EQ(user_.rrefs->stats().pending_users, 1u);
+  EXPECT_TRUE(user_.rrefs->CheckUsable(rref).ok());
+  ASSERT_TRUE(owner_.store->Put(rref.value_id(), store::Value(1), false).ok());
+  ASSERT_TRUE(owner_.rrefs->AddCreatorFork(rref.value_id(), rref.body()->fork_id(),
+                                           user_.agent.self(), user_.agent.epoch()));
+  user_.rrefs->Created(rref, 1);
+  EXPECT_TRUE(rref.body()->confirmed().Wait().ok());
+  EXPECT_EQ(rref.body()->owner_incarnation(), 1u);
+  GlobalId value = rref.value_id();
+  rref = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(value).ok());
+}
+
+TEST_F(RRefContextTest, RREF_26_RREF_28_AFailedCreationIsToldAndReleasedIfItMayExist) {
+  RRef rref = user_.rrefs->NewUserRRef("owner0", 0);
+  owner_.store->Put(rref.value_id(), store::Value(1), false).status().IgnoreError();
+  owner_.rrefs->AddCreatorFork(rref.value_id(), rref.body()->fork_id(), user_.agent.self(),
+                               user_.agent.epoch());
+  user_.rrefs->CreationFailed(rref, absl::DeadlineExceededError("too late"), true);
+  EXPECT_EQ(user_.rrefs->CheckUsable(rref).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(rref.body()->confirmed().Wait().status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(rref.value_id()).ok());
+}
+
+TEST_F(RRefContextTest, RREF_33_TheUsersSessionTakesItsForksAlong) {
+  store::EntryPtr entry = owner_.Put();
+  RRef fork = Fetch(entry);
+  network_.EndSessionsOf("trainer0");
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_FALSE(owner_.store->Get(entry->id).ok());
+  EXPECT_EQ(user_.rrefs->CheckUsable(fork).code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(owner_.rrefs->AddCreatorFork(entry->id, {2, 99}, user_.agent.self(), 1));
+}
+
+TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
+  auto made = owner_.store->GetOrCreate("w", {}, [] { return store::Value(1); });
+  RRef fork = Fetch(*made.Wait());
+  EXPECT_EQ(fork.name(), "w");
+  fork = RRef();
+  network_.RunAll();
+  EXPECT_TRUE(owner_.store->Lookup("w").ok());
+}
+
+TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
+  store::EntryPtr entry = owner_.Put();
+  ForkData data = owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u) << "kept on its way";
+  RRef home = *owner_.rrefs->AdoptFork(data);
+  EXPECT_TRUE(home.is_owner());
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok());
+  home = RRef();
+  EXPECT_EQ(owner_.rrefs->AdoptFork(data).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(RRefContextTest, RREF_35_ReleaseAllEndsEveryForkAndHandlesSaySo) {
+  store::EntryPtr entry = owner_.Put();
+  RRef fork = Fetch(entry), pending = user_.rrefs->NewUserRRef("owner0", 0);
+  user_.rrefs->ReleaseAll();
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_EQ(user_.rrefs->CheckUsable(fork).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(user_.rrefs->CheckUsable(pending).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(RRefContextTest, HandlesMayOutliveTheirContext) {
+  store::EntryPtr entry = owner_.Put();
+  RRef fork = Fetch(entry), local = owner_.rrefs->LocalRRef(entry);
+  user_.rrefs.reset();
+  owner_.rrefs.reset();
+  fork = RRef();
+  local = RRef();
+  network_.RunAll();
+}
+
+TEST_F(RRefContextTest, DamagedDataIsRefused) {
+  EXPECT_EQ(user_.rrefs->AdoptFork({}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(user_.rrefs->CheckUsable(RRef()).code(), absl::StatusCode::kInvalidArgument);
+  rpc::Request request;
+  request.method = "rref.release";
+  request.payload.header = "\x22\x01\x05";
+  auto reply = user_.agent.StartCall("owner0", request, {}).reply();
+  network_.RunAll();
+  EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace psd::rref
