@@ -71,8 +71,10 @@ absl::Status Connection::CheckHealth() {
   SetDeadline(context);
   grpc::GenericStub stub(channel_);
   grpc::CompletionQueue queue;
-  auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(), &queue);
+  // The empty name, as its only field: the server as a whole.
+  const grpc::Slice all_services(std::string("\x0a\0", 2));
+  const grpc::ByteBuffer request(&all_services, 1);
+  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   grpc::ByteBuffer reply;
   grpc::Status status;
   call->StartCall();

@@ -132,6 +132,7 @@ TEST(RegistrarService, ABarrierFailsWhenAMemberLeaves) {
   EXPECT_EQ(c.Join(3).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(c.Join(2).status().code(), absl::StatusCode::kResourceExhausted);
   Future<Unit> waits = a.Barrier({});
+  a.World();  // small messages arrive in order: `a` waits before `b` leaves
   b.Leave();
   const absl::Status failed = waits.Wait().status();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);
