@@ -193,7 +193,6 @@ absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name) {
   if (found == names_.end()) return UnknownName(name);
   EntryPtr entry = found->second;
   names_.erase(found);
-  values_.erase(entry->id);
   return entry;
 }
 
@@ -225,7 +224,9 @@ bool StoreImpl::Erase(GlobalId id) {
   EntryPtr erased;  // destroyed without the lock
   MutexLock lock(mutex_);
   auto found = values_.find(id);
-  if (found == values_.end() || !found->second->name.empty()) return false;
+  if (found == values_.end()) return false;
+  auto root = names_.find(found->second->name);
+  if (root != names_.end() && root->second == found->second) return false;
   erased = std::move(found->second);
   values_.erase(found);
   return true;

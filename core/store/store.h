@@ -80,7 +80,8 @@ class Store {
 
   // Errors: NOT_FOUND naming the nearest known name.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
-  // Ends the name; holders of the entry keep it. Errors: NOT_FOUND.
+  // Ends the name. The value is anonymous from now on: whoever drops it sees to it that it is
+  // erased when nobody holds it any more. Errors: NOT_FOUND.
   virtual absl::StatusOr<EntryPtr> Drop(const std::string& name) = 0;
 
   // Hosts an anonymous value under a given id (from any worker's IdSource) or a new one.
@@ -92,7 +93,8 @@ class Store {
   }
   // Errors: NOT_FOUND naming the id. Finds named values too.
   virtual absl::StatusOr<EntryPtr> Get(GlobalId id) const = 0;
-  // Frees an anonymous value (its id answers NOT_FOUND from now on). False if there was none.
+  // Frees an anonymous value (its id answers NOT_FOUND from now on; holders of the entry keep it).
+  // False if there was none.
   virtual bool Erase(GlobalId id) = 0;
 
   virtual GlobalId NewId() = 0;

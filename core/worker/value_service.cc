@@ -165,9 +165,16 @@ void ValueService::ServeDrop(const CallPtr& call) {
   auto request = ParseMessage<v1::NameRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before drop"));
-  auto dropped = runtime_.store().Drop(request->name());
-  if (!dropped.ok()) return call->Reply(dropped.status());
+  absl::Status dropped = DropHere(request->name());
+  if (!dropped.ok()) return call->Reply(dropped);
   call->Reply(rpc::Payload{});
+}
+
+absl::Status ValueService::DropHere(const std::string& name) {
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Drop(name));
+  // The handle frees the value when it goes, unless there are others.
+  runtime_.rrefs().LocalRRef(std::move(entry));
+  return absl::OkStatus();
 }
 
 void ValueService::ServeFetch(const CallPtr& call) {

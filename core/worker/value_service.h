@@ -35,6 +35,8 @@ class ValueService {
                                  const rpc::CallOptions& options);
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
+  // Ends a name of this worker; the value goes when the last fork and handle have gone.
+  absl::Status DropHere(const std::string& name);
   Future<Unit> Drop(const std::string& owner, const std::string& name,
                     const rpc::CallOptions& options);
   Future<uint64_t> Assign(const rref::RRef& parameter, const Tensor& elements,

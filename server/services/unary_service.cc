@@ -332,7 +332,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
 UnaryService::Reactor* UnaryService::Drop(Context* context, const v1::DropRequest* request,
                                           v1::DropReply* reply) {
   return Mutate(context, "Drop", *request, reply,
-                [&](const Done& done) { done(runtime_.store().Drop(request->name()).status()); });
+                [&](const Done& done) { done(runtime_.values().DropHere(request->name())); });
 }
 
 // ---- contexts and steps

@@ -152,6 +152,8 @@ TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
   EXPECT_EQ(store_->memory().used_bytes(), 16u);
   EXPECT_EQ(*store_->Drop("w"), entry);
   EXPECT_FALSE(store_->Lookup("w").ok());
+  EXPECT_TRUE(store_->Get(entry->id).ok());  // anonymous now
+  EXPECT_TRUE(store_->Erase(entry->id));
   EXPECT_FALSE(store_->Get(entry->id).ok());
   EXPECT_TRUE(entry->Read().ok());  // holders keep it
   entry.reset();
@@ -188,8 +190,17 @@ TEST_F(StoreTest, Bounds) {
   EXPECT_TRUE(store_->Put(2, false).ok());
   EXPECT_EQ(Create("b", 1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_->Put(2, false).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(store_->Drop("a").ok());
+  EXPECT_TRUE(store_->Erase((*store_->Drop("a"))->id));
   EXPECT_TRUE(Create("b", 1).ok());
+}
+
+TEST_F(StoreTest, AValueWhoseNameWasGivenToAnotherCanBeErased) {
+  auto first = *Create("w", 1);
+  EXPECT_FALSE(store_->Erase(first->id));
+  ASSERT_TRUE(store_->Drop("w").ok());
+  auto second = *Create("w", 2);
+  EXPECT_TRUE(store_->Erase(first->id));
+  EXPECT_FALSE(store_->Erase(second->id));
 }
 
 TEST_F(StoreTest, ListsByPrefixInOrder) {
