@@ -254,8 +254,10 @@ absl::StatusOr<std::shared_ptr<const Program>> CallService::FindProgram(const st
                                                                         Fingerprint known) {
   if (encoded.empty()) {
     auto cached = runtime_.programs().Find(known);
-    if (cached == nullptr) return UnknownProgram(known);
-    return cached;
+    if (cached != nullptr) return cached;
+    // The empty program is known everywhere: its encoding is empty, so it cannot be sent.
+    if (known == program::FingerprintOf(Program{})) return runtime_.programs().Insert(Program{});
+    return UnknownProgram(known);
   }
   const program::ProgramLimits& limits = runtime_.options().program_limits;
   PSD_ASSIGN_OR_RETURN(Program program, program::DecodeProgram(encoded, limits));
