@@ -24,7 +24,7 @@ ABSL_FLAG(std::string, name, "trainer0", "This trainer's name, unique in the job
 ABSL_FLAG(std::string, owners, "owner0=127.0.0.1:7071", "name=host:port of every owner.");
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "Folder of the data set.");
 ABSL_FLAG(std::string, part, "0/1", "k/n: train on the k-th of n parts of the data.");
-ABSL_FLAG(int, epochs, 4, "Passes over the data.");
+ABSL_FLAG(int, epochs, 10, "Passes over the data.");
 ABSL_FLAG(int, batch, 128, "Images per step.");
 ABSL_FLAG(double, lr, 1e-3, "Adam's learning rate.");
 ABSL_FLAG(uint64_t, seed, 1, "Of the initial parameters and of the order of the data.");

@@ -186,7 +186,7 @@ def main():
             Plan(psd=os.path.join(programs, "server/daemon/psd"),
                  train=os.path.join(programs, "examples/fashion_mnist/train"),
                  evaluate=os.path.join(programs, "examples/fashion_mnist/evaluate"), data=DATA,
-                 epochs=4, seconds=4 if arguments.quick else 0), line)
+                 epochs=10, seconds=4 if arguments.quick else 0), line)
         print("test accuracy: %.2f %% of 10,000 images" % (100 * result.accuracy))
         print(format_result(result))
 
