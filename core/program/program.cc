@@ -1,12 +1,13 @@
 #include "core/program/program.h"
 
+#include <openssl/sha.h>
+
 #include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/status.h"
-#include "core/program/blake2b.h"
 
 namespace psd::program {
 namespace {
@@ -232,7 +233,10 @@ std::string CanonicalBytes(const Program& program) {
 }
 
 Fingerprint FingerprintOf(const Program& program) {
-  const std::array<uint8_t, 16> digest = Blake2b128(CanonicalBytes(program));
+  // SHA-256, of which the first half is kept: nobody can make two programs with one fingerprint.
+  const std::string bytes = CanonicalBytes(program);
+  std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());
   return {LoadBig(digest.data()), LoadBig(digest.data() + 8)};
 }
 

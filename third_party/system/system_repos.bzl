@@ -262,6 +262,7 @@ def system_repos():
             "gtest": ["gtest"],
             "gtest_main": ["gtest_main"],
             "gmock": ["gmock"],
+            "crypto": ["libcrypto"],
             "hwy": ["libhwy"],
             "yaml-cpp": ["yaml-cpp"],
             "zlib": ["zlib"],
