@@ -71,10 +71,11 @@ class Child:
         self._reader.start()
 
     def _read(self, lines):
-        for line in self.process.stdout:
-            line = line.rstrip("\n")
-            self.last_lines.append(line)
-            lines.put((self.name, line))
+        with self.process.stdout as output:
+            for line in output:
+                line = line.rstrip("\n")
+                self.last_lines.append(line)
+                lines.put((self.name, line))
 
     def finished(self):
         """Whether it has ended and all that it said is in `lines`."""
