@@ -26,7 +26,7 @@ ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "Folder of the
 ABSL_FLAG(std::string, part, "0/1", "k/n: train on the k-th of n parts of the data.");
 ABSL_FLAG(int, epochs, 10, "Passes over the data.");
 ABSL_FLAG(int, batch, 128, "Images per step.");
-ABSL_FLAG(double, lr, 1e-3, "Adam's learning rate.");
+ABSL_FLAG(double, lr, 5e-4, "Adam's learning rate.");
 ABSL_FLAG(uint64_t, seed, 1, "Of the initial parameters and of the order of the data.");
 ABSL_FLAG(double, seconds, 0, "Stop training after so many seconds; 0: no limit.");
 ABSL_FLAG(bool, progress_for_programs, false, "Print progress for another program to read.");
