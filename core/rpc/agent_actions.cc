@@ -100,13 +100,13 @@ void AgentCore::Do(CancelWorkAction action) { static_cast<CancelState&>(*action.
 void AgentCore::Do(SessionEndedAction action) {
   options_.logger->Log(LogLevel::kInfo, "session_ended", "released what it held",
                        {{"peer", action.peer.name}, {"epoch", action.epoch}});
-  if (on_session_ended_) on_session_ended_(action.peer, action.epoch);
+  for (const auto& callback : on_session_ended_) callback(action.peer, action.epoch);
 }
 
 void AgentCore::Do(SessionLostAction action) {
   options_.logger->Log(LogLevel::kWarning, "session_lost", action.reason.message(),
                        {{"peer", action.peer.name}});
-  if (on_session_lost_) on_session_lost_(action.peer, action.reason);
+  for (const auto& callback : on_session_lost_) callback(action.peer, action.reason);
 }
 
 AgentCore::LinkPtr AgentCore::FindLink(LinkId link) const {

@@ -48,11 +48,11 @@ void AgentCore::AddRequestHook(std::shared_ptr<RequestHook> hook) {
 }
 
 void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) {
-  on_session_ended_ = std::move(callback);
+  on_session_ended_.push_back(std::move(callback));
 }
 
 void AgentCore::OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) {
-  on_session_lost_ = std::move(callback);
+  on_session_lost_.push_back(std::move(callback));
 }
 
 MethodKind AgentCore::KindOf(const Request& request) const {

@@ -109,8 +109,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   // Fixed before the first event.
   absl::flat_hash_map<std::string, Method> methods_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
-  std::function<void(const PeerInfo&, uint64_t)> on_session_ended_;
-  std::function<void(const PeerInfo&, absl::Status)> on_session_lost_;
+  std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
+  std::vector<std::function<void(const PeerInfo&, absl::Status)>> on_session_lost_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
   CondVar progress_;     // while draining: a call is over

@@ -177,6 +177,9 @@ class RpcAgent {
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
   virtual void AddRequestHook(std::shared_ptr<RequestHook> hook) = 0;
+  // Each of these two may be given any number of callbacks: every layer has its own to release.
+  // All are called, in the order in which they were given.
+  //
   // Called (on agent threads, no lock held) when a peer's session here has ended, for whatever
   // reason, after no function of that session can begin any more: releases what it held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;

@@ -352,6 +352,26 @@ TEST_F(RpcAgentTest, ALeaseThatEndsReleasesAndIsToldAtTheNextContact) {
   EXPECT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
 }
 
+TEST_F(RpcAgentTest, EveryLayerHearsOfASessionsEnd) {
+  Promise<PeerInfo> ended_first, ended_second;
+  Promise<PeerInfo> lost_first, lost_second;
+  for (const auto& told : {ended_first, ended_second}) {
+    b_->agent->OnSessionEnded([told](const PeerInfo& peer, uint64_t) { told.Set(peer); });
+  }
+  for (const auto& told : {lost_first, lost_second}) {
+    a_->agent->OnSessionLost([told](const PeerInfo& peer, const absl::Status&) { told.Set(peer); });
+  }
+  StartBoth();
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
+  network_->SetRefuse("b", true);
+  network_->Cut("a", "b");
+  EXPECT_EQ(ended_first.future().Wait()->name, "a");
+  EXPECT_EQ(ended_second.future().Wait()->name, "a");
+  network_->SetRefuse("b", false);
+  EXPECT_EQ(lost_first.future().Wait()->name, "b");
+  EXPECT_EQ(lost_second.future().Wait()->name, "b");
+}
+
 TEST_F(RpcAgentTest, ATakenNameIsRefusedAndTheHolderUnharmed) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
