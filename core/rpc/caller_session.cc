@@ -19,6 +19,16 @@ uint64_t NextRandom(uint64_t& state) {  // splitmix64
   return z ^ (z >> 31);
 }
 
+// Three times within whichever of the two ends first. `lease_us` is the peer's word: bounded, so
+// that no word of a peer keeps this worker busy.
+absl::Duration TalkEvery(absl::Duration silence, uint64_t lease_us) {
+  constexpr absl::Duration kLeast = absl::Milliseconds(10);
+  const absl::Duration lease = absl::Microseconds(
+      static_cast<int64_t>(std::min<uint64_t>(lease_us, uint64_t{1} << 62)));
+  if (lease_us == 0 || lease >= silence) return silence / 3;
+  return std::max(lease / 3, kLeast);
+}
+
 }  // namespace
 
 CallerSession::CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
@@ -26,7 +36,8 @@ CallerSession::CallerSession(const SessionOptions& options, PeerInfo self, std::
     : options_(options),
       self_(std::move(self)),
       peer_{std::move(peer), 0},
-      jitter_(jitter_seed) {}
+      jitter_(jitter_seed),
+      talk_every_(options.silence / 3) {}
 
 // ---------------------------------------------------------------- calls
 
@@ -309,6 +320,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   }
   peer_.incarnation = welcome.incarnation;
   epoch_ = welcome.epoch;
+  talk_every_ = TalkEvery(options_.silence, welcome.timeout_us);
   state_ = State::kOpen;
   opened_at_ = now;
   FailOtherIncarnations(actions);

@@ -43,6 +43,8 @@ class CallerSession {
   uint64_t epoch() const { return epoch_; }
   size_t pending() const { return pending_.size(); }
   const std::string& address() const { return address_; }
+  // Saying something this often keeps the connection and, on the peer, the lease alive.
+  absl::Duration talk_every() const { return talk_every_; }
 
   // Empty: the peer does not listen, or we do not know where. Kept for ever.
   void set_address(std::string address) {
@@ -145,6 +147,7 @@ class CallerSession {
   uint64_t jitter_;
 
   uint64_t epoch_ = 0;
+  absl::Duration talk_every_;
   uint64_t next_sequence_ = 1;
   SequenceSet settled_;          // answered, or no longer wanted
   size_t in_flight_ = 0;         // mutations with a number and without an answer

@@ -214,6 +214,7 @@ void WorkerSessions::OnOutcome(absl::Time now, LinkId link, CallerSession& calle
   }
   NoteSent(now, actions, from);
   WakeBy(caller.NextWake());
+  WakeBy(now + caller.talk_every());
   if (epoch == 0 || caller.state() == before) return;
   if (caller.peer_info().incarnation != incarnation) {
     ++probes_.callee_restarted;
@@ -278,6 +279,8 @@ void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome
     case HelloOutcome::Kind::kWelcome:
       answer.kind = MessageKind::kWelcome;
       answer.epoch = outcome.epoch;
+      answer.timeout_us =
+          static_cast<uint64_t>(absl::ToInt64Microseconds(options_.session.lease));
       answer.resumed = outcome.resumed;
       break;
     case HelloOutcome::Kind::kRefused:
@@ -453,12 +456,14 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
       silent.push_back(link);
       continue;
     }
-    if (now - state.last_sent >= silence / 3) {
+    CallerSession* caller = state.caller;
+    const bool open = caller != nullptr && caller->link() == link &&
+                      caller->state() == CallerSession::State::kOpen;
+    const absl::Duration talk_every = open ? caller->talk_every() : silence / 3;
+    if (now - state.last_sent >= talk_every) {
       Header ping;
       ping.kind = MessageKind::kKeepalive;
-      CallerSession* caller = state.caller;
-      if (caller != nullptr && caller->link() == link &&
-          caller->state() == CallerSession::State::kOpen) {
+      if (open) {
         ping.epoch = caller->epoch();
         ping.callee_incarnation = caller->peer_info().incarnation;
         ping.ack = caller->TakeAck();
@@ -466,7 +471,7 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
       SendControl(link, std::move(ping), actions);
       state.last_sent = now;
     }
-    WakeBy(std::min(state.last_sent + silence / 3, state.last_heard + silence));
+    WakeBy(std::min(state.last_sent + talk_every, state.last_heard + silence));
   }
   for (LinkId link : silent) {
     ++probes_.silence_noticed;

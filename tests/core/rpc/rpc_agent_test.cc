@@ -7,6 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "tests/core/rpc/agent_fixture.h"
@@ -370,6 +372,23 @@ TEST_F(RpcAgentTest, EveryLayerHearsOfASessionsEnd) {
   network_->SetRefuse("b", false);
   EXPECT_EQ(lost_first.future().Wait()->name, "b");
   EXPECT_EQ(lost_second.future().Wait()->name, "b");
+}
+
+// The caller's own times would let it be silent for longer than its lease.
+TEST_F(RpcAgentTest, AnIdleSessionKeepsALeaseThatIsShorterThanTheCallersSilence) {
+  times_.silence = absl::Minutes(1);
+  a_.reset();
+  b_.reset();
+  a_ = NewWorker("a", 1);
+  b_ = NewWorker("b", 1);
+  AddEcho(*b_);
+  StartBoth();
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
+  const uint64_t epoch = b_->agent->Peers()[0].epoch_here;
+  EXPECT_NE(epoch, 0u);
+  const absl::Time later = absl::Now() + 2 * times_.lease;
+  while (absl::Now() < later) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(b_->agent->Peers()[0].epoch_here, epoch);
 }
 
 TEST_F(RpcAgentTest, ATakenNameIsRefusedAndTheHolderUnharmed) {
