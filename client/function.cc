@@ -43,7 +43,8 @@ Program Full(const Shape& shape, double value, DType dtype) {
 }
 
 Function::Function(Program program)
-    : program_(std::make_shared<const Program>(std::move(program))) {}
+    : program_(std::make_shared<const Program>(std::move(program))),
+      fingerprint_(program::FingerprintOf(*program_)) {}
 
 Function Function::Operator(std::string name, int arguments, Attributes attributes) {
   ProgramBuilder builder;

@@ -91,11 +91,13 @@ class Function {
   static Function Registered(std::string name);
 
   const std::shared_ptr<const Program>& program() const { return program_; }
+  const program::Fingerprint& fingerprint() const { return fingerprint_; }  // the program's
   const std::string& name() const { return name_; }  // empty for programs
 
  private:
   Function() = default;
   std::shared_ptr<const Program> program_;  // shared by copies; null for registered functions
+  program::Fingerprint fingerprint_;
   std::string name_;
 };
 

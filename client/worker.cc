@@ -44,7 +44,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
 }
 
 worker::CallTarget ToTarget(const Function& function) {
-  return {function.program(), function.name()};
+  return {function.program(), function.fingerprint(), function.name()};
 }
 
 }  // namespace

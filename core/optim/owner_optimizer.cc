@@ -56,6 +56,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::string TypeName() const override { return absl::StrCat("optimizer/", spec().type); }
   const OptimizerSpec& spec() const override { return function_->spec(); }
   std::vector<GlobalId> parameters() const override { return order_; }
+  bool Steps(GlobalId parameter) const override { return index_.contains(parameter); }
   void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
             absl::AnyInvocable<bool()> begin_apply,
             absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) override;

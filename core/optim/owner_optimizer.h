@@ -50,6 +50,7 @@ class OwnerOptimizer : public store::Object {
 
   virtual const OptimizerSpec& spec() const = 0;
   virtual std::vector<GlobalId> parameters() const = 0;
+  virtual bool Steps(GlobalId parameter) const = 0;  // is it one of them?
 
   // Applies one step: checks everything (known parameters, shapes, dtypes, at most one gradient
   // each), waits its turn, writes the spares, publishes all of them as one, then calls `done`.

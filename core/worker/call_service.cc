@@ -1,6 +1,9 @@
 #include "core/worker/call_service.h"
 
+#include <optional>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +20,27 @@ using store::Value;
 
 // What this worker remembers of which callee knows which program; forgetting costs one exchange.
 constexpr size_t kMaxKnownPrograms = 65'536;
+
+// A program that leaves nothing behind may run again, and its answer need not be remembered.
+constexpr char kCallProgram[] = "call.program";
+
+// A program that is cheaper to run than to hand to another thread: a few operators on small
+// arguments, none of which states a size of its own.
+constexpr size_t kLightInstructions = 8;
+constexpr int64_t kLightElements = 4096;
+
+bool IsLight(const Program& program, absl::Span<const Variable> inputs) {
+  if (program.instructions.size() > kLightInstructions) return false;
+  int64_t elements = 0;
+  for (const Variable& input : inputs) elements += input.tensor().NumElements();
+  if (elements > kLightElements) return false;
+  for (const program::Instruction& instruction : program.instructions) {
+    for (const auto& [name, value] : instruction.attributes) {
+      if (std::holds_alternative<std::vector<int64_t>>(value)) return false;
+    }
+  }
+  return true;
+}
 
 std::string ProgramObject(const Fingerprint& fingerprint) {
   return absl::StrCat("program ", fingerprint.ToString());
@@ -75,9 +99,12 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
 }  // namespace
 
 CallService::CallService(Runtime& runtime) : runtime_(runtime) {
-  runtime_.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+  // What takes time goes to the executor from there.
+  runtime_.RegisterMethod({kCallProgram, rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRun(call); }});
-  runtime_.RegisterMethod({"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+  runtime_.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeRun(call); }});
+  runtime_.RegisterMethod({"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRemote(call); }});
 }
 
@@ -87,7 +114,7 @@ Future<Values> CallService::Run(const std::string& callee, const CallTarget& tar
                                 Values arguments, const ContextPtr& context,
                                 const rpc::CallOptions& options) {
   auto call = std::make_shared<Outgoing>();
-  call->method = "call.run";
+  call->method = target.program != nullptr && context == nullptr ? kCallProgram : "call.run";
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
@@ -129,8 +156,7 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
 Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
   bool with_program = false;
   if (call->target.program != nullptr) {
-    call->fingerprint = program::FingerprintOf(*call->target.program);
-    with_program = !CalleeKnows(call->callee, call->fingerprint);
+    with_program = !CalleeKnows(call->callee, call->target.fingerprint);
   }
   Future<rpc::Reply> answered = call->answered.future();
   Send(call, with_program);
@@ -144,8 +170,8 @@ void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program)
   v1::CallTarget fields;
   fields.set_function(call->target.function);
   if (call->target.program != nullptr) {
-    fields.set_fingerprint_high(call->fingerprint.high);
-    fields.set_fingerprint_low(call->fingerprint.low);
+    fields.set_fingerprint_high(call->target.fingerprint.high);
+    fields.set_fingerprint_low(call->target.fingerprint.low);
     if (with_program) fields.set_program(program::EncodeProgram(*call->target.program));
   }
   if (call->result.valid()) {
@@ -160,7 +186,7 @@ void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program)
       .reply()
       .OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
         if (!with_program && call->target.program != nullptr &&
-            IsUnknownProgram(reply.status(), call->fingerprint)) {
+            IsUnknownProgram(reply.status(), call->target.fingerprint)) {
           return Send(call, /*with_program=*/true);
         }
         call->answered.Set(reply);
@@ -176,11 +202,7 @@ bool CallService::CalleeKnows(const std::string& callee, const Fingerprint& fing
 // ---- callee
 
 void CallService::ServeRun(const CallPtr& call) {
-  const std::string* fields = call->attachment(kFieldsTag);
-  if (fields == nullptr) {
-    return call->Reply(absl::InvalidArgumentError("call.run: the request names no function"));
-  }
-  Serve(call, *fields, [this, call](absl::StatusOr<Values> results, const ContextPtr& context) {
+  Serve(call, [this, call](absl::StatusOr<Values> results, const ContextPtr& context) {
     ReplyWithValues(runtime_, *call, context, results);
   });
 }
@@ -195,54 +217,69 @@ void CallService::ServeRemote(const CallPtr& call) {
     return call->Reply(absl::InvalidArgumentError(absl::StrCat(
         "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
   }
-  Serve(call, *call->attachment(kFieldsTag),
-        [this, call, value, fork](absl::StatusOr<Values> results, const ContextPtr&) {
-          if (!results.ok()) return call->Reply(results.status());
-          Value first = results->empty() ? Value() : std::move((*results)[0]);
-          auto entry = runtime_.store().Put(value, std::move(first), /*requires_grad=*/false);
-          if (!entry.ok()) return call->Reply(entry.status());
-          if (!runtime_.rrefs().AddCreatorFork(value, fork, call->caller(),
-                                               call->session_epoch())) {
-            runtime_.store().Erase(value);
-            return call->Reply(absl::AbortedError("the caller's session has ended"));
-          }
-          call->Reply(rpc::Payload{});
-        });
+  Serve(call, [this, call, value, fork](absl::StatusOr<Values> results, const ContextPtr&) {
+    if (!results.ok()) return call->Reply(results.status());
+    Value first = results->empty() ? Value() : std::move((*results)[0]);
+    auto entry = runtime_.store().Put(value, std::move(first), /*requires_grad=*/false);
+    if (!entry.ok()) return call->Reply(entry.status());
+    if (!runtime_.rrefs().AddCreatorFork(value, fork, call->caller(), call->session_epoch())) {
+      runtime_.store().Erase(value);
+      return call->Reply(absl::AbortedError("the caller's session has ended"));
+    }
+    call->Reply(rpc::Payload{});
+  });
 }
 
-void CallService::Serve(const CallPtr& call, const std::string& bytes, Done done) {
-  auto fields = ParseMessage<v1::CallTarget>(bytes, call->method());
+void CallService::Serve(const CallPtr& call, Done done) {
+  auto fields = ParseFields<v1::CallTarget>(*call);
   if (!fields.ok()) return done(fields.status(), nullptr);
-  AsyncFunction function;
-  std::shared_ptr<const Program> program;
-  if (fields->function().empty()) {
-    auto found =
-        FindProgram(fields->program(), {fields->fingerprint_high(), fields->fingerprint_low()});
-    if (!found.ok()) return done(found.status(), nullptr);
-    program = *std::move(found);
-  } else {
-    auto found = runtime_.functions().Find(fields->function());
-    if (!found.ok()) return done(found.status(), nullptr);
-    function = *std::move(found);
+  if (!fields->function().empty()) return ServeFunction(call, fields->function(), done);
+  auto program =
+      FindProgram(fields->program(), {fields->fingerprint_high(), fields->fingerprint_low()});
+  if (!program.ok()) return done(program.status(), nullptr);
+  ServeProgram(call, *std::move(program), done);
+}
+
+void CallService::ServeFunction(const CallPtr& call, const std::string& name, const Done& done) {
+  if (call->method() == kCallProgram) {
+    return done(absl::InvalidArgumentError("call.program runs programs, not functions"), nullptr);
   }
+  auto function = runtime_.functions().Find(name);
+  if (!function.ok()) return done(function.status(), nullptr);
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   ContextPtr context = arguments->context;
-  if (program != nullptr) return done(RunProgramHere(*call, *program, *arguments), context);
   if (!call->BeginApply()) return done(absl::CancelledError("cancelled before it began"), context);
   FunctionCall info{runtime_, call->caller(), call->deadline(), context,
                     [call] { return call->cancelled(); }};
-  function(info, std::move(arguments->values))
+  (*function)(info, std::move(arguments->values))
       .OnReady([done, context](const absl::StatusOr<Values>& results) { done(results, context); });
+}
+
+void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Program> program,
+                               const Done& done) {
+  auto arguments = DecodeRequest(runtime_, *call);
+  if (!arguments.ok()) return done(arguments.status(), nullptr);
+  ContextPtr context = arguments->context;
+  auto inputs = ToVariables(arguments->values);
+  if (!inputs.ok()) return done(inputs.status(), context);
+  // Outside a context nobody can ask for gradients, so no history is kept.
+  bool record = context != nullptr;
+  if (IsLight(*program, *inputs)) {
+    return done(RunProgramHere(*call, *program, *inputs, record), context);
+  }
+  absl::Status queued = runtime_.executor().Submit(
+      [this, call, program = std::move(program), inputs = *std::move(inputs), record, context,
+       done] { done(RunProgramHere(*call, *program, inputs, record), context); });
+  if (!queued.ok()) done(queued, context);
 }
 
 absl::StatusOr<Values> CallService::RunProgramHere(const rpc::ServerCall& call,
                                                    const Program& program,
-                                                   const Arguments& arguments) {
-  PSD_ASSIGN_OR_RETURN(std::vector<Variable> inputs, ToVariables(arguments.values));
-  // Outside a context nobody can ask for gradients, so no history is kept.
+                                                   absl::Span<const Variable> inputs,
+                                                   bool record) {
   std::optional<NoGradGuard> no_grad;
-  if (arguments.context == nullptr) no_grad.emplace();
+  if (!record) no_grad.emplace();
   PSD_ASSIGN_OR_RETURN(
       auto results,
       program::RunProgram(program, runtime_.operators(), runtime_.options().program_limits, inputs,

@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/types/span.h"
 #include "core/base/future.h"
 #include "core/base/mutex.h"
 #include "core/program/program.h"
@@ -18,6 +20,7 @@ namespace psd::worker {
 // What is called: a program, or (null program) a registered function.
 struct CallTarget {
   std::shared_ptr<const program::Program> program;  // shared by all calls of it
+  program::Fingerprint fingerprint;                 // the program's
   std::string function;
 };
 
@@ -45,7 +48,6 @@ class CallService {
     std::string method;
     std::string callee;
     CallTarget target;
-    program::Fingerprint fingerprint;
     Values arguments;  // keeps the forks among them
     ContextPtr context;
     rpc::CallOptions options;
@@ -59,9 +61,13 @@ class CallService {
 
   // Runs what a request asks for; `done` gets results and context, on any thread.
   using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
-  void Serve(const CallPtr& call, const std::string& fields, Done done);
+  void Serve(const CallPtr& call, Done done);
+  void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
+  void ServeProgram(const CallPtr& call, std::shared_ptr<const program::Program> program,
+                    const Done& done);
   absl::StatusOr<Values> RunProgramHere(const rpc::ServerCall& call,
-                                        const program::Program& program, const Arguments& arguments);
+                                        const program::Program& program,
+                                        absl::Span<const Variable> inputs, bool record);
   absl::StatusOr<std::shared_ptr<const program::Program>> FindProgram(const std::string& encoded,
                                                                       program::Fingerprint known);
   void ServeRun(const CallPtr& call);

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
@@ -114,12 +113,12 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   if (!context.ok()) return call->Reply(context.status());
 
   // Gradients of other optimizers' parameters may be in the same context.
-  std::vector<GlobalId> mine = (*optimizer)->parameters();
-  absl::flat_hash_set<GlobalId> members(mine.begin(), mine.end());
+  std::vector<dist_autograd::LeafGradient> collected = (*context)->Gradients();
   std::vector<optim::ParameterGradient> gradients;
+  gradients.reserve(collected.size());
   int64_t elements = 0;
-  for (dist_autograd::LeafGradient& leaf : (*context)->Gradients()) {
-    if (!members.contains(leaf.leaf.key)) continue;
+  for (dist_autograd::LeafGradient& leaf : collected) {
+    if (!(*optimizer)->Steps(leaf.leaf.key)) continue;
     elements += leaf.gradient.NumElements();
     gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version});
   }

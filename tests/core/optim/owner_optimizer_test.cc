@@ -191,8 +191,8 @@ TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
     EXPECT_EQ(used(), 2 * 4 * kBytes);
     optimizer.reset();
     EXPECT_EQ(used(), 2 * kBytes);
-    ASSERT_TRUE(store_->Drop("a").ok());
-    ASSERT_TRUE(store_->Drop("b").ok());
+    ASSERT_TRUE(store_->Erase((*store_->Drop("a"))->id));
+    ASSERT_TRUE(store_->Erase((*store_->Drop("b"))->id));
   }
   EXPECT_EQ(used(), 0u);
 }
