@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
+#include "core/base/small_memory.h"
 
 namespace psd {
 namespace {
@@ -30,6 +31,17 @@ class MallocBlock : public Block {
  public:
   MallocBlock(std::byte* data, size_t size) : Block(data, size) {}
   ~MallocBlock() override { std::free(data()); }
+};
+
+constexpr size_t kMaxSmallBytes = size_t{64} << 10;
+
+// Lies in front of its bytes, in one piece of memory with its counts.
+class SmallBlock : public Block {
+ public:
+  explicit SmallBlock(size_t size)
+      : Block(reinterpret_cast<std::byte*>(
+                  RoundUp(reinterpret_cast<uintptr_t>(this + 1), kBlockAlignment)),
+              size) {}
 };
 
 // Mappings that were freed, by length, up to a bound.
@@ -87,14 +99,20 @@ class HeapAllocator : public Allocator {
 
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
     if (bytes > SIZE_MAX / 2) return OutOfMemory(bytes);
-    if (bytes < options_.map_threshold_bytes) return AllocateSmall(bytes);
-    return AllocateMapped(bytes);
+    if (bytes >= options_.map_threshold_bytes) return AllocateMapped(bytes);
+    if (bytes <= kMaxSmallBytes) return AllocateSmall(bytes);
+    return AllocateMiddle(bytes);
   }
 
  private:
   static absl::StatusOr<std::shared_ptr<Block>> AllocateSmall(size_t bytes) {
-    size_t length = RoundUp(bytes == 0 ? 1 : bytes, kBlockAlignment);
-    void* address = std::aligned_alloc(kBlockAlignment, length);
+    // The counts start at a multiple of the alignment, so one more reaches the first byte.
+    const size_t behind = kBlockAlignment + RoundUp(bytes, kBlockAlignment);
+    return std::allocate_shared<SmallBlock>(SmallMemoryAllocator<SmallBlock>(behind), bytes);
+  }
+
+  static absl::StatusOr<std::shared_ptr<Block>> AllocateMiddle(size_t bytes) {
+    void* address = std::aligned_alloc(kBlockAlignment, RoundUp(bytes, kBlockAlignment));
     if (address == nullptr) return OutOfMemory(bytes);
     return std::make_shared<MallocBlock>(static_cast<std::byte*>(address), bytes);
   }
