@@ -11,10 +11,18 @@
 namespace psd {
 namespace {
 
-// Ordinary process memory: keeps no freed blocks, so sharing it costs nobody anything.
+// Freed large results that wait for the next ones, at most: a step's worth of a large model.
+constexpr size_t kResultCacheBytes = size_t{256} << 20;
+
+// Where operators put their results: ordinary process memory. One for the process, made at the
+// first use, thread-safe and never destroyed. The results of a step have the sizes of those of the
+// step before, so freed mappings are kept, up to that bound. Stores have allocators of their own.
 Allocator& DefaultAllocator() {
-  static const std::shared_ptr<Allocator>& heap =
-      *new std::shared_ptr<Allocator>(NewHeapAllocator());
+  static const std::shared_ptr<Allocator>& heap = *new std::shared_ptr<Allocator>([] {
+    HeapAllocatorOptions options;
+    options.cache_bytes = kResultCacheBytes;
+    return NewHeapAllocator(options);
+  }());
   return *heap;
 }
 
