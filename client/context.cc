@@ -22,7 +22,9 @@ Context::~Context() {
   if (state_ != nullptr) worker_->runtime->autograd().Release(state_->id());
 }
 
-GlobalId Context::id() const { return state_->id(); }
+GlobalId Context::id() const {
+  return state_->id();
+}
 
 absl::Status Context::Backward(const std::vector<Variable>& roots,
                                const dist_autograd::BackwardOptions& options) {

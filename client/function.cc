@@ -34,7 +34,9 @@ Program Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
   return Creation("normal", shape, dtype, std::move(attributes));
 }
 
-Program Zeros(const Shape& shape, DType dtype) { return Creation("zeros", shape, dtype, {}); }
+Program Zeros(const Shape& shape, DType dtype) {
+  return Creation("zeros", shape, dtype, {});
+}
 
 Program Full(const Shape& shape, double value, DType dtype) {
   Attributes attributes;

@@ -59,10 +59,10 @@ namespace worker {
 class Runtime;
 }
 
-using program::Program;         // operators as data; see program::ProgramBuilder
-using program::ProgramBuilder;  // builds one call by call
-using rref::RRef;               // a counted reference to a value on its owner
-using store::Value;             // what calls take and return
+using program::Program;          // operators as data; see program::ProgramBuilder
+using program::ProgramBuilder;   // builds one call by call
+using rref::RRef;                // a counted reference to a value on its owner
+using store::Value;              // what calls take and return
 using worker::FunctionRegistry;  // registered functions that this worker offers
 using Values = std::vector<Value>;
 
@@ -92,7 +92,7 @@ class Function {
 
   const std::shared_ptr<const Program>& program() const { return program_; }
   const program::Fingerprint& fingerprint() const { return fingerprint_; }  // the program's
-  const std::string& name() const { return name_; }  // empty for programs
+  const std::string& name() const { return name_; }                         // empty for programs
 
  private:
   Function() = default;
@@ -255,7 +255,7 @@ class Context {
   friend class DistributedOptimizer;
   Context(std::shared_ptr<Worker::State> worker,
           std::shared_ptr<dist_autograd::ContextState> state);
-  std::shared_ptr<Worker::State> worker_;                    // shared with the worker
+  std::shared_ptr<Worker::State> worker_;               // shared with the worker
   std::shared_ptr<dist_autograd::ContextState> state_;  // shared with calls in flight
 };
 

@@ -38,8 +38,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.memory_budget_bytes = options.memory_budget_bytes;
   runtime.session = options.session;
   runtime.functions = options.functions;
-  runtime.logger =
-      options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
+  runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
   return runtime;
 }
 
@@ -76,9 +75,9 @@ absl::Status Worker::State::JoinWorld() {
     PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info, answer.Wait());
     if (info.registrar.empty()) continue;
     if (!registrar.empty() && registrar != info.registrar) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          told_by, " names ", registrar, " as the registrar, ", owner.name, " names ",
-          info.registrar, "; give all owners of a job the same one"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(told_by, " names ", registrar, " as the registrar, ", owner.name, " names ",
+                       info.registrar, "; give all owners of a job the same one"));
     }
     registrar = info.registrar;
     told_by = owner.name;
@@ -128,11 +127,15 @@ Worker::~Worker() {
   Shutdown(absl::ZeroDuration()).IgnoreError();
 }
 
-const std::string& Worker::name() const { return state_->options.name; }
+const std::string& Worker::name() const {
+  return state_->options.name;
+}
 int Worker::rank() const {
   return static_cast<int>(state_->registrar_client->membership().rank);
 }
-worker::Runtime& Worker::runtime() { return *state_->runtime; }
+worker::Runtime& Worker::runtime() {
+  return *state_->runtime;
+}
 
 // ---- values
 

@@ -82,8 +82,10 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
         reference == nullptr ? nullptr : dynamic_cast<const rref::RRef::Body*>(reference->get());
     if (body == nullptr || body->local_entry() == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("argument ", i, " of a program must be a tensor or an RRef to one on the "
-                       "callee, not ", values[i].KindName()));
+          absl::StrCat("argument ", i,
+                       " of a program must be a tensor or an RRef to one on the "
+                       "callee, not ",
+                       values[i].KindName()));
     }
     PSD_ASSIGN_OR_RETURN(Value value, body->local_entry()->Read());
     const auto* variable = value.As<Variable>();
@@ -144,8 +146,8 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
       runtime_.rrefs().Created(call->result, reply->callee.incarnation);
     } else {
       auto detail = GetDetail(reply.status());
-      bool fate_unknown = (detail.has_value() && detail->fate_unknown) ||
-                          absl::IsDeadlineExceeded(reply.status());
+      bool fate_unknown =
+          (detail.has_value() && detail->fate_unknown) || absl::IsDeadlineExceeded(reply.status());
       runtime_.rrefs().CreationFailed(call->result, reply.status(), fate_unknown);
     }
     call->result = rref::RRef();
@@ -276,14 +278,12 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Progra
 
 absl::StatusOr<Values> CallService::RunProgramHere(const rpc::ServerCall& call,
                                                    const Program& program,
-                                                   absl::Span<const Variable> inputs,
-                                                   bool record) {
+                                                   absl::Span<const Variable> inputs, bool record) {
   std::optional<NoGradGuard> no_grad;
   if (!record) no_grad.emplace();
-  PSD_ASSIGN_OR_RETURN(
-      auto results,
-      program::RunProgram(program, runtime_.operators(), runtime_.options().program_limits, inputs,
-                          [&call] { return call.cancelled(); }));
+  PSD_ASSIGN_OR_RETURN(auto results, program::RunProgram(program, runtime_.operators(),
+                                                         runtime_.options().program_limits, inputs,
+                                                         [&call] { return call.cancelled(); }));
   return ToValues(std::move(results));
 }
 

@@ -16,10 +16,12 @@ absl::StatusOr<rref::ForkData> ArgumentFork(Runtime& runtime, const std::string&
   const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
   if (body == nullptr) return absl::InternalError("a reference that no RRef layer made");
   if (reference.owner() != callee) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
-        " cannot be passed to ", callee, ": RRefs travel to their owners and from them; pass the "
-        "value (ToHere) or call ", reference.owner(), " instead"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
+                     " cannot be passed to ", callee,
+                     ": RRefs travel to their owners and from them; pass the "
+                     "value (ToHere) or call ",
+                     reference.owner(), " instead"));
   }
   rref::ForkData data;
   data.owner = reference.owner();
@@ -36,9 +38,9 @@ absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, const rpc::ServerCal
                                           const RemoteReference& reference) {
   const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
   if (body == nullptr || body->local_entry() == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
-        " cannot be returned by ", runtime.name(), ", which does not own it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
+                     " cannot be returned by ", runtime.name(), ", which does not own it"));
   }
   return runtime.rrefs().ForkFor(body->local_entry(), call.caller(), call.session_epoch());
 }
@@ -56,10 +58,10 @@ absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const ContextPtr& context) {
   rpc::Request request;
   request.method = std::move(method);
-  PSD_ASSIGN_OR_RETURN(
-      request.payload, rref::EncodeValues(values, [&](const RemoteReference& reference) {
-        return ArgumentFork(runtime, callee, reference);
-      }));
+  PSD_ASSIGN_OR_RETURN(request.payload,
+                       rref::EncodeValues(values, [&](const RemoteReference& reference) {
+                         return ArgumentFork(runtime, callee, reference);
+                       }));
   if (context == nullptr) return request;
   PSD_ASSIGN_OR_RETURN(
       rpc::Attachment attachment,

@@ -22,7 +22,7 @@ class Runtime;
 
 // What a function is told beside its arguments.
 struct FunctionCall {
-  Runtime& runtime;                                      // of the worker that runs it
+  Runtime& runtime;  // of the worker that runs it
   rpc::PeerInfo caller;
   absl::Time deadline;                                   // on the worker's clock
   std::shared_ptr<dist_autograd::ContextState> context;  // null outside one

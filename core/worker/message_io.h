@@ -44,9 +44,10 @@ template <typename Message>
 absl::StatusOr<Message> ParseMessage(const std::string& bytes, absl::string_view what) {
   Message message;
   if (!message.ParseFromString(bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": ", bytes.size(), " header bytes are no message of this method; do both workers "
-        "run compatible versions?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": ", bytes.size(),
+                     " header bytes are no message of this method; do both workers "
+                     "run compatible versions?"));
   }
   return message;
 }

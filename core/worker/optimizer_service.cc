@@ -41,12 +41,11 @@ OptimizerSpec SpecOf(const v1::CreateOptimizerRequest& request) {
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> FindOptimizer(store::Store& store, GlobalId id) {
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
   const auto* object = entry->value.As<std::shared_ptr<store::Object>>();
-  auto optimizer =
-      object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
+  auto optimizer = object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
   if (optimizer == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        entry->name.empty() ? id.ToString() : entry->name, " is ", entry->KindName(),
-        ", not an optimizer"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry->name.empty() ? id.ToString() : entry->name, " is ", entry->KindName(),
+                     ", not an optimizer"));
   }
   return optimizer;
 }
@@ -57,8 +56,7 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
   runtime_.RegisterMethod({"optimizer.create", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
                            [this](CallPtr call) { ServeCreate(call); }});
   runtime_.RegisterMethod({"optimizer.step", rpc::MethodKind::kMutation,
-                           rpc::RunsOn::kCarrierThread,
-                           [this](CallPtr call) { ServeStep(call); }});
+                           rpc::RunsOn::kCarrierThread, [this](CallPtr call) { ServeStep(call); }});
 }
 
 // ---- callee
@@ -69,8 +67,8 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   int size = std::min(request->parameter_incarnations_size(), request->parameter_counters_size());
   std::vector<EntryPtr> parameters;
   for (int i = 0; i < size; ++i) {
-    auto entry = runtime_.store().Get(
-        {request->parameter_incarnations(i), request->parameter_counters(i)});
+    auto entry =
+        runtime_.store().Get({request->parameter_incarnations(i), request->parameter_counters(i)});
     if (!entry.ok()) return call->Reply(entry.status());
     parameters.push_back(*std::move(entry));
   }
@@ -80,9 +78,9 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   std::string agreement = Agreement((*function)->spec(), parameters);
   auto create = [this, function = std::move(*function),
                  parameters = std::move(parameters)]() mutable -> absl::StatusOr<store::Value> {
-    PSD_ASSIGN_OR_RETURN(auto optimizer,
-                         OwnerOptimizer::Create(std::move(function), std::move(parameters),
-                                                runtime_.store()));
+    PSD_ASSIGN_OR_RETURN(
+        auto optimizer,
+        OwnerOptimizer::Create(std::move(function), std::move(parameters), runtime_.store()));
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
   if (request->name().empty()) {
@@ -105,8 +103,8 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
 void OptimizerService::ServeStep(const CallPtr& call) {
   auto request = ParseMessage<v1::StepRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(runtime_.store(), {request->optimizer_incarnation(),
-                                                    request->optimizer_counter()});
+  auto optimizer = FindOptimizer(runtime_.store(),
+                                 {request->optimizer_incarnation(), request->optimizer_counter()});
   if (!optimizer.ok()) return call->Reply(optimizer.status());
   auto context =
       runtime_.autograd().Find({request->context_incarnation(), request->context_counter()});
@@ -192,8 +190,8 @@ Future<optim::StepResult> OptimizerService::Step(const RRef& optimizer, GlobalId
       .reply()
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<optim::StepResult> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::StepReply>(reply->payload.header,
-                                                                       "optimizer.step"));
+        PSD_ASSIGN_OR_RETURN(auto message,
+                             ParseMessage<v1::StepReply>(reply->payload.header, "optimizer.step"));
         optim::StepResult result;
         result.steps_accepted = message.steps_accepted();
         result.parameters_stepped = static_cast<int>(message.parameters_stepped());

@@ -54,8 +54,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
   return runtime;
 }
 
-Runtime::Runtime(RuntimeOptions options)
-    : options_(std::move(options)), ids_(NewIncarnation()) {}
+Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {}
 
 absl::Status Runtime::Assemble() {
   ThreadPoolOptions pool;
@@ -88,7 +87,9 @@ absl::Status Runtime::Assemble() {
   return absl::OkStatus();
 }
 
-Runtime::~Runtime() { Shutdown(absl::ZeroDuration()); }
+Runtime::~Runtime() {
+  Shutdown(absl::ZeroDuration());
+}
 
 absl::StatusOr<std::string> Runtime::Start() {
   PSD_ASSIGN_OR_RETURN(address_, agent_->Start(options_.listen));

@@ -52,8 +52,8 @@ inline RRef MakeParameter(Worker& worker, const std::string& owner, const std::s
                           const Tensor& elements) {
   CreateOptions options;
   options.requires_grad = true;
-  RRef rref = Must(worker.GetOrCreate(owner, name, Zeros(elements.shape(), elements.dtype()),
-                                      options));
+  RRef rref =
+      Must(worker.GetOrCreate(owner, name, Zeros(elements.shape(), elements.dtype()), options));
   Must(worker.Assign(rref, elements));
   return rref;
 }

@@ -59,9 +59,9 @@ TEST_F(TrainTest, DAG_12_CallsWithGradientsEqualLocalAutograd) {
   Context context = Must(trainer_->NewContext());
   CallOptions in_context;
   in_context.context = &context;
-  Values product = Must(trainer_->RpcSync(
-      "owner0", Function::Operator("mul", 2),
-      {x, std::shared_ptr<const store::RemoteReference>(w.body())}, in_context));
+  Values product = Must(
+      trainer_->RpcSync("owner0", Function::Operator("mul", 2),
+                        {x, std::shared_ptr<const store::RemoteReference>(w.body())}, in_context));
   Variable loss = Sum(*product[0].As<Variable>() * 2.0);
   ASSERT_TRUE(context.Backward({loss}).ok());
   EXPECT_THAT(Elements(Must(context.Gradient(x))), ElementsAre(10, 14));
@@ -113,8 +113,7 @@ TEST_F(TrainTest, ANamedOptimizerIsSharedAndItsCreatorsMustAgree) {
   EXPECT_TRUE(DistributedOptimizer::Create(*other, "main", Adam{}, {theirs}).ok());
   Adam faster;
   faster.lr = 0.5;
-  absl::Status refused =
-      DistributedOptimizer::Create(*other, "main", faster, {theirs}).status();
+  absl::Status refused = DistributedOptimizer::Create(*other, "main", faster, {theirs}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("owner0"));
 }

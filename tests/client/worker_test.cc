@@ -79,8 +79,9 @@ TEST_F(WorkerTest, ListsLooksUpAndDrops) {
 }
 
 TEST_F(WorkerTest, RPC_11_ProgramsRunOnTheOwner) {
-  Values sum = Must(trainer_->RpcSync("owner0", Function::Operator("add", 2),
-                                      {Tensor::Of<float>({2}, {1, 2}), Tensor::Of<float>({2}, {3, 4})}));
+  Values sum =
+      Must(trainer_->RpcSync("owner0", Function::Operator("add", 2),
+                             {Tensor::Of<float>({2}, {1, 2}), Tensor::Of<float>({2}, {3, 4})}));
   EXPECT_THAT(Elements(sum[0].As<Variable>()->tensor()), ElementsAre(4, 6));
 }
 
@@ -109,8 +110,7 @@ TEST_F(WorkerTest, RPC_10_AnUnknownWorkerIsNamed) {
 }
 
 TEST_F(WorkerTest, RPC_18_AnUnknownFunctionOrOperatorIsAnErrorAndTheOwnerServesOn) {
-  absl::Status function =
-      trainer_->RpcSync("owner0", Function::Registered("nothing"), {}).status();
+  absl::Status function = trainer_->RpcSync("owner0", Function::Registered("nothing"), {}).status();
   EXPECT_EQ(function.code(), absl::StatusCode::kNotFound);
   absl::Status op = trainer_->RpcSync("owner0", Function::Operator("adda", 2), {}).status();
   EXPECT_EQ(op.code(), absl::StatusCode::kInvalidArgument);
@@ -123,8 +123,9 @@ TEST_F(WorkerTest, RPC_16_WrongArgumentsAreAnErrorOfTheCall) {
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(trainer_->RpcSync("owner0", Function::Operator("matmul", 2),
-                              {Tensor::Of<float>({2}, {1, 2}), Tensor::Of<float>({2}, {1, 2})})
+  EXPECT_EQ(trainer_
+                ->RpcSync("owner0", Function::Operator("matmul", 2),
+                          {Tensor::Of<float>({2}, {1, 2}), Tensor::Of<float>({2}, {1, 2})})
                 .status()
                 .code(),
             absl::StatusCode::kInvalidArgument);
@@ -144,21 +145,21 @@ TEST_F(WorkerTest, AProgramThatItsOwnerForgotIsSentAgain) {
 }
 
 TEST_F(WorkerTest, RREF_02_RemoteLeavesTheResultOnTheOwner) {
-  RRef result = Must(trainer_->Remote("owner0", Function::Operator("neg", 1),
-                                      {Tensor::Of<float>({2}, {1, 2})}));
+  RRef result = Must(
+      trainer_->Remote("owner0", Function::Operator("neg", 1), {Tensor::Of<float>({2}, {1, 2})}));
   EXPECT_EQ(result.owner(), "owner0");
   EXPECT_THAT(Read(*trainer_, result), ElementsAre(-1, -2));
   // An RRef stands for its value on its owner.
-  Values again = Must(trainer_->RpcSync(
-      "owner0", Function::Operator("neg", 1),
-      {std::shared_ptr<const store::RemoteReference>(result.body())}));
+  Values again =
+      Must(trainer_->RpcSync("owner0", Function::Operator("neg", 1),
+                             {std::shared_ptr<const store::RemoteReference>(result.body())}));
   EXPECT_THAT(Elements(again[0].As<Variable>()->tensor()), ElementsAre(1, 2));
 }
 
 TEST_F(WorkerTest, RREF_24_AnErrorOfTheCreationIsToldAtTheFetch) {
-  RRef broken = Must(trainer_->Remote("owner0", Function::Operator("add", 2),
-                                      {Tensor::Of<float>({2}, {1, 2}),
-                                       Tensor::Of<float>({3}, {1, 2, 3})}));
+  RRef broken =
+      Must(trainer_->Remote("owner0", Function::Operator("add", 2),
+                            {Tensor::Of<float>({2}, {1, 2}), Tensor::Of<float>({3}, {1, 2, 3})}));
   EXPECT_EQ(trainer_->ToHere({broken}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -187,19 +188,18 @@ TEST_F(WorkerTest, RegisteredFunctionsTakeAndReturnValues) {
 
 TEST_F(WorkerTest, RPC_36_AnOwnerCallsBackATrainerThatDoesNotListen) {
   FunctionRegistry on_owner;
-  ASSERT_TRUE(on_owner
-                  .Register("ask_back",
-                            [](const worker::FunctionCall& call,
-                               Values) -> absl::StatusOr<Values> {
-                              rpc::Request request;
-                              request.method = "worker.info";
-                              auto reply = call.runtime.agent()
-                                               .StartCall(call.caller.name, request, {})
-                                               .reply();
-                              PSD_RETURN_IF_ERROR(reply.Wait());
-                              return Values{reply.Wait()->callee.name};
-                            })
-                  .ok());
+  ASSERT_TRUE(
+      on_owner
+          .Register("ask_back",
+                    [](const worker::FunctionCall& call, Values) -> absl::StatusOr<Values> {
+                      rpc::Request request;
+                      request.method = "worker.info";
+                      auto reply =
+                          call.runtime.agent().StartCall(call.caller.name, request, {}).reply();
+                      PSD_RETURN_IF_ERROR(reply.Wait());
+                      return Values{reply.Wait()->callee.name};
+                    })
+          .ok());
   worker::RuntimeOptions options;
   options.functions = std::move(on_owner);
   TestOwner custom("custom", std::move(options));
@@ -216,7 +216,8 @@ TEST_F(WorkerTest, ForksGoWithTheirHandlesAndWithTheSession) {
     EXPECT_EQ(owner0_.runtime().store().stats().anonymous, 1u);
   }
   while (owner0_.runtime().store().stats().anonymous > 0) std::this_thread::yield();
-  RRef kept = Must(trainer_->Remote("owner0", Function::Operator("neg", 1), {Tensor::Scalar(1.0f)}));
+  RRef kept =
+      Must(trainer_->Remote("owner0", Function::Operator("neg", 1), {Tensor::Scalar(1.0f)}));
   Read(*trainer_, kept);
   ASSERT_TRUE(trainer_->Shutdown().ok());
   while (owner0_.runtime().store().stats().anonymous > 0) std::this_thread::yield();
@@ -228,8 +229,7 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
   budget.memory_budget_bytes = 1 << 20;
   TestOwner small("small", std::move(budget));
   auto trainer = StartTrainer("trainer1", {small.address()});
-  absl::Status refused =
-      trainer->GetOrCreate("small", "big", Zeros({1 << 20})).status();
+  absl::Status refused = trainer->GetOrCreate("small", "big", Zeros({1 << 20})).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1048576"));
   EXPECT_TRUE(trainer->GetOrCreate("small", "little", Zeros({16})).ok());
@@ -238,8 +238,7 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
 TEST_F(WorkerTest, AfterShutdownEveryCallSaysSo) {
   ASSERT_TRUE(trainer_->Shutdown().ok());
   EXPECT_TRUE(trainer_->Shutdown().ok());
-  EXPECT_EQ(trainer_->Lookup("owner0", "w").status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(trainer_->Lookup("owner0", "w").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(trainer_->NewContext().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
