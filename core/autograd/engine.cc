@@ -10,76 +10,93 @@ namespace psd {
 
 GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context)
     : context_(context), starts_(std::move(starts)) {
-  MutexLock lock(mutex_);
-  std::vector<Node*> open;
-  auto found = [&](Node* node) PSD_REQUIRES(mutex_) -> NodeState& {
-    auto [at, added] = states_.try_emplace(node);
-    if (added) {
-      at->second.sums.resize(static_cast<size_t>(node->NumInputs()));
-      open.push_back(node);
-    }
-    return at->second;
-  };
+  std::vector<size_t> open;
   for (const std::shared_ptr<Node>& start : starts_) {
-    NodeState& state = found(start.get());
+    NodeState& state = states_[Found(start.get(), open)];
     ++state.feeds;
     ++state.pending;
   }
   while (!open.empty()) {
-    Node* node = open.back();
+    const size_t number = open.back();
     open.pop_back();
-    for (const Edge& edge : node->next())
-      if (edge) ++found(edge.node.get()).pending;
+    states_[number].first_target = targets_.size();
+    for (const Edge& edge : states_[number].node->next()) {
+      targets_.push_back(edge ? Found(edge.node.get(), open) : 0);
+      if (edge) ++states_[targets_.back()].pending;
+    }
   }
+  size_t sums = 0;
+  for (NodeState& state : states_) {
+    state.first_sum = sums;
+    state.inputs = state.node->NumInputs();
+    sums += static_cast<size_t>(state.inputs);
+  }
+  sums_.resize(sums);
   outstanding_ = static_cast<int64_t>(states_.size());
 }
 
+size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
+  auto [at, added] = numbers_.try_emplace(node, states_.size());
+  if (added) {
+    open.push_back(states_.size());
+    states_.emplace_back();
+    states_.back().node = node;
+  }
+  return at->second;
+}
+
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients) {
-  PSD_RETURN_IF_ERROR(TakeFeed(start.get(), gradients.size()));
-  std::vector<Node*> ready;
+  PSD_ASSIGN_OR_RETURN(NodeState* state, TakeFeed(start.get(), gradients.size()));
+  std::vector<NodeState*> ready;
   absl::Status status;
   for (size_t input = 0; input < gradients.size() && status.ok(); ++input)
-    status = Deposit(start.get(), static_cast<int>(input), std::move(gradients[input]));
+    status = Deposit(*state, static_cast<int>(input), std::move(gradients[input]), nullptr);
   if (status.ok()) {
-    Arrived(start.get(), ready);
+    {
+      MutexLock lock(mutex_);
+      Arrived(*state, ready);
+    }
     status = RunReady(ready);
   }
   if (!status.ok()) Fail(status);
   return this->status();
 }
 
-absl::Status GraphPass::TakeFeed(Node* start, size_t gradients) {
+absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gradients) {
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
-  auto found = states_.find(start);
-  if (found == states_.end() || found->second.feeds == 0) {
+  auto found = numbers_.find(start);
+  if (found == numbers_.end() || states_[found->second].feeds == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients for node ", start == nullptr ? "(none)" : start->Name(),
                      ", which is no start of this pass or was fed as often as it was announced"));
   }
-  if (gradients != 0 && gradients != found->second.sums.size()) {
+  NodeState& state = states_[found->second];
+  if (gradients != 0 && gradients != static_cast<size_t>(state.inputs)) {
     return absl::InvalidArgumentError(absl::StrCat(gradients, " gradients for node ", start->Name(),
-                                                   ", which takes ", found->second.sums.size(),
+                                                   ", which takes ", state.inputs,
                                                    "; give one for each, or none at all"));
   }
-  --found->second.feeds;
-  return absl::OkStatus();
+  --state.feeds;
+  return &state;
 }
 
 // The sum so far leaves the table while it is added to, so that no kernel runs under the lock;
 // whoever comes meanwhile starts a sum of its own, and the two meet here.
-absl::Status GraphPass::Deposit(Node* node, int input, Tensor gradient) {
-  if (!gradient.defined()) return absl::OkStatus();
+absl::Status GraphPass::Deposit(NodeState& to, int input, Tensor gradient,
+                                std::vector<NodeState*>* ready) {
   PartialSum mine{std::move(gradient), false};
+  PartialSum& slot = sums_[to.first_sum + static_cast<size_t>(input)];
   while (true) {
     PartialSum other;
     {
       MutexLock lock(mutex_);
-      NodeState& state = states_.find(node)->second;
-      PartialSum& slot = state.sums[static_cast<size_t>(input)];
-      if (!slot.sum.defined()) {
-        slot = std::move(mine);
-        state.any = true;
+      if (!mine.sum.defined() || !slot.sum.defined()) {
+        if (mine.sum.defined()) {
+          slot = std::move(mine);
+          to.any = true;
+        }
+        if (ready != nullptr) Arrived(to, *ready);
         return absl::OkStatus();
       }
       other = std::move(slot);
@@ -88,11 +105,11 @@ absl::Status GraphPass::Deposit(Node* node, int input, Tensor gradient) {
     if (!mine.own) std::swap(mine, other);
     if (mine.own) {
       absl::Status status = ops::AddInPlace(mine.sum, other.sum);
-      if (!status.ok()) return Annotate(status, absl::StrCat("gradients of ", node->Name()));
+      if (!status.ok()) return Annotate(status, absl::StrCat("gradients of ", to.node->Name()));
       continue;
     }
     absl::StatusOr<Tensor> sum = SumOf(mine.sum, other.sum);
-    if (!sum.ok()) return Annotate(sum.status(), absl::StrCat("gradients of ", node->Name()));
+    if (!sum.ok()) return Annotate(sum.status(), absl::StrCat("gradients of ", to.node->Name()));
     mine = {*std::move(sum), true};
   }
 }
@@ -103,51 +120,51 @@ absl::StatusOr<Tensor> GraphPass::SumOf(const Tensor& a, const Tensor& b) {
                                                  " for one argument differ in shape"));
 }
 
-void GraphPass::Arrived(Node* node, std::vector<Node*>& ready) {
-  MutexLock lock(mutex_);
-  if (--states_.find(node)->second.pending == 0) ready.push_back(node);
+void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
+  if (--state.pending == 0) ready.push_back(&state);
 }
 
-absl::Status GraphPass::RunReady(std::vector<Node*>& ready) {
+absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
   while (!ready.empty()) {
-    Node* node = ready.back();
+    NodeState& state = *ready.back();
     ready.pop_back();
     std::vector<Tensor> gradients;
-    PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(node, gradients));
+    PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(state, gradients));
     std::vector<Tensor> results;
-    if (any || node->RunsWithoutGradients()) {
+    if (any || state.node->RunsWithoutGradients()) {
       PassContext pass = context_;
-      absl::StatusOr<std::vector<Tensor>> applied = node->Apply(pass, std::move(gradients));
-      if (!applied.ok()) return Annotate(applied.status(), node->Name());
+      absl::StatusOr<std::vector<Tensor>> applied = state.node->Apply(pass, std::move(gradients));
+      if (!applied.ok()) return Annotate(applied.status(), state.node->Name());
       results = *std::move(applied);
     }
-    PSD_RETURN_IF_ERROR(PassOn(node, std::move(results), ready));
+    PSD_RETURN_IF_ERROR(PassOn(state, std::move(results), ready));
     MutexLock lock(mutex_);
     --outstanding_;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> GraphPass::TakeGradients(Node* node, std::vector<Tensor>& gradients) {
+absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, std::vector<Tensor>& gradients) {
+  gradients.reserve(static_cast<size_t>(state.inputs));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
-  NodeState& state = states_.find(node)->second;
-  for (PartialSum& slot : state.sums) gradients.push_back(std::move(slot.sum));
-  state.sums.clear();
+  for (int input = 0; input < state.inputs; ++input)
+    gradients.push_back(std::move(sums_[state.first_sum + static_cast<size_t>(input)].sum));
   return state.any;
 }
 
-absl::Status GraphPass::PassOn(Node* node, std::vector<Tensor> results, std::vector<Node*>& ready) {
-  const std::vector<Edge>& next = node->next();
+absl::Status GraphPass::PassOn(const NodeState& state, std::vector<Tensor> results,
+                               std::vector<NodeState*>& ready) {
+  const std::vector<Edge>& next = state.node->next();
   if (!results.empty() && results.size() != next.size()) {
-    return absl::InternalError(absl::StrCat("node ", node->Name(), " gave ", results.size(),
+    return absl::InternalError(absl::StrCat("node ", state.node->Name(), " gave ", results.size(),
                                             " gradients for ", next.size(), " arguments"));
   }
   for (size_t i = 0; i < next.size(); ++i) {
     if (!next[i]) continue;
-    if (!results.empty())
-      PSD_RETURN_IF_ERROR(Deposit(next[i].node.get(), next[i].input, std::move(results[i])));
-    Arrived(next[i].node.get(), ready);
+    Tensor gradient = results.empty() ? Tensor() : std::move(results[i]);
+    PSD_RETURN_IF_ERROR(Deposit(states_[targets_[state.first_target + i]], next[i].input,
+                                std::move(gradient), &ready));
   }
   return absl::OkStatus();
 }

@@ -48,32 +48,43 @@ class GraphPass {
     bool own = false;
   };
   struct NodeState {
-    int pending = 0;               // gradients still to come along edges and from outside
-    int feeds = 0;                 // of these, from outside
-    bool any = false;              // a defined gradient has arrived
-    std::vector<PartialSum> sums;  // so far, by input
+    Node* node = nullptr;
+    int pending = 0;          // gradients still to come along edges and from outside
+    int feeds = 0;            // of these, from outside
+    int inputs = 0;           // sums_[first_sum] and so on are theirs
+    bool any = false;         // a defined gradient has arrived
+    size_t first_sum = 0;
+    size_t first_target = 0;  // targets_[first_target] and so on belong to next()
   };
 
+  // The state of `node`, which is entered and noted in `open` when it is new.
+  size_t Found(Node* node, std::vector<size_t>& open);
   // Counts one feed of `start` with that many gradients.
-  absl::Status TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
-  // Adds to the sum at an input of `node`.
-  absl::Status Deposit(Node* node, int input, Tensor gradient) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
+  // Adds to the sum at an input. With `ready`, this is one of those that the node waits for.
+  absl::Status Deposit(NodeState& to, int input, Tensor gradient, std::vector<NodeState*>* ready)
+      PSD_EXCLUDES(mutex_);
   static absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b);
-  // One of the gradients that `node` waits for has come.
-  void Arrived(Node* node, std::vector<Node*>& ready) PSD_EXCLUDES(mutex_);
+  // One of the gradients that the node waits for has come.
+  static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
   // Runs `ready` and all that becomes ready by it.
-  absl::Status RunReady(std::vector<Node*>& ready) PSD_EXCLUDES(mutex_);
-  // The sums for `node`, and whether there are any.
-  absl::StatusOr<bool> TakeGradients(Node* node, std::vector<Tensor>& gradients)
+  absl::Status RunReady(std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
+  // The sums for a node, and whether there are any.
+  absl::StatusOr<bool> TakeGradients(NodeState& state, std::vector<Tensor>& gradients)
       PSD_EXCLUDES(mutex_);
-  absl::Status PassOn(Node* node, std::vector<Tensor> results, std::vector<Node*>& ready)
-      PSD_EXCLUDES(mutex_);
+  absl::Status PassOn(const NodeState& state, std::vector<Tensor> results,
+                      std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;  // leaf: no node and no kernel runs under it
   const PassContext context_;
-  absl::flat_hash_map<Node*, NodeState> states_ PSD_GUARDED_BY(mutex_);
   const std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
-  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;   // nodes neither run nor passed over
+  // Of these four, no element comes or goes once the pass is made. What changes in those of
+  // states_ and sums_ is guarded by mutex_.
+  absl::flat_hash_map<Node*, size_t> numbers_;  // in states_
+  std::vector<NodeState> states_;
+  std::vector<PartialSum> sums_;  // so far, by node and input
+  std::vector<size_t> targets_;   // for each edge, the number of the node that it points to
+  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // nodes neither run nor passed over
   absl::Status status_ PSD_GUARDED_BY(mutex_);
 };
 

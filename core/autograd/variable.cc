@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/small_memory.h"
 
 namespace psd {
 namespace {
@@ -57,7 +58,9 @@ absl::Status CheckMayRequireGrad(const Tensor& tensor) {
 }
 
 Edge LeafEdge(const Tensor& tensor, GlobalId key, uint64_t version) {
-  return {std::make_shared<AccumulateGrad>(LeafInfo{key, tensor.shape(), tensor.dtype(), version}),
+  return {std::allocate_shared<AccumulateGrad>(
+              SmallMemoryAllocator<AccumulateGrad>(),
+              LeafInfo{key, tensor.shape(), tensor.dtype(), version}),
           0};
 }
 
@@ -74,7 +77,7 @@ Variable::Variable(Tensor tensor, bool requires_grad) {
         absl::InvalidArgumentError("a variable was made of an undefined tensor; give it elements"));
     return;
   }
-  auto impl = std::make_shared<Impl>();
+  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
   impl->tensor = std::move(tensor);
   impl_ = std::move(impl);
 }
@@ -82,7 +85,7 @@ Variable::Variable(Tensor tensor, bool requires_grad) {
 Variable Variable::Leaf(Tensor tensor, GlobalId key, uint64_t version) {
   absl::Status status = CheckMayRequireGrad(tensor);
   if (!status.ok()) return Invalid(std::move(status));
-  auto impl = std::make_shared<Impl>();
+  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
   impl->edge = LeafEdge(tensor, key, version);
   impl->tensor = std::move(tensor);
   impl->key = key;
@@ -90,7 +93,7 @@ Variable Variable::Leaf(Tensor tensor, GlobalId key, uint64_t version) {
 }
 
 Variable Variable::OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
-  auto impl = std::make_shared<Impl>();
+  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
   impl->tensor = std::move(tensor);
   impl->edge = {std::move(node), output};
   impl->leaf = false;
@@ -99,7 +102,7 @@ Variable Variable::OfNode(Tensor tensor, std::shared_ptr<Node> node, int output)
 
 Variable Variable::Invalid(absl::Status status) {
   PSD_CHECK(!status.ok(), "an invalid variable needs an error");
-  auto impl = std::make_shared<Impl>();
+  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
   impl->status = std::move(status);
   return Variable(std::move(impl));
 }

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/small_memory.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -65,7 +66,8 @@ Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs
   next.reserve(inputs.size());
   for (const Variable* input : inputs) next.push_back(input->gradient_edge());
   auto node =
-      std::make_shared<FunctionNode>(name, std::move(next), std::move(saved), std::move(gradient));
+      std::allocate_shared<FunctionNode>(SmallMemoryAllocator<FunctionNode>(), name,
+                                         std::move(next), std::move(saved), std::move(gradient));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 
