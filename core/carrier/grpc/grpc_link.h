@@ -1,7 +1,7 @@
 #pragma once
 
-// A link over gRPC streams: one for control, several (opened at the first large message, on a
-// connection of their own) for bulk.
+// A link over gRPC streams, each on a connection of its own: one for control, and several for bulk,
+// opened at the first large message.
 
 #include <array>
 #include <deque>

@@ -135,10 +135,12 @@ void GrpcLink::WantBulk() {
 }
 
 void GrpcLink::DialBulk() {
-  auto channel = core_->NewChannel(address_, GrpcCore::Connection::kBulk);
   for (int i = 0; i < core_->options().bulk_streams; ++i) {
     StreamGone gone = core_->CountStream();
     if (gone == nullptr) return;  // the carrier was shut down
+    // gRPC works on one connection from one thread at a time and hands it from thread to thread
+    // where two meet: streams that share one slow each other down.
+    auto channel = core_->NewChannel(address_, GrpcCore::Connection::kBulk);
     auto stream = NewDialledStream(channel, shared_from_this(), std::move(gone));
     bool ended = false;
     {
