@@ -149,7 +149,11 @@ LinkId WorkerSessions::OtherLink(const PeerInfo& peer) const {
 
 PeerInfo WorkerSessions::PeerOf(LinkId link) const {
   auto found = links_.find(link);
-  return found == links_.end() ? PeerInfo{} : found->second.peer;
+  if (found == links_.end()) return PeerInfo{};
+  const LinkState& state = found->second;
+  // Answers may come before the peer's own hello does; its welcome has said who it is.
+  if (state.peer.incarnation == 0 && state.caller != nullptr) return state.caller->peer_info();
+  return state.peer;
 }
 
 WorkerSessions::LinkState* WorkerSessions::Heard(absl::Time now, LinkId link) {
