@@ -79,7 +79,9 @@ absl::Status StepOutcome::status() const {
     }
     if (first == nullptr) first = &owner;
     fate_unknown |= owner.fate_unknown;
-    failed.push_back(absl::StrCat(owner.owner, " (", owner.status.ToString(),
+    failed.push_back(absl::StrCat(owner.owner, " (",
+                                  absl::StatusCodeToString(owner.status.code()), ": ",
+                                  owner.status.message(),
                                   owner.fate_unknown ? "; may have been applied" : "", ")"));
   }
   if (first == nullptr) return absl::OkStatus();
@@ -112,18 +114,25 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const std::string& name
   }
   std::vector<std::string> failed;
   absl::StatusCode code = absl::StatusCode::kOk;
+  ErrorDetail detail;  // of the first that failed
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::StatusOr<RRef>& optimizer = created[i].Wait();
     if (optimizer.ok()) {
       parts[i].optimizer = *optimizer;
       continue;
     }
-    if (failed.empty()) code = optimizer.status().code();
+    if (failed.empty()) {
+      code = optimizer.status().code();
+      detail = GetDetail(optimizer.status()).value_or(ErrorDetail{});
+      detail.worker = parts[i].owner;
+    }
     failed.push_back(absl::StrCat(parts[i].owner, ": ", optimizer.status().message()));
   }
   if (failed.empty()) return absl::OkStatus();
-  return absl::Status(code, absl::StrCat("optimizer ", name.empty() ? "(private)" : name, " on ",
-                                         absl::StrJoin(failed, "; ")));
+  return WithDetail(
+      absl::Status(code, absl::StrCat("optimizer ", name.empty() ? "(private)" : name, " on ",
+                                      absl::StrJoin(failed, "; "))),
+      detail);
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
