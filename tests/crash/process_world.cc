@@ -1,0 +1,208 @@
+#include "tests/crash/process_world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/message_io.h"
+#include "core/worker/runtime.h"
+#include "gtest/gtest.h"
+
+namespace psd::crash {
+namespace {
+
+constexpr char kDaemon[] = "server/daemon/psd";
+constexpr char kTrainer[] = "tests/crash/trainer_main";
+
+// Between fork and exec: only what is safe there.
+[[noreturn]] void BecomeProgram(char* const* arguments, int output) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int nothing = open("/dev/null", O_RDONLY);
+  dup2(nothing, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  execv(arguments[0], arguments);
+  _exit(127);
+}
+
+// The next line of `unread`, moved out of it.
+bool TakeLine(std::string* unread, std::string* line) {
+  const size_t end = unread->find('\n');
+  if (end == std::string::npos) return false;
+  *line = unread->substr(0, end);
+  unread->erase(0, end + 1);
+  return true;
+}
+
+// False at the end of the output, or after kPatience.
+bool ReadMore(int descriptor, std::string* unread) {
+  pollfd waiting = {descriptor, POLLIN, 0};
+  if (poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) <= 0) return false;
+  char bytes[4096];
+  const ssize_t count = read(descriptor, bytes, sizeof(bytes));
+  if (count > 0) unread->append(bytes, static_cast<size_t>(count));
+  return count > 0;
+}
+
+std::string Joined(const std::vector<OwnerAddress>& owners) {
+  std::string text;
+  for (const OwnerAddress& owner : owners)
+    absl::StrAppend(&text, text.empty() ? "" : ",", owner.name, "=", owner.address);
+  return text;
+}
+
+}  // namespace
+
+bool Eventually(const std::function<bool()>& condition) {
+  const absl::Time end = absl::Now() + kPatience;
+  while (!condition()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- processes
+
+Process::Process(const std::vector<std::string>& arguments) {
+  std::vector<char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+  raw.push_back(nullptr);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    ADD_FAILURE() << "no pipe for " << arguments[0];
+    return;
+  }
+  output_ = ends[0];
+  pid_ = fork();
+  if (pid_ == 0) BecomeProgram(raw.data(), ends[1]);
+  close(ends[1]);
+}
+
+Process::~Process() {
+  Kill();
+  if (output_ >= 0) close(output_);
+}
+
+std::string Process::WaitForLine(absl::string_view prefix) {
+  std::string line;
+  do {
+    while (TakeLine(&unread_, &line)) {
+      absl::string_view rest = line;
+      if (absl::ConsumePrefix(&rest, prefix)) return std::string(rest);
+    }
+  } while (ReadMore(output_, &unread_));
+  ADD_FAILURE() << "process " << pid_ << " did not say '" << prefix << "'; last: " << line;
+  return "";
+}
+
+void Process::Kill() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = 0;
+}
+
+void Process::Stop() {
+  kill(pid_, SIGSTOP);
+  int state = 0;
+  while (waitpid(pid_, &state, WUNTRACED) < 0 && errno == EINTR) {
+  }
+  EXPECT_TRUE(WIFSTOPPED(state));
+}
+
+void Process::Continue() {
+  kill(pid_, SIGCONT);
+}
+
+Daemon::Daemon(DaemonOptions options) : options_(std::move(options)) {
+  Start();
+}
+
+void Daemon::Start() {
+  process_ = std::make_unique<Process>(std::vector<std::string>{
+      kDaemon, "--name", options_.name, "--listen", options_.listen, "--registrar",
+      options_.registrar, "--lease", absl::FormatDuration(options_.lease), "--log_level", "error"});
+  const std::string ready =
+      process_->WaitForLine(absl::StrCat("psd ", options_.name, " ready at "));
+  if (!ready.empty()) options_.listen = ready;
+}
+
+void Daemon::Restart() {
+  process_ = nullptr;
+  Start();
+}
+
+std::string PhaseName(Phase phase) {
+  switch (phase) {
+    case Phase::kPull:
+      return "pull";
+    case Phase::kBackward:
+      return "backward";
+    case Phase::kStep:
+      return "step";
+  }
+  return "";
+}
+
+std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std::string& mode,
+                                             const std::vector<OwnerAddress>& owners) {
+  return std::make_unique<Process>(
+      std::vector<std::string>{kTrainer, name, mode, Joined(owners)});
+}
+
+// ---------------------------------------------------------------- what an owner says
+
+absl::StatusOr<v1::WorkerStatus> StatusOf(Worker& asker, const std::string& owner) {
+  rpc::Request request = worker::PlainRequest("worker.status", v1::StatusRequest());
+  rpc::Call call = asker.runtime().agent().StartCall(owner, std::move(request), {});
+  const absl::StatusOr<rpc::Reply>& reply = call.reply().Wait();
+  PSD_RETURN_IF_ERROR(reply);
+  return worker::ParseMessage<v1::WorkerStatus>(reply->payload.header, "worker.status");
+}
+
+uint64_t StepsOf(const v1::WorkerStatus& status, const std::string& name) {
+  for (const v1::OptimizerState& optimizer : status.optimizers()) {
+    if (optimizer.name() == name) return optimizer.steps();
+  }
+  return 0;
+}
+
+const v1::PeerState* PeerOf(const v1::WorkerStatus& status, const std::string& name) {
+  for (const v1::PeerState& peer : status.peers()) {
+    if (peer.name() == name) return &peer;
+  }
+  return nullptr;
+}
+
+Holdings HoldingsOf(const v1::WorkerStatus& status) {
+  Holdings holdings;
+  holdings.forks = status.references().forks();
+  holdings.anonymous_values = status.references().anonymous_values();
+  holdings.contexts = status.contexts_held();
+  for (const v1::NamedValue& value : status.values())
+    holdings.old_versions_pinned += value.old_versions_pinned();
+  for (const v1::PeerState& peer : status.peers()) holdings.sessions += peer.epoch_here() != 0;
+  holdings.used_bytes = status.memory().used_bytes();
+  return holdings;
+}
+
+std::ostream& operator<<(std::ostream& out, const Holdings& holdings) {
+  return out << holdings.forks << " forks, " << holdings.anonymous_values << " anonymous values, "
+             << holdings.contexts << " contexts, " << holdings.old_versions_pinned
+             << " old versions pinned, " << holdings.sessions << " sessions, "
+             << holdings.used_bytes << " bytes";
+}
+
+}  // namespace psd::crash
