@@ -79,18 +79,17 @@ absl::Status StepOutcome::status() const {
     }
     if (first == nullptr) first = &owner;
     fate_unknown |= owner.fate_unknown;
-    failed.push_back(absl::StrCat(owner.owner, " (",
-                                  absl::StatusCodeToString(owner.status.code()), ": ",
-                                  owner.status.message(),
+    failed.push_back(absl::StrCat(owner.owner, " (", absl::StatusCodeToString(owner.status.code()),
+                                  ": ", owner.status.message(),
                                   owner.fate_unknown ? "; may have been applied" : "", ")"));
   }
   if (first == nullptr) return absl::OkStatus();
   absl::Status combined(
       first->status.code(),
       absl::StrCat("step ", step_id.ToString(), " failed on ", absl::StrJoin(failed, ", "),
-                   applied.empty() ? "; it was applied on no owner"
-                                   : absl::StrCat("; it was applied on ",
-                                                  absl::StrJoin(applied, ", "))));
+                   applied.empty()
+                       ? "; it was applied on no owner"
+                       : absl::StrCat("; it was applied on ", absl::StrJoin(applied, ", "))));
   auto detail = GetDetail(first->status).value_or(ErrorDetail{});
   detail.worker = first->owner;
   detail.fate_unknown = fate_unknown;
@@ -129,10 +128,9 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const std::string& name
     failed.push_back(absl::StrCat(parts[i].owner, ": ", optimizer.status().message()));
   }
   if (failed.empty()) return absl::OkStatus();
-  return WithDetail(
-      absl::Status(code, absl::StrCat("optimizer ", name.empty() ? "(private)" : name, " on ",
-                                      absl::StrJoin(failed, "; "))),
-      detail);
+  return WithDetail(absl::Status(code, absl::StrCat("optimizer ", name.empty() ? "(private)" : name,
+                                                    " on ", absl::StrJoin(failed, "; "))),
+                    detail);
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
@@ -169,7 +167,9 @@ DistributedOptimizer::DistributedOptimizer(std::unique_ptr<State> state)
 
 DistributedOptimizer::~DistributedOptimizer() = default;
 
-const OptimizerSpec& DistributedOptimizer::spec() const { return state_->spec; }
+const OptimizerSpec& DistributedOptimizer::spec() const {
+  return state_->spec;
+}
 
 StepOutcome DistributedOptimizer::StepDetailed(const Context& context) {
   worker::Runtime& runtime = *state_->worker->runtime;
@@ -189,9 +189,8 @@ StepOutcome DistributedOptimizer::StepDetailed(const Context& context) {
     } else if (!known.contains(part.owner)) {
       answers.push_back(Future<optim::StepResult>::Ready(optim::StepResult{}));
     } else {
-      answers.push_back(runtime.optimizer_service().Step(part.optimizer, context.id(),
-                                                         outcome.step_id,
-                                                         state_->worker->ToCallOptions({})));
+      answers.push_back(runtime.optimizer_service().Step(
+          part.optimizer, context.id(), outcome.step_id, state_->worker->ToCallOptions({})));
     }
   }
   for (size_t i = 0; i < answers.size(); ++i) {

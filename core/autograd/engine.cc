@@ -46,7 +46,7 @@ size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
 }
 
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients) {
-  PSD_ASSIGN_OR_RETURN(NodeState* state, TakeFeed(start.get(), gradients.size()));
+  PSD_ASSIGN_OR_RETURN(auto* state, TakeFeed(start.get(), gradients.size()));
   std::vector<NodeState*> ready;
   absl::Status status;
   for (size_t input = 0; input < gradients.size() && status.ok(); ++input)

@@ -49,10 +49,10 @@ class GraphPass {
   };
   struct NodeState {
     Node* node = nullptr;
-    int pending = 0;          // gradients still to come along edges and from outside
-    int feeds = 0;            // of these, from outside
-    int inputs = 0;           // sums_[first_sum] and so on are theirs
-    bool any = false;         // a defined gradient has arrived
+    int pending = 0;   // gradients still to come along edges and from outside
+    int feeds = 0;     // of these, from outside
+    int inputs = 0;    // sums_[first_sum] and so on are theirs
+    bool any = false;  // a defined gradient has arrived
     size_t first_sum = 0;
     size_t first_target = 0;  // targets_[first_target] and so on belong to next()
   };

@@ -58,10 +58,10 @@ absl::Status CheckMayRequireGrad(const Tensor& tensor) {
 }
 
 Edge LeafEdge(const Tensor& tensor, GlobalId key, uint64_t version) {
-  return {std::allocate_shared<AccumulateGrad>(
-              SmallMemoryAllocator<AccumulateGrad>(),
-              LeafInfo{key, tensor.shape(), tensor.dtype(), version}),
-          0};
+  return {
+      std::allocate_shared<AccumulateGrad>(SmallMemoryAllocator<AccumulateGrad>(),
+                                           LeafInfo{key, tensor.shape(), tensor.dtype(), version}),
+      0};
 }
 
 }  // namespace

@@ -42,10 +42,10 @@ struct Piece {
 };
 
 void* Allocate(size_t bytes) {
-  return ::operator new(bytes, std::align_val_t{kUnit});
+  return ::operator new (bytes, std::align_val_t{kUnit});
 }
 void Free(void* address) {
-  ::operator delete(address, std::align_val_t{kUnit});
+  ::operator delete (address, std::align_val_t{kUnit});
 }
 
 // Plain data, so that it may still be used while other objects of an ending thread go.

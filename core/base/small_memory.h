@@ -1,8 +1,8 @@
 #pragma once
 
-// Memory for small objects that are made and freed by the thousand: in front of operator new, each thread
-// keeps what it freed, by size and up to a bound. Thread-safe; a piece may be given back by another
-// thread than the one that took it. Under a sanitizer nothing is kept, so that errors show.
+// Memory for small objects that are made and freed by the thousand: in front of operator new, each
+// thread keeps what it freed, by size and up to a bound. Thread-safe; a piece may be given back by
+// another thread than the one that took it. Under a sanitizer nothing is kept, so that errors show.
 
 #include <cstddef>
 
@@ -29,9 +29,7 @@ class SmallMemoryAllocator {
   SmallMemoryAllocator(const SmallMemoryAllocator<U>& other)  // NOLINT: allocators convert
       : extra_(other.extra()) {}
 
-  T* allocate(size_t count) {
-    return static_cast<T*>(TakeSmallMemory(count * sizeof(T) + extra_));
-  }
+  T* allocate(size_t count) { return static_cast<T*>(TakeSmallMemory(count * sizeof(T) + extra_)); }
   void deallocate(T* address, size_t count) {
     GiveSmallMemory(address, count * sizeof(T) + extra_);
   }

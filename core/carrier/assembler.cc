@@ -106,8 +106,8 @@ struct Assembler::Transfer {
   size_t piece_bytes = 0;
   size_t total_bytes = 0;
   size_t cost_bytes = 0;
-  std::vector<bool> begun;  // one per piece
-  size_t unfinished = 0;    // pieces not yet filled
+  std::vector<bool> begun;                    // one per piece
+  size_t unfinished = 0;                      // pieces not yet filled
   std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces
 };
 
@@ -129,10 +129,10 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
   auto transfer = std::make_unique<Transfer>();
   transfer->cost_bytes = AssemblyBytes(announce.shape);
   if (transfer->cost_bytes > limits_.max_assembly_bytes - assembly_bytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("transfer ", announce.transfer, " of ", transfer->cost_bytes, " bytes on top of ",
-                     assembly_bytes_, " partly received ones exceeds max_assembly_bytes = ",
-                     limits_.max_assembly_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "transfer ", announce.transfer, " of ", transfer->cost_bytes, " bytes on top of ",
+        assembly_bytes_,
+        " partly received ones exceeds max_assembly_bytes = ", limits_.max_assembly_bytes));
   }
   PSD_ASSIGN_OR_RETURN(transfer->assembly, MessageAssembly::Create(announce.shape, *allocator_));
   transfer->shape = announce.shape;

@@ -40,7 +40,7 @@ class MessageAssembly {
   struct Target {
     std::byte* data;
     size_t size;
-    size_t end;  // offset behind its last byte, counted over header and buffers
+    size_t end;                    // offset behind its last byte, counted over header and buffers
     std::shared_ptr<Block> block;  // shared with the neighbours in the same block
   };
 

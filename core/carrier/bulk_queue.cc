@@ -38,8 +38,8 @@ void BulkQueue::Admit() {
 }
 
 void BulkQueue::MoveOn(PieceCursor* cursor, const Message& message, size_t bytes) {
-  size_t in_header = std::min(bytes, message.header.size() - std::min(message.header.size(),
-                                                                      cursor->offset));
+  size_t in_header =
+      std::min(bytes, message.header.size() - std::min(message.header.size(), cursor->offset));
   cursor->offset += bytes;
   bytes -= in_header;
   while (bytes > 0) {

@@ -61,7 +61,7 @@ class BulkQueue {
     size_t total_bytes = 0;
     size_t cost_bytes = 0;
     PieceCursor cursor;
-    uint32_t announced_streams = 0;  // one bit per stream
+    uint32_t announced_streams = 0;          // one bit per stream
     std::shared_ptr<const Message> message;  // shared with the pieces handed out
   };
 
@@ -72,9 +72,9 @@ class BulkQueue {
   size_t peer_assembly_bytes_ = 0;
   uint64_t next_id_ = 1;
   std::deque<Transfer> waiting_;
-  std::deque<Transfer> active_;                       // not yet handed out whole
-  absl::flat_hash_map<uint64_t, size_t> unacked_;     // handed out whole; id -> cost
-  size_t unacked_bytes_ = 0;                          // cost of active_ and unacked_
+  std::deque<Transfer> active_;                    // not yet handed out whole
+  absl::flat_hash_map<uint64_t, size_t> unacked_;  // handed out whole; id -> cost
+  size_t unacked_bytes_ = 0;                       // cost of active_ and unacked_
 };
 
 }  // namespace psd::carrier

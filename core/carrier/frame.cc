@@ -154,7 +154,9 @@ absl::StatusOr<std::optional<Frame>> Wrap(absl::StatusOr<T> frame) {
   return std::optional<Frame>(Frame(*std::move(frame)));
 }
 
-bool HasMessageFields(uint8_t kind) { return kind == kMessage || kind == kAnnounce; }
+bool HasMessageFields(uint8_t kind) {
+  return kind == kMessage || kind == kAnnounce;
+}
 
 }  // namespace
 
@@ -264,9 +266,13 @@ void FrameEncoder::Ack(uint64_t transfer) {
   U64(transfer);
 }
 
-void FrameEncoder::OpenBulk() { Preamble(kOpenBulk, 0, 0, 0); }
+void FrameEncoder::OpenBulk() {
+  Preamble(kOpenBulk, 0, 0, 0);
+}
 
-void FrameEncoder::Goodbye() { Preamble(kGoodbye, 0, 0, 0); }
+void FrameEncoder::Goodbye() {
+  Preamble(kGoodbye, 0, 0, 0);
+}
 
 std::vector<Buffer> FrameEncoder::Take() {
   FlushTail();

@@ -110,8 +110,8 @@ absl::Status CheckShape(const MessageShape& shape, const Limits& limits);
 
 // How far a message has been cut into pieces.
 struct PieceCursor {
-  size_t offset = 0;           // over header and buffers
-  size_t buffer = 0;           // the buffer that `offset` lies in, once past the header
+  size_t offset = 0;  // over header and buffers
+  size_t buffer = 0;  // the buffer that `offset` lies in, once past the header
   size_t offset_in_buffer = 0;
 };
 

@@ -56,21 +56,30 @@ absl::StatusOr<PassInfo> GetPass(const Message& in) {
 
 v1::GradientStart ToWire(StartBy start) {
   switch (start) {
-    case StartBy::kListed: return v1::GRADIENT_START_LISTED;
-    case StartBy::kElsewhere: return v1::GRADIENT_START_ELSEWHERE;
-    case StartBy::kMarked: return v1::GRADIENT_START_MARKED;
-    case StartBy::kAll: return v1::GRADIENT_START_ALL;
+    case StartBy::kListed:
+      return v1::GRADIENT_START_LISTED;
+    case StartBy::kElsewhere:
+      return v1::GRADIENT_START_ELSEWHERE;
+    case StartBy::kMarked:
+      return v1::GRADIENT_START_MARKED;
+    case StartBy::kAll:
+      return v1::GRADIENT_START_ALL;
   }
   return v1::GRADIENT_START_UNSPECIFIED;
 }
 
 absl::StatusOr<StartBy> FromWire(v1::GradientStart start) {
   switch (start) {
-    case v1::GRADIENT_START_LISTED: return StartBy::kListed;
-    case v1::GRADIENT_START_ELSEWHERE: return StartBy::kElsewhere;
-    case v1::GRADIENT_START_MARKED: return StartBy::kMarked;
-    case v1::GRADIENT_START_ALL: return StartBy::kAll;
-    default: return Damaged("how its pass starts");
+    case v1::GRADIENT_START_LISTED:
+      return StartBy::kListed;
+    case v1::GRADIENT_START_ELSEWHERE:
+      return StartBy::kElsewhere;
+    case v1::GRADIENT_START_MARKED:
+      return StartBy::kMarked;
+    case v1::GRADIENT_START_ALL:
+      return StartBy::kAll;
+    default:
+      return Damaged("how its pass starts");
   }
 }
 
@@ -130,8 +139,7 @@ absl::StatusOr<GradientInfo> DecodeGradientInfo(const std::string& bytes) {
   if (in.mode() != v1::BACKWARD_MODE_FAST && in.mode() != v1::BACKWARD_MODE_EXACT) {
     return Damaged("its mode");
   }
-  info.pass.mode =
-      in.mode() == v1::BACKWARD_MODE_FAST ? BackwardMode::kFast : BackwardMode::kExact;
+  info.pass.mode = in.mode() == v1::BACKWARD_MODE_FAST ? BackwardMode::kFast : BackwardMode::kExact;
   info.message = {in.message_incarnation(), in.message_counter()};
   PSD_ASSIGN_OR_RETURN(info.start, FromWire(in.start()));
   if ((info.start == StartBy::kAll) != (info.pass.mode == BackwardMode::kFast)) {
@@ -147,10 +155,10 @@ absl::StatusOr<rpc::Payload> EncodeGradients(std::vector<Tensor> gradients) {
   for (Tensor& gradient : gradients) {
     values.push_back(gradient.defined() ? Value(std::move(gradient)) : Value());
   }
-  return rref::EncodeValues(
-      values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
-        return absl::InternalError("an RRef among gradients");
-      });
+  return rref::EncodeValues(values,
+                            [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
+                              return absl::InternalError("an RRef among gradients");
+                            });
 }
 
 absl::StatusOr<std::vector<Tensor>> DecodeGradients(const rpc::Payload& payload) {

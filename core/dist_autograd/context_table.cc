@@ -114,7 +114,8 @@ absl::StatusOr<std::shared_ptr<Pass>> ContextTable::JoinPass(
     *superseded = std::move(entry.pass);
   }
   if (id.incarnation == self_.incarnation) {
-    return absl::AbortedError(absl::StrCat("pass ", id.ToString(), " does not run on ", self_.name));
+    return absl::AbortedError(
+        absl::StrCat("pass ", id.ToString(), " does not run on ", self_.name));
   }
   entry.pass = make();
   return entry.pass;
@@ -149,7 +150,9 @@ size_t ContextTable::NumContexts() const {
   return entries_.size();
 }
 
-size_t ContextTable::NumPasses() const { return Passes().size(); }
+size_t ContextTable::NumPasses() const {
+  return Passes().size();
+}
 
 std::vector<std::shared_ptr<ContextState>> ContextTable::All() const {
   MutexLock lock(mutex_);

@@ -59,9 +59,10 @@ class ContextTable {
   // initiator goes to `*superseded`, to be failed by the caller.
   // Errors: NOT_FOUND (context), ABORTED (that pass has ended here), FAILED_PRECONDITION (another
   // worker's pass is running).
-  absl::StatusOr<std::shared_ptr<Pass>> JoinPass(
-      GlobalId context, GlobalId id, absl::FunctionRef<std::shared_ptr<Pass>()> make,
-      std::shared_ptr<Pass>* superseded) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<std::shared_ptr<Pass>> JoinPass(GlobalId context, GlobalId id,
+                                                 absl::FunctionRef<std::shared_ptr<Pass>()> make,
+                                                 std::shared_ptr<Pass>* superseded)
+      PSD_EXCLUDES(mutex_);
   // A new pass of this worker.
   // Errors: NOT_FOUND, FAILED_PRECONDITION (a pass is running).
   absl::Status StartPass(const std::shared_ptr<Pass>& pass) PSD_EXCLUDES(mutex_);

@@ -94,7 +94,7 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void Finish(const ContextTable::Erased& erased, const std::string& source);
 
-  rpc::RpcAgent& agent_;   // these four only inside the gate
+  rpc::RpcAgent& agent_;  // these four only inside the gate
   IdSource& ids_;
   TimerQueue& timers_;
   Executor& executor_;
@@ -106,10 +106,9 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
 void Core::Register() {
   auto add = [this](const char* name, void (Core::*serve)(const CallPtr&)) {
     // Inline: they hand the work of large graphs to the executor themselves.
-    agent_.RegisterMethod({name, rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-                           [core = shared_from_this(), serve](CallPtr call) {
-                             (core.get()->*serve)(call);
-                           }});
+    agent_.RegisterMethod(
+        {name, rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+         [core = shared_from_this(), serve](CallPtr call) { (core.get()->*serve)(call); }});
   };
   add("autograd.gradient", &Core::OnGradient);
   add("autograd.mark", &Core::OnMark);
@@ -131,10 +130,9 @@ void Core::Close() {
 
 void Core::Finish(const ContextTable::Erased& erased, const std::string& source) {
   if (erased.pass != nullptr) {
-    erased.pass->Fail(absl::AbortedError(absl::StrCat("error on ", self_.name,
-                                                      ": autograd context ",
-                                                      erased.state->id().ToString(),
-                                                      " was released during its backward")),
+    erased.pass->Fail(absl::AbortedError(absl::StrCat(
+                          "error on ", self_.name, ": autograd context ",
+                          erased.state->id().ToString(), " was released during its backward")),
                       source);
   }
   for (const std::string& peer : erased.state->KnownWorkers()) {
@@ -189,8 +187,8 @@ absl::StatusOr<std::vector<Variable>> Core::Receive(ContextState& context,
                                                     std::vector<Tensor> tensors) {
   if (info.message.IsNone()) return Constants(std::move(tensors));
   if (info.message.incarnation != sender.incarnation) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "message id ", info.message.ToString(), " was not made by its sender ", sender.name));
+    return absl::InvalidArgumentError(absl::StrCat("message id ", info.message.ToString(),
+                                                   " was not made by its sender ", sender.name));
   }
   if (info.requires_grad.size() != tensors.size()) {
     return absl::InvalidArgumentError(absl::StrCat(tensors.size(), " tensors arrived with ",
@@ -317,8 +315,7 @@ class Impl : public DistAutograd {
     Received received;
     PSD_ASSIGN_OR_RETURN(
         received.context,
-        core_->table().FindOrJoin(info.context,
-                                  {call.caller().incarnation, call.session_epoch()}));
+        core_->table().FindOrJoin(info.context, {call.caller().incarnation, call.session_epoch()}));
     received.context->AddKnownWorker(call.caller().name);
     PSD_ASSIGN_OR_RETURN(received.variables, core_->Receive(*received.context, call.caller(), info,
                                                             std::move(tensors)));

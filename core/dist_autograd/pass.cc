@@ -26,9 +26,8 @@ absl::Status ErrorOn(const std::string& worker, const absl::Status& status) {
 
 bool LeadsToLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& sends) {
   return std::all_of(sends.begin(), sends.end(), [](const auto& send) {
-    return std::all_of(send->next().begin(), send->next().end(), [](const Edge& edge) {
-      return !edge || edge.node->next().empty();
-    });
+    return std::all_of(send->next().begin(), send->next().end(),
+                       [](const Edge& edge) { return !edge || edge.node->next().empty(); });
   });
 }
 
@@ -292,11 +291,10 @@ void Pass::Take(Arrival arrival, bool starts) {
     if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
   }
   if (light_) return Feed(arrival.send, std::move(arrival.gradients));
-  absl::Status queued = host_->RunOnExecutor(
-      [self = shared_from_this(), send = arrival.send,
-       gradients = std::move(arrival.gradients)]() mutable {
-        self->Feed(send, std::move(gradients));
-      });
+  absl::Status queued = host_->RunOnExecutor([self = shared_from_this(), send = arrival.send,
+                                              gradients = std::move(arrival.gradients)]() mutable {
+    self->Feed(send, std::move(gradients));
+  });
   if (!queued.ok()) Fail(ErrorOn(host_->self().name, queued), "");
 }
 
@@ -373,10 +371,10 @@ absl::Status Pass::Deliver(const RecvFunction& recv, std::vector<Tensor> gradien
   if (!payload.ok()) return payload.status();
   request.payload = *std::move(payload);
   host_->Send(recv.peer(), std::move(request), info_.timeout)
-      .OnReady([self = shared_from_this(), peer = recv.peer()](
-                   const absl::StatusOr<rpc::Reply>& reply) {
-        self->OnDelivered(peer, reply.status());
-      });
+      .OnReady(
+          [self = shared_from_this(), peer = recv.peer()](const absl::StatusOr<rpc::Reply>& reply) {
+            self->OnDelivered(peer, reply.status());
+          });
   return absl::OkStatus();
 }
 

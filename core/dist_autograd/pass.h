@@ -113,10 +113,10 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const PassInfo info_;
 
   mutable Mutex mutex_;  // held for bookkeeping and the set-up of the graph; before the context's
-  GraphWalk walk_ PSD_GUARDED_BY(mutex_);  // of the mark phase
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
   size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // receives of walk_ that were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
-  Sends marked_sends_ PSD_GUARDED_BY(mutex_);     // keeps what walk_ found alive
+  Sends marked_sends_ PSD_GUARDED_BY(mutex_);  // keeps what walk_ found alive
 
   // Set by Begin, then unchanged; the pass runs its nodes without the lock.
   std::unique_ptr<GraphPass> graph_;
@@ -129,7 +129,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // no gradients yet
   std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the start
   std::vector<std::pair<GlobalId, std::vector<Tensor>>> local_ PSD_GUARDED_BY(mutex_);
-  Marks unsent_marks_ PSD_GUARDED_BY(mutex_);  // ride the first message to each peer
+  Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // ride the first message to each peer
   int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered
   std::vector<std::pair<LeafInfo, Tensor>> collected_ PSD_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::ServerCall> starter_ PSD_GUARDED_BY(mutex_);  // answered at the end

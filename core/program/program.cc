@@ -160,15 +160,13 @@ class Run {
   }
   absl::Status Reserve(int64_t bytes) {
     if (bytes > limits_.max_result_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("its result of ", bytes,
-                                                       " bytes exceeds the limit of ",
-                                                       limits_.max_result_bytes));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "its result of ", bytes, " bytes exceeds the limit of ", limits_.max_result_bytes));
     }
     if (bytes > limits_.max_live_bytes - live_bytes_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("its result of ", bytes, " bytes and the ", live_bytes_,
-                       " bytes of results still needed exceed the limit of ",
-                       limits_.max_live_bytes));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "its result of ", bytes, " bytes and the ", live_bytes_,
+          " bytes of results still needed exceed the limit of ", limits_.max_live_bytes));
     }
     live_bytes_ += bytes;
     return absl::OkStatus();
@@ -185,8 +183,8 @@ class Run {
   const OperatorRegistry& operators_;
   const ProgramLimits& limits_;
   std::vector<Variable> values_;
-  std::vector<int64_t> bytes_;   // that dropping the value gives back
-  std::vector<uint32_t> uses_;   // still to come
+  std::vector<int64_t> bytes_;  // that dropping the value gives back
+  std::vector<uint32_t> uses_;  // still to come
   int64_t live_bytes_ = 0;
 };
 
@@ -212,7 +210,9 @@ absl::Status CheckProgram(const Program& program, const OperatorRegistry& operat
   return absl::OkStatus();
 }
 
-std::string Fingerprint::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
+std::string Fingerprint::ToString() const {
+  return absl::StrFormat("%016x%016x", high, low);
+}
 
 std::string CanonicalBytes(const Program& program) {
   Canonical canonical;

@@ -38,10 +38,10 @@ struct ProgramLimits {
   size_t max_instructions = 10'000;
   size_t max_inputs = 100'000;
   size_t max_outputs = 100'000;
-  size_t max_attributes = 64;                      // of one instruction
-  size_t max_attribute_items = 1'000'000;          // over all attributes
-  int64_t max_result_bytes = int64_t{4} << 30;     // of one instruction's result
-  int64_t max_live_bytes = int64_t{16} << 30;      // of all results alive at once
+  size_t max_attributes = 64;                   // of one instruction
+  size_t max_attribute_items = 1'000'000;       // over all attributes
+  int64_t max_result_bytes = int64_t{4} << 30;  // of one instruction's result
+  int64_t max_live_bytes = int64_t{16} << 30;   // of all results alive at once
 };
 
 // Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the

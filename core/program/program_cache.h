@@ -40,7 +40,7 @@ class ProgramCache {
 
   const size_t max_entries_;
   const size_t max_bytes_;
-  mutable Mutex mutex_;                         // leaf
+  mutable Mutex mutex_;                     // leaf
   Entries entries_ PSD_GUARDED_BY(mutex_);  // most recently used first
   absl::flat_hash_map<Fingerprint, Entries::iterator> index_ PSD_GUARDED_BY(mutex_);
   size_t bytes_ PSD_GUARDED_BY(mutex_) = 0;

@@ -100,10 +100,9 @@ class Decoder {
     PSD_RETURN_IF_ERROR(Limit("arguments", in_.num_inputs(), INT32_MAX));
     PSD_RETURN_IF_ERROR(Limit("instructions", in_.ops_size(), limits_.max_instructions));
     PSD_RETURN_IF_ERROR(Limit("results", in_.outputs_size(), limits_.max_outputs));
-    PSD_RETURN_IF_ERROR(Limit("attribute items",
-                              size_t{0} + in_.ints_size() + in_.doubles_size() +
-                                  in_.list_sizes_size(),
-                              limits_.max_attribute_items));
+    PSD_RETURN_IF_ERROR(Limit(
+        "attribute items", size_t{0} + in_.ints_size() + in_.doubles_size() + in_.list_sizes_size(),
+        limits_.max_attribute_items));
     if (in_.input_counts_size() != in_.ops_size()) return Disagree("input counts");
     if (in_.attribute_counts_size() != in_.ops_size()) return Disagree("attribute counts");
     if (in_.attribute_kinds().size() != static_cast<size_t>(in_.attribute_names_size())) {
@@ -196,7 +195,9 @@ class Decoder {
 
 }  // namespace
 
-std::string EncodeProgram(const Program& program) { return Encoder().Encode(program); }
+std::string EncodeProgram(const Program& program) {
+  return Encoder().Encode(program);
+}
 
 absl::StatusOr<Program> DecodeProgram(absl::string_view bytes, const ProgramLimits& limits) {
   v1::Program in;

@@ -21,17 +21,17 @@ void AgentCore::Perform(Actions actions) {
 void AgentCore::Do(DialAction action) {
   if (action.peer == options_.self.name) return DialSelf();
   auto handler = std::make_shared<LinkHandler>(weak_from_this());
-  auto done = [weak = weak_from_this(), handler, peer = action.peer](
-                  absl::StatusOr<LinkPtr> link) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    auto self = weak.lock();
-    if (self == nullptr) return;
-    if (!link.ok()) {
-      bool refused = absl::IsUnavailable(link.status()) &&
-                     absl::StrContains(link.status().message(), "refused");
-      return self->OnDialFailed(peer, refused, link.status());
-    }
-    self->OnDialed(peer, *std::move(link), *handler);
-  };
+  auto done = [weak = weak_from_this(), handler, peer = action.peer](absl::StatusOr<LinkPtr> link)
+                  PSD_NO_THREAD_SAFETY_ANALYSIS {
+                    auto self = weak.lock();
+                    if (self == nullptr) return;
+                    if (!link.ok()) {
+                      bool refused = absl::IsUnavailable(link.status()) &&
+                                     absl::StrContains(link.status().message(), "refused");
+                      return self->OnDialFailed(peer, refused, link.status());
+                    }
+                    self->OnDialed(peer, *std::move(link), *handler);
+                  };
   options_.carrier->Connect(action.address, options_.session.silence, handler, std::move(done));
 }
 
@@ -95,7 +95,9 @@ void AgentCore::Do(CompleteAction action) {
   static_cast<ClientCall&>(*action.body).Complete(action.callee, std::move(action.status));
 }
 
-void AgentCore::Do(CancelWorkAction action) { static_cast<CancelState&>(*action.work).Cancel(); }
+void AgentCore::Do(CancelWorkAction action) {
+  static_cast<CancelState&>(*action.work).Cancel();
+}
 
 void AgentCore::Do(SessionEndedAction action) {
   options_.logger->Log(LogLevel::kInfo, "session_ended", "released what it held",

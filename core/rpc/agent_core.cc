@@ -132,9 +132,9 @@ void AgentCore::StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec
                           absl::Duration timeout) {
   PeerInfo callee{call->peer(), 0};
   if (timeout < absl::ZeroDuration()) {
-    return call->Complete(callee, absl::InvalidArgumentError(absl::StrCat(
-                                      "timeout ", absl::FormatDuration(timeout),
-                                      " is negative; 0 waits as long as it takes")));
+    return call->Complete(callee, absl::InvalidArgumentError(
+                                      absl::StrCat("timeout ", absl::FormatDuration(timeout),
+                                                   " is negative; 0 waits as long as it takes")));
   }
   Actions actions;
   absl::Time wake;
@@ -158,9 +158,8 @@ void AgentCore::StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec
 }
 
 void AgentCore::CancelCall(const ClientCall& call) {
-  Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    sessions_.CancelCall(call.peer(), call.id, actions);
-  });
+  Drive([&](absl::Time, Actions& actions)
+            PSD_NO_THREAD_SAFETY_ANALYSIS { sessions_.CancelCall(call.peer(), call.id, actions); });
 }
 
 // ---------------------------------------------------------------- links
@@ -203,9 +202,8 @@ void AgentCore::OnDialFailed(const std::string& peer, bool refused, const absl::
 }
 
 void AgentCore::OnSendRefused(const std::string& peer, CallId id, const absl::Status& status) {
-  Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    sessions_.OnSendRefused(peer, id, status, actions);
-  });
+  Drive([&](absl::Time, Actions& actions)
+            PSD_NO_THREAD_SAFETY_ANALYSIS { sessions_.OnSendRefused(peer, id, status, actions); });
 }
 
 void AgentCore::OnClosed(LinkId link, const absl::Status& reason) {
@@ -253,9 +251,9 @@ void AgentCore::OnRequest(LinkId link, Header header, std::vector<Buffer> buffer
   });
   if (!run) return call->Discard();
   if (draining && call->caller().incarnation != options_.self.incarnation) {
-    return call->Reply(absl::UnavailableError(
-                           absl::StrCat("worker ", options_.self.name, " is shutting down")),
-                       {});
+    return call->Reply(
+        absl::UnavailableError(absl::StrCat("worker ", options_.self.name, " is shutting down")),
+        {});
   }
   Dispatch(call);
 }

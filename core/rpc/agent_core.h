@@ -40,8 +40,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
   // An invalid timeout or a worker that shuts down complete the call at once.
-  void StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec,
-                 absl::Duration timeout) PSD_EXCLUDES(mutex_);
+  void StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
   void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
   MethodKind KindOf(const Request& request) const;
   std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);

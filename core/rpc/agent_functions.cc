@@ -65,12 +65,12 @@ void AgentCore::RunHooks(const std::shared_ptr<ServedCall>& call, const Method& 
     if (hook != hooks_.end()) concerned.push_back(hook->second.get());
   }
   if (concerned.empty()) return Submit(call, method);
-  auto gate = std::make_shared<HookGate>(
-      static_cast<int>(concerned.size()),
-      [self = shared_from_this(), call, &method](absl::Status status) {
-        if (status.ok()) return self->Submit(call, method);
-        call->Reply(std::move(status), {});
-      });
+  auto gate =
+      std::make_shared<HookGate>(static_cast<int>(concerned.size()),
+                                 [self = shared_from_this(), call, &method](absl::Status status) {
+                                   if (status.ok()) return self->Submit(call, method);
+                                   call->Reply(std::move(status), {});
+                                 });
   for (RequestHook* hook : concerned) {
     hook->BeforeRun(call, [gate](absl::Status status) { gate->OnReady(std::move(status)); });
   }
@@ -78,8 +78,8 @@ void AgentCore::RunHooks(const std::shared_ptr<ServedCall>& call, const Method& 
 
 void AgentCore::Submit(const std::shared_ptr<ServedCall>& call, const Method& method) {
   if (method.runs_on == RunsOn::kCarrierThread) return Run(call, method);
-  absl::Status queued =
-      options_.executor->Submit([self = shared_from_this(), call, &method] { self->Run(call, method); });
+  absl::Status queued = options_.executor->Submit(
+      [self = shared_from_this(), call, &method] { self->Run(call, method); });
   if (!queued.ok()) call->Reply(Annotate(queued, options_.self.name), {});
 }
 

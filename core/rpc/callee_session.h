@@ -104,7 +104,7 @@ class CalleeSession {
   absl::Time next_deadline_ = absl::InfiniteFuture();
 
   absl::flat_hash_map<CallId, Running> running_;  // its order is nobody's: sorted where it shows
-  Records records_;  // by sequence number
+  Records records_;                               // by sequence number
   SequenceSet acknowledged_;
   size_t mutations_running_ = 0;
   size_t remembered_bytes_ = 0;

@@ -23,8 +23,8 @@ uint64_t NextRandom(uint64_t& state) {  // splitmix64
 // that no word of a peer keeps this worker busy.
 absl::Duration TalkEvery(absl::Duration silence, uint64_t lease_us) {
   constexpr absl::Duration kLeast = absl::Milliseconds(10);
-  const absl::Duration lease = absl::Microseconds(
-      static_cast<int64_t>(std::min<uint64_t>(lease_us, uint64_t{1} << 62)));
+  const absl::Duration lease =
+      absl::Microseconds(static_cast<int64_t>(std::min<uint64_t>(lease_us, uint64_t{1} << 62)));
   if (lease_us == 0 || lease >= silence) return silence / 3;
   return std::max(lease / 3, kLeast);
 }
@@ -385,18 +385,17 @@ void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused
 // ---------------------------------------------------------------- losing the session
 
 absl::Status CallerSession::WrongIncarnation(Incarnation meant, Incarnation actual) const {
-  return WithDetail(
-      absl::AbortedError(absl::StrCat("the call was for incarnation ",
-                                      IncarnationToString(meant), " of ", peer_.name,
-                                      ", but incarnation ", IncarnationToString(actual),
-                                      " answers there now: it was restarted")),
-      ErrorDetail{peer_.name, "", "look up its names again", false});
+  return WithDetail(absl::AbortedError(absl::StrCat(
+                        "the call was for incarnation ", IncarnationToString(meant), " of ",
+                        peer_.name, ", but incarnation ", IncarnationToString(actual),
+                        " answers there now: it was restarted")),
+                    ErrorDetail{peer_.name, "", "look up its names again", false});
 }
 
 absl::Status CallerSession::Unreachable() const {
-  return absl::UnavailableError(absl::StrCat(
-      self_.name, " and ", peer_.name, " are not connected and ", peer_.name,
-      " has no address to dial: let one of the two listen (option listen_address)"));
+  return absl::UnavailableError(
+      absl::StrCat(self_.name, " and ", peer_.name, " are not connected and ", peer_.name,
+                   " has no address to dial: let one of the two listen (option listen_address)"));
 }
 
 void CallerSession::LoseSession(const absl::Status& reason, Actions& actions) {
@@ -423,10 +422,10 @@ void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
 
 void CallerSession::OnEnded(Actions& actions) {
   absl::Status reason = WithDetail(
-      absl::AbortedError(absl::StrCat(
-          "the session (epoch ", epoch_, ") of ", self_.name, " on ", peer_.name, " (incarnation ",
-          IncarnationToString(peer_.incarnation),
-          ") has ended; the references and contexts it held there are gone")),
+      absl::AbortedError(
+          absl::StrCat("the session (epoch ", epoch_, ") of ", self_.name, " on ", peer_.name,
+                       " (incarnation ", IncarnationToString(peer_.incarnation),
+                       ") has ended; the references and contexts it held there are gone")),
       ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
   FailWhere(
       [](const Pending& call) {

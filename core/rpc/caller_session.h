@@ -149,13 +149,13 @@ class CallerSession {
   uint64_t epoch_ = 0;
   absl::Duration talk_every_;
   uint64_t next_sequence_ = 1;
-  SequenceSet settled_;          // answered, or no longer wanted
-  size_t in_flight_ = 0;         // mutations with a number and without an answer
-  size_t unannounced_ = 0;       // answers that the peer still remembers, as far as we know
+  SequenceSet settled_;     // answered, or no longer wanted
+  size_t in_flight_ = 0;    // mutations with a number and without an answer
+  size_t unannounced_ = 0;  // answers that the peer still remembers, as far as we know
   size_t unannounced_bytes_ = 0;
 
   PendingMap pending_;
-  std::deque<CallId> waiting_;  // for the window; may name calls that are over
+  std::deque<CallId> waiting_;                       // for the window; may name calls that are over
   absl::Time next_expiry_ = absl::InfiniteFuture();  // no call expires before
 };
 

@@ -38,9 +38,8 @@ void ClientCall::Complete(const PeerInfo& callee, Header header,
     promise_.Set(std::move(header.status));
     return;
   }
-  promise_.Set(rpc::Reply{{std::move(header.payload), std::move(buffers)},
-                          std::move(header.attachments),
-                          callee});
+  promise_.Set(rpc::Reply{
+      {std::move(header.payload), std::move(buffers)}, std::move(header.attachments), callee});
 }
 
 }  // namespace psd::rpc

@@ -81,7 +81,8 @@ absl::Status CheckKind(const Header& header) {
       if (header.status.ok()) return Bad("a refusal without reason");
       break;
     case MessageKind::kRequest:
-      if (header.call_id == 0 || header.method.empty()) return Bad("a request without id or method");
+      if (header.call_id == 0 || header.method.empty())
+        return Bad("a request without id or method");
       break;
     case MessageKind::kReply:
     case MessageKind::kCancel:

@@ -47,11 +47,10 @@ class RpcAgentImpl : public RpcAgent {
     spec.wait_for_ready = options.wait_for_ready;
     auto call = std::make_shared<ClientCall>(name, Request{});
     core_->StartCall(call, std::move(spec), options.timeout);
-    return call->reply().Then(
-        [](const absl::StatusOr<Reply>& reply) -> absl::StatusOr<PeerInfo> {
-          if (!reply.ok()) return reply.status();
-          return reply->callee;
-        });
+    return call->reply().Then([](const absl::StatusOr<Reply>& reply) -> absl::StatusOr<PeerInfo> {
+      if (!reply.ok()) return reply.status();
+      return reply->callee;
+    });
   }
 
   Call StartCall(const std::string& peer, Request request, const CallOptions& options) override {
@@ -81,9 +80,8 @@ const std::string* Reply::attachment(uint32_t tag) const {
 
 absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Create(AgentOptions options) {
   if (options.self.name.empty() || options.self.name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a worker's name has 1 to ", kMaxNameBytes, " characters, not ",
-                     options.self.name.size()));
+    return absl::InvalidArgumentError(absl::StrCat("a worker's name has 1 to ", kMaxNameBytes,
+                                                   " characters, not ", options.self.name.size()));
   }
   if (options.self.incarnation == 0) {
     return absl::InvalidArgumentError("a worker needs an incarnation that is not zero");

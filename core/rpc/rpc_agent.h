@@ -145,10 +145,11 @@ class Call {
 struct AgentOptions {
   PeerInfo self;
   SessionOptions session;
-  const Clock* clock = &Clock::Steady();     // outlives the agent
-  std::shared_ptr<carrier::Carrier> carrier;  // shared with whoever made it; the agent shuts it down
-  std::shared_ptr<Executor> executor;         // runs RunsOn::kExecutor functions
-  std::shared_ptr<TimerQueue> timers;         // deadlines, lease renewal, reconnects
+  const Clock* clock = &Clock::Steady();  // outlives the agent
+  std::shared_ptr<carrier::Carrier>
+      carrier;                         // shared with whoever made it; the agent shuts it down
+  std::shared_ptr<Executor> executor;  // runs RunsOn::kExecutor functions
+  std::shared_ptr<TimerQueue> timers;  // deadlines, lease renewal, reconnects
   std::shared_ptr<Logger> logger;
   size_t max_sessions = 65'536;
 };
@@ -156,7 +157,7 @@ struct AgentOptions {
 // A peer as seen from here, for status pages.
 struct PeerStatus {
   PeerInfo peer;
-  std::string address;        // empty for a peer that called us
+  std::string address;  // empty for a peer that called us
   bool connected = false;
   uint64_t epoch_here = 0;    // of its session on us; 0 = none
   uint64_t epoch_there = 0;   // of our session on it; 0 = none

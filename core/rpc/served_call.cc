@@ -56,9 +56,13 @@ const std::string* ServedCall::attachment(uint32_t tag) const {
   return nullptr;
 }
 
-bool ServedCall::cancelled() const { return cancel_->cancelled() || host_->Now() >= deadline_; }
+bool ServedCall::cancelled() const {
+  return cancel_->cancelled() || host_->Now() >= deadline_;
+}
 
-bool ServedCall::BeginApply() { return host_->Now() < deadline_ && host_->BeginApply(*this); }
+bool ServedCall::BeginApply() {
+  return host_->Now() < deadline_ && host_->BeginApply(*this);
+}
 
 void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) {
   if (replied_.exchange(true)) return;
@@ -67,8 +71,8 @@ void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> a
 }
 
 RequestMeta ServedCall::TakeMeta() {
-  return {header_.call_id,           header_.sequence, header_.epoch,
-          header_.callee_incarnation, deadline_,        std::move(header_.ack)};
+  return {header_.call_id, header_.sequence,      header_.epoch, header_.callee_incarnation,
+          deadline_,       std::move(header_.ack)};
 }
 
 }  // namespace psd::rpc

@@ -79,8 +79,8 @@ class ServedCall : public ServerCall {
   void Discard() { replied_.store(true, std::memory_order_relaxed); }
 
  private:
-  const std::shared_ptr<CallHost> host_;        // shared with all calls of the agent
-  const std::shared_ptr<CancelState> cancel_;   // shared with the session machine
+  const std::shared_ptr<CallHost> host_;       // shared with all calls of the agent
+  const std::shared_ptr<CancelState> cancel_;  // shared with the session machine
   Header header_;
   const absl::Time deadline_;
   PeerInfo caller_;

@@ -63,9 +63,9 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
 
 absl::Status SessionTable::MayTakeOver(absl::Time now, const CalleeSession& holder) const {
   if (holder.link() == 0) return absl::OkStatus();
-  std::string held = absl::StrCat("the name ", holder.caller().name, " is held on ", self_.name,
-                                  " by incarnation ",
-                                  IncarnationToString(holder.caller().incarnation));
+  std::string held =
+      absl::StrCat("the name ", holder.caller().name, " is held on ", self_.name,
+                   " by incarnation ", IncarnationToString(holder.caller().incarnation));
   if (now - holder.last_heard() <= options_.silence) {
     return absl::AlreadyExistsError(
         absl::StrCat(held, ", which is connected; choose another name or stop it"));

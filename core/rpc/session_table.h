@@ -58,9 +58,7 @@ class SessionTable {
   void Tick(absl::Time now, absl::Duration grace, Actions& actions);
   absl::Time NextWake() const;
 
-  const std::map<uint64_t, std::unique_ptr<CalleeSession>>& sessions() const {
-    return sessions_;
-  }
+  const std::map<uint64_t, std::unique_ptr<CalleeSession>>& sessions() const { return sessions_; }
 
  private:
   // OK, or why the newcomer may not have the name now.
@@ -72,7 +70,7 @@ class SessionTable {
   const size_t max_sessions_;
   uint64_t next_epoch_ = 1;
   std::map<uint64_t, std::unique_ptr<CalleeSession>> sessions_;  // by epoch
-  absl::flat_hash_map<std::string, uint64_t> epochs_;                       // by name
+  absl::flat_hash_map<std::string, uint64_t> epochs_;            // by name
   absl::flat_hash_set<Incarnation> fenced_;
   std::deque<Incarnation> fenced_order_;
 };

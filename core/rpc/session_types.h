@@ -126,10 +126,9 @@ struct SessionLostAction {
   absl::Status reason;
 };
 
-using Action =
-    std::variant<DialAction, CloseLinkAction, std::unique_ptr<SendControlAction>, SendRequestAction,
-                 SendAnswerAction, CompleteAction, CancelWorkAction, SessionEndedAction,
-                 SessionLostAction>;
+using Action = std::variant<DialAction, CloseLinkAction, std::unique_ptr<SendControlAction>,
+                            SendRequestAction, SendAnswerAction, CompleteAction, CancelWorkAction,
+                            SessionEndedAction, SessionLostAction>;
 using Actions = absl::InlinedVector<Action, 2>;
 
 inline void SendControl(LinkId link, Header header, Actions& actions) {

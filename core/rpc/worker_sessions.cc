@@ -116,15 +116,13 @@ void WorkerSessions::OnLinkClosed(absl::Time now, LinkId link, Actions& actions)
   Detach(now, link, state, actions);
 }
 
-void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason,
-                               Actions& actions) {
+void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason, Actions& actions) {
   actions.push_back(CloseLinkAction{link, std::move(reason)});
   OnLinkClosed(now, link, actions);
 }
 
 // The link is gone: its sessions move to another link between the two, or wait for one.
-void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
-                            Actions& actions) {
+void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
   LinkId other = state.peer.incarnation == 0 ? 0 : OtherLink(state.peer);
   if (CalleeSession* callee = table_.Find(state.epoch);
       callee != nullptr && callee->link() == link) {
@@ -232,8 +230,8 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   PeerInfo peer{hello.name, hello.incarnation};
   if (state.peer.incarnation != 0 && !(state.peer == peer)) {
     return CloseLink(now, link,
-                     absl::InvalidArgumentError(absl::StrCat(
-                         "a second worker, ", peer.name, ", on the link of ", state.peer.name)),
+                     absl::InvalidArgumentError(absl::StrCat("a second worker, ", peer.name,
+                                                             ", on the link of ", state.peer.name)),
                      actions);
   }
   HelloOutcome outcome;
@@ -283,8 +281,7 @@ void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome
     case HelloOutcome::Kind::kWelcome:
       answer.kind = MessageKind::kWelcome;
       answer.epoch = outcome.epoch;
-      answer.timeout_us =
-          static_cast<uint64_t>(absl::ToInt64Microseconds(options_.session.lease));
+      answer.timeout_us = static_cast<uint64_t>(absl::ToInt64Microseconds(options_.session.lease));
       answer.resumed = outcome.resumed;
       break;
     case HelloOutcome::Kind::kRefused:
@@ -305,7 +302,8 @@ void WorkerSessions::AfterTableEvents(bool left, Actions& actions, size_t from) 
     gone.push_back(ended->peer.name);
   }
   for (const std::string& name : gone) {
-    if (table_.FindByPeer(CallerTo(name).peer_info()) == nullptr) CallerTo(name).OnPeerGone(left, actions);
+    if (table_.FindByPeer(CallerTo(name).peer_info()) == nullptr)
+      CallerTo(name).OnPeerGone(left, actions);
   }
 }
 
@@ -479,10 +477,10 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
   }
   for (LinkId link : silent) {
     ++probes_.silence_noticed;
-    CloseLink(now, link,
-              absl::UnavailableError(
-                  absl::StrCat("nothing heard for ", absl::FormatDuration(silence))),
-              actions);
+    CloseLink(
+        now, link,
+        absl::UnavailableError(absl::StrCat("nothing heard for ", absl::FormatDuration(silence))),
+        actions);
   }
 }
 

@@ -23,21 +23,21 @@ namespace psd::rpc {
 
 // Counts of rare events: a simulation proves with them that it reached every rule.
 struct SessionProbes {
-  uint64_t resumed = 0;            // a session went on over a new link
-  uint64_t session_ended = 0;      // told that our session has ended, by a welcome or a refusal
-  uint64_t callee_restarted = 0;   // another incarnation answered
-  uint64_t replayed = 0;           // a retry got the remembered answer
-  uint64_t joined_running = 0;     // a retry met its first copy still running
-  uint64_t stale_dropped = 0;      // a copy that nobody wants any more
-  uint64_t fenced_request = 0;     // a request of a session that is no more
-  uint64_t silence_noticed = 0;    // a link closed because nothing came
-  uint64_t lease_ended = 0;        // a session ended because nobody renewed it
-  uint64_t stall_noticed = 0;      // this process stood still, leases were extended
-  uint64_t takeover = 0;           // a newcomer took a name over
-  uint64_t name_refused = 0;       // a newcomer was refused a name
-  uint64_t stale_hello = 0;        // a hello overtaken by a later one
-  uint64_t goodbye = 0;            // a session ended by its holder
-  uint64_t refused_dial = 0;       // nobody listened
+  uint64_t resumed = 0;           // a session went on over a new link
+  uint64_t session_ended = 0;     // told that our session has ended, by a welcome or a refusal
+  uint64_t callee_restarted = 0;  // another incarnation answered
+  uint64_t replayed = 0;          // a retry got the remembered answer
+  uint64_t joined_running = 0;    // a retry met its first copy still running
+  uint64_t stale_dropped = 0;     // a copy that nobody wants any more
+  uint64_t fenced_request = 0;    // a request of a session that is no more
+  uint64_t silence_noticed = 0;   // a link closed because nothing came
+  uint64_t lease_ended = 0;       // a session ended because nobody renewed it
+  uint64_t stall_noticed = 0;     // this process stood still, leases were extended
+  uint64_t takeover = 0;          // a newcomer took a name over
+  uint64_t name_refused = 0;      // a newcomer was refused a name
+  uint64_t stale_hello = 0;       // a hello overtaken by a later one
+  uint64_t goodbye = 0;           // a session ended by its holder
+  uint64_t refused_dial = 0;      // nobody listened
 };
 
 // Thread-compatible.
@@ -95,16 +95,14 @@ class WorkerSessions {
   size_t pending_calls() const;
   size_t running_calls() const;
   const SessionProbes& probes() const { return probes_; }
-  const std::map<std::string, std::unique_ptr<CallerSession>>& callers() const {
-    return callers_;
-  }
+  const std::map<std::string, std::unique_ptr<CallerSession>>& callers() const { return callers_; }
   const SessionTable& table() const { return table_; }
   SessionTable& table() { return table_; }
 
  private:
   struct LinkState {
-    PeerInfo peer;               // by its hello; incarnation 0: not yet
-    uint64_t epoch = 0;          // of the peer's session here
+    PeerInfo peer;                    // by its hello; incarnation 0: not yet
+    uint64_t epoch = 0;               // of the peer's session here
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
     absl::Time last_heard;
     absl::Time last_sent;

@@ -11,8 +11,8 @@ struct ForkData {
   std::string owner;
   Incarnation owner_incarnation = 0;
   GlobalId value;
-  GlobalId fork;        // the receiver's
-  std::string parent;   // who sent it; the owner itself: the fork is confirmed already
+  GlobalId fork;       // the receiver's
+  std::string parent;  // who sent it; the owner itself: the fork is confirmed already
   std::string name;
 };
 

@@ -127,10 +127,18 @@ class Core : public std::enable_shared_from_this<Core> {
 
 LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
     : core_(std::move(core)), entry_(std::move(entry)) {}
-LocalBody::~LocalBody() { core_->LocalGone(entry_); }
-const std::string& LocalBody::owner() const { return core_->self().name; }
-Incarnation LocalBody::owner_incarnation() const { return core_->self().incarnation; }
-UserBody::~UserBody() { core_->UserGone(data_.fork); }
+LocalBody::~LocalBody() {
+  core_->LocalGone(entry_);
+}
+const std::string& LocalBody::owner() const {
+  return core_->self().name;
+}
+Incarnation LocalBody::owner_incarnation() const {
+  return core_->self().incarnation;
+}
+UserBody::~UserBody() {
+  core_->UserGone(data_.fork);
+}
 
 void Core::Register() {
   agent_.RegisterMethod({"rref.release", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
@@ -140,11 +148,11 @@ void Core::Register() {
   agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
     core->OnSessionEnded(peer, epoch);
   });
-  agent_.OnSessionLost([core = shared_from_this()](const rpc::PeerInfo& peer,
-                                                   const absl::Status& reason) {
-    MutexLock lock(core->mutex_);
-    core->users_.SessionLost(peer.name, peer.incarnation, reason);
-  });
+  agent_.OnSessionLost(
+      [core = shared_from_this()](const rpc::PeerInfo& peer, const absl::Status& reason) {
+        MutexLock lock(core->mutex_);
+        core->users_.SessionLost(peer.name, peer.incarnation, reason);
+      });
 }
 
 // ---- owner

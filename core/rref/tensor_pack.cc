@@ -17,10 +17,9 @@ size_t AlignUp(size_t offset) {
 
 // Memory from malloc: blocks of this size are made and freed once per message.
 Buffer PackSmall(absl::Span<const Buffer> each, size_t bytes) {
-  std::shared_ptr<std::byte[]> block(new (std::align_val_t{kBlockAlignment}) std::byte[bytes],
-                                     [](std::byte* data) {
-                                       operator delete[](data, std::align_val_t{kBlockAlignment});
-                                     });
+  std::shared_ptr<std::byte[]> block(
+      new (std::align_val_t{kBlockAlignment}) std::byte[bytes],
+      [](std::byte* data) { operator delete[](data, std::align_val_t{kBlockAlignment}); });
   std::byte* data = block.get();
   size_t offset = 0;
   for (const Buffer& buffer : each) {
@@ -46,8 +45,8 @@ size_t SmallBytes(absl::Span<const Buffer> each) {
 // Bytes of each tensor that the columns speak of.
 absl::StatusOr<std::vector<size_t>> TensorSizes(const TensorColumns& columns) {
   if (columns.ranks.size() != columns.dtypes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(columns.dtypes.size(), " tensors with ",
-                                                   columns.ranks.size(), " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(columns.dtypes.size(), " tensors with ", columns.ranks.size(), " ranks"));
   }
   std::vector<size_t> sizes;
   sizes.reserve(columns.dtypes.size());
@@ -58,9 +57,9 @@ absl::StatusOr<std::vector<size_t>> TensorSizes(const TensorColumns& columns) {
           absl::StrCat("tensor ", i, ": unknown dtype number ", columns.dtypes[i]));
     }
     if (columns.ranks[i] > dims.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", i, ": rank ", columns.ranks[i], ", but only ", dims.size(),
-                       " extents are left"));
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", i, ": rank ", columns.ranks[i],
+                                                     ", but only ", dims.size(),
+                                                     " extents are left"));
     }
     absl::StatusOr<Shape> shape = Shape::Checked(dims.subspan(0, columns.ranks[i]));
     if (!shape.ok()) return Annotate(shape.status(), absl::StrCat("tensor ", i));
@@ -72,8 +71,8 @@ absl::StatusOr<std::vector<size_t>> TensorSizes(const TensorColumns& columns) {
 }
 
 absl::Status WrongBuffer(size_t tensor, size_t need, size_t have) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor, " needs ", need,
-                                                 " bytes, of which ", have, " arrived"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", tensor, " needs ", need, " bytes, of which ", have, " arrived"));
 }
 
 // The bytes of each tensor, as slices of what arrived.
@@ -83,7 +82,8 @@ absl::StatusOr<std::vector<Buffer>> SliceBuffers(absl::Span<const size_t> sizes,
   for (size_t size : sizes) any_small |= size > 0 && size <= kSmallTensorBytes;
   Buffer small;
   if (any_small) {
-    if (buffers.empty()) return absl::InvalidArgumentError("the buffer of small tensors is missing");
+    if (buffers.empty())
+      return absl::InvalidArgumentError("the buffer of small tensors is missing");
     small = buffers[0];
     buffers.remove_prefix(1);
   }

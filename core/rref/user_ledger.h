@@ -1,6 +1,7 @@
 #pragma once
 
-// Which of other workers' values this worker holds: pure bookkeeping, no clock, no lock, no message.
+// Which of other workers' values this worker holds: pure bookkeeping, no clock, no lock, no
+// message.
 
 #include <cstddef>
 #include <cstdint>

@@ -142,15 +142,24 @@ class Decoder {
 
   absl::StatusOr<Value> Next() {
     switch (static_cast<ValueKind>(in_.kinds()[kind_++])) {
-      case ValueKind::kNone: return Value();
-      case ValueKind::kBool: return Value(in_.bools()[bool_++] != 0);
-      case ValueKind::kInt: return Value(static_cast<int64_t>(in_.ints(int_++)));
-      case ValueKind::kDouble: return Value(in_.doubles(double_++));
-      case ValueKind::kString: return Value(NextText());
-      case ValueKind::kTensor: return Value(std::move(variables_[tensor_++]));
-      case ValueKind::kRRef: return NextRRef();
-      case ValueKind::kList: return NextList();
-      case ValueKind::kMap: return NextMap();
+      case ValueKind::kNone:
+        return Value();
+      case ValueKind::kBool:
+        return Value(in_.bools()[bool_++] != 0);
+      case ValueKind::kInt:
+        return Value(static_cast<int64_t>(in_.ints(int_++)));
+      case ValueKind::kDouble:
+        return Value(in_.doubles(double_++));
+      case ValueKind::kString:
+        return Value(NextText());
+      case ValueKind::kTensor:
+        return Value(std::move(variables_[tensor_++]));
+      case ValueKind::kRRef:
+        return NextRRef();
+      case ValueKind::kList:
+        return NextList();
+      case ValueKind::kMap:
+        return NextMap();
     }
     return absl::InternalError("a kind that was checked before");
   }
@@ -217,12 +226,23 @@ absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
     if (!open.empty()) --open.back();
     size_t opened = 0;
     switch (static_cast<ValueKind>(kind)) {
-      case ValueKind::kNone: break;
-      case ValueKind::kBool: ++counts.bools; break;
-      case ValueKind::kInt: ++counts.ints; break;
-      case ValueKind::kDouble: ++counts.doubles; break;
-      case ValueKind::kString: ++counts.texts; break;
-      case ValueKind::kTensor: ++counts.tensors; break;
+      case ValueKind::kNone:
+        break;
+      case ValueKind::kBool:
+        ++counts.bools;
+        break;
+      case ValueKind::kInt:
+        ++counts.ints;
+        break;
+      case ValueKind::kDouble:
+        ++counts.doubles;
+        break;
+      case ValueKind::kString:
+        ++counts.texts;
+        break;
+      case ValueKind::kTensor:
+        ++counts.tensors;
+        break;
       case ValueKind::kRRef:
         counts.texts += kTextsPerRRef;
         counts.ids += kIdsPerRRef;
@@ -234,8 +254,8 @@ absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
         }
         opened = in.items(static_cast<int>(counts.items++));
         if (opened > in.kinds().size()) {
-          return absl::InvalidArgumentError(absl::StrCat("a container of ", opened, " among ",
-                                                         in.kinds().size(), " values"));
+          return absl::InvalidArgumentError(
+              absl::StrCat("a container of ", opened, " among ", in.kinds().size(), " values"));
         }
         if (static_cast<ValueKind>(kind) == ValueKind::kMap) counts.texts += opened;
         break;
@@ -318,8 +338,8 @@ absl::StatusOr<std::vector<Value>> DecodeValues(
     absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)> adopt) {
   v1::Values in;
   if (!in.ParseFromString(payload.header)) {
-    return absl::InvalidArgumentError(absl::StrCat(payload.header.size(),
-                                                   " header bytes are no list of values"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(payload.header.size(), " header bytes are no list of values"));
   }
   PSD_RETURN_IF_ERROR(CheckColumns(in));
   TensorColumns columns;

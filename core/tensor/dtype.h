@@ -21,19 +21,25 @@ enum class DType : uint8_t {
   kBF16 = 8,  // upper half of a float; storage only
 };
 
-inline constexpr bool IsValidDType(uint64_t number) { return number >= 1 && number <= 8; }
+inline constexpr bool IsValidDType(uint64_t number) {
+  return number >= 1 && number <= 8;
+}
 
 // Bytes per element.
 inline constexpr size_t ItemSize(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64: return 8;
+    case DType::kI64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kF16:
-    case DType::kBF16: return 2;
+    case DType::kBF16:
+      return 2;
     case DType::kU8:
-    case DType::kBool: return 1;
+    case DType::kBool:
+      return 1;
   }
   return 0;
 }

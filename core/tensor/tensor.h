@@ -28,8 +28,10 @@ class Tensor {
 
   // Contiguous, contents undefined, memory from `allocator` (null: ordinary process memory).
   // Errors: RESOURCE_EXHAUSTED.
-  static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype, Allocator* allocator = nullptr);
-  static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype, Allocator* allocator = nullptr);
+  static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype,
+                                      Allocator* allocator = nullptr);
+  static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype,
+                                      Allocator* allocator = nullptr);
   // Every element is `value`, converted to `dtype`.
   static absl::StatusOr<Tensor> Full(const Shape& shape, DType dtype, double value,
                                      Allocator* allocator = nullptr);
@@ -73,7 +75,8 @@ class Tensor {
   // Requires: this is the only handle to freshly allocated memory (see above).
   template <typename T>
   T* mutable_data() {
-    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_, "tensor written with another element type");
+    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_,
+              "tensor written with another element type");
     return reinterpret_cast<T*>(mutable_raw_data());
   }
   std::byte* mutable_raw_data() { return const_cast<std::byte*>(data_); }

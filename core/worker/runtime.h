@@ -52,8 +52,8 @@ struct RuntimeOptions {
   std::string registrar;
   // What moves messages; null: gRPC.
   std::shared_ptr<carrier::Carrier> carrier;
-  // Freed message buffers that are kept for the next messages, at most. What does not fit arrives in
-  // fresh memory, which costs the receiver up to half as much processor time again.
+  // Freed message buffers that are kept for the next messages, at most. What does not fit arrives
+  // in fresh memory, which costs the receiver up to half as much processor time again.
   size_t receive_cache_bytes = size_t{512} << 20;
   const Clock* clock = &Clock::Steady();
   std::shared_ptr<Logger> logger;  // null: nothing is logged

@@ -91,7 +91,9 @@ FakeAgent::FakeAgent(FakeNetwork& network, rpc::PeerInfo self)
   network_.agents_[self_.name] = this;
 }
 
-FakeAgent::~FakeAgent() { network_.agents_.erase(self_.name); }
+FakeAgent::~FakeAgent() {
+  network_.agents_.erase(self_.name);
+}
 
 Future<rpc::PeerInfo> FakeAgent::Connect(const std::string& name, const rpc::CallOptions&) {
   auto it = network_.agents_.find(name);
@@ -135,11 +137,11 @@ void FakeAgent::Serve(const rpc::PeerInfo& caller, uint64_t epoch, rpc::Request 
   }
   auto reply = [&network = network_, self = self_, answer](
                    absl::StatusOr<rpc::Payload> result, std::vector<rpc::Attachment> attachments) {
-    network.Push([self, answer, result = std::move(result),
-                  attachments = std::move(attachments)]() mutable {
-      if (!result.ok()) return static_cast<void>(answer.Set(result.status()));
-      answer.Set(rpc::Reply{*std::move(result), std::move(attachments), self});
-    });
+    network.Push(
+        [self, answer, result = std::move(result), attachments = std::move(attachments)]() mutable {
+          if (!result.ok()) return static_cast<void>(answer.Set(result.status()));
+          answer.Set(rpc::Reply{*std::move(result), std::move(attachments), self});
+        });
   };
   method->second.handler(std::make_shared<FakeCall>(caller, epoch, std::move(request), reply));
 }

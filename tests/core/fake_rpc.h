@@ -76,8 +76,7 @@ class FakeAgent : public rpc::RpcAgent {
   const rpc::PeerInfo& self() const override { return self_; }
   void RegisterMethod(rpc::Method method) override { methods_[method.name] = std::move(method); }
   void AddRequestHook(std::shared_ptr<rpc::RequestHook>) override {}
-  void OnSessionEnded(
-      std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
+  void OnSessionEnded(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
     session_ended_.push_back(std::move(callback));
   }
   void OnSessionLost(std::function<void(const rpc::PeerInfo&, absl::Status)> callback) override {

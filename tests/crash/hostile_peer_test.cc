@@ -43,8 +43,7 @@ void SendRaw(const std::string& address, const std::string& bytes) {
   ASSERT_EQ(connect(descriptor, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   size_t sent = 0;
   while (sent < bytes.size()) {
-    const ssize_t count =
-        send(descriptor, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const ssize_t count = send(descriptor, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (count <= 0) break;  // it has heard enough
     sent += static_cast<size_t>(count);
   }
@@ -163,8 +162,8 @@ TEST_F(HostilePeerTest, FramesThatAreTruncatedOrClaimTooMuch) {
   const std::string& address = owner_.address().address;
   const std::string hello = HelloFrame(200);
   const std::string message = HeaderFrame("some header");
-  for (size_t size : {size_t{1}, carrier::kPreambleBytes - 1, carrier::kPreambleBytes,
-                      hello.size() - 1}) {
+  for (size_t size :
+       {size_t{1}, carrier::kPreambleBytes - 1, carrier::kPreambleBytes, hello.size() - 1}) {
     EXPECT_FALSE(SayOnAStream(address, {hello.substr(0, size)}).ok());
   }
   EXPECT_FALSE(SayOnAStream(address, {hello, message.substr(0, message.size() - 1)}).ok());
@@ -196,8 +195,7 @@ TEST_F(HostilePeerTest, FramesWhoseHeadersAreNoHeaders) {
     std::string noise(1 + random() % 500, '\0');
     for (char& c : noise) c = static_cast<char>(random());
     noise[0] = '\x07';  // a wire type that does not exist
-    EXPECT_FALSE(
-        SayOnAStream(address, {HelloFrame(100), HeaderFrame(noise)}).ok());
+    EXPECT_FALSE(SayOnAStream(address, {HelloFrame(100), HeaderFrame(noise)}).ok());
   }
   EXPECT_FALSE(SayOnAStream(address, {HelloFrame(101), HeaderFrame(legal.substr(0, 5))}).ok());
 }

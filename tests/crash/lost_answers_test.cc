@@ -109,9 +109,7 @@ TEST_F(LostAnswersTest, AStepIsAppliedOnce) {
 TEST_F(LostAnswersTest, AnAssignmentIsAppliedOnce) {
   const uint64_t before = Version();
   const uint64_t version = WithItsAnswerLost<uint64_t>(
-      [&] {
-        return trainer_->values().Assign(w_, Tensor::Of<float>({1}, {5}), patient_);
-      },
+      [&] { return trainer_->values().Assign(w_, Tensor::Of<float>({1}, {5}), patient_); },
       [&] { return Version() != before; });
   EXPECT_EQ(version, before + 1);
   EXPECT_EQ(Version(), before + 1);
@@ -124,17 +122,14 @@ TEST_F(LostAnswersTest, AGradientIsAddedOnce) {
   auto there = Must(owner_->autograd().Find(context->id()));
   WithItsAnswerLost<Unit>([&] { return BackwardFrom(context, Sum(w)); },
                           [&] { return there->Gradients().size() == 1; });
-  Tensor gradient =
-      Must(trainer_->values().FetchGradient(context->id(), w_, patient_).Wait());
+  Tensor gradient = Must(trainer_->values().FetchGradient(context->id(), w_, patient_).Wait());
   EXPECT_THAT(Elements(gradient), ElementsAre(1));
 }
 
 TEST_F(LostAnswersTest, ACreationIsDoneOnce) {
   auto find = [&] { return owner_->store().List("new", {}, 10).size(); };
   rref::RRef made = WithItsAnswerLost<rref::RRef>(
-      [&] {
-        return trainer_->values().GetOrCreate("owner", "new", Zeros({3}), true, patient_);
-      },
+      [&] { return trainer_->values().GetOrCreate("owner", "new", Zeros({3}), true, patient_); },
       [&] { return find() == 1; });
   EXPECT_EQ(find(), 1u);
   EXPECT_TRUE(trainer_->values().Fetch({made}, nullptr, patient_).Wait().ok());

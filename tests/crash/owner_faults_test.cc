@@ -56,8 +56,7 @@ class OwnerFaultsTest : public ::testing::Test {
   }
   // The other owner is as good as ever: every step that it accepted is in its parameter, once.
   void ExpectSurvivorServes() {
-    auto trainer =
-        Must(Worker::Start(TrainerOptions("afterwards", {survivor_.address()})));
+    auto trainer = Must(Worker::Start(TrainerOptions("afterwards", {survivor_.address()})));
     const v1::WorkerStatus status = Must(StatusOf(*trainer, "owner0"));
     RRef w = Must(trainer->Lookup("owner0", "w"));
     const std::vector<float> elements = Read(*trainer, w);
@@ -71,8 +70,7 @@ class OwnerFaultsTest : public ::testing::Test {
 };
 
 void ExpectNamesTheDead(const absl::Status& status) {
-  EXPECT_THAT(status.code(),
-              AnyOf(absl::StatusCode::kUnavailable, absl::StatusCode::kAborted))
+  EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kUnavailable, absl::StatusCode::kAborted))
       << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("owner1"));
   EXPECT_TRUE(GetDetail(status).has_value() && GetDetail(status)->worker == "owner1") << status;
@@ -159,8 +157,7 @@ TEST_P(KilledAtAnyMoment, EveryCallerHearsOfItAndTheOtherOwnerServesOn) {
       caller.worker = NewTrainer(absl::StrCat("trainer", i));
       caller.thread = std::thread([&caller] { caller.Run(); });
     }
-    EXPECT_TRUE(Eventually(
-        [&] { return callers[0]->phase == static_cast<int>(GetParam()); }));
+    EXPECT_TRUE(Eventually([&] { return callers[0]->phase == static_cast<int>(GetParam()); }));
     absl::SleepFor(absl::Microseconds(random() % 5000));  // the moment itself is drawn
     victim_.process().Kill();
     for (const auto& caller : callers) {

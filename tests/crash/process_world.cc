@@ -158,8 +158,7 @@ std::string PhaseName(Phase phase) {
 
 std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std::string& mode,
                                              const std::vector<OwnerAddress>& owners) {
-  return std::make_unique<Process>(
-      std::vector<std::string>{kTrainer, name, mode, Joined(owners)});
+  return std::make_unique<Process>(std::vector<std::string>{kTrainer, name, mode, Joined(owners)});
 }
 
 // ---------------------------------------------------------------- what an owner says

@@ -62,8 +62,8 @@ class TrainerFaultsTest : public ::testing::Test {
   }
   // Nothing is held for anybody but the observer, and the model is what the steps made of it.
   void ExpectAsInitially() {
-    EXPECT_TRUE(Eventually([&] { return Held() == initially_; })) << Held() << "\ninitially "
-                                                                  << initially_;
+    EXPECT_TRUE(Eventually([&] { return Held() == initially_; }))
+        << Held() << "\ninitially " << initially_;
     const uint64_t steps = Steps();
     EXPECT_THAT(Read(*observer_, training_->parameters()[0]), Each(-static_cast<float>(steps)));
     EXPECT_TRUE(StepOnce().ok()) << "the owner serves on";

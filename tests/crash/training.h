@@ -49,8 +49,8 @@ class Training {
     }
     Sgd sgd;
     sgd.lr = 1;
-    PSD_ASSIGN_OR_RETURN(training.optimizer_, DistributedOptimizer::Create(
-                                                  worker, kOptimizer, sgd, training.parameters_));
+    PSD_ASSIGN_OR_RETURN(training.optimizer_, DistributedOptimizer::Create(worker, kOptimizer, sgd,
+                                                                           training.parameters_));
     return training;
   }
 

@@ -81,7 +81,8 @@ class Mutator {
       case 0:
         return Overwrite(input, 1, random_());
       case 1:
-        return Overwrite(input, size_t{1} << Below(4), kInteresting[Below(std::size(kInteresting))]);
+        return Overwrite(input, size_t{1} << Below(4),
+                         kInteresting[Below(std::size(kInteresting))]);
       case 2:
         if (!input->empty()) (*input)[Below(input->size())] ^= static_cast<char>(1 << Below(8));
         return;
@@ -186,7 +187,8 @@ int main(int argc, char** argv) {
     RunOne(corpus[i]);
   }
   for (int64_t i = 0; i < options.runs; ++i) {
-    std::snprintf(g_where, sizeof(g_where), "fuzz: died in a mutation; repeat with --seed=%llu --only=%lld\n",
+    std::snprintf(g_where, sizeof(g_where),
+                  "fuzz: died in a mutation; repeat with --seed=%llu --only=%lld\n",
                   static_cast<unsigned long long>(options.seed), static_cast<long long>(i));
     RunOne(MutationNumber(corpus, options.seed, i));
   }

@@ -53,10 +53,18 @@ void RunSeeds(uint64_t first) {
 }
 
 // Four tests, so that they can run in shards.
-TEST(SessionSim, Histories0) { RunSeeds(0 * kSeedsPerTest); }
-TEST(SessionSim, Histories1) { RunSeeds(1 * kSeedsPerTest); }
-TEST(SessionSim, Histories2) { RunSeeds(2 * kSeedsPerTest); }
-TEST(SessionSim, Histories3) { RunSeeds(3 * kSeedsPerTest); }
+TEST(SessionSim, Histories0) {
+  RunSeeds(0 * kSeedsPerTest);
+}
+TEST(SessionSim, Histories1) {
+  RunSeeds(1 * kSeedsPerTest);
+}
+TEST(SessionSim, Histories2) {
+  RunSeeds(2 * kSeedsPerTest);
+}
+TEST(SessionSim, Histories3) {
+  RunSeeds(3 * kSeedsPerTest);
+}
 
 }  // namespace
 }  // namespace psd::rpc::sim

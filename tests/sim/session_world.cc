@@ -20,7 +20,9 @@ struct SimAnswer : Opaque {
   Incarnation from = 0;
 };
 
-std::string NameOf(int worker) { return absl::StrCat("w", worker); }
+std::string NameOf(int worker) {
+  return absl::StrCat("w", worker);
+}
 
 void AddProbes(const SessionProbes& from, SessionProbes& to) {
   const auto* source = reinterpret_cast<const uint64_t*>(&from);
@@ -252,8 +254,8 @@ void World::DeliverLate(const WirePtr& wire) {
       const Process& from = *processes_[link->second.ends[1 - end]];
       if (!link->second.open[end] || to.name != wire->to || from.name != wire->from) continue;
       // Another incarnation's hello or answers cannot come from this one's connection.
-      bool own = wire->control.kind == MessageKind::kRequest ||
-                 wire->control.kind == MessageKind::kCancel;
+      bool own =
+          wire->control.kind == MessageKind::kRequest || wire->control.kind == MessageKind::kCancel;
       if (own) Deliver(link->first, end, wire, absl::ZeroDuration());
       return;
     }
@@ -326,13 +328,11 @@ void World::StartCall(Process& process) {
   });
   if (!Chance(0.1)) return;
   On(process.id, Within(0, 300), [this, call](Process& self) {
-    Step(self,
-         [&](Actions& actions) { self.sessions->CancelCall(call->peer, call->id, actions); });
+    Step(self, [&](Actions& actions) { self.sessions->CancelCall(call->peer, call->id, actions); });
   });
 }
 
-void World::Serve(Process& process, const std::shared_ptr<SimCall>& call,
-                  const RequestMeta& meta) {
+void World::Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta) {
   if (meta.callee_incarnation != process.incarnation) broken_ = "ran at a wrong incarnation";
   absl::Duration start = Chance(0.5) ? absl::ZeroDuration() : Within(0, 20);
   absl::Duration work = Chance(0.1) ? Within(10, 1500) : Within(0, 10);
@@ -377,7 +377,8 @@ void World::Fault() {
       break;
   }
   if (links_.empty()) return;
-  auto link = links_.lower_bound(static_cast<LinkId>(Pick(1, static_cast<int64_t>(next_link_) - 1)));
+  auto link =
+      links_.lower_bound(static_cast<LinkId>(Pick(1, static_cast<int64_t>(next_link_) - 1)));
   if (link == links_.end()) return;
   if (Chance(0.5)) return Cut(link->first);
   link->second.swallows[0] = link->second.swallows[0] || Chance(0.7);
@@ -491,7 +492,8 @@ std::string World::JudgeCall(const SimCall& call) const {
   bool mutation = call.kind == MethodKind::kMutation;
   if (call.ok) {
     if (mutation && call.applied_at.empty()) return "lost: answered OK, but not applied";
-    if (mutation && call.applied_at[0] != call.answered_by) return "answered by another incarnation";
+    if (mutation && call.applied_at[0] != call.answered_by)
+      return "answered by another incarnation";
     return "";
   }
   auto detail = GetDetail(call.status);

@@ -42,8 +42,7 @@ void FaultPlan::SetFaults(const std::string& from, const std::string& to, const 
   faults_.emplace_back(direction, faults);
 }
 
-void FaultPlan::At(const std::string& from, const std::string& to, uint64_t n,
-                   FaultAction action) {
+void FaultPlan::At(const std::string& from, const std::string& to, uint64_t n, FaultAction action) {
   planned_[{{from, to}, n}] = action;
 }
 

@@ -69,8 +69,7 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
     MutexLock lock(mutex_);
     plan_.SetFaults(from, to, faults);
   }
-  void At(const std::string& from, const std::string& to, uint64_t n,
-          FaultAction action) override {
+  void At(const std::string& from, const std::string& to, uint64_t n, FaultAction action) override {
     MutexLock lock(mutex_);
     plan_.At(from, to, n, action);
   }
@@ -90,8 +89,8 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
   }
   absl::Status Send(FaultyLink& link, Message message) PSD_EXCLUDES(mutex_);
   void Close(FaultyLink& link) PSD_EXCLUDES(mutex_);
-  absl::StatusOr<std::string> Listen(Node& node, const std::string& address,
-                                     AcceptCallback accept) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<std::string> Listen(Node& node, const std::string& address, AcceptCallback accept)
+      PSD_EXCLUDES(mutex_);
   void Connect(const std::shared_ptr<Node>& node, const std::string& address,
                absl::Duration timeout, std::shared_ptr<LinkHandler> handler, ConnectCallback done)
       PSD_EXCLUDES(mutex_);

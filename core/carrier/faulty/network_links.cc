@@ -67,10 +67,9 @@ void NetworkImpl::Transmit(FaultyLink& link, const Message& message, const Fate&
   }
   for (int copy = 0; copy < fate.copies; ++copy) {
     link.queued_bytes += message.TotalBytes();
-    Schedule(due, link.peer_node.get(),
-             [this, from = link.shared_from_this(), message]() mutable {
-               Deliver(*from, std::move(message));
-             });
+    Schedule(due, link.peer_node.get(), [this, from = link.shared_from_this(), message]() mutable {
+      Deliver(*from, std::move(message));
+    });
   }
 }
 
@@ -153,9 +152,9 @@ void NetworkImpl::Connect(const std::shared_ptr<Node>& node, const std::string& 
       dial->done = std::move(done);
       dials_.push_back(dial);
       dial->timeout = Schedule(NowLocked() + timeout, node.get(), [this, dial, timeout] {
-        FinishDial(dial, absl::DeadlineExceededError(
-                             absl::StrCat("no answer from ", dial->address, " within ",
-                                          absl::FormatDuration(timeout))));
+        FinishDial(dial, absl::DeadlineExceededError(absl::StrCat("no answer from ", dial->address,
+                                                                  " within ",
+                                                                  absl::FormatDuration(timeout))));
       });
       Schedule(NowLocked() + options_.latency, nullptr, [this, dial] { Arrive(dial); });
       return;
@@ -219,7 +218,8 @@ void NetworkImpl::FinishDial(const std::shared_ptr<Dial>& dial, absl::Status sta
     done = std::exchange(dial->done, nullptr);
     events_.Remove(dial->timeout);
     dials_.erase(std::remove(dials_.begin(), dials_.end(), dial), dials_.end());
-    if (status.ok() && dial->declined) status = absl::UnavailableError("the peer declined the link");
+    if (status.ok() && dial->declined)
+      status = absl::UnavailableError("the peer declined the link");
     if (status.ok()) {
       dial->near->handler = std::move(dial->handler);
       links_.push_back(dial->near);

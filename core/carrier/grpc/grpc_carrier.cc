@@ -29,14 +29,14 @@ absl::Status CheckOptions(const GrpcCarrierOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("poll_threads = ", options.poll_threads, "; at least 1 is needed"));
   }
-  if (options.bulk_streams < 1 ||
-      options.bulk_streams > static_cast<int>(BulkQueue::kMaxStreams)) {
+  if (options.bulk_streams < 1 || options.bulk_streams > static_cast<int>(BulkQueue::kMaxStreams)) {
     return absl::InvalidArgumentError(absl::StrCat("bulk_streams = ", options.bulk_streams,
                                                    "; 1 to ", BulkQueue::kMaxStreams, " work"));
   }
   if (options.piece_bytes < kMinPieceBytes || options.piece_bytes > kMaxPieceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("piece_bytes = ", options.piece_bytes, "; ",
-                                                   kMinPieceBytes, " to ", kMaxPieceBytes, " work"));
+                                                   kMinPieceBytes, " to ", kMaxPieceBytes,
+                                                   " work"));
   }
   return absl::OkStatus();
 }
@@ -64,10 +64,11 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions
 GrpcCarrier::GrpcCarrier(const GrpcCarrierOptions& options)
     : core_(std::make_shared<GrpcCore>(options)) {}
 
-GrpcCarrier::~GrpcCarrier() { Shutdown(); }
+GrpcCarrier::~GrpcCarrier() {
+  Shutdown();
+}
 
-absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address,
-                                                AcceptCallback accept) {
+absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, AcceptCallback accept) {
   MutexLock lock(mutex_);
   if (stopped_) return absl::UnavailableError("this carrier was shut down");
   if (listened_) return absl::FailedPreconditionError("this carrier listens already");

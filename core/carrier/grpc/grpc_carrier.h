@@ -40,7 +40,7 @@ class GrpcCarrier : public Carrier {
                                             Listener* listener);
 
   const std::shared_ptr<GrpcCore> core_;  // shared with the links
-  Mutex mutex_;  // serialises Listen and Shutdown; taken before the core's
+  Mutex mutex_;                           // serialises Listen and Shutdown; taken before the core's
   std::unique_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);
   bool listened_ PSD_GUARDED_BY(mutex_) = false;
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;

@@ -11,7 +11,6 @@
 namespace psd::carrier {
 namespace {
 
-
 std::string PeerAddress(const GrpcStream& stream) {
   std::string peer = stream.Peer();  // "ipv4:127.0.0.1:41234"
   return peer.substr(peer.find(':') + 1);
@@ -53,8 +52,8 @@ void GrpcLink::StartDialling(absl::Duration timeout) {
   auto expired = [weak, timeout] {
     std::shared_ptr<GrpcLink> self = weak.lock();
     if (self == nullptr) return;
-    self->End(absl::DeadlineExceededError(
-        absl::StrCat("no answer from ", self->address_, " within ", absl::FormatDuration(timeout))));
+    self->End(absl::DeadlineExceededError(absl::StrCat("no answer from ", self->address_,
+                                                       " within ", absl::FormatDuration(timeout))));
   };
   {
     MutexLock lock(send_mutex_);

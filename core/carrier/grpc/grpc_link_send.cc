@@ -30,10 +30,10 @@ absl::Status GrpcLink::CheckRoom(const Message& message) const {
   if (message.buffers.empty() || queued_bytes_ + bytes <= send_limits_.max_send_queue_bytes) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("a message of ", bytes, " bytes to ", address_, " with ", queued_bytes_,
-                   " bytes waiting exceeds max_send_queue_bytes = ",
-                   send_limits_.max_send_queue_bytes, "; wait for earlier ones or raise the limit"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a message of ", bytes, " bytes to ", address_, " with ", queued_bytes_,
+      " bytes waiting exceeds max_send_queue_bytes = ", send_limits_.max_send_queue_bytes,
+      "; wait for earlier ones or raise the limit"));
 }
 
 absl::Status GrpcLink::EnqueueInline(const Message& message) {

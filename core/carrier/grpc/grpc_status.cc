@@ -8,14 +8,13 @@ namespace psd::carrier {
 absl::Status DialError(const std::string& address, const grpc::Status& status) {
   const std::string& text = status.error_message();
   if (absl::StrContains(text, "Connection refused")) {
-    return absl::UnavailableError(
-        absl::StrCat("connection refused: nobody listens at ", address));
+    return absl::UnavailableError(absl::StrCat("connection refused: nobody listens at ", address));
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnavailableError(absl::StrCat("no psd worker answers at ", address, ": ", text));
   }
-  return absl::UnavailableError(absl::StrCat(
-      "cannot open a link to ", address, ": ", text.empty() ? "the peer ended it" : text));
+  return absl::UnavailableError(absl::StrCat("cannot open a link to ", address, ": ",
+                                             text.empty() ? "the peer ended it" : text));
 }
 
 absl::Status LostError(const std::string& address, const grpc::Status& status) {

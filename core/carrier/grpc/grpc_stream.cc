@@ -59,9 +59,7 @@ class AcceptedStream : public GrpcStream {
  private:
   Reader& reader() override { return stream_; }
   Writer& writer() override { return stream_; }
-  void StartFinish(grpc::Status* status, void* tag) override {
-    stream_.Finish(*status, tag);
-  }
+  void StartFinish(grpc::Status* status, void* tag) override { stream_.Finish(*status, tag); }
   void TryCancel() override { context_.TryCancel(); }
 
   void OnStartDone(bool ok) override {

@@ -11,7 +11,9 @@ Poller::Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads)
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-Poller::~Poller() { Stop(); }
+Poller::~Poller() {
+  Stop();
+}
 
 void Poller::Stop() {
   if (threads_.empty()) return;

@@ -185,8 +185,8 @@ TEST_P(CarrierSuite, SmallMessagesArriveInOrder) {
 }
 
 TEST_P(CarrierSuite, EitherEndSends) {
-  SetServerHooks(
-      [](Link& link, const Message& message) { ASSERT_TRUE(link.Send(message).ok()); }, nullptr);
+  SetServerHooks([](Link& link, const Message& message) { ASSERT_TRUE(link.Send(message).ok()); },
+                 nullptr);
   Open();
   Message large = WithBuffers("large", {300'000});
   ASSERT_TRUE(link_->Send(Small("small")).ok());
@@ -331,8 +331,7 @@ TEST_P(CarrierSuite, TheSendQueueIsBounded) {
   server_->Shutdown();
   Restart(limits);
   Open();
-  EXPECT_EQ(link_->Send(WithBuffers("", {1'000'001})).code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(link_->Send(WithBuffers("", {1'000'001})).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(link_->Send(Small(std::string(2'000'000, 'x'))).ok());
   ASSERT_TRUE(far_->WaitForMessages(1));
 }
@@ -408,8 +407,7 @@ TEST_P(CarrierSuite, ConnectIsRefusedWhereNobodyListens) {
 
 TEST_P(CarrierSuite, ConnectGivesUpAfterItsTimeout) {
   auto recorder = std::make_shared<Recorder>();
-  auto link =
-      ConnectAndWait(*client_, world_->SilentAddress(), recorder, absl::Milliseconds(100));
+  auto link = ConnectAndWait(*client_, world_->SilentAddress(), recorder, absl::Milliseconds(100));
   EXPECT_EQ(link.status().code(), absl::StatusCode::kDeadlineExceeded) << link.status();
   EXPECT_TRUE(recorder->closed().empty());
 }

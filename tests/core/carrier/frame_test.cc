@@ -34,7 +34,8 @@ Message Sample() {
 }
 
 // The first frame of `wire`, which must outlive it.
-absl::StatusOr<std::optional<Frame>> DecodeFirst(absl::string_view* wire, const Limits& limits = {}) {
+absl::StatusOr<std::optional<Frame>> DecodeFirst(absl::string_view* wire,
+                                                 const Limits& limits = {}) {
   return FrameDecoder(ByteReader(absl::MakeConstSpan(wire, 1)), limits).Next();
 }
 
@@ -42,7 +43,9 @@ absl::Status DecodeError(absl::string_view wire, const Limits& limits = {}) {
   return DecodeFirst(&wire, limits).status();
 }
 
-std::string Hex(const std::string& bytes) { return absl::BytesToHexString(bytes); }
+std::string Hex(const std::string& bytes) {
+  return absl::BytesToHexString(bytes);
+}
 
 TEST(FrameGolden, Hello) {
   HelloFrame hello;
@@ -54,40 +57,82 @@ TEST(FrameGolden, Hello) {
   hello.limits.max_buffers = 0x44;
   hello.limits.max_assembly_bytes = 0x0102030405060708;
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Hello(hello); })),
-            "7073640101000000" "00000000" "00000000" "3800000000000000"
-            "000102030405060708090a0b0c0d0e0f" "01000000" "03000000"
-            "1100000000000000" "3322000000000000" "4400000000000000" "0807060504030201");
+            "7073640101000000"
+            "00000000"
+            "00000000"
+            "3800000000000000"
+            "000102030405060708090a0b0c0d0e0f"
+            "01000000"
+            "03000000"
+            "1100000000000000"
+            "3322000000000000"
+            "4400000000000000"
+            "0807060504030201");
 }
 
 TEST(FrameGolden, Message) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Inline(Sample()); })),
-            "7073640102000000" "02000000" "03000000" "1e00000000000000"
-            "0300000000000000" "0000000000000000" "0100000000000000" "6869" "616263" "7a");
+            "7073640102000000"
+            "02000000"
+            "03000000"
+            "1e00000000000000"
+            "0300000000000000"
+            "0000000000000000"
+            "0100000000000000"
+            "6869"
+            "616263"
+            "7a");
 }
 
 TEST(FrameGolden, AnnounceAndPiece) {
   AnnounceFrame announce{7, 65536, {2, {3, 0, 1}}};
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Announce(announce); })),
-            "7073640103000000" "02000000" "03000000" "2800000000000000"
-            "0700000000000000" "0000010000000000"
-            "0300000000000000" "0000000000000000" "0100000000000000");
+            "7073640103000000"
+            "02000000"
+            "03000000"
+            "2800000000000000"
+            "0700000000000000"
+            "0000010000000000"
+            "0300000000000000"
+            "0000000000000000"
+            "0100000000000000");
   PieceCursor cursor;
   Message message = Sample();
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 4, &cursor); })),
-            "7073640104000000" "00000000" "00000000" "1400000000000000"
-            "0700000000000000" "0000000000000000" "68696162");
+            "7073640104000000"
+            "00000000"
+            "00000000"
+            "1400000000000000"
+            "0700000000000000"
+            "0000000000000000"
+            "68696162");
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 2, &cursor); })),
-            "7073640104000000" "00000000" "00000000" "1200000000000000"
-            "0700000000000000" "0400000000000000" "637a");
+            "7073640104000000"
+            "00000000"
+            "00000000"
+            "1200000000000000"
+            "0700000000000000"
+            "0400000000000000"
+            "637a");
 }
 
 TEST(FrameGolden, SmallOnes) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Ack(9); })),
-            "7073640105000000" "00000000" "00000000" "0800000000000000" "0900000000000000");
+            "7073640105000000"
+            "00000000"
+            "00000000"
+            "0800000000000000"
+            "0900000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.OpenBulk(); })),
-            "7073640106000000" "00000000" "00000000" "0000000000000000");
+            "7073640106000000"
+            "00000000"
+            "00000000"
+            "0000000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Goodbye(); })),
-            "7073640107000000" "00000000" "00000000" "0000000000000000");
+            "7073640107000000"
+            "00000000"
+            "00000000"
+            "0000000000000000");
 }
 
 TEST(Frame, SeveralFramesAreReadFromAnyChunks) {

@@ -202,7 +202,9 @@ class HealthHook : public GrpcServerHook {
         std::make_unique<HealthService>()));
     configured = true;
   }
-  void Started(grpc::Server& server) override { started = server.GetHealthCheckService() != nullptr; }
+  void Started(grpc::Server& server) override {
+    started = server.GetHealthCheckService() != nullptr;
+  }
   bool configured = false;
   bool started = false;
 
@@ -242,8 +244,7 @@ TEST(GrpcCarrier, ListenNamesWhatIsWrongWithAnAddress) {
   auto carrier = *NewGrpcCarrier(PatientOptions());
   auto accept = [](std::shared_ptr<Link>) { return nullptr; };
   EXPECT_TRUE(absl::StrContains(carrier->Listen("nonsense", accept).status().message(), "port"));
-  EXPECT_EQ(carrier->Listen("192.0.2.1:1", accept).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(carrier->Listen("192.0.2.1:1", accept).status().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(carrier->Listen("127.0.0.1:0", accept).ok());
   EXPECT_EQ(carrier->Listen("127.0.0.1:0", accept).status().code(),
             absl::StatusCode::kFailedPrecondition);

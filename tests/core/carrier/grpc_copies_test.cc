@@ -27,12 +27,24 @@ void* CountedNew(size_t bytes) {
 }
 }  // namespace
 
-void* operator new(size_t bytes) { return CountedNew(bytes); }
-void* operator new[](size_t bytes) { return CountedNew(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void* operator new(size_t bytes) {
+  return CountedNew(bytes);
+}
+void* operator new[](size_t bytes) {
+  return CountedNew(bytes);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace psd::carrier {
 namespace {
@@ -86,7 +98,8 @@ TEST(GrpcCopies, ALargePayloadIsAllocatedOnceByTheReceiverAndNeverByTheSender) {
   ASSERT_TRUE(far->WaitForMessages(1));
 
   EXPECT_EQ(far->TakeMessages()[0].buffers[0].size(), kPayloadBytes);
-  EXPECT_LT(g_new_bytes - new_before, kPayloadBytes / 16) << "bytes through operator new, both ends";
+  EXPECT_LT(g_new_bytes - new_before, kPayloadBytes / 16)
+      << "bytes through operator new, both ends";
   EXPECT_EQ(sending->total_bytes, 0u);
   EXPECT_EQ(receiving->blocks, 1u);
   EXPECT_EQ(receiving->total_bytes, kPayloadBytes);

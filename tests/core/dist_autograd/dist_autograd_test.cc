@@ -55,9 +55,8 @@ struct TestWorker {
         },
         [](const rref::ForkData&) -> absl::StatusOr<store::Value> { return store::Value(); });
     if (!arguments.ok()) return call.Reply(arguments.status());
-    Variables results =
-        functions.at(*call.attachment(kFunctionTag))(*this, context,
-                                                     rref::CollectVariables(*arguments));
+    Variables results = functions.at(*call.attachment(kFunctionTag))(
+        *this, context, rref::CollectVariables(*arguments));
     std::vector<store::Value> values(results.begin(), results.end());
     auto payload = rref::EncodeValues(values, NoFork);
     if (!payload.ok()) return call.Reply(payload.status());
@@ -441,9 +440,8 @@ TEST_P(DistAutogradTest, DAG_40_AFailureReachesWhoeverWaits) {
   Variable x(Vector({1, 5}), true);
   Variable out = trainer_.Call(context, "owner0", "nested", {x})[0];
   network_.SetFilter([](const std::string& from, const std::string&, const rpc::Request& request) {
-    return from == "owner1" && request.method == "autograd.gradient"
-               ? absl::UnavailableError("cut")
-               : absl::OkStatus();
+    return from == "owner1" && request.method == "autograd.gradient" ? absl::UnavailableError("cut")
+                                                                     : absl::OkStatus();
   });
   EXPECT_FALSE(trainer_.Backward(context, {Sum(out)}).ok());
   network_.RunAll();
@@ -525,10 +523,9 @@ TEST_P(DistAutogradTest, GradientsThatDoNotFitChangeNothing) {
   auto send = (*owner0_.autograd->Find(context->id()))->Sends()[0];
   EXPECT_TRUE(send->CheckGradients({}).ok());
   EXPECT_TRUE(send->CheckGradients({Vector({1, 2})}).ok());
-  for (const std::vector<Tensor>& wrong :
-       {std::vector<Tensor>{Vector({1, 2, 3})},
-        std::vector<Tensor>{Tensor::Of<double>({2}, {1, 2})},
-        std::vector<Tensor>{Vector({1, 2}), Vector({1, 2})}}) {
+  for (const std::vector<Tensor>& wrong : {std::vector<Tensor>{Vector({1, 2, 3})},
+                                           std::vector<Tensor>{Tensor::Of<double>({2}, {1, 2})},
+                                           std::vector<Tensor>{Vector({1, 2}), Vector({1, 2})}}) {
     EXPECT_EQ(send->CheckGradients(wrong).code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -29,7 +29,7 @@ TEST(ProgramCodec, ArrivesAsItWas) {
 }
 
 TEST(ProgramCodec, GoldenBytes) {
-  EXPECT_EQ(absl::BytesToHexString(EncodeProgram(Example())), 
+  EXPECT_EQ(absl::BytesToHexString(EncodeProgram(Example())),
             "080212146d6978617869737363616c6573686170656e65671a050304050503220200042a02030132"
             "0203003a040001000242030102034a030102035201025a030104066208000000000000e03f6a0203"
             "00");

@@ -17,7 +17,9 @@ const OperatorRegistry& Operators() {
   return **registry;
 }
 
-bool Never() { return false; }
+bool Never() {
+  return false;
+}
 
 // sum((a · b) ∘ (a · b))
 Program SquareOfProduct() {
@@ -124,8 +126,8 @@ TEST(Program, ResultsAreDroppedAfterTheirLastUse) {
 TEST(Program, CancelIsSeenBetweenInstructions) {
   int asked = 0;
   Variable one(Tensor::Of<float>({1, 1}, {1}));
-  auto results = RunProgram(SquareOfProduct(), Operators(), {},
-                            std::vector<Variable>{one, one}, [&] { return ++asked == 2; });
+  auto results = RunProgram(SquareOfProduct(), Operators(), {}, std::vector<Variable>{one, one},
+                            [&] { return ++asked == 2; });
   EXPECT_EQ(results.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked, 2);
 }

@@ -61,10 +61,9 @@ class AgentTest : public ::testing::Test {
   // A method that answers with the payload it got.
   static void AddEcho(TestWorker& worker, const std::string& name = "test.echo",
                       RunsOn runs_on = RunsOn::kCarrierThread) {
-    worker.agent->RegisterMethod({name, MethodKind::kRead, runs_on,
-                                  [](std::shared_ptr<ServerCall> call) {
-                                    call->Reply(std::move(call->payload()));
-                                  }});
+    worker.agent->RegisterMethod(
+        {name, MethodKind::kRead, runs_on,
+         [](std::shared_ptr<ServerCall> call) { call->Reply(std::move(call->payload())); }});
   }
 
   static Request Ask(const std::string& method, std::string header = "") {
@@ -74,8 +73,8 @@ class AgentTest : public ::testing::Test {
     return request;
   }
 
-  static absl::StatusOr<std::string> Sync(TestWorker& from, const std::string& to,
-                                          Request request, const CallOptions& options = {}) {
+  static absl::StatusOr<std::string> Sync(TestWorker& from, const std::string& to, Request request,
+                                          const CallOptions& options = {}) {
     Call call = from.agent->StartCall(to, std::move(request), options);
     const absl::StatusOr<Reply>& reply = call.reply().Wait();
     if (!reply.ok()) return reply.status();

@@ -33,11 +33,11 @@ class RpcAgentTest : public AgentTest {
            parked_.push_back(std::move(call));
            parked_now_.NotifyAll();
          }});
-    b_->agent->RegisterMethod({"test.count", MethodKind::kMutation, RunsOn::kExecutor,
-                               [this](ServerCallPtr call) {
-                                 if (call->BeginApply()) ++applied_;
-                                 call->Reply(Payload{absl::StrCat(applied_.load()), {}});
-                               }});
+    b_->agent->RegisterMethod(
+        {"test.count", MethodKind::kMutation, RunsOn::kExecutor, [this](ServerCallPtr call) {
+           if (call->BeginApply()) ++applied_;
+           call->Reply(Payload{absl::StrCat(applied_.load()), {}});
+         }});
   }
   void StartBoth() {
     ASSERT_TRUE(a_->agent->Start("").ok());
@@ -155,12 +155,12 @@ TEST_F(RpcAgentTest, RPC_21_AFailedFutureGivesTheSameErrorTwice) {
 
 TEST_F(RpcAgentTest, RPC_28_ACallbackMayCallAndWait) {
   StartBoth();
-  auto second = a_->agent->StartCall("b", Ask("test.echo", "1"), {})
-                    .reply()
-                    .Then([this](const absl::StatusOr<Reply>& first) {
-                      return a_->agent->StartCall("b", Ask("test.echo", first->payload.header + "2"),
-                                                  {});
-                    });
+  auto second =
+      a_->agent->StartCall("b", Ask("test.echo", "1"), {})
+          .reply()
+          .Then([this](const absl::StatusOr<Reply>& first) {
+            return a_->agent->StartCall("b", Ask("test.echo", first->payload.header + "2"), {});
+          });
   EXPECT_EQ(second.Wait()->reply().Wait()->payload.header, "12");
 }
 
@@ -215,15 +215,14 @@ TEST_F(RpcAgentTest, OnceItAppliesACancelNoLongerStopsIt) {
 
 TEST_F(RpcAgentTest, RPC_36_NestedCallsWithOneExecutorThreadEach) {
   // a -> b -> a -> b, every worker with one thread, which waits.
-  a_->agent->RegisterMethod({"test.down", MethodKind::kMutation, RunsOn::kExecutor,
-                             [this](ServerCallPtr call) {
-                               call->Reply(Payload{*Sync(*a_, "b", Ask("test.slow_echo", "deep")),
-                                                   {}});
-                             }});
-  b_->agent->RegisterMethod({"test.up", MethodKind::kMutation, RunsOn::kExecutor,
-                             [this](ServerCallPtr call) {
-                               call->Reply(Payload{*Sync(*b_, "a", Ask("test.down")), {}});
-                             }});
+  a_->agent->RegisterMethod(
+      {"test.down", MethodKind::kMutation, RunsOn::kExecutor, [this](ServerCallPtr call) {
+         call->Reply(Payload{*Sync(*a_, "b", Ask("test.slow_echo", "deep")), {}});
+       }});
+  b_->agent->RegisterMethod(
+      {"test.up", MethodKind::kMutation, RunsOn::kExecutor, [this](ServerCallPtr call) {
+         call->Reply(Payload{*Sync(*b_, "a", Ask("test.down")), {}});
+       }});
   StartBoth();
   EXPECT_EQ(*Sync(*a_, "b", Ask("test.up")), "deep");
 }
@@ -321,7 +320,8 @@ TEST_F(RpcAgentTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
     calls.push_back(a_->agent->StartCall("b", Ask("test.count"), {absl::ZeroDuration(), true}));
     if (i % 50 == 49) network_->Cut("a", "b");
   }
-  for (const Call& call : calls) ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
+  for (const Call& call : calls)
+    ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
   EXPECT_EQ(applied_, 500);
 }
 
@@ -397,8 +397,7 @@ TEST_F(RpcAgentTest, ATakenNameIsRefusedAndTheHolderUnharmed) {
   auto twin = NewWorker("a", 1, "another process");
   ASSERT_TRUE(twin->agent->Start("").ok());
   twin->agent->AddPeer("b", b_address_);
-  EXPECT_EQ(twin->agent->Connect("b", {}).Wait().status().code(),
-            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(twin->agent->Connect("b", {}).Wait().status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
 }
 
@@ -419,8 +418,7 @@ TEST_F(RpcAgentTest, ShutdownReleasesAtOnceAndDrainsWhatRuns) {
 class HoldingHook : public RequestHook {
  public:
   uint32_t tag() const override { return 7; }
-  void BeforeRun(const ServerCallPtr& call,
-                 absl::AnyInvocable<void(absl::Status)> ready) override {
+  void BeforeRun(const ServerCallPtr& call, absl::AnyInvocable<void(absl::Status)> ready) override {
     ready(*call->attachment(7) == "good" ? absl::OkStatus()
                                          : absl::FailedPreconditionError("bad fork"));
   }
@@ -434,8 +432,7 @@ TEST_F(RpcAgentTest, AHookLetsARequestPassOrAnswersIt) {
   EXPECT_EQ(*Sync(*a_, "b", std::move(good)), "1");
   Request bad = Ask("test.count");
   bad.attachments.push_back({7, "bad"});
-  EXPECT_EQ(Sync(*a_, "b", std::move(bad)).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Sync(*a_, "b", std::move(bad)).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(applied_, 1);
 }
 

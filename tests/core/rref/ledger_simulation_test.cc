@@ -52,10 +52,10 @@ struct Worker {
   IdSource ids;
   OwnerLedger owner;
   UserLedger user;
-  std::set<GlobalId> hosted;              // values that exist here
-  std::map<GlobalId, Message> handles;    // fork -> what it refers to, while a handle lives
-  std::set<GlobalId> seen;                // requests that were applied (rpc applies each once)
-  std::map<GlobalId, bool> answers;       // to fork requests; rpc repeats a refusal as it was
+  std::set<GlobalId> hosted;            // values that exist here
+  std::map<GlobalId, Message> handles;  // fork -> what it refers to, while a handle lives
+  std::set<GlobalId> seen;              // requests that were applied (rpc applies each once)
+  std::map<GlobalId, bool> answers;     // to fork requests; rpc repeats a refusal as it was
 };
 
 class Simulation {
@@ -102,10 +102,14 @@ class Simulation {
 
   void Step() {
     switch (Below(12)) {
-      case 0: return Create();
-      case 1: return Lookup();
-      case 2: return Share();
-      case 3: return DropHandle(static_cast<int>(Below(kWorkers)));
+      case 0:
+        return Create();
+      case 1:
+        return Lookup();
+      case 2:
+        return Share();
+      case 3:
+        return DropHandle(static_cast<int>(Below(kWorkers)));
       case 4:
         if (Below(20) == 0) EndSession();
         return;
@@ -217,17 +221,26 @@ class Simulation {
 
   void Deliver(const Message& m) {
     switch (m.kind) {
-      case Kind::kCreate: return OnCreate(m);
-      case Kind::kCreated: return OnCreated(m);
+      case Kind::kCreate:
+        return OnCreate(m);
+      case Kind::kCreated:
+        return OnCreated(m);
       case Kind::kCreateFailed:
         return Release(m, workers_[m.user]->user.Fail(m.fork, absl::AbortedError("failed"), false));
-      case Kind::kLookup: return OnLookup(m);
-      case Kind::kForked: return OnForked(m);
-      case Kind::kShare: return OnShare(m);
-      case Kind::kForkRequest: return OnForkRequest(m);
-      case Kind::kForkAnswer: return OnForkAnswer(m);
-      case Kind::kChildAccept: return OnChildAccept(m);
-      case Kind::kRelease: return OnRelease(m);
+      case Kind::kLookup:
+        return OnLookup(m);
+      case Kind::kForked:
+        return OnForked(m);
+      case Kind::kShare:
+        return OnShare(m);
+      case Kind::kForkRequest:
+        return OnForkRequest(m);
+      case Kind::kForkAnswer:
+        return OnForkAnswer(m);
+      case Kind::kChildAccept:
+        return OnChildAccept(m);
+      case Kind::kRelease:
+        return OnRelease(m);
     }
   }
 

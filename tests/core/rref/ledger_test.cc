@@ -5,7 +5,9 @@
 namespace psd::rref {
 namespace {
 
-GlobalId Id(uint64_t counter) { return {7, counter}; }
+GlobalId Id(uint64_t counter) {
+  return {7, counter};
+}
 constexpr SessionKey kSession{1, 1};
 constexpr SessionKey kOther{2, 1};
 

@@ -116,8 +116,7 @@ TEST_F(RRefContextTest, RREF_26_RREF_28_AFailedCreationIsToldAndReleasedIfItMayE
                                user_.agent.epoch());
   user_.rrefs->CreationFailed(rref, absl::DeadlineExceededError("too late"), true);
   EXPECT_EQ(user_.rrefs->CheckUsable(rref).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(rref.body()->confirmed().Wait().status().code(),
-            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(rref.body()->confirmed().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
   network_.RunAll();
   EXPECT_FALSE(owner_.store->Get(rref.value_id()).ok());
 }

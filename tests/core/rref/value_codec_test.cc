@@ -89,7 +89,7 @@ TEST(ValueCodec, EveryKindArrivesAsItWas) {
 TEST(ValueCodec, GoldenBytes) {
   auto payload = EncodeValues(OneOfEach(), Fork);
   ASSERT_TRUE(payload.ok());
-  EXPECT_EQ(absl::BytesToHexString(payload->header), 
+  EXPECT_EQ(absl::BytesToHexString(payload->header),
             "0a0d0102030405060708030809060512030200021a0101220209022a08000000000000e03f321674"
             "6578746f776e657230747261696e657230776162783a0704060801010101420201024a0201005201"
             "025a300300000000000000040000000000000009000000000000000a000000000000004d00000000"
@@ -150,9 +150,9 @@ TEST(ValueCodec, WhatCannotTravelIsRefused) {
 }
 
 TEST(ValueCodec, CollectVariablesFollowsTheOrderOfTheWire) {
-  std::vector<Value> values = {
-      Value::OfList({Value(Tensor::Of<float>({}, {1})), Value(2)}),
-      Value::OfMap({{"b", Value(Tensor::Of<float>({}, {3}))}, {"a", Value(Tensor::Of<float>({}, {2}))}})};
+  std::vector<Value> values = {Value::OfList({Value(Tensor::Of<float>({}, {1})), Value(2)}),
+                               Value::OfMap({{"b", Value(Tensor::Of<float>({}, {3}))},
+                                             {"a", Value(Tensor::Of<float>({}, {2}))}})};
   std::vector<Variable> variables = CollectVariables(values);
   ASSERT_EQ(variables.size(), 3u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(variables[i].tensor().data<float>()[0], i + 1);

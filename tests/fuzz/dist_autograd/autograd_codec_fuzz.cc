@@ -24,11 +24,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
-    case 0: RoundTrip<MessageInfo>(bytes, DecodeMessageInfo, EncodeMessageInfo); break;
-    case 1: RoundTrip<GradientInfo>(bytes, DecodeGradientInfo, EncodeGradientInfo); break;
-    case 2: RoundTrip<MarkInfo>(bytes, DecodeMarkInfo, EncodeMarkInfo); break;
-    case 3: RoundTrip<AbortInfo>(bytes, DecodeAbortInfo, EncodeAbortInfo); break;
-    default: RoundTrip<std::vector<psd::GlobalId>>(bytes, DecodeRelease, EncodeRelease); break;
+    case 0:
+      RoundTrip<MessageInfo>(bytes, DecodeMessageInfo, EncodeMessageInfo);
+      break;
+    case 1:
+      RoundTrip<GradientInfo>(bytes, DecodeGradientInfo, EncodeGradientInfo);
+      break;
+    case 2:
+      RoundTrip<MarkInfo>(bytes, DecodeMarkInfo, EncodeMarkInfo);
+      break;
+    case 3:
+      RoundTrip<AbortInfo>(bytes, DecodeAbortInfo, EncodeAbortInfo);
+      break;
+    default:
+      RoundTrip<std::vector<psd::GlobalId>>(bytes, DecodeRelease, EncodeRelease);
+      break;
   }
   return 0;
 }
