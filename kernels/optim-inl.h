@@ -9,6 +9,7 @@
 #endif
 
 #include <cstring>
+#include <limits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -21,6 +22,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // State arrays that an optimizer may have, at most.
 inline constexpr size_t kMaxStates = 3;
+
+// What a gradient element is multiplied by.
+template <typename T>
+HWY_INLINE T GradientFactor(const OptimArrays<T>& arrays, bool maximize) {
+  return static_cast<T>(maximize ? -arrays.gradient_scale : arrays.gradient_scale);
+}
+
+// Scaled, then clamped to +-limit; a NaN stays one. The branch is the same for all elements.
+template <class D, class V, typename T = hn::TFromD<D>>
+HWY_INLINE V Prepared(D d, V gradient, T factor, T limit) {
+  gradient = hn::Mul(gradient, hn::Set(d, factor));
+  if (limit < std::numeric_limits<T>::infinity()) {
+    const V most = hn::Set(d, limit);
+    const auto beyond = hn::Gt(hn::Abs(gradient), most);
+    gradient = hn::IfThenElse(beyond, hn::CopySign(most, gradient), gradient);
+  }
+  return gradient;
+}
 
 // The last elements, fewer than a vector: moved through padded copies, so that they take the very
 // same operations as the others and nothing behind the arrays is touched.

@@ -21,11 +21,11 @@ template <typename T, bool kAmsgrad, bool kDecay>
 struct AdamUpdate {
   static constexpr size_t kStates = kAmsgrad ? 3 : 2;
   T* state[kMaxStates];
-  T sign, weight_decay, keep, beta1, beta2, share1, share2, minus_step, inverse_root2, eps;
+  T factor, limit, weight_decay, keep, beta1, beta2, share1, share2, minus_step, inverse_root2, eps;
 
   template <class D, class V>
   HWY_INLINE V operator()(D d, V parameter, V gradient, size_t i) const {
-    gradient = hn::Mul(gradient, hn::Set(d, sign));
+    gradient = Prepared(d, gradient, factor, limit);
     if constexpr (kDecay) gradient = hn::MulAdd(parameter, hn::Set(d, weight_decay), gradient);
 
     const V m = hn::MulAdd(hn::Load(d, state[0] + i), hn::Set(d, beta1),
@@ -54,7 +54,8 @@ HWY_INLINE void RunAdam(const AdamOptions& options, int64_t step, const OptimArr
   update.state[0] = state.exp_avg;
   update.state[1] = state.exp_avg_sq;
   update.state[2] = state.max_exp_avg_sq;
-  update.sign = options.maximize ? T{-1} : T{1};
+  update.factor = GradientFactor(arrays, options.maximize);
+  update.limit = static_cast<T>(arrays.gradient_limit);
   update.weight_decay = static_cast<T>(options.weight_decay);
   update.keep = static_cast<T>(options.decoupled_decay ? 1 - options.lr * options.weight_decay : 1);
   update.beta1 = static_cast<T>(options.beta1);

@@ -3,6 +3,7 @@
 // What optimizer kernels have in common: where one parameter's numbers are.
 
 #include <cstddef>
+#include <limits>
 
 namespace psd::kernels {
 
@@ -15,6 +16,10 @@ struct OptimArrays {
   T* next = nullptr;             // the version that is written
   const T* gradient = nullptr;   // never modified
   size_t size = 0;               // elements
+  // Every gradient element counts as g * gradient_scale, then clamped to +-gradient_limit (a NaN
+  // stays one), before anything else is done with it. Requires: gradient_limit >= 0.
+  double gradient_scale = 1;
+  double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
 // In bytes: a cache line and the widest vector register.

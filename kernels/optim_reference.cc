@@ -3,6 +3,18 @@
 #include <cmath>
 
 namespace psd::kernels {
+namespace {
+
+template <typename T>
+T Gradient(const OptimArrays<T>& arrays, bool maximize, size_t i) {
+  const T limit = static_cast<T>(arrays.gradient_limit);
+  T g = arrays.gradient[i] * static_cast<T>(arrays.gradient_scale);
+  if (g > limit) g = limit;
+  if (g < -limit) g = -limit;
+  return maximize ? -g : g;
+}
+
+}  // namespace
 
 template <typename T>
 void ReferenceSgdStep(const SgdOptions& options, int64_t step, const OptimArrays<T>& arrays,
@@ -10,7 +22,7 @@ void ReferenceSgdStep(const SgdOptions& options, int64_t step, const OptimArrays
   const T mu = static_cast<T>(options.momentum);
   for (size_t i = 0; i < arrays.size; ++i) {
     const T w = arrays.parameter[i];
-    T g = options.maximize ? -arrays.gradient[i] : arrays.gradient[i];
+    T g = Gradient(arrays, options.maximize, i);
     if (options.weight_decay != 0) g += static_cast<T>(options.weight_decay) * w;
     T direction = g;
     if (options.momentum != 0) {
@@ -30,7 +42,7 @@ void ReferenceAdamStep(const AdamOptions& options, int64_t step, const OptimArra
   const T root2 = static_cast<T>(std::sqrt(1 - std::pow(options.beta2, t)));
   for (size_t i = 0; i < arrays.size; ++i) {
     T w = arrays.parameter[i];
-    T g = options.maximize ? -arrays.gradient[i] : arrays.gradient[i];
+    T g = Gradient(arrays, options.maximize, i);
     if (options.decoupled_decay) {
       w *= static_cast<T>(1 - options.lr * options.weight_decay);
     } else if (options.weight_decay != 0) {

@@ -15,11 +15,11 @@ template <typename T, Momentum kMomentum, bool kDecay>
 struct SgdUpdate {
   static constexpr size_t kStates = kMomentum == Momentum::kNone ? 0 : 1;
   T* state[kMaxStates];
-  T minus_lr, sign, weight_decay, momentum, gradient_share;
+  T minus_lr, factor, limit, weight_decay, momentum, gradient_share;
 
   template <class D, class V>
   HWY_INLINE V operator()(D d, V parameter, V gradient, size_t i) const {
-    gradient = hn::Mul(gradient, hn::Set(d, sign));
+    gradient = Prepared(d, gradient, factor, limit);
     if constexpr (kDecay) gradient = hn::MulAdd(parameter, hn::Set(d, weight_decay), gradient);
     V direction = gradient;
     if constexpr (kMomentum != Momentum::kNone) {
@@ -39,7 +39,8 @@ HWY_INLINE void RunSgd(const SgdOptions& options, int64_t step, const OptimArray
   SgdUpdate<T, kMomentum, kDecay> update{};
   update.state[0] = buffer;
   update.minus_lr = static_cast<T>(-options.lr);
-  update.sign = options.maximize ? T{-1} : T{1};
+  update.factor = GradientFactor(arrays, options.maximize);
+  update.limit = static_cast<T>(arrays.gradient_limit);
   update.weight_decay = static_cast<T>(options.weight_decay);
   update.momentum = static_cast<T>(options.momentum);
   update.gradient_share = static_cast<T>(step == 1 ? 1 : 1 - options.dampening);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,6 +48,11 @@ struct StepArrays {
   DType dtype = DType::kF32;
   // The number of this step for this parameter: 1, 2, … It counts only steps with a gradient.
   int64_t step = 1;
+  // Every gradient element counts as g * gradient_scale (loss scaling, clipping by norm), then
+  // clamped to +-gradient_limit (clipping by value; a NaN stays one), before anything else is done
+  // with it. 1 and infinity cost nothing. Requires: gradient_limit >= 0.
+  double gradient_scale = 1;
+  double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
 // A pure function with fixed options. Thread-safe; knows no tensors, names or versions.

@@ -12,8 +12,12 @@ namespace psd::optim {
 
 template <typename T>
 kernels::OptimArrays<T> KernelArrays(const StepArrays& arrays) {
-  return {reinterpret_cast<const T*>(arrays.parameter), reinterpret_cast<T*>(arrays.next),
-          reinterpret_cast<const T*>(arrays.gradient), static_cast<size_t>(arrays.elements)};
+  return {reinterpret_cast<const T*>(arrays.parameter),
+          reinterpret_cast<T*>(arrays.next),
+          reinterpret_cast<const T*>(arrays.gradient),
+          static_cast<size_t>(arrays.elements),
+          arrays.gradient_scale,
+          arrays.gradient_limit};
 }
 
 // State array number `slot`; null if there are fewer.

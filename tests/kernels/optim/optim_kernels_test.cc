@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "kernels/optim_adam.h"
 #include "kernels/optim_arrays.h"
 #include "kernels/optim_reference.h"
 #include "kernels/optim_sgd.h"
+#include "tests/kernels/on_every_target.h"
 
 namespace psd::kernels {
 namespace {
@@ -46,19 +46,6 @@ class Array {
   size_t offset_;
 };
 
-// Calls `test` once for each instruction set that was compiled in and that this machine has.
-template <typename Test>
-void ForEachTarget(const Test& test) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    test();
-    hwy::SetSupportedTargetsForTest(0);
-  }
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
 template <typename T>
 double Tolerance() {
   return std::is_same_v<T, float> ? 1e-6 : 1e-14;
@@ -71,10 +58,12 @@ struct Numbers {
     for (int s = 0; s < 3; ++s) state.emplace_back(size);
   }
   OptimArrays<T> Arrays(size_t size, bool in_place) {
-    return {parameter.data(), in_place ? parameter.data() : next.data(), gradient.data(), size};
+    T* const written = in_place ? parameter.data() : next.data();
+    return {parameter.data(), written, gradient.data(), size, scale, limit};
   }
   Array<T> parameter, next, gradient;
   std::vector<Array<T>> state;
+  double scale = 1, limit = std::numeric_limits<double>::infinity();
 };
 
 template <typename T>
@@ -156,7 +145,7 @@ void CompareAdam(const AdamOptions& options, size_t size, bool in_place) {
 }
 
 TEST(OptimKernels, SgdMatchesReference) {
-  ForEachTarget([] {
+  OnEveryTarget([] {
     for (const SgdOptions& options : SgdVariants()) {
       for (const size_t size : kSizes) {
         for (const bool in_place : {false, true}) {
@@ -169,7 +158,7 @@ TEST(OptimKernels, SgdMatchesReference) {
 }
 
 TEST(OptimKernels, AdamMatchesReference) {
-  ForEachTarget([] {
+  OnEveryTarget([] {
     for (const AdamOptions& options : AdamVariants()) {
       for (const size_t size : kSizes) {
         for (const bool in_place : {false, true}) {
@@ -181,16 +170,32 @@ TEST(OptimKernels, AdamMatchesReference) {
   });
 }
 
+TEST(OptimKernels, GradientIsScaledThenLimited) {
+  OnEveryTarget([] {
+    Numbers<float> run(3, 1);
+    run.scale = 0.5, run.limit = 1;
+    run.gradient[0] = 1, run.gradient[1] = -8;
+    run.gradient[2] = std::numeric_limits<float>::quiet_NaN();
+    SgdOptions options;
+    options.lr = 1, options.maximize = true;
+    SgdStep(options, 1, run.Arrays(3, false), nullptr);
+    EXPECT_EQ(run.next[0], 0.5f);
+    EXPECT_EQ(run.next[1], -1);
+    EXPECT_TRUE(std::isnan(run.next[2]));
+    EXPECT_EQ(run.gradient[1], -8);
+  });
+}
+
 TEST(OptimKernels, PastTheCache) {
   EXPECT_FALSE(WritesPastCache(1024));
   ASSERT_TRUE(WritesPastCache(size_t{1} << 30));
   size_t size = 1013;
   while (!WritesPastCache(size * sizeof(float))) size += 1013;
-  ForEachTarget([size] { CompareSgd<float>(SgdOptions{}, size, false); });
+  OnEveryTarget([size] { CompareSgd<float>(SgdOptions{}, size, false); });
 }
 
 TEST(OptimKernels, ResultDoesNotDependOnPosition) {
-  ForEachTarget([] {
+  OnEveryTarget([] {
     constexpr size_t kSize = 67;
     Numbers<float> run(kSize, 1);
     for (size_t i = 0; i < kSize; ++i) run.parameter[i] = 0.3f, run.gradient[i] = 0.7f;
@@ -205,7 +210,7 @@ TEST(OptimKernels, NanAndInfinityPassThrough) {
   constexpr size_t kSize = 19;
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  ForEachTarget([] {
+  OnEveryTarget([] {
     for (const bool amsgrad : {false, true}) {
       Numbers<float> run(kSize, 0);
       run.gradient[2] = kNan;
