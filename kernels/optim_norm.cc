@@ -44,16 +44,16 @@ HWY_INLINE double SumOfSquaresT(const T* x, size_t size) {
   return total;
 }
 
-double SumF32(const float* x, size_t size) {
+double SquaresF32(const float* x, size_t size) {
   return SumOfSquaresT(x, size);
 }
-double SumF64(const double* x, size_t size) {
+double SquaresF64(const double* x, size_t size) {
   return SumOfSquaresT(x, size);
 }
-double SumF16(const Half* x, size_t size) {
+double SquaresF16(const Half* x, size_t size) {
   return SumOfSquaresT(x, size);
 }
-double SumBF16(const BFloat16* x, size_t size) {
+double SquaresBF16(const BFloat16* x, size_t size) {
   return SumOfSquaresT(x, size);
 }
 
@@ -63,22 +63,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace psd::kernels {
 
-HWY_EXPORT(SumF32);
-HWY_EXPORT(SumF64);
-HWY_EXPORT(SumF16);
-HWY_EXPORT(SumBF16);
+HWY_EXPORT(SquaresF32);
+HWY_EXPORT(SquaresF64);
+HWY_EXPORT(SquaresF16);
+HWY_EXPORT(SquaresBF16);
 
 double SumOfSquares(const float* x, size_t size) {
-  return HWY_DYNAMIC_DISPATCH(SumF32)(x, size);
+  return HWY_DYNAMIC_DISPATCH(SquaresF32)(x, size);
 }
 double SumOfSquares(const double* x, size_t size) {
-  return HWY_DYNAMIC_DISPATCH(SumF64)(x, size);
+  return HWY_DYNAMIC_DISPATCH(SquaresF64)(x, size);
 }
 double SumOfSquares(const Half* x, size_t size) {
-  return HWY_DYNAMIC_DISPATCH(SumF16)(x, size);
+  return HWY_DYNAMIC_DISPATCH(SquaresF16)(x, size);
 }
 double SumOfSquares(const BFloat16* x, size_t size) {
-  return HWY_DYNAMIC_DISPATCH(SumBF16)(x, size);
+  return HWY_DYNAMIC_DISPATCH(SquaresBF16)(x, size);
 }
 
 }  // namespace psd::kernels

@@ -1,12 +1,11 @@
 #include "core/optim/owner_optimizer.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/buffer.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/step_log.h"
@@ -17,75 +16,50 @@ namespace {
 using store::EntryPtr;
 using store::Parameter;
 
-// One parameter with its state. The state belongs to whoever holds the optimizer's write claim.
-struct Stepped {
-  EntryPtr entry;
-  Parameter* parameter = nullptr;  // the entry's
-  absl::InlinedVector<std::shared_ptr<Block>, 2> blocks;
-  absl::InlinedVector<std::byte*, 3> state;  // the blocks' data
-  int64_t steps = 0;
-};
-
 // A step between its check and its end.
 struct Request {
   GlobalId step_id;
-  std::vector<ParameterGradient> gradients;  // dense, in the order of the optimizer's parameters
-  std::vector<size_t> indices;               // of each gradient's parameter
+  StepPlan plan;
   absl::AnyInvocable<bool()> begin_apply;
   absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done;
 };
 
-template <typename T>
-void Fill(Block& block, double value) {
-  T* elements = reinterpret_cast<T*>(block.data());
-  std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
-}
-
 class OwnerOptimizerImpl : public OwnerOptimizer,
                            public std::enable_shared_from_this<OwnerOptimizerImpl> {
  public:
-  OwnerOptimizerImpl(std::unique_ptr<FunctionalOptimizer> function, store::Store& store)
-      : function_(std::move(function)), store_(store), claim_id_(store.NewId()) {}
-  ~OwnerOptimizerImpl() override {
-    for (Stepped& stepped : parameters_) stepped.parameter->ReleaseFromSteps();
+  OwnerOptimizerImpl(std::vector<std::unique_ptr<FunctionalOptimizer>> functions,
+                     ParameterTable table, store::Store& store)
+      : functions_(std::move(functions)),
+        store_(store),
+        claim_id_(store.NewId()),
+        table_(std::move(table)) {
+    for (size_t i = 0; i < table_.size(); ++i)
+      for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
 
-  // Takes over `parameters`, in the order of their ids. Once, before anything else.
-  absl::Status Init(std::vector<EntryPtr> parameters);
-
   std::string TypeName() const override { return absl::StrCat("optimizer/", spec().type); }
-  const OptimizerSpec& spec() const override { return function_->spec(); }
-  std::vector<GlobalId> parameters() const override { return order_; }
-  bool Steps(GlobalId parameter) const override { return index_.contains(parameter); }
+  OptimizerSpec spec() const override { return functions_[0]->spec(); }
+  const ParameterTable& table() const override { return table_; }
   void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
             absl::AnyInvocable<bool()> begin_apply,
             absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) override;
+  absl::Status VisitState(GlobalId parameter,
+                          absl::AnyInvocable<void(SteppedParameter&)> visit) override;
   Stats stats() const override PSD_EXCLUDES(mutex_);
 
  private:
-  absl::Status CheckParameter(const EntryPtr& entry) const;
-  absl::Status AddParameter(EntryPtr entry);
-  absl::Status AddState(Stepped& stepped, const StateSlot& slot);
-
-  // Finds the parameters of the gradients, puts both in order, and checks everything.
-  absl::Status Prepare(Request& request) const;
-  absl::Status CheckGradient(const Stepped& stepped, const Tensor& gradient) const;
-  std::vector<GlobalId> ClaimedIds(const Request& request) const;
+  std::vector<GlobalId> ClaimedIds(const StepPlan& plan) const;
 
   // With the claim granted.
   absl::StatusOr<StepResult> Apply(Request& request) PSD_EXCLUDES(mutex_);
-  void RunKernels(const Request& request, absl::Span<const Parameter::Write> writes);
+  void RunKernels(const StepPlan& plan, absl::Span<const Parameter::Write> writes);
   StepResult Record(const Request& request, absl::Span<const Parameter::Write> writes)
       PSD_EXCLUDES(mutex_);
 
-  const std::unique_ptr<FunctionalOptimizer> function_;
+  const std::vector<std::unique_ptr<FunctionalOptimizer>> functions_;  // by group
   store::Store& store_;
   const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
-
-  // Fixed after Init, but for the state within.
-  std::vector<Stepped> parameters_;
-  std::vector<GlobalId> order_;  // of parameters_: ascending
-  absl::flat_hash_map<GlobalId, size_t> index_;
+  const ParameterTable table_;
   size_t state_bytes_ = 0;
 
   mutable Mutex mutex_;  // leaf
@@ -96,100 +70,10 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   uint64_t staleness_count_ PSD_GUARDED_BY(mutex_) = 0;
 };
 
-absl::Status OwnerOptimizerImpl::Init(std::vector<EntryPtr> parameters) {
-  for (const EntryPtr& entry : parameters) PSD_RETURN_IF_ERROR(CheckParameter(entry));
-  std::sort(parameters.begin(), parameters.end(),
-            [](const EntryPtr& a, const EntryPtr& b) { return a->id < b->id; });
-  parameters_.reserve(parameters.size());
-  for (EntryPtr& entry : parameters) {
-    const std::string label = entry->Label();
-    absl::Status added = AddParameter(std::move(entry));
-    if (!added.ok()) return Annotate(added, absl::StrCat(spec().type, " for ", label));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status OwnerOptimizerImpl::CheckParameter(const EntryPtr& entry) const {
-  if (entry->parameter == nullptr || !entry->parameter->requires_grad()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(entry->Label(), " is a ", entry->KindName(),
-                     entry->parameter == nullptr ? "" : " that does not require grad", ", and ",
-                     spec().type, " steps parameters that do; create it with requires_grad"));
-  }
-  return Annotate(function_->CheckDType(entry->parameter->dtype()), entry->Label());
-}
-
-absl::Status OwnerOptimizerImpl::AddParameter(EntryPtr entry) {
-  if (!index_.emplace(entry->id, parameters_.size()).second)
-    return absl::InvalidArgumentError("it is among the parameters twice; name it once");
-  PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
-  order_.push_back(entry->id);
-  Stepped& stepped = parameters_.emplace_back();
-  stepped.parameter = entry->parameter.get();
-  stepped.entry = std::move(entry);
-  for (const StateSlot& slot : function_->Slots(stepped.parameter->dtype()))
-    PSD_RETURN_IF_ERROR(AddState(stepped, slot));
-  return absl::OkStatus();
-}
-
-absl::Status OwnerOptimizerImpl::AddState(Stepped& stepped, const StateSlot& slot) {
-  const auto elements = static_cast<size_t>(stepped.parameter->shape().NumElements());
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
-                       store_.memory().Allocate(elements * ItemSize(slot.dtype)));
-  PSD_CHECK(slot.dtype == DType::kF32 || slot.dtype == DType::kF64,
-            "optimizer state is f32 or f64");
-  slot.dtype == DType::kF32 ? Fill<float>(*block, slot.initial)
-                            : Fill<double>(*block, slot.initial);
-  state_bytes_ += block->size();
-  stepped.state.push_back(block->data());
-  stepped.blocks.push_back(std::move(block));
-  return absl::OkStatus();
-}
-
-absl::Status OwnerOptimizerImpl::CheckGradient(const Stepped& stepped,
-                                               const Tensor& gradient) const {
-  const Parameter& parameter = *stepped.parameter;
-  const bool fits = gradient.defined() && gradient.dtype() == parameter.dtype() &&
-                    gradient.device().IsCpu() && gradient.shape() == parameter.shape();
-  if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the gradient for ", stepped.entry->Label(), " must be ", DTypeName(parameter.dtype()),
-      parameter.shape().ToString(), " on the cpu, not ", gradient.ToString()));
-}
-
-absl::Status OwnerOptimizerImpl::Prepare(Request& request) const {
-  std::vector<ParameterGradient>& gradients = request.gradients;
-  const auto id_less = [](const ParameterGradient& a, const ParameterGradient& b) {
-    return a.parameter < b.parameter;
-  };
-  if (!std::is_sorted(gradients.begin(), gradients.end(), id_less))
-    std::sort(gradients.begin(), gradients.end(), id_less);
-  request.indices.reserve(gradients.size());
-  for (ParameterGradient& each : gradients) {
-    auto found = index_.find(each.parameter);
-    if (found == index_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a gradient for value ", each.parameter.ToString(), ", which is none of the ",
-          parameters_.size(), " parameters of this ", spec().type, " optimizer"));
-    }
-    const Stepped& stepped = parameters_[found->second];
-    if (!request.indices.empty() && request.indices.back() == found->second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("two gradients for ", stepped.entry->Label(), "; sum them first"));
-    }
-    PSD_RETURN_IF_ERROR(CheckGradient(stepped, each.gradient));
-    if (!each.gradient.IsContiguous()) {
-      PSD_ASSIGN_OR_RETURN(each.gradient, each.gradient.Contiguous());
-    }
-    request.indices.push_back(found->second);
-  }
-  return absl::OkStatus();
-}
-
-std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Request& request) const {
+std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const StepPlan& plan) const {
   std::vector<GlobalId> ids;
-  ids.reserve(request.gradients.size() + 1);
-  for (const ParameterGradient& each : request.gradients) ids.push_back(each.parameter);
+  ids.reserve(plan.gradients.size() + 1);
+  for (const ParameterGradient& each : plan.gradients) ids.push_back(each.parameter);
   ids.insert(std::lower_bound(ids.begin(), ids.end(), claim_id_), claim_id_);
   return ids;
 }
@@ -197,21 +81,16 @@ std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Request& request) con
 void OwnerOptimizerImpl::Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
                               absl::AnyInvocable<bool()> begin_apply,
                               absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
-  auto request = std::make_unique<Request>();
-  request->step_id = step_id;
-  request->gradients = std::move(gradients);
-  request->begin_apply = std::move(begin_apply);
-  request->done = std::move(done);
-  if (absl::Status prepared = Prepare(*request); !prepared.ok()) {
-    request->done(std::move(prepared));
-    return;
-  }
-  std::vector<GlobalId> ids = ClaimedIds(*request);
+  absl::StatusOr<StepPlan> plan = table_.Plan(std::move(gradients));
+  if (!plan.ok()) return done(plan.status());
+  std::vector<GlobalId> ids = ClaimedIds(*plan);
+  auto request = std::make_unique<Request>(
+      Request{step_id, *std::move(plan), std::move(begin_apply), std::move(done)});
   store_.write_claims().Claim(
       std::move(ids),
       [self = shared_from_this(), request = std::move(request)](store::WriteClaims::ClaimId claim) {
         absl::StatusOr<StepResult> result = self->Apply(*request);
-        request->gradients.clear();
+        request->plan.gradients.clear();
         self->store_.write_claims().Release(claim);
         request->done(std::move(result));
       });
@@ -227,48 +106,50 @@ absl::StatusOr<StepResult> OwnerOptimizerImpl::Apply(Request& request) {
       return result;
     }
   }
-  std::vector<Parameter*> parameters;
-  parameters.reserve(request.indices.size());
-  for (size_t index : request.indices) parameters.push_back(parameters_[index].parameter);
-  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(parameters);
+  std::vector<Parameter*> versions;
+  versions.reserve(request.plan.indices.size());
+  for (size_t index : request.plan.indices) {
+    if (Parameter* each = table_[index].versions(); each != nullptr) versions.push_back(each);
+  }
+  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
   if (request.begin_apply != nullptr && !request.begin_apply()) {
-    Parameter::AbandonWrite(parameters);
+    Parameter::AbandonWrite(versions);
     return absl::CancelledError("the step was cancelled before it changed anything");
   }
-  RunKernels(request, writes);
-  Parameter::Publish(parameters);
+  RunKernels(request.plan, writes);
+  Parameter::Publish(versions);
   return Record(request, writes);
 }
 
 // Every parameter by itself: nothing here depends on the order.
-void OwnerOptimizerImpl::RunKernels(const Request& request,
+void OwnerOptimizerImpl::RunKernels(const StepPlan& plan,
                                     absl::Span<const Parameter::Write> writes) {
-  for (size_t i = 0; i < writes.size(); ++i) {
-    Stepped& stepped = parameters_[request.indices[i]];
-    const Tensor& gradient = request.gradients[i].gradient;
+  auto write = writes.begin();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    SteppedParameter& parameter = table_[plan.indices[i]];
     StepArrays arrays;
-    arrays.parameter = writes[i].current;
-    arrays.next = writes[i].spare;
-    arrays.gradient = gradient.raw_data();
-    arrays.state = absl::MakeConstSpan(stepped.state);
-    arrays.elements = gradient.NumElements();
-    arrays.dtype = gradient.dtype();
-    arrays.step = ++stepped.steps;
-    function_->Apply(arrays);
+    if (parameter.versions() != nullptr) {
+      arrays.parameter = write->current;
+      arrays.next = write->spare;
+      ++write;
+    }
+    parameter.Apply(*functions_[parameter.group()], plan.gradients[i], arrays);
   }
 }
 
 StepResult OwnerOptimizerImpl::Record(const Request& request,
                                       absl::Span<const Parameter::Write> writes) {
   StepResult result;
-  result.parameters_stepped = static_cast<int>(writes.size());
+  result.parameters_stepped = static_cast<int>(request.plan.indices.size());
   uint64_t sum = 0, count = 0;
-  for (size_t i = 0; i < writes.size(); ++i) {
-    const uint64_t read = request.gradients[i].version;
-    if (read == 0 || read > writes[i].version) continue;  // unknown, or no version of ours
-    const uint64_t staleness = writes[i].version - read;
-    result.max_staleness = std::max(result.max_staleness, staleness);
-    sum += staleness;
+  auto write = writes.begin();
+  for (size_t i = 0; i < request.plan.indices.size(); ++i) {
+    if (table_[request.plan.indices[i]].versions() == nullptr) continue;
+    const uint64_t current = (write++)->version;
+    const uint64_t read = request.plan.gradients[i].version;
+    if (read == 0 || read > current) continue;  // unknown, or no version of ours
+    result.max_staleness = std::max(result.max_staleness, current - read);
+    sum += current - read;
     ++count;
   }
   MutexLock lock(mutex_);
@@ -278,6 +159,23 @@ StepResult OwnerOptimizerImpl::Record(const Request& request,
   staleness_sum_ += static_cast<double>(sum);
   staleness_count_ += count;
   return result;
+}
+
+absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
+                                            absl::AnyInvocable<void(SteppedParameter&)> visit) {
+  const std::optional<size_t> index = table_.Find(parameter);
+  if (!index.has_value()) {
+    return absl::NotFoundError(absl::StrCat("value ", parameter.ToString(), " is none of the ",
+                                            table_.size(), " parameters of this ", spec().type,
+                                            " optimizer"));
+  }
+  store_.write_claims().Claim({std::min(parameter, claim_id_), std::max(parameter, claim_id_)},
+                              [self = shared_from_this(), index = *index, visit = std::move(visit)](
+                                  store::WriteClaims::ClaimId claim) mutable {
+                                visit(self->table_[index]);
+                                self->store_.write_claims().Release(claim);
+                              });
+  return absl::OkStatus();
 }
 
 OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
@@ -294,11 +192,28 @@ OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
-    std::unique_ptr<FunctionalOptimizer> function, std::vector<EntryPtr> parameters,
-    store::Store& store) {
-  auto optimizer = std::make_shared<OwnerOptimizerImpl>(std::move(function), store);
-  PSD_RETURN_IF_ERROR(optimizer->Init(std::move(parameters)));
-  return std::shared_ptr<OwnerOptimizer>(std::move(optimizer));
+    std::vector<ParameterGroup> groups, store::Store& store) {
+  PSD_CHECK(!groups.empty(), "an optimizer has at least one group");
+  std::vector<std::unique_ptr<FunctionalOptimizer>> functions;
+  std::vector<std::unique_ptr<SteppedParameter>> parameters;
+  absl::flat_hash_set<GlobalId> seen;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const FunctionalOptimizer& function = *groups[group].function;
+    const std::string& type = function.spec().type;
+    for (EntryPtr& entry : groups[group].parameters) {
+      const std::string label = entry->Label();
+      if (!seen.insert(entry->id).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(type, " for ", label, ": it is among the parameters twice; name it once"));
+      }
+      auto parameter = NewDenseParameter(std::move(entry), group, function, store.memory());
+      if (!parameter.ok()) return Annotate(parameter.status(), absl::StrCat(type, " for ", label));
+      parameters.push_back(*std::move(parameter));
+    }
+    functions.push_back(std::move(groups[group].function));
+  }
+  return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
+      std::move(functions), ParameterTable(std::move(parameters)), store));
 }
 
 }  // namespace psd::optim

@@ -12,17 +12,17 @@
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/optim/functional_optimizer.h"
+#include "core/optim/parameter_table.h"
+#include "core/optim/stepped_parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
-#include "core/tensor/tensor.h"
 
 namespace psd::optim {
 
-// A gradient for one parameter.
-struct ParameterGradient {
-  GlobalId parameter;
-  Tensor gradient;
-  uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
+// Parameters that are stepped with the same options.
+struct ParameterGroup {
+  std::unique_ptr<FunctionalOptimizer> function;
+  std::vector<store::EntryPtr> parameters;
 };
 
 // What one step did on one owner.
@@ -40,17 +40,18 @@ inline constexpr size_t kRememberedSteps = 4096;
 // value in the store its type is "optimizer/" and the optimizer's type.
 class OwnerOptimizer : public store::Object {
  public:
-  // Reserves spares and state (charged to the store's budget) for all `parameters`, which may be
-  // none, so that no step fails for memory. `store` outlives the last step.
+  // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
+  // which may be none, so that no step fails for memory. `store` outlives the last step.
+  // Requires: at least one group; all functions are of one type.
   // Errors: INVALID_ARGUMENT (a value that is no parameter or does not require grad, a repeated
   // parameter, a dtype that the optimizer cannot step), RESOURCE_EXHAUSTED; nothing is kept then.
-  static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
-      std::unique_ptr<FunctionalOptimizer> function, std::vector<store::EntryPtr> parameters,
-      store::Store& store);
+  static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(std::vector<ParameterGroup> groups,
+                                                                store::Store& store);
 
-  virtual const OptimizerSpec& spec() const = 0;
-  virtual std::vector<GlobalId> parameters() const = 0;
-  virtual bool Steps(GlobalId parameter) const = 0;  // is it one of them?
+  // Its parameters here: which there are never changes.
+  virtual const ParameterTable& table() const = 0;
+  // The first group's.
+  virtual OptimizerSpec spec() const = 0;
 
   // Applies one step: checks everything (known parameters, shapes, dtypes, at most one gradient
   // each), waits its turn, writes the spares, publishes all of them as one, then calls `done`.
@@ -65,6 +66,13 @@ class OwnerOptimizer : public store::Object {
   virtual void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
                     absl::AnyInvocable<bool()> begin_apply,
                     absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) = 0;
+
+  // Calls `visit` with one of the parameters and the right to read and write its state and step
+  // count: between steps, none of which runs on this parameter meanwhile. Now, or on the thread of
+  // the last step before it; `visit` may not wait for a step. For saving and loading.
+  // Errors (returned, `visit` is not called): NOT_FOUND for no parameter of this optimizer.
+  virtual absl::Status VisitState(GlobalId parameter,
+                                  absl::AnyInvocable<void(SteppedParameter&)> visit) = 0;
 
   struct Stats {
     uint64_t steps = 0;

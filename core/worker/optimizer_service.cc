@@ -1,5 +1,6 @@
 #include "core/worker/optimizer_service.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,9 +79,10 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   std::string agreement = Agreement((*function)->spec(), parameters);
   auto create = [this, function = std::move(*function),
                  parameters = std::move(parameters)]() mutable -> absl::StatusOr<store::Value> {
-    PSD_ASSIGN_OR_RETURN(
-        auto optimizer,
-        OwnerOptimizer::Create(std::move(function), std::move(parameters), runtime_.store()));
+    std::vector<optim::ParameterGroup> groups(1);
+    groups[0] = {std::move(function), std::move(parameters)};
+    PSD_ASSIGN_OR_RETURN(auto optimizer,
+                         OwnerOptimizer::Create(std::move(groups), runtime_.store()));
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
   if (request->name().empty()) {
@@ -115,8 +117,11 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   std::vector<optim::ParameterGradient> gradients;
   gradients.reserve(collected.size());
   int64_t elements = 0;
+  size_t next = 0;
   for (dist_autograd::LeafGradient& leaf : collected) {
-    if (!(*optimizer)->Steps(leaf.leaf.key)) continue;
+    const std::optional<size_t> index = (*optimizer)->table().Find(leaf.leaf.key, next);
+    if (!index.has_value()) continue;
+    next = *index + 1;
     elements += leaf.gradient.NumElements();
     gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version});
   }

@@ -70,7 +70,7 @@ void AddOptimizer(const std::string& name, const optim::OwnerOptimizer& optimize
   v1::OptimizerState& state = *status.add_optimizers();
   state.set_name(name);
   state.set_spec(optimizer.spec().ToString());
-  state.set_parameters(optimizer.parameters().size());
+  state.set_parameters(optimizer.table().size());
   state.set_steps(stats.steps);
   state.set_max_staleness(stats.max_staleness);
   state.set_mean_staleness(stats.mean_staleness);

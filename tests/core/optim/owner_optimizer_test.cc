@@ -54,8 +54,10 @@ class OwnerOptimizerTest : public ::testing::Test {
   }
   absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(const OptimizerSpec& spec,
                                                                std::vector<EntryPtr> parameters) {
-    return OwnerOptimizer::Create(*OptimizerRegistry::Builtin().Create(spec), std::move(parameters),
-                                  *store_);
+    std::vector<ParameterGroup> groups(1);
+    groups[0].function = *OptimizerRegistry::Builtin().Create(spec);
+    groups[0].parameters = std::move(parameters);
+    return OwnerOptimizer::Create(std::move(groups), *store_);
   }
   // A step of its own id unless given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
@@ -81,7 +83,7 @@ TEST_F(OwnerOptimizerTest, StepsWhatHasAGradient) {
   auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
   auto optimizer = *NewOptimizer(kSgd1, {a, b});
   EXPECT_EQ(optimizer->TypeName(), "optimizer/sgd");
-  EXPECT_EQ(optimizer->parameters(), (std::vector<GlobalId>{a->id, b->id}));
+  EXPECT_EQ(optimizer->table().ids(), (std::vector<GlobalId>{a->id, b->id}));
   auto result = Step(*optimizer, {{b->id, Full(0.25), 1}});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->steps_accepted, 1u);
