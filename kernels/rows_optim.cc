@@ -8,6 +8,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/optim-inl.h"
 #include "kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,13 +33,28 @@ HWY_INLINE void PrefetchRow(const Update& update, const RowBatch<T>& rows, size_
     PrefetchSpan(rows.gradients + rows.positions[rows.begins[k]] * rows.width, rows.width);
 }
 
+// The summed gradient of a row, as it counts.
+template <typename T>
+struct RowGradient {
+  RowSource<T> source;
+  T factor, limit;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> At(D d, size_t k, size_t column) const {
+    return Prepared(d, SumAt(d, source, k, column), factor, limit);
+  }
+};
+
 // `update.Row(...)` looks at a whole row first, `update(d, w, g, at)` gives the new elements; `at`
 // is where they lie in packed state.
 template <class Update, typename T>
-HWY_INLINE void UpdateRows(Update update, const RowBatch<T>& rows) {
+HWY_INLINE void UpdateRows(Update update, bool maximize, const RowBatch<T>& rows) {
   const hn::ScalableTag<T> d;
   const hn::CappedTag<T, 1> one;
-  const RowSource<T> source{rows.gradients, rows.width, rows.begins, rows.positions};
+  const RowGradient<T> gradient{
+      {rows.gradients, rows.width, rows.begins, rows.positions},
+      static_cast<T>(maximize ? -rows.gradient_scale : rows.gradient_scale),
+      static_cast<T>(rows.gradient_limit)};
   const size_t whole = rows.width - rows.width % hn::Lanes(d);
   for (size_t k = 0; k < rows.count; ++k) {
     PrefetchRow(update, rows, k + kRowsAhead);
@@ -46,14 +62,14 @@ HWY_INLINE void UpdateRows(Update update, const RowBatch<T>& rows) {
     const T* w = rows.table + id * rows.stride;
     T* next = rows.next + k * rows.width;
     const size_t at = id * rows.width;
-    update.Row(source, k, id);
+    update.Row(gradient, rows.width, k, id);
     size_t j = 0;
     for (; j < whole; j += hn::Lanes(d)) {
-      const auto g = SumAt(d, source, k, j);
+      const auto g = gradient.At(d, k, j);
       hn::StoreU(update(d, hn::LoadU(d, w + j), g, at + j), d, next + j);
     }
     for (; j < rows.width; ++j) {
-      const auto g = SumAt(one, source, k, j);
+      const auto g = gradient.At(one, k, j);
       hn::StoreU(update(one, hn::LoadU(one, w + j), g, at + j), one, next + j);
     }
   }
@@ -62,13 +78,13 @@ HWY_INLINE void UpdateRows(Update update, const RowBatch<T>& rows) {
 // What updates have that look at elements only.
 template <typename T>
 struct ElementUpdate {
-  HWY_INLINE void Row(const RowSource<T>&, size_t, size_t) const {}
+  HWY_INLINE void Row(const RowGradient<T>&, size_t, size_t, size_t) const {}
 };
 
 template <typename T, bool kMomentum>
 struct SgdRow : ElementUpdate<T> {
   T* buffer;
-  T minus_lr, sign, momentum, gradient_share;
+  T minus_lr, momentum, gradient_share;
   bool nesterov;
 
   HWY_INLINE void Prefetch(size_t id, size_t width) const {
@@ -76,7 +92,6 @@ struct SgdRow : ElementUpdate<T> {
   }
   template <class D, class V>
   HWY_INLINE V operator()(D d, V w, V g, size_t at) const {
-    g = hn::Mul(g, hn::Set(d, sign));
     V direction = g;
     if constexpr (kMomentum) {
       const V mu = hn::Set(d, momentum);
@@ -95,11 +110,10 @@ HWY_INLINE void RunSgd(const RowSgdOptions& options, int64_t step, const RowBatc
   SgdRow<T, kMomentum> update{};
   update.buffer = buffer;
   update.minus_lr = static_cast<T>(-options.lr);
-  update.sign = options.maximize ? T{-1} : T{1};
   update.momentum = static_cast<T>(options.momentum);
   update.gradient_share = static_cast<T>(step == 1 ? 1 : 1 - options.dampening);
   update.nesterov = options.nesterov;
-  UpdateRows(update, rows);
+  UpdateRows(update, options.maximize, rows);
 }
 
 template <typename T>
@@ -114,8 +128,7 @@ HWY_INLINE void Sgd(const RowSgdOptions& options, int64_t step, const RowBatch<T
 
 template <typename T>
 HWY_INLINE T MinusRate(const RowAdagradOptions& options, int64_t step) {
-  return static_cast<T>(-options.lr / (1 + static_cast<double>(step - 1) * options.lr_decay) *
-                        (options.maximize ? -1 : 1));
+  return static_cast<T>(-options.lr / (1 + static_cast<double>(step - 1) * options.lr_decay));
 }
 
 template <typename T>
@@ -140,7 +153,7 @@ HWY_INLINE void Adagrad(const RowAdagradOptions& options, int64_t step, const Ro
   update.sum = sum;
   update.minus_rate = MinusRate<T>(options, step);
   update.eps = static_cast<T>(options.eps);
-  UpdateRows(update, rows);
+  UpdateRows(update, options.maximize, rows);
 }
 
 template <typename T>
@@ -150,21 +163,21 @@ struct RowwiseAdagradRow {
   T scale = 0;  // of this row: minus_rate / (sqrt(s) + eps)
 
   HWY_INLINE void Prefetch(size_t id, size_t) const { hwy::Prefetch(sum + id); }
-  HWY_INLINE void Row(const RowSource<T>& source, size_t k, size_t id) {
+  HWY_INLINE void Row(const RowGradient<T>& gradient, size_t width, size_t k, size_t id) {
     const hn::ScalableTag<T> d;
     const hn::CappedTag<T, 1> one;
     auto squares = hn::Zero(d);
     size_t j = 0;
-    for (; j + hn::Lanes(d) <= source.width; j += hn::Lanes(d)) {
-      const auto g = SumAt(d, source, k, j);
+    for (; j + hn::Lanes(d) <= width; j += hn::Lanes(d)) {
+      const auto g = gradient.At(d, k, j);
       squares = hn::MulAdd(g, g, squares);
     }
     T total = hn::GetLane(hn::SumOfLanes(d, squares));
-    for (; j < source.width; ++j) {
-      const T g = hn::GetLane(SumAt(one, source, k, j));
+    for (; j < width; ++j) {
+      const T g = hn::GetLane(gradient.At(one, k, j));
       total += g * g;
     }
-    sum[id] += total / static_cast<T>(source.width);
+    sum[id] += total / static_cast<T>(width);
     scale = minus_rate / (std::sqrt(sum[id]) + eps);
   }
   template <class D, class V>
@@ -180,13 +193,13 @@ HWY_INLINE void RowwiseAdagrad(const RowAdagradOptions& options, int64_t step,
   update.sum = sum;
   update.minus_rate = MinusRate<T>(options, step);
   update.eps = static_cast<T>(options.eps);
-  UpdateRows(update, rows);
+  UpdateRows(update, options.maximize, rows);
 }
 
 template <typename T>
 struct SparseAdamRow : ElementUpdate<T> {
   T *exp_avg, *exp_avg_sq;
-  T minus_rate, sign, share1, share2, eps;
+  T minus_rate, share1, share2, eps;
 
   HWY_INLINE void Prefetch(size_t id, size_t width) const {
     PrefetchSpan(exp_avg + id * width, width);
@@ -194,7 +207,6 @@ struct SparseAdamRow : ElementUpdate<T> {
   }
   template <class D, class V>
   HWY_INLINE V operator()(D d, V w, V g, size_t at) const {
-    g = hn::Mul(g, hn::Set(d, sign));
     V m = hn::LoadU(d, exp_avg + at);
     V v = hn::LoadU(d, exp_avg_sq + at);
     m = hn::MulAdd(hn::Set(d, share1), hn::Sub(g, m), m);
@@ -215,11 +227,10 @@ HWY_INLINE void SparseAdam(const SparseAdamOptions& options, int64_t step, const
   update.exp_avg_sq = exp_avg_sq;
   update.minus_rate = static_cast<T>(-options.lr * std::sqrt(1 - std::pow(options.beta2, t)) /
                                      (1 - std::pow(options.beta1, t)));
-  update.sign = options.maximize ? T{-1} : T{1};
   update.share1 = static_cast<T>(1 - options.beta1);
   update.share2 = static_cast<T>(1 - options.beta2);
   update.eps = static_cast<T>(options.eps);
-  UpdateRows(update, rows);
+  UpdateRows(update, options.maximize, rows);
 }
 
 void SgdF32(const RowSgdOptions& o, int64_t step, const RowBatch<float>& rows, float* b) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace psd::kernels {
 
@@ -24,6 +25,9 @@ struct RowBatch {
   const uint32_t* positions = nullptr;
   const T* gradients = nullptr;  // packed rows
   T* next = nullptr;             // `count` packed rows
+  // As in OptimArrays, of the summed gradient.
+  double gradient_scale = 1;
+  double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
 // In all of them g is the summed gradient of a row, negated if `maximize`; `step` counts from 1.

@@ -13,8 +13,11 @@ std::vector<T> SummedGradient(const RowBatch<T>& rows, size_t k, bool maximize) 
   for (size_t i = rows.begins[k]; i < rows.begins[k + 1]; ++i)
     for (size_t j = 0; j < rows.width; ++j)
       sum[j] += rows.gradients[rows.positions[i] * rows.width + j];
-  if (maximize)
-    for (T& g : sum) g = -g;
+  const T limit = static_cast<T>(rows.gradient_limit);
+  for (T& g : sum) {
+    g *= static_cast<T>(maximize ? -rows.gradient_scale : rows.gradient_scale);
+    if (std::abs(g) > limit) g = std::copysign(limit, g);
+  }
   return sum;
 }
 

@@ -163,6 +163,18 @@ TEST(RowsOptimTest, OPT_41_SparseAdamEqualsTheReference) {
   });
 }
 
+TEST(RowsOptimTest, SummedGradientsAreScaledAndLimited) {
+  OnEveryTarget([] {
+    Numbers<double> a(19), b(19);
+    RowBatch<double> batch = a.Batch(a.next), expected = b.Batch(b.next);
+    batch.gradient_scale = expected.gradient_scale = 0.5;
+    batch.gradient_limit = expected.gradient_limit = 0.25;
+    RowwiseAdagradRows({}, 1, batch, a.state[0].data());
+    ReferenceRowwiseAdagradRows({}, 1, expected, b.state[0].data());
+    ExpectNear(a.next, b.next);
+  });
+}
+
 TEST(RowsOptimTest, NanAndInfinityPassThroughToTheirRowOnly) {
   Numbers<float> numbers(17);
   const auto bad = numbers.groups.positions[0];  // of the first id
