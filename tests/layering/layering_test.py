@@ -17,7 +17,8 @@ PROGRAM = STORE | {"core/program"}
 RREF = RPC | STORE | {"core/rref"}
 DIST_AUTOGRAD = RREF | PROGRAM | {"core/dist_autograd"}
 OPTIM = DIST_AUTOGRAD | {"core/optim"}
-CORE = OPTIM | {"core/worker"}
+CHECKPOINT = TENSOR - {"kernels"} | {"core/checkpoint"}
+CORE = OPTIM | CHECKPOINT | {"core/worker"}
 
 # Layer -> the layers that it may include. A layer may always include itself.
 ARROWS = {
@@ -33,10 +34,11 @@ ARROWS = {
     "core/rref": RREF | {"proto"},
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"proto"},
+    "core/checkpoint": CHECKPOINT,
     "core/worker": CORE | {"proto"},  # its services
     "server": CORE - {"kernels"} | {"proto"},
     "client": CORE - {"kernels"},
-    "tools": {"client", "core/base", "core/tensor", "core/autograd", "proto"},
+    "tools": {"client", "core/base", "core/tensor", "core/autograd", "core/checkpoint", "proto"},
     "examples": {"client", "core/base", "core/tensor", "core/autograd"},
     "examples/custom_daemon": {"client", "server", "core/base", "core/tensor", "core/autograd"},
     "bench": CORE | {"client", "server"},
@@ -92,6 +94,8 @@ def check_table():
         ("kernels/cpu/x.cc", "core/tensor/tensor.h", False),
         ("core/autograd/x.h", "core/store/value.h", False),
         ("core/store/value.h", "core/autograd/variable.h", True),
+        ("core/checkpoint/x.h", "core/store/value.h", False),
+        ("core/worker/x.cc", "core/checkpoint/placement.h", True),
         ("tests/sim/x.cc", "server/daemon/config.h", True),
         ("elsewhere/x.h", "core/base/ids.h", False),
     ]:

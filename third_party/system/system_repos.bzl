@@ -264,6 +264,7 @@ def system_repos():
             "gmock": ["gmock"],
             "crypto": ["libcrypto"],
             "hwy": ["libhwy"],
+            "nlohmann_json": ["nlohmann_json"],
             "yaml-cpp": ["yaml-cpp"],
             "zlib": ["zlib"],
         },

@@ -1,0 +1,81 @@
+#pragma once
+
+// What a save holds, in words: the content of its index.
+//
+// A save is a folder with safetensors files and `index.json`. The elements of values lie in files
+// of their own, under the values' names. The state of an optimizer lies in others, under the names
+// of PyTorch's state_dict: "state.<index>.<slot>", where <index> counts the optimizer's parameters,
+// and "state.<index>.step".
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+
+namespace psd::checkpoint {
+
+inline constexpr absl::string_view kIndexFileName = "index.json";
+inline constexpr uint64_t kIndexFormatVersion = 1;
+inline constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
+
+struct SavedFile {
+  std::string name;  // within the save's folder
+  uint64_t bytes = 0;
+  std::string sha256;  // lower-case hexadecimal
+};
+
+enum class ValueKind {
+  kParameter,  // moves through versions; may have optimizer state
+  kTensor,     // any other named dense tensor
+};
+
+struct SavedValue {
+  std::string owner;
+  std::string name;  // also the tensor's in its file
+  ValueKind kind = ValueKind::kParameter;
+  DType dtype = DType::kF32;
+  Shape shape;
+  bool requires_grad = false;
+  uint64_t version = 0;  // when it was saved
+  std::string file;
+};
+
+// One parameter of an optimizer, and its state.
+struct SavedState {
+  std::string owner;
+  std::string parameter;
+  size_t group = 0;                // of the optimizer's
+  uint64_t steps = 0;              // that this parameter has taken
+  std::vector<std::string> slots;  // names of its state arrays; each lies in `file`
+  std::string file;                // empty when there are none
+};
+
+// One named optimizer, on all of its owners.
+struct SavedOptimizer {
+  std::string name;
+  std::string type;
+  std::vector<std::map<std::string, double>> groups;  // the options of each; at least one
+  uint64_t steps_accepted = 0;
+  std::vector<SavedState> parameters;  // in the optimizer's order: the <index> of their tensors
+};
+
+struct CheckpointIndex {
+  std::string created;  // UTC, "2026-11-21T14:36:34Z"
+  std::string psd_version;
+  std::vector<SavedFile> files;
+  std::vector<SavedValue> values;
+  std::vector<SavedOptimizer> optimizers;
+  // Named values that a save does not hold: "owner0: 'replay' (replay_buffer)".
+  std::vector<std::string> left_out;
+};
+
+// "state.3.exp_avg".
+std::string StateTensorName(size_t index, absl::string_view slot);
+// The slot under which a parameter's count of steps lies, as PyTorch has it: one f32.
+inline constexpr absl::string_view kStepSlot = "step";
+
+}  // namespace psd::checkpoint

@@ -1,0 +1,339 @@
+#include "core/checkpoint/index_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/checkpoint/json_text.h"
+#include "core/checkpoint/safetensors_codec.h"
+
+namespace psd::checkpoint {
+namespace {
+
+constexpr absl::string_view kFormat = "psd checkpoint";
+constexpr size_t kMaxFileName = 255;
+constexpr size_t kMaxName = 4096;
+
+// (owner, name)
+using Key = std::pair<std::string, std::string>;
+
+absl::Status Bad(absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat("the index ", problem));
+}
+
+absl::string_view KindName(ValueKind kind) {
+  return kind == ValueKind::kParameter ? "parameter" : "tensor";
+}
+
+// ---- checks
+
+// A plain name: nothing that could lead out of the folder, hide, or be taken for an option.
+absl::Status CheckFileName(const std::string& name) {
+  const bool plain =
+      !name.empty() && name.size() <= kMaxFileName && (absl::ascii_isalnum(name[0]) != 0) &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) {
+        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' || c == ':';
+      });
+  if (plain && name != kIndexFileName) return absl::OkStatus();
+  return Bad(absl::StrCat("names the file '", name.substr(0, kMaxFileName),
+                          "'; files are named by letters, digits and . _ - : alone"));
+}
+
+absl::Status CheckName(absl::string_view what, const std::string& name) {
+  const bool plain =
+      !name.empty() && name.size() <= kMaxName &&
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return absl::ascii_isgraph(c); });
+  if (plain) return absl::OkStatus();
+  return Bad(absl::StrCat("has ", what, " with an empty or unprintable name"));
+}
+
+absl::Status CheckDigest(const SavedFile& file) {
+  const bool hex = file.sha256.size() == 64 &&
+                   std::all_of(file.sha256.begin(), file.sha256.end(), [](unsigned char c) {
+                     return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+                   });
+  if (hex) return absl::OkStatus();
+  return Bad(absl::StrCat("gives '", file.name, "' a sha256 that is not 64 hexadecimal digits"));
+}
+
+absl::Status CheckFiles(const CheckpointIndex& index, std::set<std::string>* files) {
+  for (const SavedFile& file : index.files) {
+    PSD_RETURN_IF_ERROR(CheckFileName(file.name));
+    PSD_RETURN_IF_ERROR(CheckDigest(file));
+    if (!files->insert(file.name).second)
+      return Bad(absl::StrCat("lists the file '", file.name, "' twice"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckValues(const CheckpointIndex& index, const std::set<std::string>& files,
+                         std::set<Key>* parameters) {
+  std::set<Key> values;
+  for (const SavedValue& value : index.values) {
+    PSD_RETURN_IF_ERROR(CheckName("a value", value.name));
+    PSD_RETURN_IF_ERROR(CheckName("an owner", value.owner));
+    const Key key(value.owner, value.name);
+    if (!values.insert(key).second)
+      return Bad(absl::StrCat("has '", value.name, "' of ", value.owner, " twice"));
+    if (files.count(value.file) == 0)
+      return Bad(absl::StrCat("puts '", value.name, "' into a file that it does not list"));
+    if (value.kind == ValueKind::kParameter) parameters->insert(key);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptimizer(const SavedOptimizer& optimizer, const std::set<std::string>& files,
+                            const std::set<Key>& parameters) {
+  PSD_RETURN_IF_ERROR(CheckName("an optimizer", optimizer.name));
+  const std::string label = absl::StrCat("optimizer '", optimizer.name, "'");
+  if (optimizer.groups.empty()) return Bad(absl::StrCat("gives ", label, " no group of options"));
+  std::set<Key> seen;
+  for (const SavedState& state : optimizer.parameters) {
+    const Key key(state.owner, state.parameter);
+    if (parameters.count(key) == 0) {
+      return Bad(absl::StrCat("lets ", label, " step '", state.parameter, "' of ", state.owner,
+                              ", which is no parameter of this save"));
+    }
+    if (!seen.insert(key).second)
+      return Bad(absl::StrCat("lets ", label, " step '", state.parameter, "' twice"));
+    if (state.group >= optimizer.groups.size())
+      return Bad(
+          absl::StrCat("puts '", state.parameter, "' into a group that ", label, " has not"));
+    if (state.file.empty() ? !state.slots.empty() : files.count(state.file) == 0)
+      return Bad(absl::StrCat("puts state of ", label, " into a file that it does not list"));
+    std::set<std::string> slots;
+    for (const std::string& slot : state.slots) {
+      PSD_RETURN_IF_ERROR(CheckName(label, slot));
+      if (slot == kStepSlot || !slots.insert(slot).second)
+        return Bad(absl::StrCat("has the state '", slot, "' of ", label, " twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIndex(const CheckpointIndex& index) {
+  std::set<std::string> files;
+  std::set<Key> parameters, places;
+  PSD_RETURN_IF_ERROR(CheckFiles(index, &files));
+  PSD_RETURN_IF_ERROR(CheckValues(index, files, &parameters));
+  for (const SavedOptimizer& optimizer : index.optimizers) {
+    PSD_RETURN_IF_ERROR(CheckOptimizer(optimizer, files, parameters));
+    std::set<std::string> owners;
+    for (const SavedState& state : optimizer.parameters) owners.insert(state.owner);
+    for (const std::string& owner : owners) {
+      if (!places.insert({owner, optimizer.name}).second)
+        return Bad(absl::StrCat("has optimizer '", optimizer.name, "' of ", owner, " twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- from text
+
+absl::StatusOr<std::vector<std::string>> Strings(const Json& list, absl::string_view what) {
+  std::vector<std::string> strings;
+  for (const Json& item : list) {
+    if (!item.is_string()) return Bad(absl::StrCat("has ", what, " that is not a string"));
+    strings.push_back(item.get_ref<const std::string&>());
+  }
+  return strings;
+}
+
+absl::StatusOr<DType> DTypeMember(const Json& json, absl::string_view what) {
+  PSD_ASSIGN_OR_RETURN(std::string name, StringMember(json, "dtype", what));
+  for (const SafetensorsType& type : kSafetensorsTypes)
+    if (type.name == name && type.dtype.has_value()) return *type.dtype;
+  return Bad(absl::StrCat("gives ", what, " the unknown dtype '", name, "'"));
+}
+
+absl::StatusOr<Shape> ShapeMember(const Json& json, absl::string_view what) {
+  PSD_ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, "shape", what));
+  std::vector<int64_t> extents;
+  for (const Json& extent : *list) {
+    if (!extent.is_number_unsigned() || extent.get<uint64_t>() > uint64_t{INT64_MAX})
+      return Bad(absl::StrCat("gives ", what, " an extent that is no whole number"));
+    extents.push_back(extent.get<int64_t>());
+  }
+  auto shape = Shape::Checked(extents);
+  if (!shape.ok())
+    return Bad(absl::StrCat("gives ", what, " a bad shape: ", shape.status().message()));
+  return shape;
+}
+
+absl::StatusOr<SavedFile> FileFrom(const Json& json) {
+  SavedFile file;
+  PSD_ASSIGN_OR_RETURN(file.name, StringMember(json, "name", "a file of the index"));
+  PSD_ASSIGN_OR_RETURN(file.bytes, UnsignedMember(json, "bytes", file.name));
+  PSD_ASSIGN_OR_RETURN(file.sha256, StringMember(json, "sha256", file.name));
+  return file;
+}
+
+absl::StatusOr<SavedValue> ValueFrom(const Json& json) {
+  SavedValue value;
+  PSD_ASSIGN_OR_RETURN(value.name, StringMember(json, "name", "a value of the index"));
+  const std::string& what = value.name;
+  PSD_ASSIGN_OR_RETURN(value.owner, StringMember(json, "owner", what));
+  PSD_ASSIGN_OR_RETURN(std::string kind, StringMember(json, "kind", what));
+  if (kind != KindName(ValueKind::kParameter) && kind != KindName(ValueKind::kTensor))
+    return Bad(absl::StrCat("gives '", what, "' the unknown kind '", kind, "'"));
+  value.kind = kind == KindName(ValueKind::kParameter) ? ValueKind::kParameter : ValueKind::kTensor;
+  PSD_ASSIGN_OR_RETURN(value.dtype, DTypeMember(json, what));
+  PSD_ASSIGN_OR_RETURN(value.shape, ShapeMember(json, what));
+  PSD_ASSIGN_OR_RETURN(value.requires_grad, BoolMember(json, "requires_grad", what));
+  PSD_ASSIGN_OR_RETURN(value.version, UnsignedMember(json, "version", what));
+  PSD_ASSIGN_OR_RETURN(value.file, StringMember(json, "file", what));
+  if (value.kind == ValueKind::kParameter && !IsFloating(value.dtype))
+    return Bad(absl::StrCat("calls '", what, "' a parameter, whose elements are not floating"));
+  return value;
+}
+
+absl::StatusOr<SavedState> StateFrom(const Json& json, const std::string& what) {
+  SavedState state;
+  PSD_ASSIGN_OR_RETURN(state.parameter, StringMember(json, "name", what));
+  PSD_ASSIGN_OR_RETURN(state.owner, StringMember(json, "owner", what));
+  PSD_ASSIGN_OR_RETURN(state.group, UnsignedMember(json, "group", what));
+  PSD_ASSIGN_OR_RETURN(state.steps, UnsignedMember(json, "steps", what));
+  if (state.steps > uint64_t{INT64_MAX}) return Bad(absl::StrCat("counts too many steps: ", what));
+  PSD_ASSIGN_OR_RETURN(const Json* slots, ArrayMember(json, "slots", what));
+  PSD_ASSIGN_OR_RETURN(state.slots, Strings(*slots, "a slot"));
+  PSD_ASSIGN_OR_RETURN(state.file, StringMember(json, "file", what));
+  return state;
+}
+
+absl::StatusOr<std::map<std::string, double>> OptionsFrom(const Json& group,
+                                                          const std::string& what) {
+  PSD_ASSIGN_OR_RETURN(const Json* members, ObjectMember(group, "options", what));
+  std::map<std::string, double> options;
+  for (const auto& [name, value] : members->items()) {
+    if (!value.is_number()) return Bad(absl::StrCat("has no number for '", name, "' of ", what));
+    options[name] = value.get<double>();
+  }
+  return options;
+}
+
+absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
+  SavedOptimizer optimizer;
+  PSD_ASSIGN_OR_RETURN(optimizer.name, StringMember(json, "name", "an optimizer of the index"));
+  const std::string& what = optimizer.name;
+  PSD_ASSIGN_OR_RETURN(optimizer.type, StringMember(json, "type", what));
+  PSD_ASSIGN_OR_RETURN(optimizer.steps_accepted, UnsignedMember(json, "steps_accepted", what));
+  PSD_ASSIGN_OR_RETURN(const Json* groups, ArrayMember(json, "groups", what));
+  for (const Json& group : *groups) {
+    PSD_ASSIGN_OR_RETURN(auto options, OptionsFrom(group, what));
+    optimizer.groups.push_back(std::move(options));
+  }
+  PSD_ASSIGN_OR_RETURN(const Json* parameters, ArrayMember(json, "parameters", what));
+  for (const Json& parameter : *parameters) {
+    PSD_ASSIGN_OR_RETURN(SavedState state, StateFrom(parameter, what));
+    optimizer.parameters.push_back(std::move(state));
+  }
+  return optimizer;
+}
+
+absl::Status ReadFormat(const Json& json) {
+  PSD_ASSIGN_OR_RETURN(std::string format, StringMember(json, "format", "the index"));
+  if (format != kFormat) return Bad(absl::StrCat("is of the format '", format, "', not psd's"));
+  PSD_ASSIGN_OR_RETURN(uint64_t version, UnsignedMember(json, "format_version", "the index"));
+  if (version == kIndexFormatVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the index is of format version ", version,
+                                                    "; this psd reads version ",
+                                                    kIndexFormatVersion));
+}
+
+// The list `key` of `json`, each item by `from`.
+template <typename T>
+absl::Status ReadList(const Json& json, const char* key, absl::StatusOr<T> (*from)(const Json&),
+                      std::vector<T>* items) {
+  PSD_ASSIGN_OR_RETURN(const Json* list, ArrayMember(json, key, "the index"));
+  for (const Json& each : *list) {
+    PSD_ASSIGN_OR_RETURN(T item, from(each));
+    items->push_back(std::move(item));
+  }
+  return absl::OkStatus();
+}
+
+// ---- to text
+
+// With the members in the order of writing.
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson ToJson(const SavedFile& file) {
+  return {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+}
+
+OrderedJson ToJson(const SavedValue& value) {
+  OrderedJson json;
+  json["owner"] = value.owner;
+  json["name"] = value.name;
+  json["kind"] = std::string(KindName(value.kind));
+  json["dtype"] = std::string(SafetensorsTypeName(value.dtype));
+  json["shape"] = OrderedJson::array();
+  for (int64_t extent : value.shape.extents()) json["shape"].push_back(extent);
+  json["requires_grad"] = value.requires_grad;
+  json["version"] = value.version;
+  json["file"] = value.file;
+  return json;
+}
+
+OrderedJson ToJson(const SavedOptimizer& optimizer) {
+  OrderedJson json;
+  json["name"] = optimizer.name;
+  json["type"] = optimizer.type;
+  json["groups"] = OrderedJson::array();
+  for (const auto& options : optimizer.groups)
+    json["groups"].push_back({{"options", OrderedJson(options)}});
+  json["steps_accepted"] = optimizer.steps_accepted;
+  json["parameters"] = OrderedJson::array();
+  for (const SavedState& state : optimizer.parameters) {
+    json["parameters"].push_back({{"owner", state.owner},
+                                  {"name", state.parameter},
+                                  {"group", state.group},
+                                  {"steps", state.steps},
+                                  {"slots", OrderedJson(state.slots)},
+                                  {"file", state.file}});
+  }
+  return json;
+}
+
+template <typename T>
+OrderedJson ListToJson(const std::vector<T>& items) {
+  OrderedJson list = OrderedJson::array();
+  for (const T& item : items) list.push_back(ToJson(item));
+  return list;
+}
+
+}  // namespace
+
+std::string EncodeIndex(const CheckpointIndex& index) {
+  OrderedJson json;
+  json["format"] = std::string(kFormat);
+  json["format_version"] = kIndexFormatVersion;
+  json["created"] = index.created;
+  json["psd_version"] = index.psd_version;
+  json["files"] = ListToJson(index.files);
+  json["values"] = ListToJson(index.values);
+  json["optimizers"] = ListToJson(index.optimizers);
+  json["left_out"] = OrderedJson(index.left_out);
+  return json.dump(1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+absl::StatusOr<CheckpointIndex> DecodeIndex(absl::string_view text) {
+  PSD_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the index"));
+  PSD_RETURN_IF_ERROR(ReadFormat(json));
+  CheckpointIndex index;
+  PSD_ASSIGN_OR_RETURN(index.created, StringMember(json, "created", "the index"));
+  PSD_ASSIGN_OR_RETURN(index.psd_version, StringMember(json, "psd_version", "the index"));
+  PSD_RETURN_IF_ERROR(ReadList(json, "files", FileFrom, &index.files));
+  PSD_RETURN_IF_ERROR(ReadList(json, "values", ValueFrom, &index.values));
+  PSD_RETURN_IF_ERROR(ReadList(json, "optimizers", OptimizerFrom, &index.optimizers));
+  PSD_ASSIGN_OR_RETURN(const Json* left_out, ArrayMember(json, "left_out", "the index"));
+  PSD_ASSIGN_OR_RETURN(index.left_out, Strings(*left_out, "something left out"));
+  PSD_RETURN_IF_ERROR(CheckIndex(index));
+  return index;
+}
+
+}  // namespace psd::checkpoint

@@ -1,0 +1,36 @@
+#pragma once
+
+// JSON from outside: parsed without exceptions, and read without believing anything about it.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace psd::checkpoint {
+
+using Json = nlohmann::json;
+
+// Deeper nesting is refused.
+inline constexpr int kMaxJsonDepth = 16;
+
+// Errors: INVALID_ARGUMENT for what is no JSON (bad UTF-8 included), nests too deeply, or has an
+// object with the same key twice; `what` names it.
+absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view what);
+
+// Members of `object`. Errors: INVALID_ARGUMENT, naming `what` and the key, when `object` is no
+// object, has no such member, or has one of another type.
+absl::StatusOr<std::string> StringMember(const Json& object, const char* key,
+                                         absl::string_view what);
+absl::StatusOr<uint64_t> UnsignedMember(const Json& object, const char* key,
+                                        absl::string_view what);
+absl::StatusOr<double> NumberMember(const Json& object, const char* key, absl::string_view what);
+absl::StatusOr<bool> BoolMember(const Json& object, const char* key, absl::string_view what);
+absl::StatusOr<const Json*> ArrayMember(const Json& object, const char* key,
+                                        absl::string_view what);
+absl::StatusOr<const Json*> ObjectMember(const Json& object, const char* key,
+                                         absl::string_view what);
+
+}  // namespace psd::checkpoint

@@ -1,0 +1,144 @@
+#include "core/checkpoint/save_folder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/checkpoint/index_codec.h"
+
+namespace psd::checkpoint {
+namespace {
+
+constexpr uint64_t kMaxLatestBytes = 256;
+
+std::string Join(const std::string& folder, absl::string_view name) {
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
+}
+
+bool IsPlainName(absl::string_view name) {
+  return !name.empty() && name.size() < kMaxLatestBytes && absl::ascii_isalnum(name[0]) &&
+         std::all_of(name.begin(), name.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' || c == ':';
+         });
+}
+
+// A file with `text`, on the disk.
+absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string_view text) {
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.Create(path));
+  PSD_RETURN_IF_ERROR(file->Append(text));
+  return file->Sync();
+}
+
+class SaveFolderImpl : public SaveFolder {
+ public:
+  SaveFolderImpl(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
+                 std::string unfinished, std::unique_ptr<FolderLock> lock)
+      : files_(std::move(files)),
+        dir_(std::move(dir)),
+        name_(std::move(name)),
+        unfinished_(std::move(unfinished)),
+        lock_(std::move(lock)) {}
+  ~SaveFolderImpl() override {
+    // What cannot be removed now is removed by the next save.
+    if (!published_) files_->Remove(unfinished_).IgnoreError();
+  }
+
+  absl::StatusOr<std::unique_ptr<CheckedFile>> Create(
+      const std::string& file_name, absl::Span<const TensorSpec> tensors,
+      const std::map<std::string, std::string>& metadata) override {
+    PSD_ASSIGN_OR_RETURN(std::string header, EncodeSafetensorsHeader(tensors, metadata));
+    PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
+                         files_->Create(Join(unfinished_, file_name)));
+    std::unique_ptr<CheckedFile> checked = CheckedFile::Start(std::move(file), file_name);
+    PSD_RETURN_IF_ERROR(checked->Append(Buffer::FromString(std::move(header))));
+    return checked;
+  }
+
+  absl::StatusOr<std::string> Publish(const CheckpointIndex& index) override {
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, Join(unfinished_, kIndexFileName), EncodeIndex(index)));
+    PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
+    const std::string final = Join(dir_, name_);
+    PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
+    published_ = true;
+    // Under the hidden name, so that it is removed like the rest if it stays behind.
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, absl::StrCat(name_, "\n")));
+    PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, Join(dir_, kLatestFileName)));
+    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
+    return final;
+  }
+
+ private:
+  const std::shared_ptr<FileSystem> files_;  // shared with whoever chose it
+  const std::string dir_;
+  const std::string name_;
+  const std::string unfinished_;
+  const std::unique_ptr<FolderLock> lock_;
+  bool published_ = false;
+};
+
+// Under the lock, whatever is unfinished belongs to nobody alive.
+absl::Status RemoveLeftovers(FileSystem& files, const std::string& dir) {
+  PSD_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(dir));
+  for (const std::string& name : names) {
+    if (absl::StartsWith(name, kUnfinishedPrefix))
+      PSD_RETURN_IF_ERROR(files.Remove(Join(dir, name)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<FileSystem> files,
+                                                              const std::string& dir,
+                                                              const std::string& name,
+                                                              const std::string& unique,
+                                                              uint64_t bytes) {
+  if (!IsPlainName(name) || !IsPlainName(unique) || name == kLatestFileName) {
+    return absl::InvalidArgumentError(absl::StrCat("a save cannot be called '", name,
+                                                   "': letters, digits and . _ - : make a name"));
+  }
+  PSD_RETURN_IF_ERROR(files->MakeFolder(dir));
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, files->Lock(dir));
+  PSD_RETURN_IF_ERROR(RemoveLeftovers(*files, dir));
+  PSD_ASSIGN_OR_RETURN(std::vector<std::string> names, files->List(dir));
+  if (std::find(names.begin(), names.end(), name) != names.end()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(dir, " has a save called ", name, "; choose another name"));
+  }
+  PSD_ASSIGN_OR_RETURN(uint64_t free, files->FreeBytes(dir));
+  if (free < bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the save needs ", bytes, " bytes, and ", dir,
+                                                     " has ", free,
+                                                     " left; make room or use another disk"));
+  }
+  const std::string unfinished = Join(dir, absl::StrCat(kUnfinishedPrefix, unique));
+  PSD_RETURN_IF_ERROR(files->MakeFolder(unfinished));
+  return std::make_unique<SaveFolderImpl>(std::move(files), dir, name, unfinished, std::move(lock));
+}
+
+absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir) {
+  auto latest = ReadWhole(files, Join(dir, kLatestFileName), kMaxLatestBytes);
+  if (latest.ok()) {
+    const absl::string_view name = absl::StripAsciiWhitespace(*latest);
+    if (IsPlainName(name)) return Join(dir, name);
+    return absl::InvalidArgumentError(
+        absl::StrCat(Join(dir, kLatestFileName), " does not hold the name of a save"));
+  }
+  if (!absl::IsNotFound(latest.status())) return latest.status();
+  if (files.Open(Join(dir, kIndexFileName)).ok()) return dir;
+  return absl::NotFoundError(absl::StrCat("there is no save in ", dir, ": it has neither '",
+                                          kLatestFileName, "' nor '", kIndexFileName, "'"));
+}
+
+absl::StatusOr<CheckpointIndex> ReadIndex(FileSystem& files, const std::string& folder) {
+  const std::string path = Join(folder, kIndexFileName);
+  PSD_ASSIGN_OR_RETURN(std::string text, ReadWhole(files, path, kMaxIndexBytes));
+  auto index = DecodeIndex(text);
+  if (!index.ok()) return Annotate(index.status(), path);
+  return index;
+}
+
+}  // namespace psd::checkpoint

@@ -1,0 +1,182 @@
+#include "core/checkpoint/save_reader.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/checkpoint/save_folder.h"
+#include "core/checkpoint/sha256.h"
+
+namespace psd::checkpoint {
+namespace {
+
+constexpr size_t kVerifyBytes = size_t{4} << 20;
+
+struct OpenFile {
+  SavedFile saved;
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  std::map<std::string, SafetensorsEntry> tensors;  // by name
+};
+
+absl::StatusOr<OpenFile> OpenSaved(FileSystem& files, const std::string& folder,
+                                   const SavedFile& saved) {
+  OpenFile open;
+  open.saved = saved;
+  open.path = absl::StrCat(folder, "/", saved.name);
+  auto file = files.Open(open.path);
+  if (absl::IsNotFound(file.status()))
+    return absl::DataLossError(absl::StrCat(open.path, " is missing from the save"));
+  if (!file.ok()) return file.status();
+  open.file = *std::move(file);
+  if (open.file->size() != saved.bytes) {
+    return absl::DataLossError(absl::StrCat(open.path, " has ", open.file->size(),
+                                            " bytes, and the index says ", saved.bytes,
+                                            "; it was cut short or changed"));
+  }
+  PSD_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadSafetensorsHeader(*open.file, open.path));
+  for (SafetensorsEntry& tensor : header.tensors) {
+    std::string name = tensor.name;
+    open.tensors.emplace(std::move(name), std::move(tensor));
+  }
+  return open;
+}
+
+class SaveReaderImpl : public SaveReader {
+ public:
+  SaveReaderImpl(std::string folder, CheckpointIndex index)
+      : folder_(std::move(folder)), index_(std::move(index)) {}
+
+  absl::Status Init(FileSystem& files) {
+    for (const SavedFile& saved : index_.files) {
+      PSD_ASSIGN_OR_RETURN(OpenFile open, OpenSaved(files, folder_, saved));
+      bytes_ += saved.bytes;
+      files_.emplace(saved.name, std::move(open));
+    }
+    for (const SavedValue& value : index_.values) PSD_RETURN_IF_ERROR(CheckValue(value));
+    for (const SavedOptimizer& optimizer : index_.optimizers)
+      PSD_RETURN_IF_ERROR(CheckStates(optimizer));
+    return absl::OkStatus();
+  }
+
+  const std::string& folder() const override { return folder_; }
+  const CheckpointIndex& index() const override { return index_; }
+  uint64_t bytes() const override { return bytes_; }
+
+  absl::Status Verify(const std::function<bool(uint64_t bytes)>& progress) const override {
+    for (const auto& [name, open] : files_) PSD_RETURN_IF_ERROR(VerifyFile(open, progress));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Tensor> ReadValue(const SavedValue& value) const override {
+    return Read(value.file, value.name);
+  }
+
+  absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
+                                   const std::string& slot) const override {
+    return Read(optimizer.parameters[parameter].file, StateTensorName(parameter, slot));
+  }
+
+  TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
+                       const std::string& slot) const override {
+    const SafetensorsEntry* entry =
+        Find(optimizer.parameters[parameter].file, StateTensorName(parameter, slot));
+    PSD_CHECK(entry != nullptr, "Open has found every state");
+    return {slot, *entry->type->dtype, entry->shape};
+  }
+
+ private:
+  const SafetensorsEntry* Find(const std::string& file, const std::string& tensor) const {
+    const auto& tensors = files_.at(file).tensors;
+    auto found = tensors.find(tensor);
+    return found == tensors.end() ? nullptr : &found->second;
+  }
+
+  absl::Status CheckValue(const SavedValue& value) const {
+    const SafetensorsEntry* entry = Find(value.file, value.name);
+    if (entry != nullptr && entry->type->dtype == value.dtype && entry->shape == value.shape)
+      return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(
+        files_.at(value.file).path, " should hold '", value.name, "' as ",
+        SafetensorsTypeName(value.dtype), value.shape.ToString(), ", and ",
+        entry == nullptr ? "does not"
+                         : absl::StrCat("has ", entry->type->name, entry->shape.ToString())));
+  }
+
+  absl::Status CheckStates(const SavedOptimizer& optimizer) const {
+    for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
+      const SavedState& state = optimizer.parameters[i];
+      for (const std::string& slot : state.slots) {
+        const SafetensorsEntry* entry = Find(state.file, StateTensorName(i, slot));
+        if (entry != nullptr && entry->type->dtype.has_value()) continue;
+        return absl::DataLossError(absl::StrCat(files_.at(state.file).path, " should hold ",
+                                                StateTensorName(i, slot), " of '", optimizer.name,
+                                                "', and does not"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status VerifyFile(const OpenFile& open,
+                                 const std::function<bool(uint64_t bytes)>& progress) {
+    Sha256 hash;
+    std::vector<std::byte> piece(kVerifyBytes);
+    for (uint64_t at = 0; at < open.saved.bytes;) {
+      const auto bytes =
+          static_cast<size_t>(std::min<uint64_t>(piece.size(), open.saved.bytes - at));
+      PSD_RETURN_IF_ERROR(open.file->Read(at, bytes, piece.data()));
+      hash.Add({reinterpret_cast<const char*>(piece.data()), bytes});
+      at += bytes;
+      if (progress != nullptr && !progress(bytes))
+        return absl::CancelledError("stopped while the checksums were compared");
+    }
+    const std::string sum = hash.Finish();
+    if (sum == open.saved.sha256) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(open.path, " is damaged: its SHA-256 is ", sum,
+                                            ", and the index says ", open.saved.sha256));
+  }
+
+  absl::StatusOr<Tensor> Read(const std::string& file, const std::string& name) const {
+    const OpenFile& open = files_.at(file);
+    const SafetensorsEntry& entry = open.tensors.at(name);
+    PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(entry.shape, *entry.type->dtype));
+    PSD_RETURN_IF_ERROR(
+        open.file->Read(entry.offset, static_cast<size_t>(entry.bytes), tensor.mutable_raw_data()));
+    return tensor;
+  }
+
+  const std::string folder_;
+  const CheckpointIndex index_;
+  std::map<std::string, OpenFile> files_;  // by name; constant after Init
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file,
+                                                        const std::string& path) {
+  std::string prefix(std::min<uint64_t>(kSafetensorsPrefixBytes, file.size()), '\0');
+  PSD_RETURN_IF_ERROR(file.Read(0, prefix.size(), reinterpret_cast<std::byte*>(prefix.data())));
+  auto length = SafetensorsHeaderLength(prefix, file.size());
+  if (!length.ok()) return Annotate(length.status(), path);
+  std::string text(*length, '\0');
+  PSD_RETURN_IF_ERROR(
+      file.Read(kSafetensorsPrefixBytes, text.size(), reinterpret_cast<std::byte*>(text.data())));
+  auto header = DecodeSafetensorsHeader(text, file.size());
+  if (!header.ok()) return Annotate(header.status(), path);
+  return header;
+}
+
+absl::StatusOr<std::unique_ptr<SaveReader>> SaveReader::Open(std::shared_ptr<FileSystem> files,
+                                                             const std::string& folder) {
+  PSD_ASSIGN_OR_RETURN(CheckpointIndex index, ReadIndex(*files, folder));
+  auto reader = std::make_unique<SaveReaderImpl>(folder, std::move(index));
+  PSD_RETURN_IF_ERROR(reader->Init(*files));
+  return reader;
+}
+
+}  // namespace psd::checkpoint

@@ -1,0 +1,191 @@
+#include "core/checkpoint/index_codec.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::checkpoint {
+namespace {
+
+using ::testing::HasSubstr;
+
+CheckpointIndex Sample() {
+  CheckpointIndex index;
+  index.created = "2026-11-21T14:36:34Z";
+  index.psd_version = "0.2.0";
+  index.files = {{"values-owner0.safetensors", 128, std::string(64, 'a')},
+                 {"state-owner0-0.safetensors", 256, std::string(64, '0')}};
+  SavedValue w;
+  w.owner = "owner0";
+  w.name = "layer1/weight";
+  w.dtype = DType::kF32;
+  w.shape = Shape{2, 3};
+  w.requires_grad = true;
+  w.version = 7;
+  w.file = "values-owner0.safetensors";
+  index.values.push_back(w);
+  SavedOptimizer adam;
+  adam.name = "main";
+  adam.type = "adam";
+  adam.groups = {{{"lr", 0.1}, {"beta1", 0.9}}};
+  adam.steps_accepted = 6;
+  adam.parameters.push_back(
+      {"owner0", "layer1/weight", 0, 6, {"exp_avg", "exp_avg_sq"}, "state-owner0-0.safetensors"});
+  index.optimizers.push_back(adam);
+  index.left_out = {"owner0: 'notes' (string)"};
+  return index;
+}
+
+constexpr char kGolden[] = R"json({
+ "format": "psd checkpoint",
+ "format_version": 1,
+ "created": "2026-11-21T14:36:34Z",
+ "psd_version": "0.2.0",
+ "files": [
+  {
+   "name": "values-owner0.safetensors",
+   "bytes": 128,
+   "sha256": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+  },
+  {
+   "name": "state-owner0-0.safetensors",
+   "bytes": 256,
+   "sha256": "0000000000000000000000000000000000000000000000000000000000000000"
+  }
+ ],
+ "values": [
+  {
+   "owner": "owner0",
+   "name": "layer1/weight",
+   "kind": "parameter",
+   "dtype": "F32",
+   "shape": [
+    2,
+    3
+   ],
+   "requires_grad": true,
+   "version": 7,
+   "file": "values-owner0.safetensors"
+  }
+ ],
+ "optimizers": [
+  {
+   "name": "main",
+   "type": "adam",
+   "groups": [
+    {
+     "options": {
+      "beta1": 0.9,
+      "lr": 0.1
+     }
+    }
+   ],
+   "steps_accepted": 6,
+   "parameters": [
+    {
+     "owner": "owner0",
+     "name": "layer1/weight",
+     "group": 0,
+     "steps": 6,
+     "slots": [
+      "exp_avg",
+      "exp_avg_sq"
+     ],
+     "file": "state-owner0-0.safetensors"
+    }
+   ]
+  }
+ ],
+ "left_out": [
+  "owner0: 'notes' (string)"
+ ]
+}
+)json";
+
+TEST(IndexCodec, GoldenText) {
+  EXPECT_EQ(EncodeIndex(Sample()), kGolden);
+}
+
+TEST(IndexCodec, ReadsWhatItWrites) {
+  auto index = DecodeIndex(kGolden);
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(EncodeIndex(*index), kGolden);
+  EXPECT_EQ(index->optimizers[0].groups[0].at("lr"), 0.1);
+}
+
+TEST(IndexCodec, OptionsKeepEveryBit) {
+  CheckpointIndex index = Sample();
+  index.optimizers[0].groups[0]["lr"] = 1.0 / 3;
+  auto again = DecodeIndex(EncodeIndex(index));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->optimizers[0].groups[0].at("lr"), 1.0 / 3);
+}
+
+TEST(IndexCodec, AnotherVersionIsNamed) {
+  auto index = DecodeIndex(
+      absl::StrReplaceAll(kGolden, {{"\"format_version\": 1", "\"format_version\": 2"}}));
+  EXPECT_EQ(index.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(index.status().message()), HasSubstr("version 2"));
+}
+
+struct Hostile {
+  std::string name;
+  std::string from;  // in the golden text
+  std::string to;
+  std::string says;
+};
+
+class HostileIndex : public ::testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileIndex, IsRefused) {
+  const std::string text = absl::StrReplaceAll(kGolden, {{GetParam().from, GetParam().to}});
+  ASSERT_NE(text, kGolden);
+  auto index = DecodeIndex(text);
+  ASSERT_FALSE(index.ok());
+  EXPECT_EQ(index.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(index.status().message()), HasSubstr(GetParam().says));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, HostileIndex,
+    ::testing::Values(
+        Hostile{"NotJson", "]\n}\n", "]\n", "not valid JSON"},
+        Hostile{"ForeignFormat", "psd checkpoint", "checkpoint", "not psd's"},
+        Hostile{"ParentFolder", "values-owner0.safetensors", "../values", "names the file"},
+        Hostile{"OtherFolder", "values-owner0.safetensors", "a/b", "names the file"},
+        Hostile{"AbsolutePath", "values-owner0.safetensors", "/etc/passwd", "names the file"},
+        Hostile{"HiddenFile", "values-owner0.safetensors", ".values", "names the file"},
+        Hostile{"TheIndexItself", "values-owner0.safetensors", "index.json", "names the file"},
+        Hostile{"NoName", "values-owner0.safetensors", "", "names the file"},
+        Hostile{"EndOfText", "values-owner0.safetensors", "values\\u0000", "names the file"},
+        Hostile{"FileTwice", "state-owner0-0.safetensors", "values-owner0.safetensors", "twice"},
+        Hostile{"ShortDigest", "0000000000000000000000000000000000000000000000000000000000000000",
+                "00", "64 hexadecimal"},
+        Hostile{"NegativeSize", "\"bytes\": 128", "\"bytes\": -1", "whole number"},
+        Hostile{"UnlistedFile", "\"file\": \"values-owner0.safetensors\"", "\"file\": \"x\"",
+                "does not list"},
+        Hostile{"UnlistedStateFile", "\"file\": \"state-owner0-0.safetensors\"", "\"file\": \"x\"",
+                "does not list"},
+        Hostile{"UnknownKind", "\"kind\": \"parameter\"", "\"kind\": \"thing\"", "unknown kind"},
+        Hostile{"StateOfATensor", "\"kind\": \"parameter\"", "\"kind\": \"tensor\"",
+                "no parameter"},
+        Hostile{"IntegerParameter", "\"dtype\": \"F32\"", "\"dtype\": \"I64\"", "not floating"},
+        Hostile{"UnknownDtype", "\"dtype\": \"F32\"", "\"dtype\": \"X\"", "unknown dtype"},
+        Hostile{"OverflowingShape", "    2,\n    3", "4611686018427387904, 3", "bad shape"},
+        Hostile{"NegativeExtent", "    2,\n    3", "-2", "no whole number"},
+        Hostile{"BlankName", "\"layer1/weight\"", "\"layer1 weight\"", "unprintable"},
+        Hostile{"GroupThatIsNot", "\"group\": 0", "\"group\": 1", "group"},
+        Hostile{"TooManySteps", "\"steps\": 6", "\"steps\": 9223372036854775808", "too many steps"},
+        Hostile{"SlotTwice", "\"exp_avg_sq\"", "\"exp_avg\"", "twice"},
+        Hostile{"StepAsSlot", "\"exp_avg_sq\"", "\"step\"", "twice"},
+        Hostile{"TextForANumber", "\"lr\": 0.1", "\"lr\": \"0.1\"", "no number"},
+        Hostile{"NullForANumber", "\"version\": 7", "\"version\": null", "whole number"},
+        Hostile{"MemberTwice", "\"version\": 7", "\"version\": 7, \"version\": 8", "twice"},
+        Hostile{"MissingMember", "\"version\": 7,", "", "no \"version\""}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace psd::checkpoint
