@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/base/recent_set.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/owner_ledger.h"
-#include "core/rref/recent_set.h"
 
 namespace psd::dist_autograd {
 
@@ -89,8 +89,8 @@ class ContextTable {
   IdSource& ids_;
   mutable Mutex mutex_;  // leaf
   absl::flat_hash_map<GlobalId, Entry> entries_ PSD_GUARDED_BY(mutex_);
-  rref::RecentSet<GlobalId> released_ PSD_GUARDED_BY(mutex_){kMaxReleased};
-  rref::RecentSet<Origin> ended_ PSD_GUARDED_BY(mutex_){kMaxEndedSessions};
+  RecentSet<GlobalId> released_ PSD_GUARDED_BY(mutex_){kMaxReleased};
+  RecentSet<Origin> ended_ PSD_GUARDED_BY(mutex_){kMaxEndedSessions};
 };
 
 }  // namespace psd::dist_autograd

@@ -1,7 +1,9 @@
 // AgentCore: runs functions, and leaves.
 
-#include <atomic>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
@@ -94,27 +96,30 @@ void AgentCore::Run(const std::shared_ptr<ServedCall>& call, const Method& metho
 }
 
 std::vector<PeerStatus> AgentCore::Peers() const {
+  std::map<std::string, PeerStatus> peers;  // by name
   MutexLock lock(mutex_);
   absl::Time now = Now();
-  std::vector<PeerStatus> peers;
   for (const auto& [name, caller] : sessions_.callers()) {
-    if (name == options_.self.name) continue;
-    PeerStatus status;
+    PeerStatus& status = peers[name];
     status.peer = caller->peer_info();
     status.address = caller->address();
     status.connected = caller->state() == CallerSession::State::kOpen;
     status.epoch_there = caller->epoch();
     status.calls_pending = caller->pending();
-    if (const CalleeSession* callee = sessions_.table().FindByName(name)) {
-      status.peer = callee->caller();
-      status.epoch_here = callee->epoch();
-      status.lease_left = callee->lease_until() - now;
-      status.calls_serving = callee->running();
-      status.answers_remembered = callee->remembered();
-    }
-    peers.push_back(std::move(status));
   }
-  return peers;
+  for (const auto& [epoch, callee] : sessions_.table().sessions()) {
+    PeerStatus& status = peers[callee->caller().name];
+    status.peer = callee->caller();
+    status.connected = status.connected || callee->link() != 0;
+    status.epoch_here = epoch;
+    status.lease_left = callee->lease_until() - now;
+    status.calls_serving = callee->running();
+    status.answers_remembered = callee->remembered();
+  }
+  peers.erase(options_.self.name);
+  std::vector<PeerStatus> sorted;
+  for (auto& [name, status] : peers) sorted.push_back(std::move(status));
+  return sorted;
 }
 
 void AgentCore::Shutdown(absl::Duration drain) {

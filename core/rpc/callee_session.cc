@@ -16,6 +16,7 @@ CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uin
 
 void CalleeSession::OnHeard(absl::Time now) {
   last_heard_ = now;
+  leniency_.Restore();
   lease_until_ = std::max(lease_until_, now + options_.lease);
 }
 
@@ -40,6 +41,8 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     ++mutations_running_;
   } else if (running) {
     return RequestVerdict::kRunning;
+  } else if (running_.size() - mutations_running_ >= options_.max_running_reads) {
+    return RequestVerdict::kTooMany;
   }
   running_.emplace(meta.call_id,
                    Running{meta.sequence, meta.deadline, std::move(work), false, false});

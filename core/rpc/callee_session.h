@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "core/rpc/sequence_set.h"
 #include "core/rpc/session_types.h"
+#include "core/rpc/stall_detector.h"
 
 namespace psd::rpc {
 
@@ -20,6 +21,7 @@ enum class RequestVerdict {
   kRunning,    // a copy of one that runs: its answer will do for both
   kReplayed,   // a copy of one that is answered: the remembered answer was sent again
   kStale,      // the caller no longer wants it: dropped, never applied
+  kTooMany,    // a read beyond max_running_reads: to be answered RESOURCE_EXHAUSTED
   kViolation,  // no honest caller sends this: the link should end
 };
 
@@ -39,11 +41,22 @@ class CalleeSession {
   // The link of the caller's latest hello: answers go there, wherever the request came from. (An
   // older link may still deliver copies, but nobody listens at its other end any more.)
   LinkId link() const { return link_; }
-  void set_link(LinkId link) { link_ = link; }
+  void set_link(LinkId link) {
+    link_ = link;
+    if (link != 0) silent_ = false;
+  }
+  // Its last link ended because nothing came over it, not because the other end closed it: the
+  // caller may live, and keeps its name as long as its lease.
+  bool silent() const { return silent_; }
+  void set_silent() { silent_ = true; }
   void OnHeard(absl::Time now);
   absl::Time last_heard() const { return last_heard_; }
   absl::Time lease_until() const { return lease_until_; }
-  void ExtendLease(absl::Duration by) { lease_until_ += by; }
+  // This worker itself stood still. Counts Leniency::kMost times until the caller is heard again:
+  // so a lease ends at most that many stalls and leases late.
+  void ExtendLease(absl::Duration by) {
+    if (leniency_.Use()) lease_until_ += by;
+  }
   uint64_t hello_number() const { return hello_number_; }
   void set_hello_number(uint64_t number) { hello_number_ = number; }
 
@@ -101,6 +114,8 @@ class CalleeSession {
   uint64_t hello_number_ = 0;
   absl::Time last_heard_;
   absl::Time lease_until_;
+  Leniency leniency_;
+  bool silent_ = false;
   absl::Time next_deadline_ = absl::InfiniteFuture();
 
   absl::flat_hash_map<CallId, Running> running_;  // its order is nobody's: sorted where it shows

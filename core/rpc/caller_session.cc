@@ -219,12 +219,7 @@ void CallerSession::FailExpired(absl::Time now, Actions& actions) {
     return std::max(call.started, lost_at_) + options_.retry_window;
   };
   if (!open) {
-    FailWhere([&](const Pending& call) { return window_end(call) <= now; },
-              absl::UnavailableError(absl::StrCat(
-                  peer_.name, " did not answer for ", absl::FormatDuration(options_.retry_window),
-                  address_.empty() ? "" : " at ", address_,
-                  "; check that it runs and that the network reaches it")),
-              actions);
+    FailWhere([&](const Pending& call) { return window_end(call) <= now; }, NoAnswer(), actions);
   }
   next_expiry_ = absl::InfiniteFuture();
   if (state_ == State::kGreeting) next_expiry_ = greeted_at_ + options_.silence;
@@ -313,6 +308,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   if (welcome.name != peer_.name) return OnWrongName(now, welcome.name, actions);
   expected_back_ = true;
   leaving_ = false;
+  not_let_in_.clear();
   if (peer_.incarnation != 0 && peer_.incarnation != welcome.incarnation) {
     OnRestarted(welcome.incarnation, actions);
   } else if (epoch_ != 0 && (!welcome.resumed || welcome.epoch != epoch_)) {
@@ -376,10 +372,13 @@ void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused
   actions.push_back(CloseLinkAction{link, status});
   if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
   GoDown(now);
-  if (absl::IsUnavailable(status)) return;
+  if (absl::IsUnavailable(status)) {
+    not_let_in_ = std::string(status.message());
+    return;
+  }
   absl::Status reason = Annotate(status, absl::StrCat(peer_.name, " refuses ", self_.name));
-  CompleteAll(reason, actions);
-  LoseSession(reason, actions);
+  LoseSession(
+      reason, [](const Pending&) { return true; }, actions);
 }
 
 // ---------------------------------------------------------------- losing the session
@@ -398,10 +397,28 @@ absl::Status CallerSession::Unreachable() const {
                    " has no address to dial: let one of the two listen (option listen_address)"));
 }
 
-void CallerSession::LoseSession(const absl::Status& reason, Actions& actions) {
+absl::Status CallerSession::NoAnswer() const {
+  const std::string window = absl::FormatDuration(options_.retry_window);
+  if (!not_let_in_.empty()) {
+    return absl::UnavailableError(absl::StrCat(peer_.name, " did not let ", self_.name, " in for ",
+                                               window, ": ", not_let_in_));
+  }
+  return absl::UnavailableError(
+      absl::StrCat(peer_.name, " did not answer for ", window, address_.empty() ? "" : " at ",
+                   address_, "; check that it runs and that the network reaches it"));
+}
+
+template <typename Predicate>
+void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too, Actions& actions) {
+  const bool had_session = epoch_ != 0;
+  // Before the calls fail: who hears of one may ask again at once, and must find it known.
+  if (had_session) actions.push_back(SessionLostAction{peer_, reason});
   // A mutation that was numbered in this session must never be sent in another.
-  FailWhere([](const Pending& call) { return call.sequence != 0; }, reason, actions);
-  if (epoch_ != 0) actions.push_back(SessionLostAction{peer_, reason});
+  FailWhere(
+      [&](const Pending& call) {
+        return call.sequence != 0 || (had_session && call.spec.session_bound) || fails_too(call);
+      },
+      reason, actions);
   epoch_ = 0;
   next_sequence_ = 1;
   settled_ = SequenceSet();
@@ -412,28 +429,29 @@ void CallerSession::LoseSession(const absl::Status& reason, Actions& actions) {
 
 void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
   absl::Status reason = WrongIncarnation(peer_.incarnation, now_there);
-  FailWhere(
+  LoseSession(
+      reason,
       [](const Pending& call) {
         return call.sends > 0 || (!call.spec.wait_for_ready && !call.spec.connect_only);
       },
-      reason, actions);
-  LoseSession(reason, actions);
+      actions);
 }
 
 void CallerSession::OnEnded(Actions& actions) {
   absl::Status reason = WithDetail(
       absl::AbortedError(
-          absl::StrCat("the session (epoch ", epoch_, ") of ", self_.name, " on ", peer_.name,
+          absl::StrCat("the session (epoch ", epoch_, ") of ", self_.name, " (incarnation ",
+                       IncarnationToString(self_.incarnation), ") on ", peer_.name,
                        " (incarnation ", IncarnationToString(peer_.incarnation),
                        ") has ended; the references and contexts it held there are gone")),
       ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
-  FailWhere(
+  LoseSession(
+      reason,
       [](const Pending& call) {
         return call.spec.kind == MethodKind::kMutation && !call.spec.connect_only &&
                (call.sends > 0 || !call.spec.wait_for_ready);
       },
-      reason, actions);
-  LoseSession(reason, actions);
+      actions);
 }
 
 void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& ended,
@@ -464,7 +482,9 @@ void CallerSession::GiveUpIfGone(Actions& actions) {
     FailWhere([](const Pending& call) { return !call.spec.wait_for_ready; }, Unreachable(),
               actions);
   }
-  LoseSession(absl::UnavailableError(absl::StrCat(peer_.name, " has left")), actions);
+  LoseSession(
+      absl::UnavailableError(absl::StrCat(peer_.name, " has left")),
+      [](const Pending&) { return false; }, actions);
 }
 
 // ---------------------------------------------------------------- time

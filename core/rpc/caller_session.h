@@ -120,13 +120,16 @@ class CallerSession {
   template <typename Predicate>
   void FailWhere(Predicate predicate, const absl::Status& status, Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);
-  void LoseSession(const absl::Status& reason, Actions& actions);
+  // Every call that belongs to the session fails, and those for which `fails_too` holds.
+  template <typename Predicate>
+  void LoseSession(const absl::Status& reason, Predicate fails_too, Actions& actions);
   void OnRestarted(Incarnation now_there, Actions& actions);
   void OnEnded(Actions& actions);
   void FailOtherIncarnations(Actions& actions);
   absl::Status WrongIncarnation(Incarnation meant, Incarnation actual) const;
   void GiveUpIfGone(Actions& actions);
   absl::Status Unreachable() const;
+  absl::Status NoAnswer() const;
 
   const SessionOptions& options_;  // the worker's; outlives its sessions
   const PeerInfo self_;
@@ -144,6 +147,7 @@ class CallerSession {
   absl::Time lost_at_ = absl::InfinitePast();
   absl::Time next_dial_ = absl::InfinitePast();
   absl::Duration backoff_ = absl::ZeroDuration();
+  std::string not_let_in_;  // what the peer said to our last greeting, if it was "not now"
   uint64_t jitter_;
 
   uint64_t epoch_ = 0;

@@ -50,7 +50,6 @@ struct Header {
   std::string method;
   uint64_t call_id = 0;
   uint64_t timeout_us = 0;  // what is left when sent; 0: none. Welcome: the session's lease
-  uint64_t trace_id = 0;
 
   // The session: hello: the epoch to resume, or 0. Welcome: the epoch issued.
   uint64_t epoch = 0;

@@ -104,7 +104,6 @@ std::string EncodeHeader(const Header& header) {
   out.set_method(header.method);
   out.set_call_id(header.call_id);
   out.set_timeout_us(header.timeout_us);
-  out.set_trace_id(header.trace_id);
   out.set_callee_incarnation(header.callee_incarnation);
   out.set_epoch(header.epoch);
   out.set_sequence(header.sequence);
@@ -136,7 +135,6 @@ absl::StatusOr<Header> DecodeHeader(absl::string_view bytes) {
   header.method = std::move(*in.mutable_method());
   header.call_id = in.call_id();
   header.timeout_us = in.timeout_us();
-  header.trace_id = in.trace_id();
   header.callee_incarnation = in.callee_incarnation();
   header.epoch = in.epoch();
   header.sequence = in.sequence();

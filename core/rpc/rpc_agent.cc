@@ -57,6 +57,7 @@ class RpcAgentImpl : public RpcAgent {
     CallSpec spec;
     spec.kind = core_->KindOf(request);
     spec.wait_for_ready = options.wait_for_ready;
+    spec.session_bound = request.session_bound;
     spec.only_incarnation = request.only_incarnation;
     auto call = std::make_shared<ClientCall>(peer, std::move(request));
     core_->StartCall(call, std::move(spec), options.timeout);

@@ -118,6 +118,9 @@ struct Request {
   // Unset: what the method is registered as here, or a mutation if it is not. Must say kRead for a
   // read that only the callee registers, or its answers are remembered for nothing.
   std::optional<MethodKind> kind;
+  // It is about what our session there holds (forks, contexts). A read that is not may be asked
+  // again in the next session; this one fails ABORTED when the session ends before the answer.
+  bool session_bound = false;
 };
 
 // A call in flight.

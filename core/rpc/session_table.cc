@@ -8,20 +8,22 @@
 namespace psd::rpc {
 namespace {
 
-// Fenced incarnations that are remembered. The oldest is forgotten beyond it: by then it cannot
-// come back but by a worker that was stopped for as many restarts.
+// Names, and fenced incarnations, that are remembered beyond the sessions that live.
 constexpr size_t kMaxFenced = 65'536;
 
 }  // namespace
 
 SessionTable::SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions)
-    : options_(options), self_(std::move(self)), max_sessions_(max_sessions) {}
+    : options_(options),
+      self_(std::move(self)),
+      max_sessions_(max_sessions),
+      names_(kMaxFenced + max_sessions) {}
 
 HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& hello,
                                    Actions& actions) {
   using Kind = HelloOutcome::Kind;
   PeerInfo peer{hello.name, hello.incarnation};
-  if (fenced_.contains(peer.incarnation)) {
+  if (names_.IsFenced(peer.incarnation)) {
     return {Kind::kRefused, 0, false,
             absl::AbortedError(absl::StrCat("incarnation ", IncarnationToString(peer.incarnation),
                                             " of ", peer.name,
@@ -33,7 +35,6 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
     if (holder.caller().incarnation != peer.incarnation) {
       absl::Status may = MayTakeOver(now, holder);
       if (!may.ok()) return {Kind::kRefused, 0, false, std::move(may)};
-      Fence(holder.caller().incarnation);
       End(holder.epoch(), actions);
     } else if (hello.sequence <= holder.hello_number()) {
       return {};
@@ -51,6 +52,7 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
   if (!resumed) {
     uint64_t epoch = next_epoch_++;
     epochs_[peer.name] = epoch;
+    names_.Take(peer.name, peer.incarnation);
     sessions_[epoch] = std::make_unique<CalleeSession>(options_, peer, epoch, now);
   }
   CalleeSession& session = *sessions_.at(epochs_.at(peer.name));
@@ -62,24 +64,16 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
 }
 
 absl::Status SessionTable::MayTakeOver(absl::Time now, const CalleeSession& holder) const {
-  if (holder.link() == 0) return absl::OkStatus();
+  if (holder.link() == 0 && !holder.silent()) return absl::OkStatus();
   std::string held =
       absl::StrCat("the name ", holder.caller().name, " is held on ", self_.name,
                    " by incarnation ", IncarnationToString(holder.caller().incarnation));
-  if (now - holder.last_heard() <= options_.silence) {
+  if (holder.link() != 0 && now - holder.last_heard() <= options_.silence) {
     return absl::AlreadyExistsError(
         absl::StrCat(held, ", which is connected; choose another name or stop it"));
   }
   return absl::UnavailableError(absl::StrCat(held, ", which is silent; it is free in ",
                                              absl::FormatDuration(holder.lease_until() - now)));
-}
-
-void SessionTable::Fence(Incarnation incarnation) {
-  if (!fenced_.insert(incarnation).second) return;
-  fenced_order_.push_back(incarnation);
-  if (fenced_order_.size() <= kMaxFenced) return;
-  fenced_.erase(fenced_order_.front());
-  fenced_order_.pop_front();
 }
 
 CalleeSession* SessionTable::Find(uint64_t epoch) {
@@ -92,11 +86,6 @@ CalleeSession* SessionTable::FindByPeer(const PeerInfo& peer) {
   if (epoch == epochs_.end()) return nullptr;
   CalleeSession* session = Find(epoch->second);
   return session->caller().incarnation == peer.incarnation ? session : nullptr;
-}
-
-const CalleeSession* SessionTable::FindByName(const std::string& name) const {
-  auto epoch = epochs_.find(name);
-  return epoch == epochs_.end() ? nullptr : sessions_.at(epoch->second).get();
 }
 
 void SessionTable::End(uint64_t epoch, Actions& actions) {

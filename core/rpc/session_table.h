@@ -4,16 +4,15 @@
 // Pure.
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/name_fence.h"
 #include "core/rpc/callee_session.h"
 #include "core/rpc/session_types.h"
 
@@ -38,7 +37,9 @@ struct HelloOutcome {
 // Thread-compatible. Owned by WorkerSessions.
 //
 // Guarantees: epochs grow and are never reused; a name has at most one session; an incarnation
-// that lost its name to another never gets it back.
+// that lost its name to another, while its session lived or after that had ended, never gets it
+// back. A name is free when its holder's session has ended; and when its holder closed the
+// connection (it has died), but not when the holder is merely silent.
 class SessionTable {
  public:
   SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions);
@@ -48,7 +49,6 @@ class SessionTable {
   // Null when there is no such live session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);
-  const CalleeSession* FindByName(const std::string& name) const;
 
   // Ends the session: cancels what runs, then tells.
   void End(uint64_t epoch, Actions& actions);
@@ -63,7 +63,6 @@ class SessionTable {
  private:
   // OK, or why the newcomer may not have the name now.
   absl::Status MayTakeOver(absl::Time now, const CalleeSession& holder) const;
-  void Fence(Incarnation incarnation);
 
   const SessionOptions& options_;  // the worker's; outlives the table
   const PeerInfo self_;
@@ -71,8 +70,7 @@ class SessionTable {
   uint64_t next_epoch_ = 1;
   std::map<uint64_t, std::unique_ptr<CalleeSession>> sessions_;  // by epoch
   absl::flat_hash_map<std::string, uint64_t> epochs_;            // by name
-  absl::flat_hash_set<Incarnation> fenced_;
-  std::deque<Incarnation> fenced_order_;
+  NameFence names_;
 };
 
 }  // namespace psd::rpc

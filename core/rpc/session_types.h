@@ -45,6 +45,8 @@ struct SessionOptions {
   absl::Duration silence = absl::Seconds(3);  // keepalive notices a dead connection within this
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
+  // Reads of one session that run at once; more are answered RESOURCE_EXHAUSTED.
+  size_t max_running_reads = 16'384;
 };
 
 // Names a link. Given by whoever drives the machines; never zero, never reused.
@@ -65,6 +67,8 @@ struct CallSpec {
   // Nothing is sent: the call completes with OK when the session is open.
   bool connect_only = false;
   bool wait_for_ready = false;
+  // Refers to what our session there holds: fails with that session, even if it is a read.
+  bool session_bound = false;
   absl::Time deadline = absl::InfiniteFuture();
   Incarnation only_incarnation = 0;
   std::shared_ptr<Opaque> body;  // shared by the machine and its driver until the call is done

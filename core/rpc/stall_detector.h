@@ -30,4 +30,24 @@ class StallDetector {
   absl::Time last_ = absl::InfinitePast();
 };
 
+// How often in a row a stall of this process counts in favour of a peer that is not heard. What the
+// peer sent meanwhile is read soon after each stall; a process that stalls all the time would
+// otherwise wait for a dead peer for ever. Thread-compatible. Pure.
+class Leniency {
+ public:
+  static constexpr int kMost = 3;
+
+  // False: not once more.
+  bool Use() {
+    if (used_ == kMost) return false;
+    ++used_;
+    return true;
+  }
+  // The peer was heard.
+  void Restore() { used_ = 0; }
+
+ private:
+  int used_ = 0;
+};
+
 }  // namespace psd::rpc

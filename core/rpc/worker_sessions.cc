@@ -127,6 +127,11 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
   if (CalleeSession* callee = table_.Find(state.epoch);
       callee != nullptr && callee->link() == link) {
     callee->set_link(other);
+    // A peer that lives says something every third of the silence. (The carrier may notice the
+    // silence a little before we do.)
+    if (other == 0 && now - state.last_heard >= options_.session.silence * 2 / 3) {
+      callee->set_silent();
+    }
   }
   if (state.caller == nullptr) return;
   if (state.caller->link() == link && other != 0) {
@@ -158,6 +163,7 @@ WorkerSessions::LinkState* WorkerSessions::Heard(absl::Time now, LinkId link) {
   auto found = links_.find(link);
   if (found == links_.end()) return nullptr;
   found->second.last_heard = now;
+  found->second.leniency.Restore();
   if (CalleeSession* callee = table_.Find(found->second.epoch)) callee->OnHeard(now);
   return &found->second;
 }
@@ -372,6 +378,9 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
     case RequestVerdict::kStale:
       ++probes_.stale_dropped;
       return false;
+    case RequestVerdict::kTooMany:
+      RefuseRead(link, meta.call_id, session->caller(), actions);
+      return false;
     case RequestVerdict::kViolation:
       CloseLink(now, link,
                 absl::InvalidArgumentError(absl::StrCat("request ", meta.call_id, " (sequence ",
@@ -381,6 +390,20 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
       return false;
   }
   return false;
+}
+
+void WorkerSessions::RefuseRead(LinkId link, CallId call, const PeerInfo& caller,
+                                Actions& actions) {
+  ++probes_.read_refused;
+  Header reply;
+  reply.kind = MessageKind::kReply;
+  reply.call_id = call;
+  reply.status = WithDetail(
+      absl::ResourceExhaustedError(absl::StrCat(
+          options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
+          caller.name, " already; wait for some of the answers, or raise max_running_reads there")),
+      ErrorDetail{options_.self.name, "", "wait for some of the answers", false});
+  SendControl(link, std::move(reply), actions);
 }
 
 bool WorkerSessions::BeginRun(uint64_t epoch, CallId id) {
@@ -417,7 +440,9 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
   if (grace > absl::ZeroDuration()) {
     ++probes_.stall_noticed;
     // What came meanwhile is still to be read: silence counts anew.
-    for (auto& [link, state] : links_) state.last_heard = now;
+    for (auto& [link, state] : links_) {
+      if (state.leniency.Use()) state.last_heard = now;
+    }
   }
   size_t from = actions.size();
   table_.Tick(now, grace, actions);

@@ -38,6 +38,7 @@ struct SessionProbes {
   uint64_t stale_hello = 0;       // a hello overtaken by a later one
   uint64_t goodbye = 0;           // a session ended by its holder
   uint64_t refused_dial = 0;      // nobody listened
+  uint64_t read_refused = 0;      // a session had too many reads running
 };
 
 // Thread-compatible.
@@ -106,6 +107,7 @@ class WorkerSessions {
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
     absl::Time last_heard;
     absl::Time last_sent;
+    Leniency leniency;  // with its silence, after stalls of our own
   };
 
   CallerSession& CallerTo(const std::string& name);
@@ -119,6 +121,7 @@ class WorkerSessions {
                Actions& actions);
   void Answer(LinkId link, const Header& hello, const HelloOutcome& outcome, Actions& actions);
   void Refuse(LinkId link, const Header& message, Actions& actions);
+  void RefuseRead(LinkId link, CallId call, const PeerInfo& caller, Actions& actions);
   void OnAckMessage(absl::Time now, LinkId link, LinkState& state, const Header& header,
                     Actions& actions);
   void OnGoodbye(LinkState& state, const Header& header, Actions& actions);

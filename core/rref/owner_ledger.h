@@ -12,7 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "core/base/ids.h"
-#include "core/rref/recent_set.h"
+#include "core/base/recent_set.h"
 
 namespace psd::rref {
 

@@ -51,7 +51,7 @@ class ChargedBlock : public Block {
 
  private:
   std::shared_ptr<Block> block_;
-  const std::shared_ptr<Account> account_;  // shared by the budget and its live blocks
+  const std::shared_ptr<Account> account_;  // shared by the budget, live blocks and charges
 };
 
 class MemoryBudgetImpl : public MemoryBudget {
@@ -69,11 +69,18 @@ class MemoryBudgetImpl : public MemoryBudget {
     return std::make_shared<ChargedBlock>(*std::move(block), account_);
   }
 
+  absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
+    if (bytes == 0) return MemoryCharge();
+    PSD_RETURN_IF_ERROR(account_->Charge(bytes));
+    return MemoryCharge(account_.get(),
+                        [account = account_, bytes](const void*) { account->Credit(bytes); });
+  }
+
   size_t limit_bytes() const override { return account_->limit_bytes(); }
   size_t used_bytes() const override { return account_->used_bytes(); }
 
  private:
-  const std::shared_ptr<Account> account_;       // shared with the live blocks
+  const std::shared_ptr<Account> account_;       // shared with live blocks and charges
   const std::shared_ptr<Allocator> underlying_;  // shared with who made it
 };
 

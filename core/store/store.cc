@@ -117,6 +117,9 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
+    absl::StatusOr<MemoryCharge> charge = options_.memory->Charge(value.NumBytes());
+    if (!charge.ok()) return Annotate(charge.status(), entry->Label());
+    entry->charge = *std::move(charge);
     entry->value = std::move(value);
     return entry;
   }

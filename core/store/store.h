@@ -27,6 +27,7 @@ namespace psd::store {
 struct Entry {
   GlobalId id;
   std::string name;                      // empty: anonymous
+  MemoryCharge charge;                   // for `value`; a parameter charges for itself
   Value value;                           // none when `parameter` is set
   std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
                                          // any named floating dense tensor
@@ -46,8 +47,7 @@ struct Entry {
 using EntryPtr = std::shared_ptr<const Entry>;
 
 struct StoreOptions {
-  // Charged for parameters and optimizer state; other tensors are charged where they are allocated
-  // from it.
+  // Charged for every value hosted here, with its old versions, and for optimizer state.
   std::shared_ptr<MemoryBudget> memory;
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;

@@ -27,6 +27,27 @@ struct KindNamer {
   std::string operator()(const std::shared_ptr<Object>& object) const { return object->TypeName(); }
 };
 
+struct ByteCounter {
+  template <typename T>
+  size_t operator()(const T&) const {
+    return 0;  // lies in the value itself, or answers for itself
+  }
+  size_t operator()(const std::string& text) const { return text.size(); }
+  size_t operator()(const Variable& variable) const {
+    return variable.ok() ? variable.tensor().NumBytes() : 0;
+  }
+  size_t operator()(const std::shared_ptr<const Value::List>& list) const {
+    size_t bytes = list->size() * sizeof(Value);
+    for (const Value& item : *list) bytes += item.NumBytes();
+    return bytes;
+  }
+  size_t operator()(const std::shared_ptr<const Value::Map>& map) const {
+    size_t bytes = map->size() * sizeof(Value::Map::value_type);
+    for (const auto& [key, item] : *map) bytes += key.size() + item.NumBytes();
+    return bytes;
+  }
+};
+
 }  // namespace
 
 Value Value::OfList(List items) {
@@ -60,6 +81,10 @@ const Value::List* Value::AsList() const {
 const Value::Map* Value::AsMap() const {
   const auto* map = As<std::shared_ptr<const Map>>();
   return map == nullptr ? nullptr : map->get();
+}
+
+size_t Value::NumBytes() const {
+  return std::visit(ByteCounter{}, variant_);
 }
 
 std::string Value::KindName() const {

@@ -69,6 +69,9 @@ class Value {
   const Map* AsMap() const;
   const Variant& variant() const { return variant_; }
 
+  // What its elements, strings and items take. Objects answer for themselves and count nothing.
+  size_t NumBytes() const;
+
   // "none", "bool", "int", "float", "string", "tensor f32[2, 3]", "list of 3", "optimizer/adam".
   std::string KindName() const;
 

@@ -58,8 +58,10 @@ absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const ContextPtr& context) {
   rpc::Request request;
   request.method = std::move(method);
+  request.session_bound = context != nullptr;
   PSD_ASSIGN_OR_RETURN(request.payload,
                        rref::EncodeValues(values, [&](const RemoteReference& reference) {
+                         request.session_bound = true;
                          return ArgumentFork(runtime, callee, reference);
                        }));
   if (context == nullptr) return request;

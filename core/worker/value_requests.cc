@@ -206,6 +206,7 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
   }
   rpc::Request request = PlainRequest("value.fetch", message);
   request.only_incarnation = rrefs[0].body()->owner_incarnation();
+  request.session_bound = true;
   if (context != nullptr) {
     auto attachment = runtime_.autograd().WrapRequest(context, owner, {});
     if (!attachment.ok()) return Result::Ready(attachment.status());
@@ -238,6 +239,7 @@ Future<Tensor> ValueService::FetchGradient(GlobalId context, const RRef& leaf,
   message.set_leaf_counter(leaf.value_id().counter);
   rpc::Request request = PlainRequest("gradient.fetch", message);
   request.only_incarnation = leaf.body()->owner_incarnation();
+  request.session_bound = true;
   return runtime_.agent()
       .StartCall(leaf.owner(), std::move(request), options)
       .reply()

@@ -6,12 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace psd::server {
-namespace {
-
-// Incarnations that were replaced and are still refused; an older one has long lost its session.
-constexpr size_t kMaxFenced = 4096;
-
-}  // namespace
 
 const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarnation) const {
   auto it = members_.find(name);
@@ -31,11 +25,6 @@ size_t RegistrarLedger::Trainers() const {
   return static_cast<size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.role == Role::kTrainer;
   }));
-}
-
-void RegistrarLedger::Fence(Incarnation incarnation) {
-  fenced_.push_back(incarnation);
-  if (fenced_.size() > kMaxFenced) fenced_.pop_front();
 }
 
 absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
@@ -65,7 +54,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
                                                               const std::string& address) {
   auto it = members_.find(name);
   Member* holder = it == members_.end() ? nullptr : &it->second;
-  if (std::find(fenced_.begin(), fenced_.end(), incarnation) != fenced_.end()) {
+  if (names_.IsFenced(incarnation)) {
     return absl::AlreadyExistsError(absl::StrCat(
         name, " of incarnation ", IncarnationToString(incarnation), " was replaced by ",
         holder == nullptr ? "one that has left" : IncarnationToString(holder->incarnation),
@@ -85,7 +74,6 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
     holder = &members_.emplace(name, Member{name, incarnation, rank, role, address}).first->second;
     joined.new_member = true;
   } else if (holder->incarnation != incarnation) {
-    Fence(holder->incarnation);
     joined.answers = FailBarriersOf(
         *holder, absl::AbortedError(
                      absl::StrCat("barrier: ", name, " was restarted (incarnation ",
@@ -94,6 +82,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
     joined.new_member = true;
   }
   *holder = Member{name, incarnation, holder->rank, role, address};
+  names_.Take(name, incarnation);
   if (role == Role::kTrainer) group_size_ = group_size;
   joined.rank = holder->rank;
   joined.world_size = static_cast<uint32_t>(members_.size());

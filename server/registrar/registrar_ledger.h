@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
+#include "core/base/name_fence.h"
 
 namespace psd::server {
 
@@ -29,7 +30,8 @@ struct Member {
 // Thread-compatible. Guarantees:
 //   - Ranks are unique, stay as long as the member does, and are the lowest that were free. A
 //     member's next incarnation has the same rank, if the name had not left in between.
-//   - An incarnation that was replaced or that asks without having joined changes nothing.
+//   - An incarnation whose name another one took, while it was a member or after it had left,
+//     changes nothing any more; nor does one that asks without having joined.
 //   - Every waiter of a barrier is answered exactly once: by completion, by failure, or by having
 //     been withdrawn.
 class RegistrarLedger {
@@ -53,10 +55,11 @@ class RegistrarLedger {
     Answers answers;          // barriers that fail because an earlier incarnation was replaced
   };
   // `group_size` as declared by a trainer; 0: not declared. A name that is held by another
-  // incarnation goes to the newcomer: the session rules have let it in, so the holder is dead.
-  // Errors: ALREADY_EXISTS for an incarnation that was replaced; FAILED_PRECONDITION for a group
-  // size other than the one declared (both named); RESOURCE_EXHAUSTED when the declared group is
-  // full, or the world.
+  // incarnation goes to the newcomer: while the holder's session lives the session rules let no
+  // newcomer in, so the holder is dead, and only the news of its end is still under way.
+  // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
+  // a group size other than the one declared (both named); RESOURCE_EXHAUSTED when the declared
+  // group is full, or the world.
   absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, Role role,
                               uint32_t group_size, const std::string& address);
 
@@ -94,7 +97,6 @@ class RegistrarLedger {
   absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
   uint32_t LowestFreeRank() const;
   size_t Trainers() const;
-  void Fence(Incarnation incarnation);
   // Removes one call of each member and answers them, if all are there.
   Answers CompleteIfAll(const BarrierKey& key);
   // Every barrier that cannot complete without `gone` fails.
@@ -103,7 +105,7 @@ class RegistrarLedger {
   std::map<std::string, Member> members_;  // by name
   std::set<uint32_t> ranks_;               // taken
   uint32_t group_size_ = 0;
-  std::deque<Incarnation> fenced_;  // replaced, oldest first; bounded
+  NameFence names_{2 * kMaxMembers};
   std::map<BarrierKey, Barrier> barriers_;
   std::map<Ticket, std::pair<BarrierKey, std::string>> barrier_of_ticket_;  // and its member
 };

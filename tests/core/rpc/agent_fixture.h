@@ -9,6 +9,7 @@
 
 #include "core/base/executor.h"
 #include "core/base/timer.h"
+#include "core/carrier/carrier.h"
 #include "core/carrier/faulty/faulty_network.h"
 #include "core/rpc/rpc_agent.h"
 #include "gtest/gtest.h"
@@ -43,7 +44,7 @@ class AgentTest : public ::testing::Test {
     auto worker = std::make_unique<TestWorker>();
     worker->name = name;
     worker->incarnation = next_incarnation_++;
-    worker->carrier = network_->NewCarrier(process.empty() ? name : process);
+    worker->carrier = network_->NewCarrier(process.empty() ? name : process, limits_);
     ThreadPoolOptions pool;
     pool.threads = threads;
     worker->executor = std::make_shared<ThreadPool>(pool);
@@ -73,6 +74,12 @@ class AgentTest : public ::testing::Test {
     return request;
   }
 
+  static Request Read(const std::string& method, std::string header = "") {
+    Request request = Ask(method, std::move(header));
+    request.kind = MethodKind::kRead;
+    return request;
+  }
+
   static absl::StatusOr<std::string> Sync(TestWorker& from, const std::string& to, Request request,
                                           const CallOptions& options = {}) {
     Call call = from.agent->StartCall(to, std::move(request), options);
@@ -90,6 +97,7 @@ class AgentTest : public ::testing::Test {
     times.silence = absl::Milliseconds(500);
     return times;
   }();
+  carrier::Limits limits_;                           // of workers that are made from now on
   std::shared_ptr<carrier::FaultyNetwork> network_;  // shared with its carriers
   Incarnation next_incarnation_ = 0x100;
 };

@@ -99,6 +99,18 @@ TEST_F(CalleeSessionTest, ReadsAreNeverRemembered) {
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
 }
 
+TEST_F(CalleeSessionTest, ReadsThatRunAtOnceHaveABoundAndMutationsDoNotCount) {
+  options_.max_running_reads = 2;
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(2, 0), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(3, 0), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(4, 0), RequestVerdict::kTooMany);
+  EXPECT_EQ(Ask(3, 0), RequestVerdict::kRunning);
+  EXPECT_EQ(Ask(5, 2), RequestVerdict::kRun);
+  session_.OnReply(2, std::make_shared<Opaque>(), 10);
+  EXPECT_EQ(Ask(4, 0), RequestVerdict::kRun);
+}
+
 TEST_F(CalleeSessionTest, OneNumberForTwoCallsIsAViolation) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   EXPECT_EQ(Ask(2, 1), RequestVerdict::kViolation);
@@ -107,6 +119,15 @@ TEST_F(CalleeSessionTest, OneNumberForTwoCallsIsAViolation) {
 TEST_F(CalleeSessionTest, TalkingRenewsTheLease) {
   session_.OnHeard(kNow + absl::Seconds(5));
   EXPECT_EQ(session_.lease_until(), kNow + absl::Seconds(5) + options_.lease);
+}
+
+TEST_F(CalleeSessionTest, StallsPostponeTheLeasesEndAFewTimesUntilTheCallerIsHeardAgain) {
+  for (int i = 0; i < 10; ++i) session_.ExtendLease(absl::Seconds(20));
+  EXPECT_EQ(session_.lease_until(), kNow + options_.lease + Leniency::kMost * absl::Seconds(20));
+  session_.OnHeard(kNow + absl::Seconds(80));
+  for (int i = 0; i < 10; ++i) session_.ExtendLease(absl::Seconds(20));
+  EXPECT_EQ(session_.lease_until(),
+            kNow + absl::Seconds(80) + options_.lease + Leniency::kMost * absl::Seconds(20));
 }
 
 }  // namespace

@@ -15,7 +15,6 @@ Header FullRequest() {
   header.method = "value.fetch";
   header.call_id = 300;
   header.timeout_us = 1'000'000;
-  header.trace_id = 7;
   header.callee_incarnation = 0x1122334455667788;
   header.epoch = 3;
   header.sequence = 12;
@@ -27,7 +26,7 @@ Header FullRequest() {
 
 TEST(HeaderCodec, GoldenBytes) {
   EXPECT_EQ(absl::BytesToHexString(EncodeHeader(FullRequest())),
-            "0804120b76616c75652e666574636818ac0220c0843d2807318877665544332211"
+            "0804120b76616c75652e666574636818ac0220c0843d318877665544332211"
             "3803400c480952040b0b0d147a0201028201"
             "04666f726b82010200ffba01077061796c6f6164");
 }

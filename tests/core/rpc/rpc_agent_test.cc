@@ -2,73 +2,19 @@
 
 #include <atomic>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
-#include "tests/core/rpc/agent_fixture.h"
+#include "tests/core/rpc/agent_pair.h"
 
 namespace psd::rpc {
 namespace {
 
-using ServerCallPtr = std::shared_ptr<ServerCall>;
-
-// Two workers: b listens, a knows it.
-class RpcAgentTest : public AgentTest {
- protected:
-  void SetUp() override {
-    a_ = NewWorker("a", 1);
-    b_ = NewWorker("b", 1);
-    AddEcho(*a_);
-    AddEcho(*b_);
-    AddEcho(*b_, "test.slow_echo", RunsOn::kExecutor);
-    b_->agent->RegisterMethod(
-        {"test.park", MethodKind::kMutation, RunsOn::kCarrierThread, [this](ServerCallPtr call) {
-           MutexLock lock(mutex_);
-           parked_.push_back(std::move(call));
-           parked_now_.NotifyAll();
-         }});
-    b_->agent->RegisterMethod(
-        {"test.count", MethodKind::kMutation, RunsOn::kExecutor, [this](ServerCallPtr call) {
-           if (call->BeginApply()) ++applied_;
-           call->Reply(Payload{absl::StrCat(applied_.load()), {}});
-         }});
-  }
-  void StartBoth() {
-    ASSERT_TRUE(a_->agent->Start("").ok());
-    auto address = b_->agent->Start("b:0");
-    ASSERT_TRUE(address.ok()) << address.status();
-    b_address_ = *address;
-    a_->agent->AddPeer("b", b_address_);
-  }
-  ServerCallPtr TakeParked() {
-    MutexLock lock(mutex_);
-    while (parked_.empty()) parked_now_.Wait(mutex_);
-    ServerCallPtr call = std::move(parked_.back());
-    parked_.pop_back();
-    return call;
-  }
-  void TearDown() override {
-    {
-      MutexLock lock(mutex_);
-      parked_.clear();
-    }
-    a_.reset();
-    b_.reset();
-  }
-
-  std::unique_ptr<TestWorker> a_, b_;
-  std::string b_address_;
-  std::atomic<int> applied_{0};
-  Mutex mutex_;
-  CondVar parked_now_;
-  std::vector<ServerCallPtr> parked_ PSD_GUARDED_BY(mutex_);
-};
+using RpcAgentTest = AgentPairTest;
 
 TEST_F(RpcAgentTest, RPC_10_UnknownWorkerFailsAtTheCallAndNamesTheNearest) {
   StartBoth();
@@ -153,6 +99,64 @@ TEST_F(RpcAgentTest, RPC_21_AFailedFutureGivesTheSameErrorTwice) {
   EXPECT_TRUE(call.reply().IsReady());
 }
 
+TEST_F(RpcAgentTest, RPC_22_ASecondAnswerIsNoAnswer) {
+  StartBoth();
+  Call call = a_->agent->StartCall("b", Ask("test.park"), {});
+  ServerCallPtr served = TakeParked();
+  served->Reply(Payload{"first", {}});
+  served->Reply(Payload{"second", {}});
+  EXPECT_EQ(call.reply().Wait()->payload.header, "first");
+  EXPECT_EQ(*Sync(*a_, "b", Ask("test.echo", "behind both")), "behind both");
+  EXPECT_EQ(call.reply().Wait()->payload.header, "first");
+}
+
+TEST_F(RpcAgentTest, RPC_23_AChainOfTwentyContinuationsKeepsItsOrder) {
+  StartBoth();
+  Call call = a_->agent->StartCall("b", Ask("test.echo", "x"), {});
+  Future<std::string> last =
+      call.reply().Then([](const absl::StatusOr<Reply>& reply) { return reply->payload.header; });
+  for (int i = 0; i < 20; ++i) {
+    last = last.Then(
+        [i](const absl::StatusOr<std::string>& so_far) { return absl::StrCat(*so_far, ",", i); });
+  }
+  EXPECT_EQ(*last.Wait(), "x,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19");
+  EXPECT_EQ(call.reply().Wait()->payload.header, "x");
+}
+
+TEST_F(RpcAgentTest, RPC_24_EveryContinuationOfOneCallRunsOnceWithAResultOfItsOwn) {
+  StartBoth();
+  Call call = a_->agent->StartCall("b", Ask("test.park"), {});
+  std::atomic<int> runs{0};
+  std::vector<Future<int>> results;
+  const auto add = [&](int i) {
+    results.push_back(call.reply().Then([&runs, i](const absl::StatusOr<Reply>&) {
+      ++runs;
+      return i;
+    }));
+  };
+  for (int i = 0; i < 5; ++i) add(i);
+  TakeParked()->Reply(Payload{});
+  ASSERT_TRUE(call.reply().Wait().ok());
+  for (int i = 5; i < 10; ++i) add(i);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(*results[i].Wait(), i);
+  EXPECT_EQ(runs, 10);
+}
+
+TEST_F(RpcAgentTest, RPC_25_AContinuationSeesTheErrorAndMaySwallowOrReplaceIt) {
+  StartBoth();
+  Call call = a_->agent->StartCall("b", Ask("nothing"), {});
+  Future<int> swallowed = call.reply().Then(
+      [](const absl::StatusOr<Reply>& reply) { return absl::IsNotFound(reply.status()) ? 7 : 0; });
+  Future<int> replaced =
+      call.reply().Then([](const absl::StatusOr<Reply>& reply) -> absl::StatusOr<int> {
+        return absl::DataLossError(absl::StrCat("because ", reply.status().message()));
+      });
+  EXPECT_EQ(*swallowed.Wait(), 7);
+  EXPECT_EQ(replaced.Wait().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_TRUE(absl::StrContains(replaced.Wait().status().message(), "no method"));
+  EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(RpcAgentTest, RPC_28_ACallbackMayCallAndWait) {
   StartBoth();
   auto second =
@@ -180,6 +184,68 @@ TEST_F(RpcAgentTest, RPC_32_TheTimeoutEndsTheCallAndTheCalleeLearnsOfIt) {
   EXPECT_FALSE(served->BeginApply());
   served->Reply(Payload{"late", {}});  // dropped
   EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(RpcAgentTest, RPC_33_AChangedTimeoutIsThatOfLaterCalls) {
+  StartBoth();
+  CallOptions options;
+  EXPECT_EQ(options.timeout, absl::Seconds(60));
+  options.timeout = absl::ZeroDuration();
+  Call patient = a_->agent->StartCall("b", Ask("test.park"), options);
+  EXPECT_EQ(TakeParked()->deadline(), absl::InfiniteFuture());
+  EXPECT_EQ(patient.reply().Wait().status().code(), absl::StatusCode::kInternal);  // let go
+  patient = a_->agent->StartCall("b", Ask("test.park"), options);
+  ServerCallPtr served = TakeParked();
+  options.timeout = absl::Milliseconds(20);
+  EXPECT_EQ(Sync(*a_, "b", Ask("test.park"), options).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(patient.reply().IsReady());
+  served->Reply(Payload{"in the end", {}});
+  EXPECT_EQ(patient.reply().Wait()->payload.header, "in the end");
+}
+
+TEST_F(RpcAgentTest, RPC_34_AfterTheTimeoutTheLateAnswerOfAReadIsDropped) {
+  StartBoth();
+  CallOptions options;
+  options.timeout = absl::Milliseconds(20);
+  Call call = a_->agent->StartCall("b", Read("test.park_read"), options);
+  ServerCallPtr served = TakeParked();
+  EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(GetDetail(call.reply().Wait().status())->fate_unknown) << "a read has no fate";
+  Promise<Unit> cancelled;
+  served->OnCancel([cancelled] { cancelled.Set(Unit{}); });
+  ASSERT_TRUE(cancelled.future().Wait().ok()) << "the callee is told";
+  served->Reply(Payload{"late", {}});
+  EXPECT_EQ(*Sync(*a_, "b", Ask("test.echo", "behind it")), "behind it");
+  EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(RpcAgentTest, AnAnswerBeyondTheCarriersLimitIsAClearErrorAndTheCalleeServesOn) {
+  limits_.max_message_bytes = 1 << 20;
+  b_.reset();
+  b_ = NewWorker("b");
+  AddEcho(*b_);
+  for (MethodKind kind : {MethodKind::kRead, MethodKind::kMutation}) {
+    b_->agent->RegisterMethod({kind == MethodKind::kRead ? "test.read_big" : "test.make_big", kind,
+                               RunsOn::kCarrierThread, [](ServerCallPtr call) {
+                                 Payload answer;
+                                 answer.buffers.push_back(
+                                     Buffer::FromString(std::string((1 << 20) + 1, 'x')));
+                                 call->BeginApply();
+                                 call->Reply(std::move(answer));
+                               }});
+  }
+  StartBoth();
+  for (const Request& ask : {Read("test.read_big"), Ask("test.make_big")}) {
+    const absl::Status status = Sync(*a_, "b", ask).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "1048576")) << status;
+    ASSERT_TRUE(GetDetail(status).has_value());
+    EXPECT_EQ(GetDetail(status)->worker, "b");
+    EXPECT_FALSE(GetDetail(status)->remedy.empty());
+    EXPECT_EQ(GetDetail(status)->fate_unknown, ask.kind != MethodKind::kRead);
+  }
+  EXPECT_EQ(*Sync(*a_, "b", Ask("test.echo", "still")), "still");
 }
 
 TEST_F(RpcAgentTest, RPC_35_ANegativeTimeoutIsRefused) {
@@ -269,136 +335,22 @@ TEST_F(RpcAgentTest, NobodyListensFailsAtOnceUnlessTheCallWaits) {
   ASSERT_TRUE(waits.reply().Wait().ok()) << waits.reply().Wait().status();
 }
 
-TEST_F(RpcAgentTest, RPC_58_ACallInFlightFailsWhenItsPeerDies) {
-  StartBoth();
-  Call call = a_->agent->StartCall("b", Ask("test.park"), {absl::ZeroDuration(), false});
-  ServerCallPtr served = TakeParked();
-  network_->Crash("b");
-  EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(GetDetail(call.reply().Wait().status())->fate_unknown);
-}
-
-TEST_F(RpcAgentTest, ARestartedCalleeAbortsWhatWasMeantForItsPredecessor) {
-  Promise<absl::Status> lost;
-  a_->agent->OnSessionLost([lost](const PeerInfo&, absl::Status why) { lost.Set(std::move(why)); });
-  StartBoth();
-  Call call = a_->agent->StartCall("b", Ask("test.park"), {absl::ZeroDuration(), true});
-  ServerCallPtr served = TakeParked();
-  Incarnation first = b_->incarnation;
-  network_->Crash("b");
-  auto second = NewWorker("b");
-  AddEcho(*second);
-  ASSERT_TRUE(second->agent->Start(b_address_).ok());
-  absl::Status status = call.reply().Wait().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-  EXPECT_TRUE(absl::StrContains(status.message(), IncarnationToString(first)));
-  EXPECT_TRUE(absl::StrContains(status.message(), IncarnationToString(second->incarnation)));
-  EXPECT_EQ(lost.future().Wait()->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(*Sync(*a_, "b", Ask("test.echo", "new")), "new");
-  Request only_first = Ask("test.echo");
-  only_first.only_incarnation = first;
-  EXPECT_EQ(Sync(*a_, "b", std::move(only_first)).status().code(), absl::StatusCode::kAborted);
-}
-
-TEST_F(RpcAgentTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
-  StartBoth();
-  Call call = a_->agent->StartCall("b", Ask("test.park"), {});
-  ServerCallPtr served = TakeParked();
-  EXPECT_TRUE(served->BeginApply());
-  network_->Cut("a", "b");
-  served->Reply(Payload{"once", {}});
-  ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
-  EXPECT_EQ(call.reply().Wait()->payload.header, "once");
-  MutexLock lock(mutex_);
-  EXPECT_TRUE(parked_.empty());  // no second run
-}
-
-TEST_F(RpcAgentTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
-  StartBoth();
-  std::vector<Call> calls;
-  for (int i = 0; i < 500; ++i) {
-    calls.push_back(a_->agent->StartCall("b", Ask("test.count"), {absl::ZeroDuration(), true}));
-    if (i % 50 == 49) network_->Cut("a", "b");
-  }
-  for (const Call& call : calls)
-    ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
-  EXPECT_EQ(applied_, 500);
-}
-
-TEST_F(RpcAgentTest, ASilentPeerThatComesBackInTimeLosesNothing) {
-  StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
-  network_->SetBlackHole("a", "b", true);
-  network_->SetBlackHole("b", "a", true);
-  Call call = a_->agent->StartCall("b", Ask("test.count"), {absl::ZeroDuration(), true});
-  while (a_->agent->Peers()[0].connected) std::this_thread::yield();  // until keepalive notices
-  EXPECT_FALSE(call.reply().IsReady());
-  network_->SetBlackHole("a", "b", false);
-  network_->SetBlackHole("b", "a", false);
-  ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
-  EXPECT_EQ(applied_, 2);
-}
-
-TEST_F(RpcAgentTest, ALeaseThatEndsReleasesAndIsToldAtTheNextContact) {
-  Promise<PeerInfo> ended;
-  Promise<absl::Status> lost;
-  b_->agent->OnSessionEnded([ended](const PeerInfo& peer, uint64_t) { ended.Set(peer); });
-  a_->agent->OnSessionLost([lost](const PeerInfo&, absl::Status why) { lost.Set(std::move(why)); });
-  StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
-  network_->SetRefuse("b", true);
-  network_->Cut("a", "b");
-  EXPECT_EQ(ended.future().Wait()->name, "a");
-  network_->SetRefuse("b", false);
-  EXPECT_EQ(lost.future().Wait()->code(), absl::StatusCode::kAborted);
-  EXPECT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
-}
-
-TEST_F(RpcAgentTest, EveryLayerHearsOfASessionsEnd) {
-  Promise<PeerInfo> ended_first, ended_second;
-  Promise<PeerInfo> lost_first, lost_second;
-  for (const auto& told : {ended_first, ended_second}) {
-    b_->agent->OnSessionEnded([told](const PeerInfo& peer, uint64_t) { told.Set(peer); });
-  }
-  for (const auto& told : {lost_first, lost_second}) {
-    a_->agent->OnSessionLost([told](const PeerInfo& peer, const absl::Status&) { told.Set(peer); });
-  }
-  StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
-  network_->SetRefuse("b", true);
-  network_->Cut("a", "b");
-  EXPECT_EQ(ended_first.future().Wait()->name, "a");
-  EXPECT_EQ(ended_second.future().Wait()->name, "a");
-  network_->SetRefuse("b", false);
-  EXPECT_EQ(lost_first.future().Wait()->name, "b");
-  EXPECT_EQ(lost_second.future().Wait()->name, "b");
-}
-
-// The caller's own times would let it be silent for longer than its lease.
-TEST_F(RpcAgentTest, AnIdleSessionKeepsALeaseThatIsShorterThanTheCallersSilence) {
-  times_.silence = absl::Minutes(1);
-  a_.reset();
+TEST_F(RpcAgentTest, ReadsBeyondTheBoundAreRefusedWithALimitAndARemedy) {
+  times_.max_running_reads = 3;
   b_.reset();
-  a_ = NewWorker("a", 1);
-  b_ = NewWorker("b", 1);
-  AddEcho(*b_);
+  b_ = NewWorker("b");
+  AddPark(*b_, "test.park_read", MethodKind::kRead);
   StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
-  const uint64_t epoch = b_->agent->Peers()[0].epoch_here;
-  EXPECT_NE(epoch, 0u);
-  const absl::Time later = absl::Now() + 2 * times_.lease;
-  while (absl::Now() < later) absl::SleepFor(absl::Milliseconds(10));
-  EXPECT_EQ(b_->agent->Peers()[0].epoch_here, epoch);
-}
-
-TEST_F(RpcAgentTest, ATakenNameIsRefusedAndTheHolderUnharmed) {
-  StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
-  auto twin = NewWorker("a", 1, "another process");
-  ASSERT_TRUE(twin->agent->Start("").ok());
-  twin->agent->AddPeer("b", b_address_);
-  EXPECT_EQ(twin->agent->Connect("b", {}).Wait().status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
+  const Request read = Read("test.park_read");
+  std::vector<Call> calls;
+  for (int i = 0; i < 3; ++i) calls.push_back(a_->agent->StartCall("b", read, {}));
+  const auto refused = Sync(*a_, "b", read);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "3 reads of a"));
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "max_running_reads"));
+  EXPECT_EQ(GetDetail(refused.status())->worker, "b");
+  for (int i = 0; i < 3; ++i) TakeParked()->Reply(Payload{});
+  for (const Call& call : calls) EXPECT_TRUE(call.reply().Wait().ok());
 }
 
 TEST_F(RpcAgentTest, ShutdownReleasesAtOnceAndDrainsWhatRuns) {

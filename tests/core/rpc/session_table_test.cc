@@ -69,6 +69,29 @@ TEST_F(SessionTableTest, ASilentHolderKeepsItsNameUntilItsLeaseEnds) {
   EXPECT_EQ(Hello(kNow + options_.lease, 3, 6, 2).kind, Kind::kWelcome);
 }
 
+TEST_F(SessionTableTest, AHolderWhoseLinkEndedInSilenceKeepsItsNameUntilItsLeaseEnds) {
+  HelloOutcome first = Hello(kNow, 1, 5, 1);
+  table_.Find(first.epoch)->set_link(0);
+  table_.Find(first.epoch)->set_silent();
+  absl::Time later = kNow + options_.silence + absl::Seconds(1);
+  HelloOutcome refused = Hello(later, 2, 6, 1);
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(refused.status.message().find("free in 6s"), std::string::npos) << refused.status;
+  EXPECT_TRUE(Hello(later, 3, 5, 2, first.epoch).resumed) << "the holder is not harmed";
+  EXPECT_EQ(Hello(later, 4, 6, 2).status.code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(SessionTableTest, AHolderWhoseLeaseEndedFirstIsFencedByItsSuccessor) {
+  Hello(kNow, 1, 5, 1);
+  const absl::Time ended = kNow + options_.lease;
+  table_.Tick(ended, absl::ZeroDuration(), actions_);
+  HelloOutcome second = Hello(ended, 2, 6, 1);
+  EXPECT_EQ(second.kind, Kind::kWelcome);
+  table_.End(second.epoch, actions_);
+  EXPECT_EQ(Hello(ended, 3, 5, 2).status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Hello(ended, 4, 6, 2).kind, Kind::kWelcome) << "it lost its name to nobody";
+}
+
 TEST_F(SessionTableTest, AnOvertakenHelloIsNotAnswered) {
   HelloOutcome first = Hello(kNow, 1, 5, 2);
   EXPECT_EQ(Hello(kNow, 2, 5, 1).kind, Kind::kStale);

@@ -1,5 +1,10 @@
 #include "core/rpc/worker_sessions.h"
 
+#include <algorithm>
+#include <memory>
+#include <variant>
+#include <vector>
+
 #include "absl/time/time.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
@@ -14,6 +19,24 @@ WorkerSessions::Options TrainerOptions() {
   WorkerSessions::Options options;
   options.self = {"trainer0", 7};
   return options;
+}
+
+WorkerSessions::Options OwnerOptions() {
+  WorkerSessions::Options options;
+  options.self = {"owner0", 9};
+  return options;
+}
+
+// "trainer0" opens its session on `owner` over link 1.
+void GreetFromTrainer(WorkerSessions& owner, Actions& actions) {
+  owner.OnAccepted(kNow, 1);
+  Header hello;
+  hello.kind = MessageKind::kHello;
+  hello.name = "trainer0";
+  hello.incarnation = 7;
+  hello.protocol_version = kProtocolVersion;
+  hello.sequence = 1;
+  owner.OnControl(kNow, 1, hello, actions);
 }
 
 class WorkerSessionsTest : public ::testing::Test {
@@ -52,6 +75,88 @@ TEST_F(WorkerSessionsTest, AShortLeaseIsRenewedThreeTimesWithinIt) {
 TEST_F(WorkerSessionsTest, ALeaseOfNothingKeepsNobodyBusy) {
   Welcome(absl::Microseconds(1));
   EXPECT_EQ(sessions_.callers().at("owner0")->talk_every(), absl::Milliseconds(10));
+}
+
+// The peer falls silent with calls in flight, and no dial gets through.
+TEST_F(WorkerSessionsTest, OfAPeerThatStopsAnsweringEveryCallLearnsWithinItsBound) {
+  Welcome(absl::Seconds(10));
+  const SessionOptions times = TrainerOptions().session;
+  struct Named : Opaque {
+    absl::Time done = absl::InfiniteFuture();
+    absl::StatusCode code = absl::StatusCode::kOk;
+  };
+  std::vector<std::shared_ptr<Named>> calls;
+  Actions actions;
+  const auto start = [&](MethodKind kind, absl::Time deadline) {
+    CallSpec spec;
+    spec.kind = kind;
+    spec.deadline = deadline;
+    spec.body = calls.emplace_back(std::make_shared<Named>());
+    sessions_.StartCall(kNow, "owner0", spec, actions);
+  };
+  start(MethodKind::kMutation, absl::InfiniteFuture());
+  start(MethodKind::kRead, absl::InfiniteFuture());
+  start(MethodKind::kRead, kNow + absl::Seconds(1));
+  start(MethodKind::kMutation, kNow + times.silence + absl::Seconds(1));
+
+  absl::Time now = kNow;
+  absl::Time dial_fails = absl::InfiniteFuture();
+  while (now < kNow + absl::Minutes(5)) {
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (std::holds_alternative<DialAction>(actions[i])) dial_fails = now + times.silence;
+      if (auto* over = std::get_if<CompleteAction>(&actions[i])) {
+        static_cast<Named&>(*over->body).done = now;
+        static_cast<Named&>(*over->body).code = over->status.code();
+      }
+    }
+    actions.clear();
+    now = std::max(now, std::min(sessions_.NextWake(), dial_fails));
+    if (now == dial_fails) {
+      dial_fails = absl::InfiniteFuture();
+      sessions_.OnDialFailed(now, "owner0", false, absl::UnavailableError("silence"), actions);
+    }
+    sessions_.Tick(now, actions);
+  }
+  const absl::Time gives_up = kNow + times.silence + times.retry_window;
+  EXPECT_EQ(calls[0]->code, absl::StatusCode::kUnavailable);
+  EXPECT_LE(calls[0]->done, gives_up);
+  EXPECT_EQ(calls[1]->code, absl::StatusCode::kUnavailable);
+  EXPECT_LE(calls[1]->done, gives_up);
+  EXPECT_EQ(calls[2]->code, absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(calls[2]->done, kNow + absl::Seconds(1));
+  EXPECT_EQ(calls[3]->code, absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(calls[3]->done, kNow + times.silence + absl::Seconds(1));
+}
+
+// A worker that is always late, with a trainer that was cut off: the stalls must not keep the
+// trainer's session for ever.
+TEST(WorkerSessionsLease, EndsInBoundedTimeHoweverOftenTheWorkerStalls) {
+  WorkerSessions owner(OwnerOptions());
+  Actions actions;
+  GreetFromTrainer(owner, actions);
+  ASSERT_EQ(owner.table().sessions().size(), 1u);
+
+  const absl::Duration lease = OwnerOptions().session.lease;
+  const absl::Duration stall = lease / 2;
+  absl::Time now = kNow;
+  owner.Tick(now, actions);
+  while (!owner.table().sessions().empty()) {
+    now += stall;
+    owner.Tick(now, actions);
+    ASSERT_LE(now, kNow + lease + Leniency::kMost * (stall + lease) + stall);
+  }
+  EXPECT_GE(now, kNow + 2 * lease) << "a stall does count in the trainer's favour";
+  EXPECT_EQ(owner.probes().silence_noticed, 1u);
+  EXPECT_EQ(owner.probes().lease_ended, 1u);
+}
+
+TEST(WorkerSessionsLease, AStopOfAnyLengthIsForgiven) {
+  WorkerSessions owner(OwnerOptions());
+  Actions actions;
+  GreetFromTrainer(owner, actions);
+  owner.Tick(kNow, actions);
+  owner.Tick(kNow + absl::Hours(1), actions);
+  EXPECT_EQ(owner.table().sessions().size(), 1u);
 }
 
 }  // namespace

@@ -60,6 +60,23 @@ TEST(MemoryBudget, RefusalBelowChargesNothing) {
   EXPECT_EQ(budget->used_bytes(), 0u);
 }
 
+TEST(MemoryBudget, ChargesForMemoryFromElsewhereUntilTheLastCopyGoes) {
+  auto budget = MemoryBudget::Create(1000, NewHeapAllocator());
+  MemoryCharge charge = *budget->Charge(700);
+  MemoryCharge copy = charge;
+  EXPECT_EQ(budget->used_bytes(), 700u);
+  EXPECT_EQ(*budget->Charge(0), nullptr);
+  const absl::Status refused = budget->Charge(400).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* number : {"400", "1000", "700"}) {
+    EXPECT_NE(refused.message().find(number), std::string::npos) << refused;
+  }
+  charge.reset();
+  EXPECT_EQ(budget->used_bytes(), 700u);
+  copy.reset();
+  EXPECT_EQ(budget->used_bytes(), 0u);
+}
+
 TEST(MemoryBudget, BlocksOutliveIt) {
   auto budget = MemoryBudget::Create(1000, NewHeapAllocator());
   auto block = *budget->Allocate(64);

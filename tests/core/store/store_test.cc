@@ -178,6 +178,22 @@ TEST_F(StoreTest, AnonymousValues) {
   EXPECT_FALSE(store_->Put(GlobalId{}, 5, false).ok());
 }
 
+TEST_F(StoreTest, AnonymousValuesAreChargedUntilNobodyHoldsThem) {
+  Reset({}, 100);
+  auto entry = *store_->Put(*Tensor::Zeros({20}, DType::kF32), false);
+  EXPECT_EQ(store_->memory().used_bytes(), 80u);
+  const absl::Status refused = store_->Put(*Tensor::Zeros({10}, DType::kF32), false).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"40 bytes", "100 bytes", "80 are in use", "value "}) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+  }
+  EXPECT_TRUE(store_->Erase(entry->id));
+  EXPECT_EQ(store_->memory().used_bytes(), 80u) << "a holder is left";
+  entry.reset();
+  EXPECT_EQ(store_->memory().used_bytes(), 0u);
+  EXPECT_TRUE(store_->Put(*Tensor::Zeros({10}, DType::kF32), false).ok());
+}
+
 TEST_F(StoreTest, Bounds) {
   StoreOptions options;
   options.max_values = 2;

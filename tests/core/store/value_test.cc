@@ -36,6 +36,18 @@ TEST(Value, ListsNestAndShare) {
   EXPECT_EQ(outer.AsMap(), nullptr);
 }
 
+TEST(Value, CountsTheBytesOfWhatItHolds) {
+  EXPECT_EQ(Value().NumBytes(), 0u);
+  EXPECT_EQ(Value(3).NumBytes(), 0u);
+  EXPECT_EQ(Value("four").NumBytes(), 4u);
+  const Value tensor(Tensor::Of<float>({2, 1}, {1, 2}));
+  EXPECT_EQ(tensor.NumBytes(), 8u);
+  EXPECT_EQ(Value(Variable()).NumBytes(), 0u);
+  EXPECT_EQ(Value::OfList({tensor, tensor, 1}).NumBytes(), 16 + 3 * sizeof(Value));
+  EXPECT_EQ(Value::OfMap({{"key", tensor}}).NumBytes(), 3 + 8 + sizeof(Value::Map::value_type));
+  EXPECT_EQ(Value(std::shared_ptr<Object>(std::make_shared<Counter>())).NumBytes(), 0u);
+}
+
 TEST(Value, MapsAreSortedAndTheLastOfEqualKeysStays) {
   Value map = Value::OfMap({{"b", 1}, {"a", 2}, {"b", 3}});
   ASSERT_NE(map.AsMap(), nullptr);

@@ -69,6 +69,21 @@ TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(3)));
 }
 
+// The session rules refuse a newcomer while the holder's session lives; here the holder's session
+// has ended, as when its lease ran out, before anybody wanted its name.
+TEST_F(RegistrarLedgerTest, RPC_03_WhoLeftIsFencedOnceAnotherTookItsName) {
+  Join("a", 1);
+  ledger_.Leave("a", 1);
+  Join("a", 1);  // back in a new session, its name still its own
+  ledger_.Leave("a", 1);
+  Join("a", 2);
+  ledger_.Leave("a", 2);
+  absl::Status refused = JoinError("a", 1, Role::kTrainer, 0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(1)));
+  Join("a", 2);
+}
+
 TEST_F(RegistrarLedgerTest, TrainersAgreeOnTheGroupSize) {
   Join("owner0", 1, Role::kOwner);
   Join("t0", 2, Role::kTrainer, 2);

@@ -5,7 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
-namespace psd::rref {
+namespace psd {
 
 // A set that forgets its oldest members beyond a bound. Thread-compatible.
 template <typename T>
@@ -28,4 +28,4 @@ class RecentSet {
   std::deque<T> order_;
 };
 
-}  // namespace psd::rref
+}  // namespace psd
