@@ -30,6 +30,8 @@
 // errors (absl::Status, psd::GetDetail) come from the headers included here.
 
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,6 +48,7 @@
 #include "core/base/status.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/optim/functional_optimizer.h"
+#include "core/optim/optimizer_config.h"
 #include "core/program/program.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
@@ -297,19 +300,65 @@ struct AdamW {
   operator OptimizerSpec() const;  // NOLINT
 };
 
+// Parameters that share options: those of the optimizer's spec, but for `options`.
+struct ParameterGroup {
+  std::vector<RRef> parameters;
+  std::map<std::string, double> options;
+};
+
+// What holds for a whole optimizer. All who share a named one must give the same.
+//   schedule      of the learning rate, by the number of accepted steps, which the first owner
+//                 counts: Schedule::Cosine(10'000).WithWarmup(500). With several owners it costs
+//                 a step one exchange more.
+//   loss_scaling  LossScaling::Dynamic(): see StepOptions::loss_scale. One exchange more.
+//   mode          UpdateMode::Asynchronous(), Synchronous(trainers), BoundedStaleness(versions).
+using optim::LossScaling;
+using optim::OptimizerSettings;
+using optim::Schedule;
+using optim::UpdateMode;
+
+// Of one step.
+struct StepOptions {
+  // Every gradient element is clamped to +-clip_value. At least 0.
+  double clip_value = std::numeric_limits<double>::infinity();
+  // All gradients together are scaled down so that their norm over all owners is at most this
+  // (torch.nn.utils.clip_grad_norm_; before clip_value). Exact; costs one exchange more. A NaN or
+  // infinity among them is refused with INVALID_ARGUMENT before anything has changed.
+  double clip_norm = std::numeric_limits<double>::infinity();
+  // What the loss was multiplied by: gradients are divided by it. 0: it was not. Required with
+  // loss scaling (give what LossScale() said before Backward): then a step with a NaN or infinity
+  // on any owner is skipped on all of them, and the scale moves as torch.cuda.amp.GradScaler's.
+  double loss_scale = 0;
+  // Of several contexts: the mean of their gradients instead of the sum.
+  bool mean_of_contexts = false;
+  // No owner applies the step before every owner has checked it (one exchange more).
+  bool check_first = false;
+  // As CallOptions::timeout, for each exchange. A synchronous step waits for the other trainers.
+  absl::Duration timeout = absl::Seconds(-1);
+};
+
 // What one owner said to a step.
 struct OwnerOutcome {
   std::string owner;
   absl::Status status;          // OK: the step is applied there, once
   bool fate_unknown = false;    // it may or may not have been applied
+  bool held_back = false;       // not applied only because another owner's check failed
   uint64_t steps_accepted = 0;  // by that owner, all trainers together
   int parameters_stepped = 0;
-  uint64_t max_staleness = 0;
+  uint64_t max_staleness = 0;  // versions between those that gradients belong to and those stepped
+  int trainers = 0;            // whose gradients were applied: several in a synchronous round
 };
+
+struct StepAttempt;
 
 struct StepOutcome {
   GlobalId step_id;
+  absl::Status refused;              // why no owner was asked to apply anything; OK: they were
   std::vector<OwnerOutcome> owners;  // in order of first appearance among the parameters
+  bool skipped = false;      // a scaled loss had overflowed: applied nowhere, and that is fine
+  double gradient_norm = 0;  // before clipping, if it was measured
+  // For RetryFailed; shared with copies.
+  std::shared_ptr<const StepAttempt> attempt;
   // OK if all are; otherwise one error that names every owner that failed and what was applied.
   absl::Status status() const;
 };
@@ -318,32 +367,59 @@ struct StepOutcome {
 // Thread-safe; concurrent steps that share a parameter are serial on its owner.
 class DistributedOptimizer {
  public:
-  // Named: every trainer that gives the same name, parameters and options shares one optimizer and
-  // its state. It lives until the name is dropped.
-  // Errors: FAILED_PRECONDITION when the name exists with other parameters or options;
+  // Named: every trainer that gives the same name, parameters, options and settings shares one
+  // optimizer and its state. It lives until the name is dropped.
+  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings;
   // INVALID_ARGUMENT for an unknown or out-of-range option, an RRef that is no parameter, or one
   // given twice. All owners' errors are reported.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
-      const std::vector<RRef>& parameters);
+      const std::vector<RRef>& parameters, const OptimizerSettings& settings = {});
+  static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
+      Worker& worker, const std::string& name, const OptimizerSpec& spec,
+      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings = {});
   // Private to its creator: it ends with this object or with the worker's sessions.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
-      Worker& worker, const OptimizerSpec& spec, const std::vector<RRef>& parameters);
+      Worker& worker, const OptimizerSpec& spec, const std::vector<RRef>& parameters,
+      const OptimizerSettings& settings = {});
+  static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
+      Worker& worker, const OptimizerSpec& spec, const std::vector<ParameterGroup>& groups,
+      const OptimizerSettings& settings = {});
   ~DistributedOptimizer();
 
   // Applies the gradients of `context` on every owner, in parallel, and waits for all of them.
   // Parameters without a gradient are untouched. Nothing is applied twice, however often a message
   // is sent.
-  absl::Status Step(const Context& context) { return StepDetailed(context).status(); }
-  StepOutcome StepDetailed(const Context& context);
+  absl::Status Step(const Context& context, const StepOptions& options = {}) {
+    return StepDetailed(context, options).status();
+  }
+  StepOutcome StepDetailed(const Context& context, const StepOptions& options = {});
+  // One step with the gradients of several contexts added up: accumulation.
+  StepOutcome StepDetailed(const std::vector<const Context*>& contexts,
+                           const StepOptions& options = {});
+  // The same step again, with its id, where it failed: what was applied stays as it is, and an
+  // owner that had applied it without our knowing does nothing. The contexts must still live.
+  StepOutcome RetryFailed(const StepOutcome& outcome);
 
+  // What to multiply the next loss by; 1 without loss scaling.
+  double LossScale() const;
+
+  // Changes options of one group (in the order of creation) for all who share the optimizer, from
+  // their next step on. With a schedule, "lr" is the rate that it starts from.
+  // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
+  // when the change would need other optimizer state than was reserved (momentum from 0, say).
+  absl::Status SetOptions(size_t group, const std::map<std::string, double>& changes);
+  // The options of one group as they are now.
+  absl::StatusOr<OptimizerSpec> Options(size_t group = 0) const;
+
+  // The first group's at creation, defaults included.
   const OptimizerSpec& spec() const;
 
  private:
   struct State;
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Make(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
-      const std::vector<RRef>& parameters);
+      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings);
   explicit DistributedOptimizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -6,9 +6,7 @@
 #include "absl/strings/str_format.h"
 
 namespace psd::optim {
-namespace {
 
-// The shortest text that reads back as the same number.
 std::string ShortestText(double value) {
   std::string text;
   for (int digits = 6; digits <= 17; ++digits) {
@@ -17,8 +15,6 @@ std::string ShortestText(double value) {
   }
   return text;
 }
-
-}  // namespace
 
 std::string OptimizerSpec::ToString() const {
   std::string text = absl::StrCat(type, "(");

@@ -17,6 +17,9 @@
 
 namespace psd::optim {
 
+// The shortest text that reads back as the same number.
+std::string ShortestText(double value);
+
 // An optimizer as data: what travels, and what creators of one named optimizer must agree on.
 struct OptimizerSpec {
   std::string type;  // "sgd", "adam", "adamw"

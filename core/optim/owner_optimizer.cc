@@ -5,9 +5,12 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/optim/loss_scale.h"
+#include "core/optim/staleness_record.h"
 #include "core/optim/step_log.h"
 
 namespace psd::optim {
@@ -15,150 +18,309 @@ namespace {
 
 using store::EntryPtr;
 using store::Parameter;
+using store::WriteClaims;
 
-// A step between its check and its end.
-struct Request {
-  GlobalId step_id;
-  StepPlan plan;
-  absl::AnyInvocable<bool()> begin_apply;
-  absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done;
+// Shared with the steps that run with it while options change.
+using FunctionPtr = std::shared_ptr<const FunctionalOptimizer>;
+
+struct Group {
+  FunctionPtr function;
+  uint64_t version = 1;       // of its options
+  std::vector<DType> dtypes;  // of its parameters; f32 if it has none here
+};
+
+// Steps that are applied as one, between their turn and their end.
+struct Batch {
+  struct Step {
+    explicit Step(StepRequest r) : request(std::move(r)) {}
+    StepRequest request;
+    absl::StatusOr<StepResult> result = StepResult{};
+    bool applies = true;  // until something speaks against it
+  };
+  absl::InlinedVector<Step, 1> steps;
+};
+
+// What a batch is run with, as it is at its turn.
+struct RunState {
+  absl::InlinedVector<FunctionPtr, 1> functions;  // by group
+  uint64_t steps_accepted = 0;
 };
 
 class OwnerOptimizerImpl : public OwnerOptimizer,
                            public std::enable_shared_from_this<OwnerOptimizerImpl> {
  public:
-  OwnerOptimizerImpl(std::vector<std::unique_ptr<FunctionalOptimizer>> functions,
-                     ParameterTable table, store::Store& store)
-      : functions_(std::move(functions)),
+  OwnerOptimizerImpl(std::vector<Group> groups, ParameterTable table,
+                     const OptimizerSettings& settings, const OptimizerRegistry& registry,
+                     store::Store& store)
+      : registry_(registry),
         store_(store),
         claim_id_(store.NewId()),
-        table_(std::move(table)) {
+        settings_(settings),
+        type_(groups[0].function->spec().type),
+        table_(std::move(table)),
+        groups_(std::move(groups)),
+        loss_scale_(settings.loss_scaling),
+        staleness_(table_.size()) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
 
-  std::string TypeName() const override { return absl::StrCat("optimizer/", spec().type); }
-  OptimizerSpec spec() const override { return functions_[0]->spec(); }
+  std::string TypeName() const override { return absl::StrCat("optimizer/", type_); }
   const ParameterTable& table() const override { return table_; }
-  void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
-            absl::AnyInvocable<bool()> begin_apply,
-            absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) override;
+  const OptimizerSettings& settings() const override { return settings_; }
+  size_t num_groups() const override PSD_EXCLUDES(mutex_);
+  absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
+  void Step(StepRequest request) override;
+  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                  absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   absl::Status VisitState(GlobalId parameter,
                           absl::AnyInvocable<void(SteppedParameter&)> visit) override;
   Stats stats() const override PSD_EXCLUDES(mutex_);
+  std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
  private:
-  std::vector<GlobalId> ClaimedIds(const StepPlan& plan) const;
+  std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
+  void Start(std::unique_ptr<Batch> batch);
 
-  // With the claim granted.
-  absl::StatusOr<StepResult> Apply(Request& request) PSD_EXCLUDES(mutex_);
-  void RunKernels(const StepPlan& plan, absl::Span<const Parameter::Write> writes);
-  StepResult Record(const Request& request, absl::Span<const Parameter::Write> writes)
-      PSD_EXCLUDES(mutex_);
+  // The following run with the claim granted.
 
-  const std::vector<std::unique_ptr<FunctionalOptimizer>> functions_;  // by group
+  // Applies what applies of the batch and sets all its results.
+  void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
+  // What was applied before is answered so.
+  RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
+  // The steps that still apply, as one plan and one set of terms. None: nothing is to be done.
+  absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, StepTerms& terms);
+  absl::Status ApplySchedule(const StepTerms& terms, RunState& state) const;
+  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
+                  absl::Span<const Parameter::Write> writes);
+  void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+              absl::Span<const Parameter::Write> writes) PSD_EXCLUDES(mutex_);
+  void RecordOverflow(Batch& batch) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
+                                             const std::map<std::string, double>& changes,
+                                             uint64_t version) PSD_EXCLUDES(mutex_);
+
+  const OptimizerRegistry& registry_;
   store::Store& store_;
   const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
+  const OptimizerSettings settings_;
+  const std::string type_;
   const ParameterTable table_;
   size_t state_bytes_ = 0;
 
   mutable Mutex mutex_;  // leaf
+  std::vector<Group> groups_ PSD_GUARDED_BY(mutex_);
   StepLog applied_ PSD_GUARDED_BY(mutex_){kRememberedSteps};
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
-  uint64_t max_staleness_ PSD_GUARDED_BY(mutex_) = 0;
-  double staleness_sum_ PSD_GUARDED_BY(mutex_) = 0;
-  uint64_t staleness_count_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
+  LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
+  StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
 };
 
-std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const StepPlan& plan) const {
+// ---- a step's way
+
+void OwnerOptimizerImpl::Step(StepRequest request) {
+  auto batch = std::make_unique<Batch>();
+  batch->steps.emplace_back(std::move(request));
+  Start(std::move(batch));
+}
+
+std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
   std::vector<GlobalId> ids;
-  ids.reserve(plan.gradients.size() + 1);
-  for (const ParameterGradient& each : plan.gradients) ids.push_back(each.parameter);
+  ids.reserve(batch.steps[0].request.plan.gradients.size() + 1);
+  for (const Batch::Step& step : batch.steps)
+    for (const ParameterGradient& each : step.request.plan.gradients) ids.push_back(each.parameter);
+  if (batch.steps.size() > 1) std::sort(ids.begin(), ids.end());
   ids.insert(std::lower_bound(ids.begin(), ids.end(), claim_id_), claim_id_);
   return ids;
 }
 
-void OwnerOptimizerImpl::Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
-                              absl::AnyInvocable<bool()> begin_apply,
-                              absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
-  absl::StatusOr<StepPlan> plan = table_.Plan(std::move(gradients));
-  if (!plan.ok()) return done(plan.status());
-  std::vector<GlobalId> ids = ClaimedIds(*plan);
-  auto request = std::make_unique<Request>(
-      Request{step_id, *std::move(plan), std::move(begin_apply), std::move(done)});
-  store_.write_claims().Claim(
-      std::move(ids),
-      [self = shared_from_this(), request = std::move(request)](store::WriteClaims::ClaimId claim) {
-        absl::StatusOr<StepResult> result = self->Apply(*request);
-        request->plan.gradients.clear();
-        self->store_.write_claims().Release(claim);
-        request->done(std::move(result));
-      });
+void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
+  std::vector<GlobalId> ids = ClaimedIds(*batch);
+  store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
+                                                  WriteClaims::ClaimId claim) {
+    self->Apply(*batch);
+    for (Batch::Step& step : batch->steps) step.request.plan.gradients.clear();
+    self->store_.write_claims().Release(claim);
+    for (Batch::Step& step : batch->steps) step.request.done(std::move(step.result));
+  });
 }
 
-absl::StatusOr<StepResult> OwnerOptimizerImpl::Apply(Request& request) {
-  {
-    MutexLock lock(mutex_);
-    if (applied_.Contains(request.step_id)) {
-      StepResult result;
-      result.steps_accepted = steps_;
-      result.repeated = true;
-      return result;
-    }
-  }
+void OwnerOptimizerImpl::Apply(Batch& batch) {
+  const auto fail = [&batch](const absl::Status& error) {
+    for (Batch::Step& step : batch.steps)
+      if (step.applies) step.result = error;
+  };
+  RunState state = Begin(batch);
+  StepTerms terms;
+  absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, terms);
+  if (!merged.ok()) return fail(merged.status());
+  if (!merged->has_value()) return;
+  if (terms.overflow) return RecordOverflow(batch);
+  if (absl::Status ready = ApplySchedule(terms, state); !ready.ok()) return fail(ready);
+
+  const StepPlan& plan = **merged;
   std::vector<Parameter*> versions;
-  versions.reserve(request.plan.indices.size());
-  for (size_t index : request.plan.indices) {
+  versions.reserve(plan.indices.size());
+  for (size_t index : plan.indices) {
     if (Parameter* each = table_[index].versions(); each != nullptr) versions.push_back(each);
   }
   const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
-  if (request.begin_apply != nullptr && !request.begin_apply()) {
-    Parameter::AbandonWrite(versions);
-    return absl::CancelledError("the step was cancelled before it changed anything");
-  }
-  RunKernels(request.plan, writes);
+  RunKernels(plan, terms, state, writes);
   Parameter::Publish(versions);
-  return Record(request, writes);
+  Record(batch, plan, terms, writes);
+}
+
+RunState OwnerOptimizerImpl::Begin(Batch& batch) {
+  RunState state;
+  MutexLock lock(mutex_);
+  state.steps_accepted = steps_;
+  for (const Group& group : groups_) state.functions.push_back(group.function);
+  for (Batch::Step& step : batch.steps) {
+    if (!applied_.Contains(step.request.step_id)) continue;
+    step.applies = false;
+    step.result->steps_accepted = steps_;
+    step.result->loss_scale = loss_scale_.scale();
+    step.result->repeated = true;
+  }
+  return state;
+}
+
+absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, StepTerms& terms) {
+  std::optional<StepPlan> merged;
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    StepRequest& request = step.request;
+    if (request.begin_apply != nullptr && !request.begin_apply()) {
+      step.applies = false;
+      step.result = absl::CancelledError("the step was cancelled before it changed anything");
+      continue;
+    }
+    if (!merged.has_value()) {
+      terms = request.terms;
+      merged = std::move(request.plan);
+    } else {
+      PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
+    }
+  }
+  return merged;
+}
+
+// With the learning rates of this step in the place of the groups' own.
+absl::Status OwnerOptimizerImpl::ApplySchedule(const StepTerms& terms, RunState& state) const {
+  if (settings_.schedule.IsConstant()) return absl::OkStatus();
+  const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
+  for (FunctionPtr& function : state.functions) {
+    OptimizerSpec spec = function->spec();
+    double& rate = spec.options.at("lr");
+    rate = settings_.schedule.LearningRate(rate, step);
+    PSD_ASSIGN_OR_RETURN(function, registry_.Create(spec));
+  }
+  return absl::OkStatus();
 }
 
 // Every parameter by itself: nothing here depends on the order.
-void OwnerOptimizerImpl::RunKernels(const StepPlan& plan,
+void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms,
+                                    const RunState& state,
                                     absl::Span<const Parameter::Write> writes) {
+  StepArrays arrays;
+  arrays.gradient_scale = terms.gradient_scale;
+  arrays.gradient_limit = terms.gradient_limit;
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     SteppedParameter& parameter = table_[plan.indices[i]];
-    StepArrays arrays;
     if (parameter.versions() != nullptr) {
       arrays.parameter = write->current;
       arrays.next = write->spare;
       ++write;
     }
-    parameter.Apply(*functions_[parameter.group()], plan.gradients[i], arrays);
+    parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
   }
 }
 
-StepResult OwnerOptimizerImpl::Record(const Request& request,
-                                      absl::Span<const Parameter::Write> writes) {
+void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+                                absl::Span<const Parameter::Write> writes) {
   StepResult result;
-  result.parameters_stepped = static_cast<int>(request.plan.indices.size());
-  uint64_t sum = 0, count = 0;
-  auto write = writes.begin();
-  for (size_t i = 0; i < request.plan.indices.size(); ++i) {
-    if (table_[request.plan.indices[i]].versions() == nullptr) continue;
-    const uint64_t current = (write++)->version;
-    const uint64_t read = request.plan.gradients[i].version;
-    if (read == 0 || read > current) continue;  // unknown, or no version of ours
-    result.max_staleness = std::max(result.max_staleness, current - read);
-    sum += current - read;
-    ++count;
-  }
+  result.parameters_stepped = static_cast<int>(plan.indices.size());
+  result.trainers = 0;
+  for (const Batch::Step& step : batch.steps) result.trainers += step.applies;
   MutexLock lock(mutex_);
-  applied_.Add(request.step_id);
+  auto write = writes.begin();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    if (table_[plan.indices[i]].versions() == nullptr) continue;
+    const uint64_t current = (write++)->version;
+    result.max_staleness = std::max(
+        result.max_staleness, staleness_.Add(plan.indices[i], plan.gradients[i].version, current));
+  }
+  if (terms.loss_scale != 0) loss_scale_.Record(terms.loss_scale, /*overflow=*/false);
   result.steps_accepted = ++steps_;
-  max_staleness_ = std::max(max_staleness_, result.max_staleness);
-  staleness_sum_ += static_cast<double>(sum);
-  staleness_count_ += count;
-  return result;
+  result.loss_scale = loss_scale_.scale();
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    applied_.Add(step.request.step_id);
+    step.result = result;
+  }
+}
+
+void OwnerOptimizerImpl::RecordOverflow(Batch& batch) {
+  MutexLock lock(mutex_);
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    applied_.Add(step.request.step_id);
+    loss_scale_.Record(step.request.terms.loss_scale, /*overflow=*/true);
+    ++skipped_;
+    step.result->steps_accepted = steps_;
+    step.result->loss_scale = loss_scale_.scale();
+    step.result->skipped = true;
+  }
+}
+
+// ---- options and state
+
+size_t OwnerOptimizerImpl::num_groups() const {
+  MutexLock lock(mutex_);
+  return groups_.size();
+}
+
+absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
+  MutexLock lock(mutex_);
+  if (group >= groups_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", group, " of an optimizer with ",
+                                                   groups_.size(), "; they count from 0"));
+  }
+  return GroupOptions{groups_[group].function->spec(), groups_[group].version};
+}
+
+void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
+                                    uint64_t version,
+                                    absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
+  store_.write_claims().Claim(
+      {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version,
+                    done = std::move(done)](WriteClaims::ClaimId claim) mutable {
+        absl::StatusOr<GroupOptions> changed = self->ChangeOptions(group, changes, version);
+        self->store_.write_claims().Release(claim);
+        done(std::move(changed));
+      });
+}
+
+absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
+    size_t group, const std::map<std::string, double>& changes, uint64_t version) {
+  PSD_ASSIGN_OR_RETURN(GroupOptions current, options(group));
+  if (version != 0 && version <= current.version) return current;
+  OptimizerSpec spec = current.spec;
+  for (const auto& [name, value] : changes) spec.options[name] = value;
+  PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry_.Create(spec));
+  MutexLock lock(mutex_);
+  Group& place = groups_[group];
+  for (DType dtype : place.dtypes) {
+    if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        changed->spec().ToString(), " needs other state than ", place.function->spec().ToString(),
+        " has reserved; create an optimizer with options that need the same"));
+  }
+  place.function = std::move(changed);
+  place.version = version == 0 ? place.version + 1 : version;
+  return GroupOptions{place.function->spec(), place.version};
 }
 
 absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
@@ -166,54 +328,99 @@ absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
   const std::optional<size_t> index = table_.Find(parameter);
   if (!index.has_value()) {
     return absl::NotFoundError(absl::StrCat("value ", parameter.ToString(), " is none of the ",
-                                            table_.size(), " parameters of this ", spec().type,
+                                            table_.size(), " parameters of this ", type_,
                                             " optimizer"));
   }
   store_.write_claims().Claim({std::min(parameter, claim_id_), std::max(parameter, claim_id_)},
-                              [self = shared_from_this(), index = *index, visit = std::move(visit)](
-                                  store::WriteClaims::ClaimId claim) mutable {
+                              [self = shared_from_this(), index = *index,
+                               visit = std::move(visit)](WriteClaims::ClaimId claim) mutable {
                                 visit(self->table_[index]);
                                 self->store_.write_claims().Release(claim);
                               });
   return absl::OkStatus();
 }
 
+// ---- what it says of itself
+
 OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   Stats stats;
   stats.state_bytes = state_bytes_;
   MutexLock lock(mutex_);
   stats.steps = steps_;
-  stats.max_staleness = max_staleness_;
-  if (staleness_count_ > 0)
-    stats.mean_staleness = staleness_sum_ / static_cast<double>(staleness_count_);
+  stats.skipped = skipped_;
+  stats.max_staleness = staleness_.all().most;
+  stats.mean_staleness = staleness_.all().mean();
+  stats.loss_scale = loss_scale_.scale();
   return stats;
+}
+
+std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) const {
+  std::vector<ParameterStaleness> all;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < staleness_.entries().size(); ++i) {
+      const StalenessRecord::Entry& entry = staleness_.entries()[i];
+      if (entry.steps == 0) continue;
+      all.push_back(
+          {table_[i].entry()->Label(), entry.last, entry.most, entry.mean(), entry.steps});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.most != b.most ? a.most > b.most : a.mean > b.mean;
+  });
+  if (all.size() > limit) all.resize(limit);
+  return all;
+}
+
+// ---- creation
+
+absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
+                         const OptimizerSettings& settings) {
+  PSD_RETURN_IF_ERROR(settings.Check());
+  if (groups.empty()) return absl::InvalidArgumentError("an optimizer has at least one group");
+  for (const ParameterGroup& group : groups) {
+    if (group.spec.type == groups[0].spec.type) continue;
+    return absl::InvalidArgumentError(absl::StrCat("groups of ", groups[0].spec.type, " and ",
+                                                   group.spec.type,
+                                                   ": one optimizer has one type"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
-    std::vector<ParameterGroup> groups, store::Store& store) {
-  PSD_CHECK(!groups.empty(), "an optimizer has at least one group");
-  std::vector<std::unique_ptr<FunctionalOptimizer>> functions;
+    std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
+    const OptimizerRegistry& registry, store::Store& store) {
+  PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
+  std::vector<Group> functions;
   std::vector<std::unique_ptr<SteppedParameter>> parameters;
   absl::flat_hash_set<GlobalId> seen;
-  for (size_t group = 0; group < groups.size(); ++group) {
-    const FunctionalOptimizer& function = *groups[group].function;
-    const std::string& type = function.spec().type;
-    for (EntryPtr& entry : groups[group].parameters) {
-      const std::string label = entry->Label();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    Group& group = functions.emplace_back();
+    PSD_ASSIGN_OR_RETURN(group.function, registry.Create(groups[i].spec));
+    const OptimizerSpec& spec = group.function->spec();
+    if (!settings.schedule.IsConstant() && spec.options.find("lr") == spec.options.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
+    }
+    for (EntryPtr& entry : groups[i].parameters) {
+      const std::string label = absl::StrCat(spec.type, " for ", entry->Label());
       if (!seen.insert(entry->id).second) {
         return absl::InvalidArgumentError(
-            absl::StrCat(type, " for ", label, ": it is among the parameters twice; name it once"));
+            absl::StrCat(label, ": it is among the parameters twice; name it once"));
       }
-      auto parameter = NewDenseParameter(std::move(entry), group, function, store.memory());
-      if (!parameter.ok()) return Annotate(parameter.status(), absl::StrCat(type, " for ", label));
+      auto parameter = NewDenseParameter(std::move(entry), i, *group.function, store.memory());
+      if (!parameter.ok()) return Annotate(parameter.status(), label);
+      group.dtypes.push_back((*parameter)->dtype());
       parameters.push_back(*std::move(parameter));
     }
-    functions.push_back(std::move(groups[group].function));
+    if (group.dtypes.empty()) group.dtypes.push_back(DType::kF32);
+    std::sort(group.dtypes.begin(), group.dtypes.end());
+    group.dtypes.erase(std::unique(group.dtypes.begin(), group.dtypes.end()), group.dtypes.end());
   }
   return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
-      std::move(functions), ParameterTable(std::move(parameters)), store));
+      std::move(functions), ParameterTable(std::move(parameters)), settings, registry, store));
 }
 
 }  // namespace psd::optim

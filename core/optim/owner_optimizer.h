@@ -4,6 +4,7 @@
 // steps that it has applied.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,10 @@
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/optim/functional_optimizer.h"
+#include "core/optim/optimizer_config.h"
+#include "core/optim/optimizer_registry.h"
 #include "core/optim/parameter_table.h"
+#include "core/optim/step_request.h"
 #include "core/optim/stepped_parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -21,16 +25,23 @@ namespace psd::optim {
 
 // Parameters that are stepped with the same options.
 struct ParameterGroup {
-  std::unique_ptr<FunctionalOptimizer> function;
+  OptimizerSpec spec;
   std::vector<store::EntryPtr> parameters;
 };
 
-// What one step did on one owner.
-struct StepResult {
-  uint64_t steps_accepted = 0;  // by this owner, this one included
-  int parameters_stepped = 0;   // those with a gradient
-  uint64_t max_staleness = 0;   // versions between those read and those stepped, at most
-  bool repeated = false;        // this step id had been applied before: nothing was done now
+// A group's options at one moment. Every change makes a new version, 1 at creation.
+struct GroupOptions {
+  OptimizerSpec spec;
+  uint64_t version = 0;
+};
+
+// How far behind the gradients for one parameter were.
+struct ParameterStaleness {
+  std::string parameter;  // its label
+  uint64_t last = 0;      // versions, at the last step that said what it had read
+  uint64_t most = 0;
+  double mean = 0;
+  uint64_t steps = 0;  // that said so
 };
 
 // Step ids that an optimizer remembers: a repeated step is recognised among the last so many.
@@ -41,31 +52,38 @@ inline constexpr size_t kRememberedSteps = 4096;
 class OwnerOptimizer : public store::Object {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
-  // which may be none, so that no step fails for memory. `store` outlives the last step.
-  // Requires: at least one group; all functions are of one type.
-  // Errors: INVALID_ARGUMENT (a value that is no parameter or does not require grad, a repeated
-  // parameter, a dtype that the optimizer cannot step), RESOURCE_EXHAUSTED; nothing is kept then.
+  // which may be none, so that no step fails for memory. `registry` and `store` outlive the last
+  // step.
+  // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
+  // unknown or out of range; a value that is no parameter or does not require grad; a repeated
+  // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
+  // RESOURCE_EXHAUSTED; nothing is kept then.
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(std::vector<ParameterGroup> groups,
+                                                                const OptimizerSettings& settings,
+                                                                const OptimizerRegistry& registry,
                                                                 store::Store& store);
 
   // Its parameters here: which there are never changes.
   virtual const ParameterTable& table() const = 0;
-  // The first group's.
-  virtual OptimizerSpec spec() const = 0;
+  virtual const OptimizerSettings& settings() const = 0;
+  virtual size_t num_groups() const = 0;
+  // Errors: INVALID_ARGUMENT for no group.
+  virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
 
-  // Applies one step: checks everything (known parameters, shapes, dtypes, at most one gradient
-  // each), waits its turn, writes the spares, publishes all of them as one, then calls `done`.
-  // Parameters without a gradient are untouched, and so are their state and step count.
-  // `step_id` makes it idempotent: a step that was applied before is answered `repeated`.
-  // `begin_apply` (may be null) is asked once, right before the first byte changes; false cancels
-  // the step (`done` gets CANCELLED, nothing has changed).
-  // Runs on this thread, or on that of the last step before it. Neither callback may wait for
-  // another step.
-  // Errors: INVALID_ARGUMENT naming parameter, expected and given; RESOURCE_EXHAUSTED when a
-  // gradient with strides cannot be made dense.
-  virtual void Step(GlobalId step_id, std::vector<ParameterGradient> gradients,
-                    absl::AnyInvocable<bool()> begin_apply,
-                    absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) = 0;
+  // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
+  // calls `done`. Parameters without a gradient are untouched, and so are their state and step
+  // count. Runs on this thread, or on that of the last step before it.
+  // Errors (through `done`): CANCELLED, FAILED_PRECONDITION (a gradient older than the mode
+  // allows), INTERNAL.
+  virtual void Step(StepRequest request) = 0;
+
+  // Changes options of a group from the next step on, then calls `done` with the group's new
+  // options. `version` 0: the owner that decides makes the next version; otherwise `changes` are
+  // all options of that version, decided elsewhere, and an older one than is known changes nothing.
+  // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
+  // when the changed optimizer would need other state than was reserved.
+  virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                          absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
   // Calls `visit` with one of the parameters and the right to read and write its state and step
   // count: between steps, none of which runs on this parameter meanwhile. Now, or on the thread of
@@ -76,11 +94,15 @@ class OwnerOptimizer : public store::Object {
 
   struct Stats {
     uint64_t steps = 0;
+    uint64_t skipped = 0;  // because of overflow
     uint64_t max_staleness = 0;
     double mean_staleness = 0;
     size_t state_bytes = 0;
+    double loss_scale = 0;  // 0: none
   };
   virtual Stats stats() const = 0;
+  // Of the parameters whose staleness is known, the most stale first, at most `limit`.
+  virtual std::vector<ParameterStaleness> staleness(size_t limit) const = 0;
 };
 
 }  // namespace psd::optim

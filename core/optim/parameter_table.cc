@@ -52,4 +52,33 @@ absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gra
   return plan;
 }
 
+absl::StatusOr<StepPlan> ParameterTable::Sum(StepPlan a, StepPlan b) const {
+  StepPlan sum;
+  size_t i = 0, j = 0;
+  while (i < a.indices.size() || j < b.indices.size()) {
+    const bool has_a =
+        j == b.indices.size() || (i < a.indices.size() && a.indices[i] <= b.indices[j]);
+    const bool has_b =
+        i == a.indices.size() || (j < b.indices.size() && b.indices[j] <= a.indices[i]);
+    sum.indices.push_back(has_a ? a.indices[i] : b.indices[j]);
+    if (has_a && has_b) {
+      PSD_ASSIGN_OR_RETURN(ParameterGradient both,
+                           parameters_[sum.indices.back()]->Sum(a.gradients[i], b.gradients[j]));
+      sum.gradients.push_back(std::move(both));
+    } else {
+      sum.gradients.push_back(std::move(has_a ? a.gradients[i] : b.gradients[j]));
+    }
+    i += has_a;
+    j += has_b;
+  }
+  return sum;
+}
+
+double ParameterTable::SumOfSquares(const StepPlan& plan) const {
+  double sum = 0;
+  for (size_t i = 0; i < plan.indices.size(); ++i)
+    sum += parameters_[plan.indices[i]]->SumOfSquares(plan.gradients[i]);
+  return sum;
+}
+
 }  // namespace psd::optim

@@ -42,6 +42,13 @@ class ParameterTable {
   // not fit), RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Plan(std::vector<ParameterGradient> gradients) const;
 
+  // The gradients of both plans added up. Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
+
+  // Over all gradients of a plan: what clipping by norm and loss scaling ask. Not finite if one of
+  // them is not.
+  double SumOfSquares(const StepPlan& plan) const;
+
  private:
   std::vector<std::unique_ptr<SteppedParameter>> parameters_;
   std::vector<GlobalId> ids_;  // of parameters_: ascending

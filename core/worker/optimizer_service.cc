@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -11,35 +12,53 @@
 namespace psd::worker {
 namespace {
 
+using optim::OptimizerSettings;
 using optim::OptimizerSpec;
 using optim::OwnerOptimizer;
-using rref::RRef;
+using optim::ParameterGroup;
+using optim::StepPlan;
 using store::EntryPtr;
+
+using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store and running calls
 
 // Below this many elements a step is cheaper than handing it to another thread.
 constexpr int64_t kInlineElements = 512 * 1024;
 
 // What creators of one name must agree on.
-std::string Agreement(const OptimizerSpec& spec, const std::vector<EntryPtr>& parameters) {
-  std::string text = absl::StrCat(spec.ToString(), " over");
-  for (const EntryPtr& parameter : parameters) {
-    absl::StrAppend(&text, " ",
-                    parameter->name.empty() ? parameter->id.ToString() : parameter->name);
+std::string Agreement(const std::vector<ParameterGroup>& groups,
+                      const OptimizerSettings& settings) {
+  std::string text;
+  for (const ParameterGroup& group : groups) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", group.spec.ToString(), " over");
+    for (const EntryPtr& parameter : group.parameters) {
+      absl::StrAppend(&text, " ",
+                      parameter->name.empty() ? parameter->id.ToString() : parameter->name);
+    }
   }
-  return text;
+  return absl::StrCat(text, settings.ToString());
 }
 
-OptimizerSpec SpecOf(const v1::CreateOptimizerRequest& request) {
-  OptimizerSpec spec;
-  spec.type = request.type();
-  int options = std::min(request.option_names_size(), request.option_values_size());
-  for (int i = 0; i < options; ++i) {
-    spec.options[request.option_names(i)] = request.option_values(i);
+// The groups with every option, defaults included.
+absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(Runtime& runtime,
+                                                         const v1::CreateOptimizerRequest& wire) {
+  std::vector<ParameterGroup> groups;
+  for (const v1::OptimizerGroup& each : wire.groups()) {
+    ParameterGroup& group = groups.emplace_back();
+    OptimizerSpec spec{wire.type(), {}};
+    PSD_ASSIGN_OR_RETURN(spec.options, DecodeOptions(each.option_names(), each.option_values()));
+    PSD_ASSIGN_OR_RETURN(auto function, runtime.optimizers().Create(spec));
+    group.spec = function->spec();
+    PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
+                         DecodeIds(each.parameter_incarnations(), each.parameter_counters()));
+    for (const GlobalId& id : ids) {
+      PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime.store().Get(id));
+      group.parameters.push_back(std::move(entry));
+    }
   }
-  return spec;
+  return groups;
 }
 
-absl::StatusOr<std::shared_ptr<OwnerOptimizer>> FindOptimizer(store::Store& store, GlobalId id) {
+absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
   const auto* object = entry->value.As<std::shared_ptr<store::Object>>();
   auto optimizer = object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
@@ -51,38 +70,84 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> FindOptimizer(store::Store& stor
   return optimizer;
 }
 
+// What contexts have collected here for an optimizer's parameters; those of other optimizers may
+// be in the same contexts.
+struct Collected {
+  OptimizerPtr optimizer;
+  std::vector<std::vector<optim::ParameterGradient>> contexts;
+  int64_t elements = 0;
+
+  // Everything added up, checked. Once.
+  absl::StatusOr<StepPlan> Plan() {
+    StepPlan sum;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      PSD_ASSIGN_OR_RETURN(StepPlan plan, optimizer->table().Plan(std::move(contexts[i])));
+      if (i == 0) {
+        sum = std::move(plan);
+      } else {
+        PSD_ASSIGN_OR_RETURN(sum, optimizer->table().Sum(std::move(sum), std::move(plan)));
+      }
+    }
+    return sum;
+  }
+};
+
+// `Message`: a StepRequest or a PrepareRequest.
+template <typename Message>
+absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
+  Collected collected;
+  PSD_ASSIGN_OR_RETURN(collected.optimizer,
+                       FindOptimizer(runtime.store(), DecodeOptimizer(message)));
+  PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
+                       DecodeIds(message.context_incarnations(), message.context_counters()));
+  for (const GlobalId& id : ids) {
+    PSD_ASSIGN_OR_RETURN(auto context, runtime.autograd().Find(id));
+    std::vector<dist_autograd::LeafGradient> leaves = context->Gradients();
+    std::vector<optim::ParameterGradient>& gradients = collected.contexts.emplace_back();
+    gradients.reserve(leaves.size());
+    size_t next = 0;
+    for (dist_autograd::LeafGradient& leaf : leaves) {
+      const std::optional<size_t> index = collected.optimizer->table().Find(leaf.leaf.key, next);
+      if (!index.has_value()) continue;
+      next = *index + 1;
+      collected.elements += leaf.gradient.NumElements();
+      gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version});
+    }
+  }
+  return collected;
+}
+
 }  // namespace
 
 OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
-  runtime_.RegisterMethod({"optimizer.create", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+  using rpc::MethodKind;
+  using rpc::RunsOn;
+  runtime_.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kExecutor,
                            [this](CallPtr call) { ServeCreate(call); }});
-  runtime_.RegisterMethod({"optimizer.step", rpc::MethodKind::kMutation,
-                           rpc::RunsOn::kCarrierThread, [this](CallPtr call) { ServeStep(call); }});
+  runtime_.RegisterMethod({"optimizer.prepare", MethodKind::kRead, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServePrepare(call); }});
+  runtime_.RegisterMethod({"optimizer.step", MethodKind::kMutation, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeStep(call); }});
+  runtime_.RegisterMethod({"optimizer.options", MethodKind::kRead, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeOptions(call); }});
+  runtime_.RegisterMethod({"optimizer.set_options", MethodKind::kMutation, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeSetOptions(call); }});
 }
-
-// ---- callee
 
 void OptimizerService::ServeCreate(const CallPtr& call) {
   auto request = ParseMessage<v1::CreateOptimizerRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  int size = std::min(request->parameter_incarnations_size(), request->parameter_counters_size());
-  std::vector<EntryPtr> parameters;
-  for (int i = 0; i < size; ++i) {
-    auto entry =
-        runtime_.store().Get({request->parameter_incarnations(i), request->parameter_counters(i)});
-    if (!entry.ok()) return call->Reply(entry.status());
-    parameters.push_back(*std::move(entry));
-  }
-  auto function = runtime_.optimizers().Create(SpecOf(*request));
-  if (!function.ok()) return call->Reply(function.status());
+  auto groups = DecodeGroups(runtime_, *request);
+  if (!groups.ok()) return call->Reply(groups.status());
+  const OptimizerSettings settings = DecodeSettings(*request);
+  if (absl::Status checked = settings.Check(); !checked.ok()) return call->Reply(checked);
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
-  std::string agreement = Agreement((*function)->spec(), parameters);
-  auto create = [this, function = std::move(*function),
-                 parameters = std::move(parameters)]() mutable -> absl::StatusOr<store::Value> {
-    std::vector<optim::ParameterGroup> groups(1);
-    groups[0] = {std::move(function), std::move(parameters)};
+  std::string agreement = Agreement(*groups, settings);
+  auto create = [this, settings,
+                 groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
-                         OwnerOptimizer::Create(std::move(groups), runtime_.store()));
+                         OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
+                                                runtime_.store()));
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
   if (request->name().empty()) {
@@ -102,108 +167,84 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
       });
 }
 
-void OptimizerService::ServeStep(const CallPtr& call) {
-  auto request = ParseMessage<v1::StepRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(runtime_.store(),
-                                 {request->optimizer_incarnation(), request->optimizer_counter()});
-  if (!optimizer.ok()) return call->Reply(optimizer.status());
-  auto context =
-      runtime_.autograd().Find({request->context_incarnation(), request->context_counter()});
-  if (!context.ok()) return call->Reply(context.status());
-
-  // Gradients of other optimizers' parameters may be in the same context.
-  std::vector<dist_autograd::LeafGradient> collected = (*context)->Gradients();
-  std::vector<optim::ParameterGradient> gradients;
-  gradients.reserve(collected.size());
-  int64_t elements = 0;
-  size_t next = 0;
-  for (dist_autograd::LeafGradient& leaf : collected) {
-    const std::optional<size_t> index = (*optimizer)->table().Find(leaf.leaf.key, next);
-    if (!index.has_value()) continue;
-    next = *index + 1;
-    elements += leaf.gradient.NumElements();
-    gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version});
-  }
-  GlobalId step{request->step_incarnation(), request->step_counter()};
-  auto run = [call, optimizer = *std::move(optimizer), step,
-              gradients = std::move(gradients)]() mutable {
-    optimizer->Step(
-        step, std::move(gradients), [call] { return call->BeginApply(); },
-        [call](absl::StatusOr<optim::StepResult> result) {
-          if (!result.ok()) return call->Reply(result.status());
-          v1::StepReply reply;
-          reply.set_steps_accepted(result->steps_accepted);
-          reply.set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
-          reply.set_max_staleness(result->max_staleness);
-          reply.set_repeated_step(result->repeated);
-          call->Reply(PlainPayload(reply));
-        });
-  };
+void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
   if (elements <= kInlineElements) return run();
   absl::Status queued = runtime_.executor().Submit(std::move(run));
   if (!queued.ok()) call->Reply(queued);
 }
 
-// ---- caller
+void OptimizerService::ServePrepare(const CallPtr& call) {
+  auto request = ParseMessage<v1::PrepareRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto collected = Collect(runtime_, *request);
+  if (!collected.ok()) return call->Reply(collected.status());
+  const int64_t elements = collected->elements;
+  RunSized(call, elements,
+           [call, measure = request->measure(), collected = *std::move(collected)]() mutable {
+             absl::StatusOr<StepPlan> plan = collected.Plan();
+             if (!plan.ok()) return call->Reply(plan.status());
+             const OwnerOptimizer::Stats stats = collected.optimizer->stats();
+             v1::PrepareReply reply;
+             reply.set_steps_accepted(stats.steps);
+             reply.set_loss_scale(stats.loss_scale);
+             if (measure) {
+               reply.set_sum_of_squares(collected.optimizer->table().SumOfSquares(*plan));
+             }
+             call->Reply(PlainPayload(reply));
+           });
+}
 
-Future<RRef> OptimizerService::Create(const std::string& owner, const std::string& name,
-                                      const OptimizerSpec& spec,
-                                      const std::vector<RRef>& parameters,
-                                      const rpc::CallOptions& options) {
-  v1::CreateOptimizerRequest message;
-  message.set_name(name);
-  message.set_type(spec.type);
-  for (const auto& [option, value] : spec.options) {
-    message.add_option_names(option);
-    message.add_option_values(value);
-  }
-  for (const RRef& parameter : parameters) {
-    absl::Status usable = runtime_.rrefs().CheckUsable(parameter);
-    if (!usable.ok()) return Future<RRef>::Ready(usable);
-    message.add_parameter_incarnations(parameter.value_id().incarnation);
-    message.add_parameter_counters(parameter.value_id().counter);
-  }
-  rpc::Request request = PlainRequest("optimizer.create", message);
-  if (!parameters.empty()) {
-    request.only_incarnation = parameters[0].body()->owner_incarnation();
-  }
-  return runtime_.agent()
-      .StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
-        if (!reply.ok()) return reply.status();
-        return AdoptReference(runtime_, owner, *reply);
+void OptimizerService::ServeStep(const CallPtr& call) {
+  auto request = ParseMessage<v1::StepRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto terms = DecodeTerms(*request);
+  if (!terms.ok()) return call->Reply(terms.status());
+  auto collected = Collect(runtime_, *request);
+  if (!collected.ok()) return call->Reply(collected.status());
+  const int64_t elements = collected->elements;
+  const GlobalId step_id{request->step_incarnation(), request->step_counter()};
+  RunSized(
+      call, elements, [call, step_id, terms = *terms, collected = *std::move(collected)]() mutable {
+        absl::StatusOr<StepPlan> plan = collected.Plan();
+        if (!plan.ok()) return call->Reply(plan.status());
+        optim::StepRequest step;
+        step.step_id = step_id;
+        step.member = {{call->caller().incarnation, call->session_epoch()}, call->caller().name};
+        step.plan = *std::move(plan);
+        step.terms = terms;
+        step.begin_apply = [call] { return call->BeginApply(); };
+        step.done = [call](absl::StatusOr<optim::StepResult> result) {
+          if (!result.ok()) return call->Reply(result.status());
+          call->Reply(PlainPayload(EncodeResult(*result)));
+        };
+        collected.optimizer->Step(std::move(step));
       });
 }
 
-Future<optim::StepResult> OptimizerService::Step(const RRef& optimizer, GlobalId context,
-                                                 GlobalId step, const rpc::CallOptions& options) {
-  absl::Status usable = runtime_.rrefs().CheckUsable(optimizer);
-  if (!usable.ok()) return Future<optim::StepResult>::Ready(usable);
-  v1::StepRequest message;
-  message.set_optimizer_incarnation(optimizer.value_id().incarnation);
-  message.set_optimizer_counter(optimizer.value_id().counter);
-  message.set_context_incarnation(context.incarnation);
-  message.set_context_counter(context.counter);
-  message.set_step_incarnation(step.incarnation);
-  message.set_step_counter(step.counter);
-  rpc::Request request = PlainRequest("optimizer.step", message);
-  request.only_incarnation = optimizer.body()->owner_incarnation();
-  return runtime_.agent()
-      .StartCall(optimizer.owner(), std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<optim::StepResult> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message,
-                             ParseMessage<v1::StepReply>(reply->payload.header, "optimizer.step"));
-        optim::StepResult result;
-        result.steps_accepted = message.steps_accepted();
-        result.parameters_stepped = static_cast<int>(message.parameters_stepped());
-        result.max_staleness = message.max_staleness();
-        result.repeated = message.repeated_step();
-        return result;
-      });
+void OptimizerService::ServeOptions(const CallPtr& call) {
+  auto request = ParseMessage<v1::OptionsRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto options = (*optimizer)->options(request->group());
+  if (!options.ok()) return call->Reply(options.status());
+  call->Reply(PlainPayload(EncodeGroupOptions(*options)));
+}
+
+void OptimizerService::ServeSetOptions(const CallPtr& call) {
+  auto request = ParseMessage<v1::SetOptionsRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto changes = DecodeOptions(request->option_names(), request->option_values());
+  if (!changes.ok()) return call->Reply(changes.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the change"));
+  (*optimizer)
+      ->SetOptions(request->group(), *std::move(changes), request->version(),
+                   [call](absl::StatusOr<optim::GroupOptions> changed) {
+                     if (!changed.ok()) return call->Reply(changed.status());
+                     call->Reply(PlainPayload(EncodeGroupOptions(*changed)));
+                   });
 }
 
 }  // namespace psd::worker

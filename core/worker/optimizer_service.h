@@ -1,17 +1,42 @@
 #pragma once
 
-// Optimizers on owners: create, step.
+// Optimizers on owners: create, prepare and step, change options.
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/optim/optimizer_config.h"
 #include "core/optim/owner_optimizer.h"
+#include "core/optim/step_request.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
 #include "core/worker/exchange.h"
 
 namespace psd::worker {
+
+// One group of an optimizer to be, as far as it lies on one owner.
+struct GroupRequest {
+  optim::OptimizerSpec spec;
+  std::vector<rref::RRef> parameters;  // may be none
+};
+
+// A step as its caller asks for it.
+struct StepCall {
+  GlobalId step;
+  std::vector<GlobalId> contexts;  // whose gradients add up; none: a step without gradients
+  optim::StepTerms terms;
+};
+
+// What an owner says before a step.
+struct PrepareResult {
+  uint64_t steps_accepted = 0;
+  double sum_of_squares = 0;  // of the gradients; not finite if one is not; 0 if not asked for
+  double loss_scale = 0;      // the optimizer's; 0: none
+};
 
 // Both ends of the "optimizer.*" methods. Thread-safe.
 class OptimizerService {
@@ -19,22 +44,44 @@ class OptimizerService {
   // Registers the methods; `runtime` outlives the service and has not started.
   explicit OptimizerService(Runtime& runtime);
 
-  // The optimizer of `parameters` (all on `owner`), shared under `name` or private if it is empty.
-  // Errors: FAILED_PRECONDITION when the name exists with other parameters or options;
+  // The optimizer of `groups` (all parameters on `owner`), shared under `name` or private if it is
+  // empty.
+  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings;
   // INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
   Future<rref::RRef> Create(const std::string& owner, const std::string& name,
-                            const optim::OptimizerSpec& spec,
-                            const std::vector<rref::RRef>& parameters,
+                            const std::vector<GroupRequest>& groups,
+                            const optim::OptimizerSettings& settings,
                             const rpc::CallOptions& options);
 
-  // Applies what `context` has collected on the optimizer's owner.
-  Future<optim::StepResult> Step(const rref::RRef& optimizer, GlobalId context, GlobalId step,
+  // Applies what the contexts have collected on the optimizer's owner.
+  Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
+
+  // Checks what such a step would check, and measures the gradients if `measure`. Changes nothing.
+  Future<PrepareResult> Prepare(const rref::RRef& optimizer, const std::vector<GlobalId>& contexts,
+                                bool measure, const rpc::CallOptions& options);
+
+  // See OwnerOptimizer.
+  Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
+                                      const rpc::CallOptions& options);
+  Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,
+                                         const std::map<std::string, double>& changes,
+                                         uint64_t version, const rpc::CallOptions& options);
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   void ServeCreate(const CallPtr& call);
+  void ServePrepare(const CallPtr& call);
   void ServeStep(const CallPtr& call);
+  void ServeOptions(const CallPtr& call);
+  void ServeSetOptions(const CallPtr& call);
+
+  // Here if it is cheap, else on the executor; a full queue answers the call.
+  void RunSized(const CallPtr& call, int64_t elements, Task run);
+  // Sends `message` to the optimizer's owner.
+  template <typename Message>
+  Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
+                         const rpc::CallOptions& options);
 
   Runtime& runtime_;
 };

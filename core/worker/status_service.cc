@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/optim/owner_optimizer.h"
 #include "core/worker/exchange.h"
 #include "core/worker/runtime.h"
@@ -64,12 +66,23 @@ void AddParameter(const store::Parameter& parameter, v1::NamedValue& value) {
   value.set_old_versions_pinned(static_cast<uint32_t>(stats.old_pinned));
 }
 
+// Of all groups, and the settings.
+std::string DescribeOptions(const optim::OwnerOptimizer& optimizer) {
+  std::string text;
+  for (size_t group = 0; group < optimizer.num_groups(); ++group) {
+    const auto options = optimizer.options(group);
+    if (!options.ok()) break;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", options->spec.ToString());
+  }
+  return absl::StrCat(text, optimizer.settings().ToString());
+}
+
 void AddOptimizer(const std::string& name, const optim::OwnerOptimizer& optimizer,
                   v1::WorkerStatus& status) {
   const optim::OwnerOptimizer::Stats stats = optimizer.stats();
   v1::OptimizerState& state = *status.add_optimizers();
   state.set_name(name);
-  state.set_spec(optimizer.spec().ToString());
+  state.set_spec(DescribeOptions(optimizer));
   state.set_parameters(optimizer.table().size());
   state.set_steps(stats.steps);
   state.set_max_staleness(stats.max_staleness);

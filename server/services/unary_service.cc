@@ -325,7 +325,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
     parameters.push_back(runtime_.rrefs().LocalRRef(*entry));
   }
   runtime_.optimizer_service()
-      .Create(runtime_.name(), request.name(), spec, parameters, SelfCall())
+      .Create(runtime_.name(), request.name(), {{spec, parameters}}, {}, SelfCall())
       .OnReady([done](const absl::StatusOr<rref::RRef>& created) { done(created.status()); });
 }
 
@@ -422,7 +422,7 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   // Unique in the world as the session is: sessions are random, sequences within them run once.
   const GlobalId step{request.header().session(), request.header().sequence()};
   runtime_.optimizer_service()
-      .Step(runtime_.rrefs().LocalRRef(*optimizer), (*context)->id(), step, SelfCall())
+      .Step(runtime_.rrefs().LocalRRef(*optimizer), {step, {(*context)->id()}, {}}, SelfCall())
       .OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {
         if (!result.ok()) return done(result.status());
         reply->set_steps_accepted(result->steps_accepted);

@@ -35,8 +35,8 @@ class LostAnswersTest : public ::testing::Test {
                   .Wait());
     Sgd sgd;
     sgd.lr = 1;
-    optimizer_ =
-        Must(trainer_->optimizer_service().Create("owner", "main", sgd, {w_}, patient_).Wait());
+    optimizer_ = Must(
+        trainer_->optimizer_service().Create("owner", "main", {{sgd, {w_}}}, {}, patient_).Wait());
   }
   ~LostAnswersTest() override {
     w_ = optimizer_ = rref::RRef();
@@ -79,7 +79,7 @@ class LostAnswersTest : public ::testing::Test {
     return trainer_->autograd().Backward(context, {root}, {});
   }
   Future<optim::StepResult> StepIn(const worker::ContextPtr& context, GlobalId step) {
-    return trainer_->optimizer_service().Step(optimizer_, context->id(), step, patient_);
+    return trainer_->optimizer_service().Step(optimizer_, {step, {context->id()}, {}}, patient_);
   }
 
   std::shared_ptr<carrier::FaultyNetwork> network_ = carrier::FaultyNetwork::Create();

@@ -52,27 +52,43 @@ class OwnerOptimizerTest : public ::testing::Test {
     options.requires_grad = requires_grad;
     return *store_->GetOrCreate(name, options, [&] { return store::Value(value); }).Wait();
   }
-  absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(const OptimizerSpec& spec,
-                                                               std::vector<EntryPtr> parameters) {
-    std::vector<ParameterGroup> groups(1);
-    groups[0].function = *OptimizerRegistry::Builtin().Create(spec);
-    groups[0].parameters = std::move(parameters);
-    return OwnerOptimizer::Create(std::move(groups), *store_);
+  absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(
+      const OptimizerSpec& spec, std::vector<EntryPtr> parameters,
+      const OptimizerSettings& settings = {}) {
+    return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_);
   }
   // A step of its own id unless given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
                                   std::vector<ParameterGradient> gradients, GlobalId id = {},
-                                  absl::AnyInvocable<bool()> begin_apply = nullptr) {
+                                  absl::AnyInvocable<bool()> begin_apply = nullptr,
+                                  const StepTerms& terms = {}) {
     absl::StatusOr<StepResult> result = absl::UnknownError("not done");
-    optimizer.Step(id.IsNone() ? ids_.Next() : id, std::move(gradients), std::move(begin_apply),
-                   [&](absl::StatusOr<StepResult> r) { result = std::move(r); });
+    StepRequest request;
+    request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.terms = terms;
+    request.begin_apply = std::move(begin_apply);
+    request.done = [&](absl::StatusOr<StepResult> r) { result = std::move(r); };
+    absl::StatusOr<StepPlan> plan = optimizer.table().Plan(std::move(gradients));
+    if (!plan.ok()) return plan.status();
+    request.plan = *std::move(plan);
+    optimizer.Step(std::move(request));
     return result;
+  }
+  // One whose answer goes to `done`.
+  void StartStep(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
+                 absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
+    StepRequest request;
+    request.step_id = ids_.Next();
+    request.plan = *optimizer.table().Plan(std::move(gradients));
+    request.done = std::move(done);
+    optimizer.Step(std::move(request));
   }
   static float First(const EntryPtr& entry) {
     return entry->parameter->Pin()->tensor.data<float>()[0];
   }
   size_t used() const { return store_->stats().used_bytes; }
 
+  const OptimizerRegistry registry_ = OptimizerRegistry::Builtin();
   IdSource ids_{77};
   std::unique_ptr<Store> store_;
 };
@@ -259,8 +275,8 @@ TEST_F(OwnerOptimizerTest, StepWaitsForWhoWritesItsParameters) {
   auto optimizer = *NewOptimizer(kSgd1, {a, b});
   auto writer = store_->write_claims().Claim({a->id}, [](store::WriteClaims::ClaimId) {});
   bool done = false;
-  optimizer->Step(ids_.Next(), {{a->id, Full(1)}}, nullptr,
-                  [&](absl::StatusOr<StepResult> result) { done = result.ok(); });
+  StartStep(*optimizer, {{a->id, Full(1)}},
+            [&](absl::StatusOr<StepResult> result) { done = result.ok(); });
   EXPECT_FALSE(done);
   auto other = *NewOptimizer(kSgd1, {b});
   EXPECT_TRUE(Step(*other, {{b->id, Full(1)}}).ok());  // side by side elsewhere
@@ -279,8 +295,8 @@ TEST_F(OwnerOptimizerTest, OPT_14_ConcurrentStepsLoseNoUpdate) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < kSteps; ++i) {
-        optimizer->Step(ids_.Next(), {{a->id, gradient}}, nullptr,
-                        [&](absl::StatusOr<StepResult> result) { finished += result.ok(); });
+        StartStep(*optimizer, {{a->id, gradient}},
+                  [&](absl::StatusOr<StepResult> result) { finished += result.ok(); });
       }
     });
   }
@@ -302,8 +318,8 @@ TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
   std::atomic<int> torn{0};
   const auto stepper = [&](OwnerOptimizer* optimizer, GlobalId first, GlobalId second) {
     for (int i = 0; i < kSteps; ++i) {
-      optimizer->Step(ids_.Next(), {{first, Full(-1)}, {second, Full(-1)}}, nullptr,
-                      [](absl::StatusOr<StepResult>) {});
+      StartStep(*optimizer, {{first, Full(-1)}, {second, Full(-1)}},
+                [](absl::StatusOr<StepResult>) {});
     }
   };
   std::thread one(stepper, left.get(), a->id, b->id), two(stepper, right.get(), b->id, c->id);

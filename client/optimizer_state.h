@@ -1,0 +1,65 @@
+#pragma once
+
+// What is behind the public face's DistributedOptimizer. Internal to client/.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/psd.h"
+#include "client/worker_state.h"
+#include "core/optim/step_request.h"
+#include "core/worker/optimizer_service.h"
+
+namespace psd {
+
+// What of an optimizer lies on one owner.
+struct OptimizerPart {
+  std::string owner;
+  std::vector<worker::GroupRequest> groups;  // all of them; those elsewhere are empty here
+  RRef optimizer;
+};
+
+struct DistributedOptimizer::State {
+  std::shared_ptr<Worker::State> worker;  // shared with the worker
+  std::string name;                       // empty: private
+  OptimizerSpec spec;                     // of the first group, at creation
+  OptimizerSettings settings;
+  // By owner, in order of first appearance. The first leads: it decides what all must agree on.
+  std::vector<OptimizerPart> parts;
+  std::atomic<double> loss_scale{0};  // the lead's, as last heard
+
+  absl::Status CreateOnOwners();
+  worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
+
+  // One step over all owners. `attempt` is what was decided before, if this is a retry.
+  StepOutcome Run(std::shared_ptr<StepAttempt> attempt);
+  // Asks owners to check and measure, where that is needed, and decides the terms. False: nothing
+  // may be applied, `outcome` says why.
+  bool Decide(StepAttempt& attempt, StepOutcome& outcome);
+  bool Prepare(const StepAttempt& attempt, bool measure,
+               std::vector<worker::PrepareResult>& answers, StepOutcome& outcome);
+  void Apply(const StepAttempt& attempt, StepOutcome& outcome);
+};
+
+// One step as it was asked for and decided; kept for RetryFailed.
+struct StepAttempt {
+  GlobalId step_id;
+  std::vector<GlobalId> contexts;
+  // By part: the contexts that have reached that owner, and whether it is asked at all.
+  std::vector<std::vector<GlobalId>> reached;
+  std::vector<bool> asked;
+  StepOptions options;
+  bool decided = false;
+  optim::StepTerms terms;
+  double gradient_norm = 0;
+};
+
+// One error for what several owners said of `what`, of the first one's code and detail.
+absl::Status CombineFailures(
+    const std::string& what,
+    const std::vector<std::pair<std::string, absl::Status>>& failures_by_owner);
+
+}  // namespace psd

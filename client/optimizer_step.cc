@@ -1,0 +1,251 @@
+// One step of a DistributedOptimizer: decided once, applied on every owner.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/optimizer_state.h"
+#include "client/psd.h"
+#include "core/optim/step_decision.h"
+
+namespace psd {
+namespace {
+
+using optim::StepResult;
+using optim::UpdateMode;
+using worker::PrepareResult;
+
+optim::StepWishes ToWishes(const StepOptions& options, const OptimizerSettings& settings,
+                           size_t contexts) {
+  optim::StepWishes wishes;
+  wishes.clip_value = options.clip_value;
+  wishes.clip_norm = options.clip_norm;
+  wishes.loss_scale = options.loss_scale;
+  wishes.detect_overflow = settings.loss_scaling.enabled();
+  wishes.contexts = contexts;
+  wishes.mean = options.mean_of_contexts;
+  return wishes;
+}
+
+absl::Status CheckOptions(const StepOptions& options, const OptimizerSettings& settings,
+                          size_t contexts) {
+  PSD_RETURN_IF_ERROR(ToWishes(options, settings, contexts).Check());
+  if (settings.loss_scaling.enabled() && options.loss_scale == 0) {
+    return absl::InvalidArgumentError(
+        "this optimizer scales losses: multiply the loss by LossScale() before Backward and say "
+        "so in StepOptions::loss_scale");
+  }
+  if (settings.mode.kind == UpdateMode::Kind::kSynchronous && std::isfinite(options.clip_norm)) {
+    return absl::InvalidArgumentError(
+        "clip_norm does not go with synchronous rounds, whose norm no trainer knows; clip_value "
+        "does");
+  }
+  return absl::OkStatus();
+}
+
+OwnerOutcome ToOutcome(const std::string& owner, const absl::StatusOr<StepResult>& answer) {
+  OwnerOutcome outcome;
+  outcome.owner = owner;
+  outcome.status = answer.status();
+  if (answer.ok()) {
+    outcome.steps_accepted = answer->steps_accepted;
+    outcome.parameters_stepped = answer->parameters_stepped;
+    outcome.max_staleness = answer->max_staleness;
+    outcome.trainers = answer->trainers;
+    return outcome;
+  }
+  auto detail = GetDetail(answer.status());
+  outcome.fate_unknown = detail.has_value() && detail->fate_unknown;
+  return outcome;
+}
+
+absl::Status NoNorm(const std::vector<OptimizerPart>& parts,
+                    const std::vector<PrepareResult>& answers) {
+  std::vector<std::string> where;
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (!std::isfinite(answers[i].sum_of_squares)) where.push_back(parts[i].owner);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the gradients have no norm to clip by: there is a NaN, an infinity or an overflow among "
+      "those on ",
+      where.empty() ? "all owners together" : absl::StrJoin(where, ", "), "; nothing was applied"));
+}
+
+}  // namespace
+
+absl::Status StepOutcome::status() const {
+  if (!refused.ok()) return refused;
+  std::vector<std::string> failed, applied;
+  const OwnerOutcome* first = nullptr;
+  bool fate_unknown = false;
+  for (const OwnerOutcome& owner : owners) {
+    if (owner.status.ok()) {
+      applied.push_back(owner.owner);
+      continue;
+    }
+    if (owner.held_back) continue;
+    if (first == nullptr) first = &owner;
+    fate_unknown |= owner.fate_unknown;
+    failed.push_back(absl::StrCat(owner.owner, " (", absl::StatusCodeToString(owner.status.code()),
+                                  ": ", owner.status.message(),
+                                  owner.fate_unknown ? "; may have been applied" : "", ")"));
+  }
+  if (first == nullptr) return absl::OkStatus();
+  absl::Status combined(
+      first->status.code(),
+      absl::StrCat("step ", step_id.ToString(), " failed on ", absl::StrJoin(failed, ", "),
+                   applied.empty()
+                       ? "; it was applied on no owner"
+                       : absl::StrCat("; it was applied on ", absl::StrJoin(applied, ", "))));
+  auto detail = GetDetail(first->status).value_or(ErrorDetail{});
+  detail.worker = first->owner;
+  detail.fate_unknown = fate_unknown;
+  return WithDetail(std::move(combined), detail);
+}
+
+StepOutcome DistributedOptimizer::StepDetailed(const Context& context, const StepOptions& options) {
+  return StepDetailed({&context}, options);
+}
+
+StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>& contexts,
+                                               const StepOptions& options) {
+  worker::Runtime& runtime = *state_->worker->runtime;
+  auto attempt = std::make_shared<StepAttempt>();
+  attempt->step_id = runtime.ids().Next();
+  attempt->options = options;
+  attempt->reached.resize(state_->parts.size());
+  for (const Context* context : contexts) {
+    attempt->contexts.push_back(context->id());
+    // An owner that this context never reached has collected nothing in it.
+    std::vector<std::string> reached = context->state_->KnownWorkers();
+    reached.push_back(runtime.name());
+    const absl::flat_hash_set<std::string> known(reached.begin(), reached.end());
+    for (size_t i = 0; i < state_->parts.size(); ++i)
+      if (known.contains(state_->parts[i].owner)) attempt->reached[i].push_back(context->id());
+  }
+  const OptimizerSettings& settings = state_->settings;
+  const bool lead_counts = !settings.schedule.IsConstant() || settings.loss_scaling.enabled();
+  for (size_t i = 0; i < state_->parts.size(); ++i) {
+    attempt->asked.push_back(!attempt->reached[i].empty() || (i == 0 && lead_counts) ||
+                             settings.mode.kind != UpdateMode::Kind::kAsynchronous);
+  }
+  return state_->Run(std::move(attempt));
+}
+
+StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
+  if (outcome.attempt == nullptr) {
+    StepOutcome refused;
+    refused.refused = absl::InvalidArgumentError("RetryFailed of an outcome that no step gave");
+    return refused;
+  }
+  if (outcome.status().ok()) return outcome;
+  auto attempt = std::make_shared<StepAttempt>(*outcome.attempt);
+  if (attempt->decided) {
+    for (size_t i = 0; i < outcome.owners.size(); ++i)
+      attempt->asked[i] = !outcome.owners[i].status.ok();
+  }
+  StepOutcome retried = state_->Run(std::move(attempt));
+  if (!outcome.attempt->decided) return retried;
+  for (size_t i = 0; i < outcome.owners.size() && i < retried.owners.size(); ++i)
+    if (outcome.owners[i].status.ok()) retried.owners[i] = outcome.owners[i];
+  return retried;
+}
+
+StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attempt) {
+  StepOutcome outcome;
+  outcome.step_id = attempt->step_id;
+  outcome.attempt = attempt;
+  outcome.refused = worker->CheckRunning();
+  if (outcome.refused.ok())
+    outcome.refused = CheckOptions(attempt->options, settings, attempt->contexts.size());
+  for (const GlobalId& context : attempt->contexts) {
+    if (!outcome.refused.ok()) return outcome;
+    outcome.refused = worker->runtime->autograd().Find(context).status();
+  }
+  if (!outcome.refused.ok()) return outcome;
+  if (!attempt->decided && !Decide(*attempt, outcome)) return outcome;
+  Apply(*attempt, outcome);
+  return outcome;
+}
+
+bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outcome) {
+  const optim::StepWishes wishes = ToWishes(attempt.options, settings, attempt.contexts.size());
+  const auto asked = std::count(attempt.asked.begin(), attempt.asked.end(), true);
+  // An owner alone goes by its own count.
+  const bool lead_decides = !settings.schedule.IsConstant() && asked > 1;
+  std::vector<PrepareResult> answers(parts.size());
+  if (wishes.NeedsMeasure() || attempt.options.check_first || lead_decides) {
+    if (!Prepare(attempt, wishes.NeedsMeasure(), answers, outcome)) return false;
+  }  // else there is only one exchange in all
+  std::vector<double> sums;
+  for (const PrepareResult& answer : answers) sums.push_back(answer.sum_of_squares);
+  const optim::StepDecision decision = DecideStep(wishes, sums);
+  if (!wishes.detect_overflow && !std::isfinite(decision.gradient_norm)) {
+    outcome.refused = NoNorm(parts, answers);
+    return false;
+  }
+  attempt.decided = true;
+  attempt.terms = decision.terms;
+  attempt.gradient_norm = decision.gradient_norm;
+  if (lead_decides) attempt.terms.schedule_step = answers[0].steps_accepted;
+  if (attempt.terms.overflow)  // only the lead must hear of it
+    for (size_t i = 0; i < parts.size(); ++i) attempt.asked[i] = i == 0;
+  return true;
+}
+
+// Asks the owners that are asked at all, or only the lead if nothing is to be measured or checked.
+bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measure,
+                                          std::vector<PrepareResult>& answers,
+                                          StepOutcome& outcome) {
+  std::vector<Future<PrepareResult>> futures;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == 0);
+    futures.push_back(prepares ? service().Prepare(parts[i].optimizer, attempt.reached[i], measure,
+                                                   worker->ToCallOptions({attempt.options.timeout}))
+                               : Future<PrepareResult>::Ready(PrepareResult{}));
+  }
+  bool failed = false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::StatusOr<PrepareResult>& answer = futures[i].Wait();
+    OwnerOutcome& owner = outcome.owners.emplace_back();
+    owner.owner = parts[i].owner;
+    owner.status = answer.status();
+    failed |= !answer.ok();
+    if (answer.ok()) answers[i] = *answer;
+  }
+  if (!failed) return true;
+  for (OwnerOutcome& owner : outcome.owners) {
+    if (!owner.status.ok()) continue;
+    owner.status = absl::AbortedError("not applied: another owner could not");
+    owner.held_back = true;
+  }
+  return false;
+}
+
+void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome& outcome) {
+  outcome.gradient_norm = attempt.gradient_norm;
+  outcome.skipped = attempt.terms.overflow;
+  outcome.owners.clear();
+  std::vector<Future<StepResult>> answers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!attempt.asked[i]) {
+      StepResult nothing;
+      nothing.trainers = 0;
+      answers.push_back(Future<StepResult>::Ready(nothing));
+      continue;
+    }
+    answers.push_back(service().Step(parts[i].optimizer,
+                                     {attempt.step_id, attempt.reached[i], attempt.terms},
+                                     worker->ToCallOptions({attempt.options.timeout})));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::StatusOr<StepResult>& answer = answers[i].Wait();
+    outcome.owners.push_back(ToOutcome(parts[i].owner, answer));
+    if (i == 0 && attempt.asked[0] && answer.ok() && settings.loss_scaling.enabled())
+      loss_scale = answer->loss_scale;
+  }
+}
+
+}  // namespace psd

@@ -1,0 +1,120 @@
+// The caller's end of the "optimizer.*" methods.
+
+#include <utility>
+
+#include "core/worker/optimizer_codec.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::worker {
+
+using optim::GroupOptions;
+using optim::StepResult;
+using rref::RRef;
+
+Future<RRef> OptimizerService::Create(const std::string& owner, const std::string& name,
+                                      const std::vector<GroupRequest>& groups,
+                                      const optim::OptimizerSettings& settings,
+                                      const rpc::CallOptions& options) {
+  v1::CreateOptimizerRequest message;
+  Incarnation incarnation = 0;
+  message.set_name(name);
+  EncodeSettings(settings, message);
+  for (const GroupRequest& group : groups) {
+    message.set_type(group.spec.type);
+    v1::OptimizerGroup& wire = *message.add_groups();
+    EncodeOptions(group.spec.options, wire);
+    for (const RRef& parameter : group.parameters) {
+      absl::Status usable = runtime_.rrefs().CheckUsable(parameter);
+      if (!usable.ok()) return Future<RRef>::Ready(usable);
+      wire.add_parameter_incarnations(parameter.value_id().incarnation);
+      wire.add_parameter_counters(parameter.value_id().counter);
+      incarnation = parameter.body()->owner_incarnation();
+    }
+  }
+  rpc::Request request = PlainRequest("optimizer.create", message);
+  request.only_incarnation = incarnation;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
+        if (!reply.ok()) return reply.status();
+        return AdoptReference(runtime_, owner, *reply);
+      });
+}
+
+template <typename Message>
+Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimizer,
+                                         Message& message, const rpc::CallOptions& options) {
+  absl::Status usable = runtime_.rrefs().CheckUsable(optimizer);
+  if (!usable.ok()) return Future<rpc::Reply>::Ready(usable);
+  EncodeOptimizer(optimizer.value_id(), message);
+  rpc::Request request = PlainRequest(method, message);
+  request.only_incarnation = optimizer.body()->owner_incarnation();
+  return runtime_.agent().StartCall(optimizer.owner(), std::move(request), options).reply();
+}
+
+Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall& step,
+                                          const rpc::CallOptions& options) {
+  v1::StepRequest message;
+  EncodeContexts(step.contexts, message);
+  message.set_step_incarnation(step.step.incarnation);
+  message.set_step_counter(step.step.counter);
+  EncodeTerms(step.terms, message);
+  return Ask("optimizer.step", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message,
+                             ParseMessage<v1::StepReply>(reply->payload.header, "optimizer.step"));
+        return DecodeResult(message);
+      });
+}
+
+Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer,
+                                                const std::vector<GlobalId>& contexts, bool measure,
+                                                const rpc::CallOptions& options) {
+  v1::PrepareRequest message;
+  EncodeContexts(contexts, message);
+  message.set_measure(measure);
+  return Ask("optimizer.prepare", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::PrepareReply>(reply->payload.header,
+                                                                          "optimizer.prepare"));
+        return PrepareResult{message.steps_accepted(), message.sum_of_squares(),
+                             message.loss_scale()};
+      });
+}
+
+namespace {
+
+absl::StatusOr<GroupOptions> ParseOptions(const absl::StatusOr<rpc::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  PSD_ASSIGN_OR_RETURN(auto message,
+                       ParseMessage<v1::OptionsReply>(reply->payload.header, "optimizer.options"));
+  return DecodeGroupOptions(message);
+}
+
+}  // namespace
+
+Future<GroupOptions> OptimizerService::Options(const RRef& optimizer, size_t group,
+                                               const rpc::CallOptions& options) {
+  v1::OptionsRequest message;
+  message.set_group(static_cast<uint32_t>(group));
+  return Ask("optimizer.options", optimizer, message, options).Then(ParseOptions);
+}
+
+Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t group,
+                                                  const std::map<std::string, double>& changes,
+                                                  uint64_t version,
+                                                  const rpc::CallOptions& options) {
+  v1::SetOptionsRequest message;
+  message.set_group(static_cast<uint32_t>(group));
+  EncodeOptions(changes, message);
+  message.set_version(version);
+  return Ask("optimizer.set_options", optimizer, message, options).Then(ParseOptions);
+}
+
+}  // namespace psd::worker
