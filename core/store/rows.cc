@@ -1,0 +1,131 @@
+#include "core/store/rows.h"
+
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::store {
+namespace {
+
+// How many rows ahead a lookup fetches.
+constexpr size_t kReadAhead = 12;
+constexpr size_t kLineBytes = 64;
+
+// Every load acquires, so that the look at the stripe behind it stays behind it; every store
+// releases, so that none is seen before the stripe turned odd. Plain moves on x86.
+template <typename Word>
+void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
+  const Word* from = reinterpret_cast<const Word*>(row);
+  for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
+    const Word word = __atomic_load_n(from + i, __ATOMIC_ACQUIRE);
+    std::memcpy(out + i * sizeof(Word), &word, sizeof(Word));
+  }
+}
+
+template <typename Word>
+void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
+  Word* to = reinterpret_cast<Word*>(row);
+  for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
+    Word word;
+    std::memcpy(&word, in + i * sizeof(Word), sizeof(Word));
+    __atomic_store_n(to + i, word, __ATOMIC_RELEASE);
+  }
+}
+
+// Rows start at a multiple of their own size: where that is no multiple of 8 bytes, words of 4.
+bool FitsLongWords(size_t row_bytes) {
+  return row_bytes % sizeof(uint64_t) == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Rows>> Rows::Create(Tensor elements, bool requires_grad) {
+  const bool floats = elements.dtype() == DType::kF32 || elements.dtype() == DType::kF64;
+  if (elements.rank() != 2 || elements.NumElements() == 0 || !floats) {
+    return absl::InvalidArgumentError(absl::StrCat("rows cannot be made of ", elements.ToString(),
+                                                   ": they are [rows, width] of f32 or f64, and "
+                                                   "both extents are at least 1"));
+  }
+  PSD_CHECK(elements.IsContiguous(), "rows take over fresh memory");
+  return std::shared_ptr<Rows>(new Rows(std::move(elements), requires_grad));
+}
+
+std::string Rows::TypeName() const {
+  return absl::StrCat("rows ", DTypeName(dtype()), shape().ToString());
+}
+
+absl::Status Rows::CheckIds(const Tensor& ids) const {
+  if (!ids.defined() || ids.dtype() != DType::kI64 || !ids.device().IsCpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ids of ", TypeName(), " must be i64 on the cpu, not ", ids.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
+  const int64_t* id = dense.data<int64_t>();
+  for (int64_t i = 0; i < dense.NumElements(); ++i) {
+    if (id[i] >= 0 && id[i] < NumRows()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("id ", id[i], " (number ", i, " of ", dense.NumElements(),
+                     ") is out of range: ", TypeName(), " has ids 0 to ", NumRows() - 1));
+  }
+  return absl::OkStatus();
+}
+
+void Rows::ReadRow(int64_t id, std::byte* out) const {
+  const size_t bytes = row_bytes();
+  const std::byte* row = table_.raw_data() + static_cast<size_t>(id) * bytes;
+  const Stripe& stripe = stripes_[static_cast<size_t>(id) % kStripes];
+  while (true) {
+    const uint32_t before = stripe.load(std::memory_order_acquire);
+    if (before % 2 == 0) {
+      FitsLongWords(bytes) ? CopyOut<uint64_t>(row, bytes, out)
+                           : CopyOut<uint32_t>(row, bytes, out);
+      if (stripe.load(std::memory_order_relaxed) == before) return;
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
+  PSD_RETURN_IF_ERROR(CheckIds(ids));
+  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
+  Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
+  extents.push_back(shape()[1]);
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype()));
+  const int64_t* id = dense.data<int64_t>();
+  const auto count = static_cast<size_t>(dense.NumElements());
+  const size_t bytes = row_bytes();
+  std::byte* to = out.mutable_raw_data();
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kReadAhead < count) {
+      const std::byte* ahead = table_.raw_data() + static_cast<size_t>(id[i + kReadAhead]) * bytes;
+      for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
+    }
+    ReadRow(id[i], to + i * bytes);
+  }
+  return out;
+}
+
+void Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
+  const size_t bytes = row_bytes();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Stripe& stripe = stripes_[static_cast<size_t>(ids[i]) % kStripes];
+    const uint32_t before = stripe.load(std::memory_order_relaxed);
+    stripe.store(before + 1, std::memory_order_relaxed);
+    std::byte* row = table_.mutable_raw_data() + static_cast<size_t>(ids[i]) * bytes;
+    const std::byte* from = next + i * bytes;
+    FitsLongWords(bytes) ? CopyIn<uint64_t>(from, bytes, row) : CopyIn<uint32_t>(from, bytes, row);
+    stripe.store(before + 2, std::memory_order_release);
+  }
+}
+
+std::shared_ptr<Rows> AsRows(const Value& value) {
+  const auto* object = value.As<std::shared_ptr<Object>>();
+  return object == nullptr ? nullptr : std::dynamic_pointer_cast<Rows>(*object);
+}
+
+}  // namespace psd::store

@@ -1,0 +1,82 @@
+#pragma once
+
+// Rows: an embedding table. The second kind of parameter, updated in place, atomic per row, never
+// pinned whole.
+//
+// Every row is read and written whole. Readers take no lock: each row belongs to one of a fixed
+// number of stripes, whose counter is odd while one of its rows is being written; a reader that saw
+// the counter change reads the row again. Two rows of one lookup may stem from before and after one
+// step.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/store/value.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::store {
+
+// Thread-safe: any number of readers, one writer at a time (see WriteClaims).
+class Rows : public Object {
+ public:
+  // Takes over `elements`, [rows, width]. Requires: it is the only handle to memory of the store's
+  // budget.
+  // Errors: INVALID_ARGUMENT for another rank, no rows, no width, or a dtype other than f32, f64.
+  static absl::StatusOr<std::shared_ptr<Rows>> Create(Tensor elements, bool requires_grad);
+
+  // "rows f32[1000000, 64]".
+  std::string TypeName() const override;
+  const Shape& shape() const { return table_.shape(); }
+  DType dtype() const { return table_.dtype(); }
+  bool requires_grad() const { return requires_grad_; }
+  int64_t NumRows() const { return shape()[0]; }
+  size_t width() const { return static_cast<size_t>(shape()[1]); }
+  size_t bytes() const { return table_.NumBytes(); }
+  // Starts at 1; one more after each update.
+  uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+
+  // Errors: INVALID_ARGUMENT unless `ids` is i64 on the cpu and every id in [0, rows): names the
+  // first that is not, and the number of rows.
+  absl::Status CheckIds(const Tensor& ids) const;
+  // The rows of `ids`, in their order: [the extents of ids, width].
+  // Errors: those of CheckIds; RESOURCE_EXHAUSTED.
+  absl::StatusOr<Tensor> Read(const Tensor& ids) const;
+
+  // ---- The writer's.
+
+  // All rows, packed. Only the writer may look here.
+  const std::byte* elements() const { return table_.raw_data(); }
+  // Replaces rows, each whole. `next`: as many packed rows. Requires: ids in range.
+  void Write(absl::Span<const int64_t> ids, const std::byte* next);
+  // An update is complete.
+  void FinishUpdate() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kStripes = 1024;
+  using Stripe = std::atomic<uint32_t>;
+
+  Rows(Tensor elements, bool requires_grad)
+      : table_(std::move(elements)), requires_grad_(requires_grad) {}
+  size_t row_bytes() const { return width() * ItemSize(dtype()); }
+  void ReadRow(int64_t id, std::byte* out) const;
+
+  Tensor table_;  // the only handle
+  const bool requires_grad_;
+  std::atomic<uint64_t> version_{1};
+  std::array<Stripe, kStripes> stripes_{};
+};
+
+// The rows that `value` is, or null.
+std::shared_ptr<Rows> AsRows(const Value& value);
+
+}  // namespace psd::store
