@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/worker/value_service.h"
@@ -37,12 +38,27 @@ absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
   return found.gradient;
 }
 
-absl::StatusOr<Tensor> Context::Gradient(const RRef& parameter) const {
+absl::StatusOr<Value> Context::FetchGradient(const RRef& leaf) const {
   PSD_RETURN_IF_ERROR(worker_->CheckRunning());
-  if (!parameter.valid()) return absl::InvalidArgumentError("Gradient of an RRef to nothing");
+  if (!leaf.valid()) return absl::InvalidArgumentError("Gradient of an RRef to nothing");
   return worker_->runtime->values()
-      .FetchGradient(state_->id(), parameter, worker_->ToCallOptions({}))
+      .FetchGradient(state_->id(), leaf, worker_->ToCallOptions({}))
       .Wait();
+}
+
+absl::StatusOr<Tensor> Context::Gradient(const RRef& parameter) const {
+  PSD_ASSIGN_OR_RETURN(Value gradient, FetchGradient(parameter));
+  if (const auto* dense = gradient.As<Variable>()) return dense->tensor();
+  return absl::InvalidArgumentError(absl::StrCat("the gradient of ", parameter.ToString(), " is ",
+                                                 gradient.KindName(),
+                                                 "; get it by SparseGradient"));
+}
+
+absl::StatusOr<SparseTensor> Context::SparseGradient(const RRef& table) const {
+  PSD_ASSIGN_OR_RETURN(Value gradient, FetchGradient(table));
+  if (const SparseTensor* sparse = gradient.AsSparse()) return *sparse;
+  return absl::InvalidArgumentError(absl::StrCat("the gradient of ", table.ToString(), " is ",
+                                                 gradient.KindName(), "; get it by Gradient"));
 }
 
 }  // namespace psd

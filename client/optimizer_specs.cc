@@ -31,4 +31,18 @@ AdamW::operator OptimizerSpec() const {
   return spec;
 }
 
+SparseAdam::operator OptimizerSpec() const {
+  return {"sparse_adam",
+          {{"lr", lr}, {"beta1", beta1}, {"beta2", beta2}, {"eps", eps}, {"maximize", maximize}}};
+}
+
+RowwiseAdagrad::operator OptimizerSpec() const {
+  return {"rowwise_adagrad",
+          {{"lr", lr},
+           {"lr_decay", lr_decay},
+           {"initial_accumulator_value", initial_accumulator_value},
+           {"eps", eps},
+           {"maximize", maximize}}};
+}
+
 }  // namespace psd

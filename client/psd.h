@@ -53,8 +53,10 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
 #include "core/store/value.h"
+#include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 #include "core/worker/functions.h"
+#include "core/worker/rows_query.h"
 
 namespace psd {
 
@@ -67,6 +69,7 @@ using program::ProgramBuilder;   // builds one call by call
 using rref::RRef;                // a counted reference to a value on its owner
 using store::Value;              // what calls take and return
 using worker::FunctionRegistry;  // registered functions that this worker offers
+using worker::RowsQuery;         // which rows of which table
 using Values = std::vector<Value>;
 
 // ---------------------------------------------------------------------------------------------
@@ -146,6 +149,10 @@ struct CallOptions {
 
 struct CreateOptions {
   bool requires_grad = false;
+  // An embedding table, [rows, width] of f32 or f64: read by LookUpRows, stepped row by row and in
+  // place, so that neither ever moves the whole table. Without: a parameter, which moves through
+  // versions and is fetched whole.
+  bool rows = false;
 };
 
 // What a listing says of a named value.
@@ -196,6 +203,16 @@ class Worker {
                                             const CallOptions& options = {});
   Future<std::vector<Value>> ToHereAsync(const std::vector<RRef>& rrefs,
                                          const CallOptions& options = {});
+
+  // Rows of tables: for each query [the extents of its ids, width]. One exchange per owner; each
+  // row is whole, but two rows may stem from before and after one step. Inside a context, rows of
+  // tables that require grad lead back: backward sends the gradients of these rows only, and the
+  // owner adds up those of repeated ids.
+  // Errors: INVALID_ARGUMENT naming the table and the first id that is out of its range.
+  absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<RowsQuery>& queries,
+                                                   const Context& context);
+  absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<RowsQuery>& queries,
+                                                   const CallOptions& options = {});
 
   // ---- calls
 
@@ -252,10 +269,14 @@ class Context {
   // Errors: NOT_FOUND when none has reached it.
   absl::StatusOr<Tensor> Gradient(const Variable& leaf) const;
   absl::StatusOr<Tensor> Gradient(const RRef& parameter) const;
+  // The same where it is sparse: of rows, and of a parameter of which rows were looked up and
+  // nothing else was used. Ids may repeat.
+  absl::StatusOr<SparseTensor> SparseGradient(const RRef& table) const;
 
  private:
   friend class Worker;
   friend class DistributedOptimizer;
+  absl::StatusOr<Value> FetchGradient(const RRef& leaf) const;
   Context(std::shared_ptr<Worker::State> worker,
           std::shared_ptr<dist_autograd::ContextState> state);
   std::shared_ptr<Worker::State> worker_;               // shared with the worker
@@ -296,6 +317,27 @@ struct AdamW {
   double eps = 1e-8;
   double weight_decay = 0.01;
   bool amsgrad = false;
+  bool maximize = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+// For rows only.
+struct SparseAdam {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  bool maximize = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+// For rows only: one accumulator per row, the mean of the squares of its gradient (FBGEMM's,
+// TorchRec's).
+struct RowwiseAdagrad {
+  double lr = 0.01;
+  double lr_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
   bool maximize = false;
   operator OptimizerSpec() const;  // NOLINT
 };

@@ -142,8 +142,10 @@ worker::Runtime& Worker::runtime() {
 absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::string& name,
                                          const Program& create, CreateOptions options) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  using Hosted = worker::ValueService::Hosted;
   return state_->runtime->values()
-      .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}))
+      .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}),
+                   options.rows ? Hosted::kRows : Hosted::kTensor)
       .Wait();
 }
 

@@ -1,5 +1,8 @@
 #include "core/autograd/node.h"
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
 namespace psd {
 namespace {
 
@@ -7,6 +10,12 @@ namespace {
 thread_local std::vector<Edge>* dying_edges = nullptr;
 
 }  // namespace
+
+absl::Status GradientSink::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a local backward has reached ", gradient.ToString(), " for value ",
+                   leaf.key.ToString(), "; run the context's backward instead"));
+}
 
 // The outermost destructor of a thread drops edges in a loop; those that run inside it only hand
 // theirs over. So the depth of the stack does not grow with that of the graph.

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
+#include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
@@ -39,6 +40,9 @@ class GradientSink {
   // Called at most once per leaf and pass, with the sum over all paths: contiguous, of the leaf's
   // shape and dtype. Others may hold the same elements: to add to them, copy them first.
   virtual absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) = 0;
+  // The same for rows of a leaf that were looked up; called once per lookup. The sum of both kinds
+  // is the leaf's gradient. Errors: FAILED_PRECONDITION where this sink takes none.
+  virtual absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient);
 };
 
 // What one pass hands to the nodes it runs.

@@ -8,6 +8,22 @@
 #include "core/tensor/ops/elementwise.h"
 
 namespace psd::dist_autograd {
+namespace {
+
+// Errors: INVALID_ARGUMENT unless `gradient` has the shape and dtype of what was collected before.
+template <typename Gradient>
+absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
+  const auto check = [&](const auto& stored) -> absl::Status {
+    if (stored.shape() == gradient.shape() && stored.dtype() == gradient.dtype())
+      return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", before.leaf.key.ToString(),
+                     ", of which this context has ", stored.ToString()));
+  };
+  return before.gradient.defined() ? check(before.gradient) : check(before.sparse[0]);
+}
+
+}  // namespace
 
 void ContextState::AddKnownWorker(const std::string& peer) {
   MutexLock lock(mutex_);
@@ -59,21 +75,46 @@ absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
   LeafGradient before;
   {
     MutexLock lock(mutex_);
-    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient});
+    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient, {}});
     if (added) return absl::OkStatus();
     before = it->second;
   }
   // One pass at a time adds to a context, so nobody else has come between the two locks.
-  if (before.gradient.shape() != gradient.shape() || before.gradient.dtype() != gradient.dtype()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf.key.ToString(),
-                     ", of which this context has ", before.gradient.ToString()));
+  PSD_RETURN_IF_ERROR(CheckSame(before, gradient));
+  if (!before.gradient.defined()) {
+    PSD_ASSIGN_OR_RETURN(SparseTensor sparse, ConcatSparse(before.sparse));
+    PSD_ASSIGN_OR_RETURN(before.gradient, sparse.ToDense());
+    before.sparse.clear();
   }
   PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, gradient));
-  before.leaf.version = std::min(before.leaf.version, leaf.version);
-  MutexLock lock(mutex_);
-  gradients_[leaf.key] = std::move(before);
+  Replace(std::move(before), leaf.version);
   return absl::OkStatus();
+}
+
+absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
+  LeafGradient before;
+  {
+    MutexLock lock(mutex_);
+    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, Tensor(), {gradient}});
+    if (added) return absl::OkStatus();
+    PSD_RETURN_IF_ERROR(CheckSame(it->second, gradient));
+    if (!it->second.gradient.defined()) {
+      it->second.sparse.push_back(std::move(gradient));
+      it->second.leaf.version = std::min(it->second.leaf.version, leaf.version);
+      return absl::OkStatus();
+    }
+    before = it->second;
+  }
+  PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.ToDense());
+  PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, dense));
+  Replace(std::move(before), leaf.version);
+  return absl::OkStatus();
+}
+
+void ContextState::Replace(LeafGradient sum, uint64_t version) {
+  sum.leaf.version = std::min(sum.leaf.version, version);
+  MutexLock lock(mutex_);
+  gradients_[sum.leaf.key] = std::move(sum);
 }
 
 std::vector<LeafGradient> ContextState::Gradients() const {
@@ -101,7 +142,8 @@ ContextState::Stats ContextState::stats() const {
   stats.gradients = gradients_.size();
   stats.known_workers = known_workers_.size();
   for (const auto& [key, gradient] : gradients_) {
-    stats.gradient_bytes += gradient.gradient.NumBytes();
+    stats.gradient_bytes += gradient.gradient.defined() ? gradient.gradient.NumBytes() : 0;
+    for (const SparseTensor& part : gradient.sparse) stats.gradient_bytes += part.NumBytes();
   }
   return stats;
 }

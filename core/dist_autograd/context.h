@@ -16,13 +16,15 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/dist_autograd/functions.h"
+#include "core/tensor/sparse_tensor.h"
 
 namespace psd::dist_autograd {
 
-// A gradient that has been collected here.
+// A gradient that has been collected here: dense, or if that is undefined the sum of sparse parts.
 struct LeafGradient {
   LeafInfo leaf;
   Tensor gradient;
+  std::vector<SparseTensor> sparse;
 };
 
 // Thread-safe. Shared by the table, by calls that are being served and by running passes; a
@@ -55,6 +57,8 @@ class ContextState {
   // is the oldest.
   // Errors: INVALID_ARGUMENT for another shape or dtype than before.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
+  // Sparse and sparse stays sparse; dense and sparse, in either order, is dense.
+  absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
   // Of this worker, sorted by key.
   std::vector<LeafGradient> Gradients() const PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and leaf.
@@ -70,6 +74,8 @@ class ContextState {
   Stats stats() const PSD_EXCLUDES(mutex_);
 
  private:
+  void Replace(LeafGradient sum, uint64_t version) PSD_EXCLUDES(mutex_);
+
   const GlobalId id_;
   IdSource& ids_;
   mutable Mutex mutex_;  // leaf

@@ -340,6 +340,12 @@ absl::Status Pass::Accumulate(const LeafInfo& leaf, Tensor gradient) {
   return absl::OkStatus();
 }
 
+absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
+  MutexLock lock(mutex_);
+  collected_sparse_.emplace_back(leaf, std::move(gradient));
+  return absl::OkStatus();
+}
+
 absl::Status Pass::Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) {
   if (std::none_of(gradients.begin(), gradients.end(),
                    [](const Tensor& gradient) { return gradient.defined(); })) {
@@ -415,12 +421,18 @@ void Pass::FinishIfDone() {
 // Only now: a pass that fails before leaves what was collected as it was.
 absl::Status Pass::Commit() {
   std::vector<std::pair<LeafInfo, Tensor>> collected;
+  std::vector<std::pair<LeafInfo, SparseTensor>> sparse;
   {
     MutexLock lock(mutex_);
     collected.swap(collected_);
+    sparse.swap(collected_sparse_);
   }
   for (auto& [leaf, gradient] : collected) {
     absl::Status status = context_->Accumulate(leaf, std::move(gradient));
+    if (!status.ok()) return ErrorOn(host_->self().name, status);
+  }
+  for (auto& [leaf, gradient] : sparse) {
+    absl::Status status = context_->AccumulateSparse(leaf, std::move(gradient));
     if (!status.ok()) return ErrorOn(host_->self().name, status);
   }
   return absl::OkStatus();
@@ -457,6 +469,7 @@ void Pass::Fail(absl::Status status, const std::string& source) {
     starter.swap(starter_);
     timer = timer_;
     collected_.clear();
+    collected_sparse_.clear();
     if (graph_ != nullptr) graph_->Fail(status);
   }
   host_->CancelTimer(timer);

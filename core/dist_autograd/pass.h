@@ -76,6 +76,8 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
 
   // DistributedSink.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);
+  absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) override
+      PSD_EXCLUDES(mutex_);
   absl::Status Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) override
       PSD_EXCLUDES(mutex_);
 
@@ -132,6 +134,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // ride the first message to each peer
   int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered
   std::vector<std::pair<LeafInfo, Tensor>> collected_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::pair<LeafInfo, SparseTensor>> collected_sparse_ PSD_GUARDED_BY(mutex_);
   std::shared_ptr<rpc::ServerCall> starter_ PSD_GUARDED_BY(mutex_);  // answered at the end
   TimerQueue::Id timer_ PSD_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ PSD_GUARDED_BY(mutex_);

@@ -58,6 +58,8 @@ struct StepArrays {
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
+class RowOptimizer;  // core/optim/row_optimizer.h
+
 // A pure function with fixed options. Thread-safe; knows no tensors, names or versions.
 class FunctionalOptimizer {
  public:
@@ -71,6 +73,8 @@ class FunctionalOptimizer {
   virtual absl::Status CheckDType(DType dtype) const = 0;
   // Cannot fail: everything was checked before.
   virtual void Apply(const StepArrays& arrays) const = 0;
+  // How it steps rows, and by sparse gradients; null: it does not.
+  virtual const RowOptimizer* rows() const { return nullptr; }
 };
 
 }  // namespace psd::optim

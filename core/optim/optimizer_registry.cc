@@ -6,13 +6,19 @@
 #include "core/base/nearest_name.h"
 #include "core/optim/adam.h"
 #include "core/optim/adamw.h"
+#include "core/optim/rowwise_adagrad.h"
 #include "core/optim/sgd.h"
+#include "core/optim/sparse_adam.h"
 
 namespace psd::optim {
 
 OptimizerRegistry OptimizerRegistry::Builtin() {
   OptimizerRegistry registry;
-  registry.factories_ = {{"sgd", NewSgd}, {"adam", NewAdam}, {"adamw", NewAdamW}};
+  registry.factories_ = {{"sgd", NewSgd},
+                         {"adam", NewAdam},
+                         {"adamw", NewAdamW},
+                         {"sparse_adam", NewSparseAdam},
+                         {"rowwise_adagrad", NewRowwiseAdagrad}};
   return registry;
 }
 

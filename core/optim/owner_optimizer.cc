@@ -12,6 +12,8 @@
 #include "core/optim/loss_scale.h"
 #include "core/optim/staleness_record.h"
 #include "core/optim/step_log.h"
+#include "core/optim/stepped_rows.h"
+#include "core/store/rows.h"
 
 namespace psd::optim {
 namespace {
@@ -410,7 +412,9 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
         return absl::InvalidArgumentError(
             absl::StrCat(label, ": it is among the parameters twice; name it once"));
       }
-      auto parameter = NewDenseParameter(std::move(entry), i, *group.function, store.memory());
+      const bool rows = store::AsRows(entry->value) != nullptr;
+      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(
+          std::move(entry), i, *group.function, store.memory());
       if (!parameter.ok()) return Annotate(parameter.status(), label);
       group.dtypes.push_back((*parameter)->dtype());
       parameters.push_back(*std::move(parameter));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/optim/option_table.h"
+#include "core/optim/row_sgd.h"
 #include "core/optim/step_arrays.h"
 #include "core/tensor/dtype.h"
 #include "kernels/optim_sgd.h"
@@ -24,7 +25,7 @@ std::vector<OptionRule> SgdRules() {
 
 class Sgd : public FunctionalOptimizer {
  public:
-  explicit Sgd(OptimizerSpec spec) : spec_(std::move(spec)) {
+  explicit Sgd(OptimizerSpec spec) : spec_(std::move(spec)), rows_(NewRowSgd(spec_)) {
     const auto option = [this](const char* name) { return spec_.options.at(name); };
     options_.lr = option("lr");
     options_.momentum = option("momentum");
@@ -35,6 +36,7 @@ class Sgd : public FunctionalOptimizer {
   }
 
   const OptimizerSpec& spec() const override { return spec_; }
+  const RowOptimizer* rows() const override { return rows_.get(); }
   absl::Status CheckDType(DType dtype) const override { return CheckF32OrF64(spec_, dtype); }
   std::vector<StateSlot> Slots(DType dtype) const override {
     if (options_.momentum == 0) return {};
@@ -55,6 +57,7 @@ class Sgd : public FunctionalOptimizer {
   }
 
   const OptimizerSpec spec_;
+  const std::unique_ptr<RowOptimizer> rows_;
   kernels::SgdOptions options_;
 };
 

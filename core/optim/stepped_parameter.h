@@ -14,19 +14,24 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/optim/functional_optimizer.h"
+#include "core/optim/sparse_gradient.h"
 #include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::optim {
 
-// A gradient for one parameter.
+// A gradient for one parameter: dense, or if that is undefined the sum of sparse parts.
 struct ParameterGradient {
   GlobalId parameter;
   Tensor gradient;
   uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
+  std::vector<SparseTensor> sparse = {};
+  // Of rows, once prepared: the parts as one. Shared by copies of this gradient.
+  std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
 // The older of two versions of which either may be unknown.

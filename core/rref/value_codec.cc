@@ -1,5 +1,6 @@
 #include "core/rref/value_codec.h"
 
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +25,34 @@ absl::Status TooDeep() {
 absl::Status TooMany() {
   return absl::InvalidArgumentError(absl::StrCat("more than ", store::kMaxValueItems,
                                                  " values in one message; send them in parts"));
+}
+
+// What a sparse tensor travels as.
+std::array<Tensor, kTensorsPerSparse> PartsOf(const SparseTensor& sparse) {
+  const absl::Span<const int64_t> extents = sparse.shape().extents();
+  return {Tensor::Of<int64_t>({sparse.shape().rank()}, extents), sparse.indices(), sparse.values()};
+}
+
+// The sparse tensors of a message among its (checked) kinds and tensors, in order.
+absl::StatusOr<std::vector<SparseTensor>> JoinSparse(const v1::Values& in,
+                                                     absl::Span<const Tensor> tensors) {
+  std::vector<SparseTensor> joined;
+  if (in.kinds().find(static_cast<char>(ValueKind::kSparse)) == std::string::npos) return joined;
+  for (char kind : in.kinds()) {
+    if (static_cast<ValueKind>(kind) == ValueKind::kTensor) tensors.remove_prefix(1);
+    if (static_cast<ValueKind>(kind) != ValueKind::kSparse) continue;
+    const Tensor& extents = tensors[0];
+    if (extents.dtype() != DType::kI64 || extents.rank() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the extents of a sparse tensor arrived as ", extents.ToString()));
+    }
+    PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked({extents.data<int64_t>(),
+                                                      static_cast<size_t>(extents.NumElements())}));
+    PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(shape, tensors[1], tensors[2]));
+    joined.push_back(std::move(sparse));
+    tensors.remove_prefix(kTensorsPerSparse);
+  }
+  return joined;
 }
 
 class Encoder {
@@ -109,6 +138,12 @@ class Encoder {
                      " does not leave its worker; pass an RRef to it"));
   }
 
+  absl::Status AddField(const std::shared_ptr<const SparseTensor>& sparse, int) {
+    AddKind(ValueKind::kSparse);
+    for (Tensor& part : PartsOf(*sparse)) tensors_.push_back(std::move(part));
+    return absl::OkStatus();
+  }
+
   v1::Values& out_;
   Fork fork_;
   std::vector<Tensor> tensors_;
@@ -119,8 +154,9 @@ class Encoder {
 class Decoder {
  public:
   using Adopt = absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)>;
-  Decoder(const v1::Values& in, std::vector<Variable> variables, Adopt adopt)
-      : in_(in), variables_(std::move(variables)), adopt_(adopt) {}
+  Decoder(const v1::Values& in, std::vector<Variable> variables, std::vector<SparseTensor> sparse,
+          Adopt adopt)
+      : in_(in), variables_(std::move(variables)), sparse_(std::move(sparse)), adopt_(adopt) {}
 
   absl::StatusOr<std::vector<Value>> All() {
     std::vector<Value> values;
@@ -160,6 +196,9 @@ class Decoder {
         return NextList();
       case ValueKind::kMap:
         return NextMap();
+      case ValueKind::kSparse:
+        tensor_ += kTensorsPerSparse;
+        return Value(std::move(sparse_[next_sparse_++]));
     }
     return absl::InternalError("a kind that was checked before");
   }
@@ -194,10 +233,12 @@ class Decoder {
 
   const v1::Values& in_;
   std::vector<Variable> variables_;
+  std::vector<SparseTensor> sparse_;
   Adopt adopt_;
   size_t kind_ = 0;
   size_t bool_ = 0;
   size_t tensor_ = 0;
+  size_t next_sparse_ = 0;
   size_t text_offset_ = 0;
   int text_ = 0;
   int int_ = 0;
@@ -242,6 +283,9 @@ absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
         break;
       case ValueKind::kTensor:
         ++counts.tensors;
+        break;
+      case ValueKind::kSparse:
+        counts.tensors += kTensorsPerSparse;
         break;
       case ValueKind::kRRef:
         counts.texts += kTextsPerRRef;
@@ -302,6 +346,8 @@ void Collect(const Value& value, std::vector<Variable>& variables) {
     for (const Value& item : *list) Collect(item, variables);
   } else if (const Value::Map* map = value.AsMap()) {
     for (const auto& [key, item] : *map) Collect(item, variables);
+  } else if (const SparseTensor* sparse = value.AsSparse()) {
+    for (Tensor& part : PartsOf(*sparse)) variables.emplace_back(std::move(part));
   }
 }
 
@@ -347,10 +393,11 @@ absl::StatusOr<std::vector<Value>> DecodeValues(
   columns.ranks.assign(in.ranks().begin(), in.ranks().end());
   columns.dims.assign(in.dims().begin(), in.dims().end());
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, UnpackTensors(columns, payload.buffers));
+  PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));
   const size_t count = tensors.size();
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
   PSD_CHECK(variables.size() == count, "wrap gives one variable per tensor");
-  return Decoder(in, std::move(variables), adopt).All();
+  return Decoder(in, std::move(variables), std::move(sparse), adopt).All();
 }
 
 }  // namespace psd::rref

@@ -17,6 +17,7 @@ enum class ValueKind : uint8_t {
   kRRef = 7,
   kList = 8,
   kMap = 9,
+  kSparse = 10,
 };
 
 // Tensors of at most this many bytes share the first buffer: a copy of so little costs less than
@@ -24,6 +25,9 @@ enum class ValueKind : uint8_t {
 inline constexpr size_t kSmallTensorBytes = size_t{16} << 10;
 // Where each of them starts there: a multiple of this.
 inline constexpr size_t kSmallTensorAlignment = 64;
+
+// A sparse tensor travels as three: its extents (i64 [rank]), indices and values.
+inline constexpr size_t kTensorsPerSparse = 3;
 
 inline constexpr int kTextsPerRRef = 3;
 inline constexpr int kIdsPerRRef = 6;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/tensor/ops/gather.h"
 
 namespace psd::store {
 namespace {
@@ -57,22 +58,6 @@ std::string Rows::TypeName() const {
   return absl::StrCat("rows ", DTypeName(dtype()), shape().ToString());
 }
 
-absl::Status Rows::CheckIds(const Tensor& ids) const {
-  if (!ids.defined() || ids.dtype() != DType::kI64 || !ids.device().IsCpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ids of ", TypeName(), " must be i64 on the cpu, not ", ids.ToString()));
-  }
-  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
-  const int64_t* id = dense.data<int64_t>();
-  for (int64_t i = 0; i < dense.NumElements(); ++i) {
-    if (id[i] >= 0 && id[i] < NumRows()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("id ", id[i], " (number ", i, " of ", dense.NumElements(),
-                     ") is out of range: ", TypeName(), " has ids 0 to ", NumRows() - 1));
-  }
-  return absl::OkStatus();
-}
-
 void Rows::ReadRow(int64_t id, std::byte* out) const {
   const size_t bytes = row_bytes();
   const std::byte* row = table_.raw_data() + static_cast<size_t>(id) * bytes;
@@ -90,7 +75,7 @@ void Rows::ReadRow(int64_t id, std::byte* out) const {
 }
 
 absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
-  PSD_RETURN_IF_ERROR(CheckIds(ids));
+  PSD_RETURN_IF_ERROR(ops::CheckRowIds(ids, NumRows()));
   PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
   Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
   extents.push_back(shape()[1]);

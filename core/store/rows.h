@@ -45,11 +45,8 @@ class Rows : public Object {
   // Starts at 1; one more after each update.
   uint64_t version() const { return version_.load(std::memory_order_relaxed); }
 
-  // Errors: INVALID_ARGUMENT unless `ids` is i64 on the cpu and every id in [0, rows): names the
-  // first that is not, and the number of rows.
-  absl::Status CheckIds(const Tensor& ids) const;
   // The rows of `ids`, in their order: [the extents of ids, width].
-  // Errors: those of CheckIds; RESOURCE_EXHAUSTED.
+  // Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
   absl::StatusOr<Tensor> Read(const Tensor& ids) const;
 
   // ---- The writer's.

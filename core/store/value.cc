@@ -25,6 +25,9 @@ struct KindNamer {
     return absl::StrCat("map of ", map->size());
   }
   std::string operator()(const std::shared_ptr<Object>& object) const { return object->TypeName(); }
+  std::string operator()(const std::shared_ptr<const SparseTensor>& sparse) const {
+    return sparse->ToString();
+  }
 };
 
 struct ByteCounter {
@@ -35,6 +38,9 @@ struct ByteCounter {
   size_t operator()(const std::string& text) const { return text.size(); }
   size_t operator()(const Variable& variable) const {
     return variable.ok() ? variable.tensor().NumBytes() : 0;
+  }
+  size_t operator()(const std::shared_ptr<const SparseTensor>& sparse) const {
+    return sparse->NumBytes();
   }
   size_t operator()(const std::shared_ptr<const Value::List>& list) const {
     size_t bytes = list->size() * sizeof(Value);
@@ -81,6 +87,11 @@ const Value::List* Value::AsList() const {
 const Value::Map* Value::AsMap() const {
   const auto* map = As<std::shared_ptr<const Map>>();
   return map == nullptr ? nullptr : map->get();
+}
+
+const SparseTensor* Value::AsSparse() const {
+  const auto* sparse = As<std::shared_ptr<const SparseTensor>>();
+  return sparse == nullptr ? nullptr : sparse->get();
 }
 
 size_t Value::NumBytes() const {

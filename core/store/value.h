@@ -11,6 +11,7 @@
 
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
+#include "core/tensor/sparse_tensor.h"
 
 namespace psd::store {
 
@@ -43,7 +44,8 @@ class Value {
   using Map = std::vector<std::pair<std::string, Value>>;
   using Variant = std::variant<std::monostate, bool, int64_t, double, std::string, Variable,
                                std::shared_ptr<const RemoteReference>, std::shared_ptr<const List>,
-                               std::shared_ptr<const Map>, std::shared_ptr<Object>>;
+                               std::shared_ptr<const Map>, std::shared_ptr<Object>,
+                               std::shared_ptr<const SparseTensor>>;
 
   Value() = default;                                     // the empty result
   Value(bool v) : variant_(v) {}                         // NOLINT: values convert
@@ -56,6 +58,8 @@ class Value {
   Value(Tensor v) : variant_(Variable(std::move(v))) {}  // NOLINT
   Value(std::shared_ptr<const RemoteReference> v) : variant_(std::move(v)) {}  // NOLINT
   Value(std::shared_ptr<Object> v) : variant_(std::move(v)) {}                 // NOLINT
+  Value(SparseTensor v)                                                        // NOLINT
+      : variant_(std::make_shared<const SparseTensor>(std::move(v))) {}
   static Value OfList(List items);
   // Sorts; of equal keys the last stays.
   static Value OfMap(Map items);
@@ -67,12 +71,14 @@ class Value {
   }
   const List* AsList() const;
   const Map* AsMap() const;
+  const SparseTensor* AsSparse() const;
   const Variant& variant() const { return variant_; }
 
   // What its elements, strings and items take. Objects answer for themselves and count nothing.
   size_t NumBytes() const;
 
-  // "none", "bool", "int", "float", "string", "tensor f32[2, 3]", "list of 3", "optimizer/adam".
+  // "none", "bool", "int", "float", "string", "tensor f32[2, 3]",
+  // "sparse f32[9, 3] of 2 entries", "list of 3", "optimizer/adam".
   std::string KindName() const;
 
  private:

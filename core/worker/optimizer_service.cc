@@ -111,7 +111,10 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
       if (!index.has_value()) continue;
       next = *index + 1;
       collected.elements += leaf.gradient.NumElements();
-      gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version});
+      for (const SparseTensor& part : leaf.sparse)
+        collected.elements += part.values().NumElements();
+      gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version,
+                           std::move(leaf.sparse), nullptr});
     }
   }
   return collected;

@@ -9,6 +9,7 @@
 #include "core/worker/call_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
+#include "core/worker/rows_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
 
@@ -82,6 +83,7 @@ absl::Status Runtime::Assemble() {
   values_ = std::make_unique<ValueService>(*this);
   calls_ = std::make_unique<CallService>(*this);
   optimizer_service_ = std::make_unique<OptimizerService>(*this);
+  rows_ = std::make_unique<RowsService>(*this);
   info_ = std::make_unique<InfoService>(*this);
   status_ = std::make_unique<StatusService>(*this);
   return absl::OkStatus();

@@ -32,6 +32,7 @@ namespace psd::worker {
 class CallService;
 class InfoService;
 class OptimizerService;
+class RowsService;
 class StatusService;
 class ValueService;
 
@@ -105,6 +106,7 @@ class Runtime {
 
   ValueService& values() { return *values_; }
   CallService& calls() { return *calls_; }
+  RowsService& rows() { return *rows_; }
   OptimizerService& optimizer_service() { return *optimizer_service_; }
   InfoService& info() { return *info_; }
   StatusService& status() { return *status_; }
@@ -126,6 +128,7 @@ class Runtime {
   std::unique_ptr<ValueService> values_;
   std::unique_ptr<CallService> calls_;
   std::unique_ptr<OptimizerService> optimizer_service_;
+  std::unique_ptr<RowsService> rows_;
   std::unique_ptr<InfoService> info_;
   std::unique_ptr<StatusService> status_;
 };

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/optim/owner_optimizer.h"
+#include "core/store/rows.h"
 #include "core/worker/exchange.h"
 #include "core/worker/runtime.h"
 #include "core/worker/version.h"
@@ -66,6 +67,15 @@ void AddParameter(const store::Parameter& parameter, v1::NamedValue& value) {
   value.set_old_versions_pinned(static_cast<uint32_t>(stats.old_pinned));
 }
 
+void AddRows(const store::Rows& rows, v1::NamedValue& value) {
+  value.set_kind("rows");
+  value.set_dtype(std::string(DTypeName(rows.dtype())));
+  for (int64_t extent : rows.shape().extents()) value.add_shape(extent);
+  value.set_version(rows.version());
+  value.set_bytes(rows.bytes());
+  value.set_requires_grad(rows.requires_grad());
+}
+
 // Of all groups, and the settings.
 std::string DescribeOptions(const optim::OwnerOptimizer& optimizer) {
   std::string text;
@@ -96,6 +106,10 @@ void AddValues(Runtime& runtime, size_t limit, v1::WorkerStatus& status) {
     value.set_name(entry->name);
     if (entry->parameter != nullptr) {
       AddParameter(*entry->parameter, value);
+      continue;
+    }
+    if (const auto rows = store::AsRows(entry->value); rows != nullptr) {
+      AddRows(*rows, value);
       continue;
     }
     value.set_kind(entry->KindName());

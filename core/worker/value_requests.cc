@@ -34,11 +34,12 @@ absl::StatusOr<RRef> AdoptReference(Runtime& runtime, const std::string& owner,
 
 Future<RRef> ValueService::GetOrCreate(const std::string& owner, const std::string& name,
                                        const program::Program& create, bool requires_grad,
-                                       const rpc::CallOptions& options) {
+                                       const rpc::CallOptions& options, Hosted hosted) {
   v1::GetOrCreateRequest request;
   request.set_name(name);
   request.set_program(program::EncodeProgram(create));
   request.set_requires_grad(requires_grad);
+  request.set_rows(hosted == Hosted::kRows);
   return runtime_.agent()
       .StartCall(owner, PlainRequest("value.get_or_create", request), options)
       .reply()
@@ -228,10 +229,10 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
       });
 }
 
-Future<Tensor> ValueService::FetchGradient(GlobalId context, const RRef& leaf,
-                                           const rpc::CallOptions& options) {
+Future<Value> ValueService::FetchGradient(GlobalId context, const RRef& leaf,
+                                          const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(leaf);
-  if (!usable.ok()) return Future<Tensor>::Ready(usable);
+  if (!usable.ok()) return Future<Value>::Ready(usable);
   v1::GradientRequest message;
   message.set_context_incarnation(context.incarnation);
   message.set_context_counter(context.counter);
@@ -243,14 +244,14 @@ Future<Tensor> ValueService::FetchGradient(GlobalId context, const RRef& leaf,
   return runtime_.agent()
       .StartCall(leaf.owner(), std::move(request), options)
       .reply()
-      .Then([this, leaf](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Tensor> {
+      .Then([this, leaf](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Value> {
         if (!reply.ok()) return reply.status();
         PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, nullptr, *reply));
-        const Variable* gradient = values.size() == 1 ? values[0].As<Variable>() : nullptr;
-        if (gradient == nullptr) {
+        if (values.size() != 1 ||
+            (values[0].As<Variable>() == nullptr && values[0].AsSparse() == nullptr)) {
           return absl::InternalError(absl::StrCat(leaf.owner(), " answered no gradient"));
         }
-        return gradient->tensor();
+        return values[0];
       });
 }
 

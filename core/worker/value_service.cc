@@ -2,10 +2,12 @@
 #include "core/worker/value_service.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
 #include "core/program/program_codec.h"
+#include "core/store/rows.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -17,10 +19,30 @@ using store::Value;
 
 constexpr size_t kMaxListPage = 1000;
 
-// Whether `parameter` is what a creation program of one operator would make; programs of several
-// are believed.
+// What a value is, as far as a listing and a second creator are concerned.
+struct Facts {
+  Shape shape;
+  DType dtype = DType::kF32;
+  bool rows = false;
+  bool requires_grad = false;
+  uint64_t version = 0;
+  size_t bytes = 0;
+};
+
+// Null for what is neither a parameter nor rows.
+std::optional<Facts> FactsOf(const store::Entry& entry) {
+  if (const store::Parameter* p = entry.parameter.get()) {
+    return Facts{p->shape(), p->dtype(), false, p->requires_grad(), p->version(), p->stats().bytes};
+  }
+  if (const auto r = store::AsRows(entry.value); r != nullptr)
+    return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes()};
+  return std::nullopt;
+}
+
+// Whether shape and dtype are what a creation program of one operator would make; programs of
+// several are believed.
 bool WouldMake(const OperatorRegistry& operators, const program::Program& program,
-               const store::Parameter& parameter) {
+               const Facts& facts) {
   if (program.num_inputs != 0 || program.instructions.size() != 1) return true;
   const program::Instruction& creation = program.instructions[0];
   auto shape = operators.OutputShape(creation.op, {}, creation.attributes);
@@ -29,19 +51,22 @@ bool WouldMake(const OperatorRegistry& operators, const program::Program& progra
   const int64_t* number =
       stated == creation.attributes.end() ? nullptr : std::get_if<int64_t>(&stated->second);
   int64_t dtype = number == nullptr ? static_cast<int64_t>(DType::kF32) : *number;
-  return parameter.shape() == *shape && static_cast<int64_t>(parameter.dtype()) == dtype;
+  return facts.shape == *shape && static_cast<int64_t>(facts.dtype) == dtype;
 }
 
 absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry& entry,
-                           const program::Program& program, bool requires_grad) {
-  if (entry.parameter == nullptr) return absl::OkStatus();
-  const store::Parameter& parameter = *entry.parameter;
-  if (parameter.requires_grad() == requires_grad && WouldMake(operators, program, parameter)) {
+                           const program::Program& program, bool requires_grad, bool rows) {
+  const std::optional<Facts> facts = FactsOf(entry);
+  if (!facts.has_value() && !rows) return absl::OkStatus();
+  if (facts.has_value() && facts->rows == rows && facts->requires_grad == requires_grad &&
+      WouldMake(operators, program, *facts)) {
     return absl::OkStatus();
   }
+  const char* grad = "";
+  if (facts.has_value())
+    grad = facts->requires_grad ? " that requires grad" : " that requires no grad";
   return absl::FailedPreconditionError(
-      absl::StrCat("'", entry.name, "' exists as ", entry.KindName(),
-                   parameter.requires_grad() ? " that requires grad" : " that requires no grad",
+      absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
                    ", which is not what this call would create; drop it, or use another name"));
 }
 
@@ -56,6 +81,17 @@ absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::Program& prog
         absl::StrCat("a creation program must have one result, this one has ", results.size()));
   }
   return Value(results[0].Detach());
+}
+
+// The result of a creation program as an embedding table, in memory of the store's budget.
+absl::StatusOr<Value> CreateRows(Runtime& runtime, const program::Program& program,
+                                 bool requires_grad) {
+  PSD_ASSIGN_OR_RETURN(Value made, RunCreation(runtime, program));
+  const auto* variable = made.As<Variable>();
+  PSD_RETURN_IF_ERROR(variable->status());
+  PSD_ASSIGN_OR_RETURN(Tensor elements, variable->tensor().Clone(&runtime.store().memory()));
+  PSD_ASSIGN_OR_RETURN(auto rows, store::Rows::Create(std::move(elements), requires_grad));
+  return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 
 GlobalId IdAt(const v1::FetchRequest& request, int i) {
@@ -121,14 +157,19 @@ void ValueService::ServeGetOrCreate(const CallPtr& call) {
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
   auto program = std::make_shared<const program::Program>(*std::move(decoded));
   store::CreateOptions options;
-  options.requires_grad = request->requires_grad();
+  const bool rows = request->rows();
+  const bool requires_grad = request->requires_grad();
+  options.requires_grad = requires_grad && !rows;  // rows know for themselves
   runtime_.store()
       .GetOrCreate(request->name(), options,
-                   [this, program] { return RunCreation(runtime_, *program); })
-      .OnReady([this, call, program, options](const absl::StatusOr<EntryPtr>& entry) {
+                   [this, program, rows, requires_grad] {
+                     return rows ? CreateRows(runtime_, *program, requires_grad)
+                                 : RunCreation(runtime_, *program);
+                   })
+      .OnReady([this, call, program, rows, requires_grad](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
         absl::Status same =
-            CheckSameType(runtime_.operators(), **entry, *program, options.requires_grad);
+            CheckSameType(runtime_.operators(), **entry, *program, requires_grad, rows);
         if (!same.ok()) return call->Reply(same);
         call->Reply(ReferenceReply(runtime_, *call, *entry));
       });
@@ -203,8 +244,9 @@ void ValueService::ServeList(const CallPtr& call) {
   for (const EntryPtr& entry : entries) {
     reply.add_names(entry->name);
     reply.add_kinds(entry->KindName());
-    reply.add_versions(entry->parameter == nullptr ? 0 : entry->parameter->version());
-    reply.add_bytes(entry->parameter == nullptr ? 0 : entry->parameter->stats().bytes);
+    const Facts facts = FactsOf(*entry).value_or(Facts{});
+    reply.add_versions(facts.version);
+    reply.add_bytes(facts.bytes);
   }
   call->Reply(PlainPayload(reply));
 }
@@ -217,7 +259,12 @@ void ValueService::ServeGradient(const CallPtr& call) {
   if (!context.ok()) return call->Reply(context.status());
   auto gradient = (*context)->Gradient({request->leaf_incarnation(), request->leaf_counter()});
   if (!gradient.ok()) return call->Reply(gradient.status());
-  ReplyWithValues(runtime_, *call, nullptr, Values{Value(gradient->gradient)});
+  if (gradient->gradient.defined()) {
+    return ReplyWithValues(runtime_, *call, nullptr, Values{Value(gradient->gradient)});
+  }
+  auto sparse = ConcatSparse(gradient->sparse);
+  if (!sparse.ok()) return call->Reply(sparse.status());
+  ReplyWithValues(runtime_, *call, nullptr, Values{Value(*std::move(sparse))});
 }
 
 }  // namespace psd::worker

@@ -27,12 +27,18 @@ struct ListedValue {
 // own name stay in the process. Errors: those of the call (RpcAgent::StartCall) and of the store.
 class ValueService {
  public:
+  // What a named value becomes when a creation program makes it.
+  enum class Hosted {
+    kTensor,  // a parameter if it is floating
+    kRows,    // an embedding table; requires_grad is that of its lookups
+  };
+
   // Registers the methods; `runtime` outlives the service and has not started.
   explicit ValueService(Runtime& runtime);
 
   Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                  const program::Program& create, bool requires_grad,
-                                 const rpc::CallOptions& options);
+                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
   // Ends a name of this worker; the value goes when the last fork and handle have gone.
@@ -48,9 +54,9 @@ class ValueService {
   Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                        const rpc::CallOptions& options);
 
-  // The gradient that `context` has collected for a value, on its owner.
-  Future<Tensor> FetchGradient(GlobalId context, const rref::RRef& leaf,
-                               const rpc::CallOptions& options);
+  // The gradient that `context` has collected for a value, on its owner: a tensor, or a sparse one.
+  Future<store::Value> FetchGradient(GlobalId context, const rref::RRef& leaf,
+                                     const rpc::CallOptions& options);
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;

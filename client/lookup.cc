@@ -1,0 +1,70 @@
+// Rows of tables on any number of owners.
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/psd.h"
+#include "client/worker_state.h"
+#include "core/worker/rows_service.h"
+
+namespace psd {
+namespace {
+
+// The queries for one owner, and their places among all.
+struct OwnerQueries {
+  std::vector<RowsQuery> queries;
+  std::vector<size_t> places;
+};
+
+absl::StatusOr<std::map<std::string, OwnerQueries>> GroupByOwner(
+    const std::vector<RowsQuery>& queries) {
+  std::map<std::string, OwnerQueries> owners;
+  for (size_t i = 0; i < queries.size(); ++i) {
+    if (!queries[i].table.valid()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the table of query ", i, " of ", queries.size(), " refers to nothing"));
+    }
+    OwnerQueries& owner = owners[queries[i].table.owner()];
+    owner.queries.push_back(queries[i]);
+    owner.places.push_back(i);
+  }
+  return owners;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQuery>& queries,
+                                                         const Context& context) {
+  CallOptions options;
+  options.context = &context;
+  return LookUpRows(queries, options);
+}
+
+absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQuery>& queries,
+                                                         const CallOptions& options) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_ASSIGN_OR_RETURN(auto owners, GroupByOwner(queries));
+  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
+  std::vector<Future<Values>> answers;
+  for (const auto& [owner, mine] : owners) {
+    answers.push_back(state_->runtime->rows().LookUp(owner, mine.queries, context,
+                                                     state_->ToCallOptions(options)));
+  }
+  std::vector<Variable> rows(queries.size());
+  auto answer = answers.begin();
+  for (const auto& [owner, mine] : owners) {
+    const absl::StatusOr<Values>& values = (answer++)->Wait();
+    PSD_RETURN_IF_ERROR(values.status());
+    for (size_t i = 0; i < mine.places.size(); ++i) {
+      const auto* variable = (*values)[i].As<Variable>();
+      if (variable == nullptr) {
+        return absl::InternalError(
+            absl::StrCat(owner, " answered a ", (*values)[i].KindName(), " instead of rows"));
+      }
+      rows[mine.places[i]] = *variable;
+    }
+  }
+  return rows;
+}
+
+}  // namespace psd

@@ -1,0 +1,50 @@
+#include "core/autograd/sparse_leaf.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/shape_ops.h"
+#include "core/tensor/shape.h"
+#include "core/tensor/sparse_tensor.h"
+
+namespace psd {
+namespace {
+
+class AccumulateSparseGrad : public Node {
+ public:
+  AccumulateSparseGrad(LeafInfo leaf, Tensor ids)
+      : Node({}), leaf_(std::move(leaf)), ids_(std::move(ids)) {}
+
+  std::string Name() const override { return "AccumulateSparseGrad"; }
+
+  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
+                                            std::vector<Tensor> gradients) override {
+    if (gradients.empty() || !gradients[0].defined()) return std::vector<Tensor>();
+    if (pass.sink == nullptr) {
+      return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");
+    }
+    const int64_t count = ids_.NumElements();
+    PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids_, {1, count}));
+    PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(gradients[0], {count, leaf_.shape[1]}));
+    PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(leaf_.shape, indices, values));
+    PSD_RETURN_IF_ERROR(pass.sink->AccumulateSparse(leaf_, std::move(sparse)));
+    return std::vector<Tensor>();
+  }
+
+ private:
+  const LeafInfo leaf_;
+  const Tensor ids_;
+};
+
+}  // namespace
+
+Variable SparseLeaf(const LeafInfo& leaf, Tensor ids, Tensor rows) {
+  return Variable::OfNode(std::move(rows),
+                          std::make_shared<AccumulateSparseGrad>(leaf, std::move(ids)), 0);
+}
+
+}  // namespace psd

@@ -1,0 +1,47 @@
+#include "core/tensor/ops/gather.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/check.h"
+#include "kernels/rows.h"
+
+namespace psd::ops {
+
+absl::Status CheckRowIds(const Tensor& ids, int64_t rows) {
+  if (!ids.defined() || ids.dtype() != DType::kI64 || !ids.device().IsCpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ids must be i64 on the cpu, not ", ids.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
+  const int64_t* id = dense.data<int64_t>();
+  for (int64_t i = 0; i < dense.NumElements(); ++i) {
+    if (id[i] >= 0 && id[i] < rows) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "id ", id[i], " (number ", i, " of ", dense.NumElements(),
+        ") is out of range: ", "the table has ", rows, " rows, with ids 0 to ", rows - 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
+  PSD_RETURN_IF_ERROR(CheckUsable("GatherRows", table));
+  if (table.rank() == 0) return absl::InvalidArgumentError("GatherRows: a scalar has no rows");
+  PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
+  PSD_ASSIGN_OR_RETURN(Tensor from, table.Contiguous());
+  PSD_ASSIGN_OR_RETURN(Tensor numbers, ids.Contiguous());
+  Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
+  size_t row_bytes = ItemSize(table.dtype());
+  for (int axis = 1; axis < table.rank(); ++axis) {
+    extents.push_back(table.shape()[axis]);
+    row_bytes *= static_cast<size_t>(table.shape()[axis]);
+  }
+  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, table.dtype()));
+  if (row_bytes > 0) {
+    kernels::GatherRows(from.raw_data(), row_bytes, row_bytes, numbers.data<int64_t>(),
+                        static_cast<size_t>(numbers.NumElements()), out.mutable_raw_data());
+  }
+  return out;
+}
+
+}  // namespace psd::ops

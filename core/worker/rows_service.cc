@@ -1,0 +1,179 @@
+#include "core/worker/rows_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/autograd/sparse_leaf.h"
+#include "core/base/status.h"
+#include "core/store/rows.h"
+#include "core/tensor/ops/gather.h"
+#include "core/worker/runtime.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::worker {
+namespace {
+
+using store::EntryPtr;
+using store::Value;
+
+// Up to this many ids a lookup is cheaper than handing it to another thread.
+constexpr int64_t kInlineIds = 1024;
+
+// One table and the ids that are asked of it.
+struct TableRead {
+  EntryPtr entry;
+  Tensor ids;
+};
+
+// A table as it is read: rows, or one version of a dense parameter.
+struct Table {
+  LeafInfo leaf;
+  bool requires_grad = false;
+  std::shared_ptr<store::Rows> rows;
+  Tensor dense;  // if `rows` is null
+};
+
+// Errors: INVALID_ARGUMENT for what has no rows.
+absl::StatusOr<Table> OpenTable(const store::Entry& entry) {
+  Table table;
+  table.rows = store::AsRows(entry.value);
+  if (table.rows != nullptr) {
+    table.leaf = {entry.id, table.rows->shape(), table.rows->dtype(), table.rows->version()};
+    table.requires_grad = table.rows->requires_grad();
+    return table;
+  }
+  if (entry.parameter == nullptr || entry.parameter->shape().rank() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is a ", entry.KindName(),
+                     "; look up rows, or a parameter of two axes, and fetch others with ToHere"));
+  }
+  PSD_ASSIGN_OR_RETURN(store::PinnedVersion pinned, entry.parameter->Pin());
+  table.dense = std::move(pinned.tensor);
+  table.leaf = {entry.id, table.dense.shape(), table.dense.dtype(), pinned.version};
+  table.requires_grad = entry.parameter->requires_grad();
+  return table;
+}
+
+// Rows that would not fit a message are refused before memory is asked for.
+absl::Status CheckSize(const Table& table, const Tensor& ids, int64_t limit) {
+  if (!ids.defined()) return absl::InvalidArgumentError("its ids are undefined");
+  const int64_t row_bytes = table.leaf.shape[1] * static_cast<int64_t>(ItemSize(table.leaf.dtype));
+  if (ids.NumElements() <= limit / std::max<int64_t>(row_bytes, 1)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(ids.NumElements(), " rows of ", row_bytes,
+                                                   " bytes exceed the limit of ", limit,
+                                                   " bytes per result; ask for fewer at once"));
+}
+
+absl::StatusOr<Value> ReadTable(const TableRead& read, bool record, int64_t limit) {
+  PSD_ASSIGN_OR_RETURN(Table table, OpenTable(*read.entry));
+  PSD_RETURN_IF_ERROR(CheckSize(table, read.ids, limit));
+  absl::StatusOr<Tensor> rows =
+      table.rows != nullptr ? table.rows->Read(read.ids) : ops::GatherRows(table.dense, read.ids);
+  if (!rows.ok()) return rows.status();
+  if (!record || !table.requires_grad) return Value(*std::move(rows));
+  return Value(SparseLeaf(table.leaf, read.ids, *std::move(rows)));
+}
+
+absl::StatusOr<Values> ReadTables(const std::vector<TableRead>& reads, bool record, int64_t limit) {
+  Values values;
+  values.reserve(reads.size());
+  for (const TableRead& read : reads) {
+    absl::StatusOr<Value> value = ReadTable(read, record, limit);
+    if (!value.ok())
+      return Annotate(value.status(), absl::StrCat("looking up ", read.entry->Label()));
+    values.push_back(*std::move(value));
+  }
+  return values;
+}
+
+int64_t NumIds(const std::vector<TableRead>& reads) {
+  int64_t ids = 0;
+  for (const TableRead& read : reads) ids += read.ids.NumElements();
+  return ids;
+}
+
+// What a request asks for. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a value.
+absl::StatusOr<std::vector<TableRead>> FindTables(store::Store& store,
+                                                  const v1::FetchRequest& tables,
+                                                  const Values& ids) {
+  if (tables.incarnations_size() != tables.counters_size() ||
+      static_cast<size_t>(tables.counters_size()) != ids.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows.lookup: ", tables.incarnations_size(), " incarnations, ", tables.counters_size(),
+        " counters and ", ids.size(), " tensors of ids; one of each per table"));
+  }
+  std::vector<TableRead> reads;
+  reads.reserve(ids.size());
+  for (int i = 0; i < tables.counters_size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get({tables.incarnations(i), tables.counters(i)}));
+    const auto* tensor = ids[static_cast<size_t>(i)].As<Variable>();
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("rows.lookup: the ids for ", entry->Label(),
+                                                     " are a ",
+                                                     ids[static_cast<size_t>(i)].KindName()));
+    }
+    reads.push_back({std::move(entry), tensor->tensor()});
+  }
+  return reads;
+}
+
+}  // namespace
+
+RowsService::RowsService(Runtime& runtime) : runtime_(runtime) {
+  runtime_.RegisterMethod({"rows.lookup", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
+                           [this](std::shared_ptr<rpc::ServerCall> call) { ServeLookUp(call); }});
+}
+
+void RowsService::ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call) {
+  auto tables = ParseFields<v1::FetchRequest>(*call);
+  if (!tables.ok()) return call->Reply(tables.status());
+  auto arguments = DecodeRequest(runtime_, *call);
+  if (!arguments.ok()) return call->Reply(arguments.status());
+  auto reads = FindTables(runtime_.store(), *tables, arguments->values);
+  if (!reads.ok()) return call->Reply(reads.status());
+  const bool light = NumIds(*reads) <= kInlineIds;
+  auto run = [this, call, context = arguments->context, reads = *std::move(reads)] {
+    const int64_t limit = runtime_.options().program_limits.max_result_bytes;
+    ReplyWithValues(runtime_, *call, context, ReadTables(reads, context != nullptr, limit));
+  };
+  if (light) return run();
+  absl::Status queued = runtime_.executor().Submit(std::move(run));
+  if (!queued.ok()) call->Reply(queued);
+}
+
+Future<Values> RowsService::LookUp(const std::string& owner, const std::vector<RowsQuery>& queries,
+                                   const ContextPtr& context, const rpc::CallOptions& options) {
+  if (owner == runtime_.name()) {
+    std::vector<TableRead> reads;
+    for (const RowsQuery& query : queries) reads.push_back({query.table.local_entry(), query.ids});
+    return Future<Values>::Ready(
+        ReadTables(reads, context != nullptr, runtime_.options().program_limits.max_result_bytes));
+  }
+  v1::FetchRequest tables;
+  Values ids;
+  for (const RowsQuery& query : queries) {
+    absl::Status usable = runtime_.rrefs().CheckUsable(query.table);
+    if (!usable.ok()) return Future<Values>::Ready(usable);
+    tables.add_incarnations(query.table.value_id().incarnation);
+    tables.add_counters(query.table.value_id().counter);
+    ids.emplace_back(query.ids);
+  }
+  auto request = EncodeRequest(runtime_, "rows.lookup", owner, ids, context);
+  if (!request.ok()) return Future<Values>::Ready(request.status());
+  request->attachments.push_back(FieldsAttachment(tables));
+  request->only_incarnation = queries[0].table.body()->owner_incarnation();
+  return runtime_.agent()
+      .StartCall(owner, *std::move(request), options)
+      .reply()
+      .Then([this, owner, context,
+             queries](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, context, *reply));
+        if (values.size() == queries.size()) return values;
+        return absl::InternalError(absl::StrCat(owner, " was asked for rows of ", queries.size(),
+                                                " tables and sent ", values.size()));
+      });
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,314 @@
+// Embedding tables through the public face: lookups, sparse gradients, steps.
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "client/psd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+CreateOptions AsRows(bool requires_grad = true) {
+  CreateOptions options;
+  options.requires_grad = requires_grad;
+  options.rows = true;
+  return options;
+}
+
+Tensor Ids(std::initializer_list<int64_t> ids) {
+  return Tensor::Of<int64_t>({static_cast<int64_t>(ids.size())}, ids);
+}
+
+class RowsTest : public ::testing::Test {
+ protected:
+  // A table of `rows` rows of `width` ones.
+  RRef Table(int64_t rows, int64_t width, const std::string& name = "emb",
+             const std::string& owner = "owner0") {
+    return Must(trainer_->GetOrCreate(owner, name, Full({rows, width}, 1), AsRows()));
+  }
+  std::vector<float> Rows(const RRef& table, std::initializer_list<int64_t> ids) {
+    return Elements(Must(trainer_->LookUpRows({{table, Ids(ids)}}))[0].tensor());
+  }
+  // One step by the gradient `scale` at each id.
+  absl::Status StepBy(DistributedOptimizer& optimizer, const RRef& table,
+                      std::initializer_list<int64_t> ids, double scale) {
+    Context context = Must(trainer_->NewContext());
+    auto rows = Must(trainer_->LookUpRows({{table, Ids(ids)}}, context));
+    PSD_RETURN_IF_ERROR(context.Backward({Sum(rows[0] * scale)}));
+    return optimizer.Step(context);
+  }
+
+  TestOwner owner0_{"owner0"};
+  TestOwner owner1_{"owner1"};
+  std::unique_ptr<Worker> trainer_ =
+      StartTrainer("trainer0", {owner0_.address(), owner1_.address()});
+};
+
+TEST_F(RowsTest, ALookupTakesTheShapeOfItsIds) {
+  RRef table = Must(trainer_->GetOrCreate("owner0", "emb", Normal({10, 3}, 0, 1, 7), AsRows()));
+  const Tensor ids = Tensor::Of<int64_t>({2, 2}, {9, 0, 9, 4});
+  auto rows = Must(trainer_->LookUpRows({{table, ids}}));
+  EXPECT_EQ(rows[0].shape(), (Shape{2, 2, 3}));
+  EXPECT_FALSE(rows[0].requires_grad());
+  const std::vector<float> all = Elements(rows[0].tensor());
+  EXPECT_EQ(std::vector<float>(all.begin(), all.begin() + 3),
+            std::vector<float>(all.begin() + 6, all.begin() + 9));
+}
+
+TEST_F(RowsTest, QueriesOfSeveralOwnersComeInTheirOrder) {
+  RRef a = Table(4, 2, "a", "owner1");
+  RRef b = Must(trainer_->GetOrCreate("owner0", "b", Full({3, 1}, 5), AsRows()));
+  auto rows = Must(trainer_->LookUpRows({{a, Ids({0})}, {b, Ids({1, 2})}, {a, Ids({3})}}));
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_THAT(Elements(rows[0].tensor()), ElementsAre(1, 1));
+  EXPECT_THAT(Elements(rows[1].tensor()), ElementsAre(5, 5));
+  EXPECT_THAT(Elements(rows[2].tensor()), ElementsAre(1, 1));
+}
+
+TEST_F(RowsTest, NoIdsGiveNoRows) {
+  RRef table = Table(4, 2);
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({})}}, context));
+  EXPECT_EQ(rows[0].shape(), (Shape{0, 2}));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{}, {table}));
+  ASSERT_TRUE(context.Backward({Sum(rows[0])}).ok());
+  EXPECT_TRUE(optimizer->Step(context).ok());
+  EXPECT_THAT(Rows(table, {0, 1, 2, 3}), Each(1));
+}
+
+TEST_F(RowsTest, DAG_54_GradientsOfRowsAreSparseAndAddUp) {
+  RRef table = Table(5, 2);
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({3, 1, 3})}, {table, Ids({1})}}, context));
+  ASSERT_TRUE(context.Backward({Sum(rows[0] * 2.0) + Sum(rows[1])}).ok());
+  SparseTensor gradient = Must(context.SparseGradient(table));
+  EXPECT_EQ(gradient.shape(), (Shape{5, 2}));
+  EXPECT_EQ(gradient.NumEntries(), 4);
+  SparseTensor summed = Must(gradient.Coalesced());
+  EXPECT_THAT(Elements<int64_t>(summed.indices()), ElementsAre(1, 3));
+  EXPECT_THAT(Elements(summed.values()), ElementsAre(3, 3, 4, 4));
+  EXPECT_THAT(std::string(context.Gradient(table).status().message()), HasSubstr("SparseGradient"));
+}
+
+TEST_F(RowsTest, DAG_28_BackwardTwiceAccumulatesSparseGradients) {
+  RRef table = Table(5, 1);
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({2})}}, context));
+  dist_autograd::BackwardOptions retain;
+  retain.retain_graph = true;
+  Variable loss = Sum(rows[0] * rows[0]);
+  ASSERT_TRUE(context.Backward({loss}, retain).ok());
+  ASSERT_TRUE(context.Backward({loss}).ok());
+  Tensor dense = Must(Must(context.SparseGradient(table)).ToDense());
+  EXPECT_THAT(Elements(dense), ElementsAre(0, 0, 4, 0, 0));
+}
+
+TEST_F(RowsTest, OPT_38_SgdSumsDuplicatesAndLeavesOtherRows) {
+  RRef table = Table(4, 2);
+  Sgd sgd;
+  sgd.lr = 0.5;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {3, 1, 3}, 1).ok());
+  EXPECT_THAT(Rows(table, {0, 1, 2, 3}), ElementsAre(1, 1, 0.5, 0.5, 1, 1, 0, 0));
+}
+
+TEST_F(RowsTest, OPT_38_MomentumMovesRowsThatHaveNoGradientAnyMore) {
+  RRef table = Table(4, 1);
+  Sgd sgd;
+  sgd.lr = 1;
+  sgd.momentum = 0.5;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());  // b = {1: 1}
+  ASSERT_TRUE(StepBy(*optimizer, table, {3}, 1).ok());  // b = {1: 0.5, 3: 1}
+  EXPECT_THAT(Rows(table, {0, 1, 2, 3}), ElementsAre(1, -0.5, 1, 0));
+}
+
+TEST_F(RowsTest, OPT_38_NesterovAndMaximize) {
+  RRef table = Table(2, 1);
+  Sgd sgd;
+  sgd.lr = 1;
+  sgd.momentum = 0.5;
+  sgd.nesterov = true;
+  sgd.maximize = true;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {0}, 1).ok());  // g = -1, b = -1, d = -1.5
+  EXPECT_THAT(Rows(table, {0, 1}), ElementsAre(2.5, 1));
+}
+
+TEST_F(RowsTest, RowwiseAdagradKeepsOneAccumulatorPerRow) {
+  RRef table = Table(3, 4);
+  RowwiseAdagrad adagrad;
+  adagrad.lr = 1;
+  adagrad.eps = 0;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", adagrad, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {2, 2}, 1).ok());  // g = 2, s = 4
+  ASSERT_TRUE(StepBy(*optimizer, table, {2}, 1).ok());     // g = 1, s = 5
+  const float expected = 1 - 1 - 1 / std::sqrt(5.0f);
+  EXPECT_THAT(Rows(table, {2}), Pointwise(FloatNear(1e-6f), std::vector<float>(4, expected)));
+  EXPECT_THAT(Rows(table, {0, 1}), Each(1));
+}
+
+TEST_F(RowsTest, OPT_41_SparseAdamCountsStepsPerTable) {
+  RRef table = Table(2, 1);
+  SparseAdam adam;
+  adam.lr = 0.1;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", adam, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {0}, 1).ok());
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());  // its first gradient, but t = 2
+  const double m = 0.1, v = 0.001;
+  const double rate = 0.1 * std::sqrt(1 - 0.999 * 0.999) / (1 - 0.9 * 0.9);
+  EXPECT_THAT(Rows(table, {0, 1}),
+              Pointwise(FloatNear(1e-5f),
+                        {0.9f, static_cast<float>(1 - rate * m / (std::sqrt(v) + 1e-8))}));
+}
+
+TEST_F(RowsTest, OPT_40_WeightDecayWithSparseGradientsIsRefused) {
+  RRef table = Table(2, 1);
+  Sgd sgd;
+  sgd.weight_decay = 0.1;
+  absl::Status refused = DistributedOptimizer::Create(*trainer_, sgd, {table}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("emb"), HasSubstr("weight_decay")));
+}
+
+TEST_F(RowsTest, OPT_41_SparseAdamRefusesDenseParametersAndBadOptions) {
+  RRef dense = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({2}, {1, 2}));
+  EXPECT_EQ(DistributedOptimizer::Create(*trainer_, SparseAdam{}, {dense}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  SparseAdam still;
+  still.lr = 0;
+  EXPECT_EQ(DistributedOptimizer::Create(*trainer_, still, {Table(2, 1)}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RowsTest, OPT_42_OptimizersOfDenseGradientsRefuseRowsBeforeAnythingChanges) {
+  RRef table = Table(2, 1);
+  for (const OptimizerSpec& spec : {OptimizerSpec(Adam{}), OptimizerSpec(AdamW{})}) {
+    absl::Status refused = DistributedOptimizer::Create(*trainer_, spec, {table}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("sparse_adam"));
+  }
+}
+
+TEST_F(RowsTest, BadIdsAreNamed) {
+  RRef table = Table(4, 2);
+  for (int64_t id : {int64_t{-1}, int64_t{4}, INT64_MAX, INT64_MIN}) {
+    absl::Status refused = trainer_->LookUpRows({{table, Ids({0, id})}}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("'emb'"), HasSubstr(absl::StrCat("id ", id)), HasSubstr("4 rows")));
+  }
+  EXPECT_EQ(trainer_->LookUpRows({{table, Tensor::Of<float>({1}, {0})}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(trainer_->LookUpRows({{table, Tensor()}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(trainer_->LookUpRows({{RRef(), Ids({0})}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RowsTest, NanAndInfinityPassThroughInTheirRows) {
+  RRef table = Table(3, 1);
+  Sgd sgd;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, std::numeric_limits<double>::quiet_NaN()).ok());
+  EXPECT_TRUE(std::isnan(Rows(table, {1})[0]));
+  EXPECT_THAT(Rows(table, {0, 2}), Each(1));
+}
+
+TEST_F(RowsTest, CreatorsOfOneTableMustAgree) {
+  Table(4, 2);
+  const auto create = [&](const Shape& shape, CreateOptions options) {
+    return trainer_->GetOrCreate("owner0", "emb", Full(shape, 1), options).status().code();
+  };
+  EXPECT_EQ(create({4, 2}, AsRows()), absl::StatusCode::kOk);
+  EXPECT_EQ(create({4, 3}, AsRows()), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(create({4, 2}, AsRows(false)), absl::StatusCode::kFailedPrecondition);
+  CreateOptions dense;
+  dense.requires_grad = true;
+  EXPECT_EQ(create({4, 2}, dense), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(RowsTest, OnlyTablesBecomeRows) {
+  for (const Program& program : {Zeros({4}), Zeros({0, 4}), Zeros({4, 4}, DType::kI64)}) {
+    EXPECT_EQ(trainer_->GetOrCreate("owner0", "bad", program, AsRows()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(RowsTest, ListingsShowTables) {
+  Table(4, 2);
+  auto listed = Must(trainer_->List("owner0"));
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0].kind, "rows f32[4, 2]");
+  EXPECT_EQ(listed[0].bytes, 32u);
+  EXPECT_EQ(listed[0].version, 1u);
+}
+
+TEST_F(RowsTest, MemoryIsChargedAndGivenBack) {
+  worker::RuntimeOptions options;
+  options.memory_budget_bytes = 1 << 20;
+  TestOwner small("small", options);
+  auto trainer = StartTrainer("trainer1", {small.address()});
+  EXPECT_EQ(
+      trainer->GetOrCreate("small", "big", Zeros({1 << 10, 1 << 10}), AsRows()).status().code(),
+      absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(trainer->GetOrCreate("small", "fits", Zeros({1 << 7, 1 << 10}), AsRows()).ok());
+  EXPECT_EQ(small.runtime().store().stats().used_bytes, size_t{1} << 19);
+  ASSERT_TRUE(trainer->Drop("small", "fits").ok());
+  while (small.runtime().store().stats().used_bytes > 0) std::this_thread::yield();
+}
+
+TEST_F(RowsTest, ConcurrentTrainersLoseNoUpdateAndReadWholeRows) {
+  constexpr int kTrainers = 4;
+  constexpr int kSteps = 25;
+  constexpr int64_t kWidth = 33;
+  RRef table = Must(trainer_->GetOrCreate("owner0", "emb", Zeros({3, kWidth}), AsRows()));
+  Sgd sgd;
+  sgd.lr = 1;
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    auto trainer = StartTrainer("reader", {owner0_.address()});
+    RRef mine = Must(trainer->Lookup("owner0", "emb"));
+    while (!stop) {
+      const auto rows = Elements(Must(trainer->LookUpRows({{mine, Ids({0, 1, 2})}}))[0].tensor());
+      for (size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], rows[i / kWidth * kWidth]);
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kTrainers; ++t) {
+    threads.emplace_back([&, t] {
+      auto trainer = StartTrainer(absl::StrCat("worker", t), {owner0_.address()});
+      RRef mine = Must(trainer->Lookup("owner0", "emb"));
+      auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", sgd, {mine}));
+      for (int step = 0; step < kSteps; ++step) {
+        Context context = Must(trainer->NewContext());
+        auto rows = Must(trainer->LookUpRows({{mine, Ids({t % 2, 2, 2})}}, context));
+        EXPECT_TRUE(context.Backward({Sum(rows[0])}).ok());
+        EXPECT_TRUE(optimizer->Step(context).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  stop = true;
+  reader.join();
+  const auto rows = Rows(table, {0, 1, 2});
+  EXPECT_EQ(rows[0], -kTrainers / 2 * kSteps);
+  EXPECT_EQ(rows[kWidth], -kTrainers / 2 * kSteps);
+  EXPECT_EQ(rows[2 * kWidth], -kTrainers * 2 * kSteps);
+}
+
+}  // namespace
+}  // namespace psd
