@@ -16,13 +16,24 @@ namespace {
 constexpr size_t kReceiveCacheBytes = size_t{128} << 20;
 constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
+void LogRefusing(Logger& logger, const absl::Status& why) {
+  if (why.ok()) {
+    logger.Log(LogLevel::kInfo, "connections_taken", "connections are taken again");
+  } else {
+    logger.Log(LogLevel::kError, "connections_refused", why.message());
+  }
+}
+
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
-    std::shared_ptr<carrier::GrpcServerHook> hook) {
+    std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<Logger> logger) {
   HeapAllocatorOptions heap;
   heap.cache_bytes = kReceiveCacheBytes;
   carrier::GrpcCarrierOptions options;
   options.allocator = NewHeapAllocator(heap);
   options.server_hook = std::move(hook);
+  options.on_refusing = [logger = std::move(logger)](const absl::Status& why) {
+    LogRefusing(*logger, why);
+  };
   return carrier::NewGrpcCarrier(options);
 }
 
@@ -82,9 +93,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   std::unique_ptr<Server> server(new Server(config));
-  worker::RuntimeOptions options =
-      ToRuntimeOptions(config, std::move(extensions), std::move(logger));
-  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_));
+  if (logger == nullptr) logger = NewNullLogger();
+  worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
+  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, std::move(logger)));
   PSD_ASSIGN_OR_RETURN(server->runtime_, worker::Runtime::Create(std::move(options)));
   worker::Runtime& runtime = *server->runtime_;
   if (config.IsRegistrar())

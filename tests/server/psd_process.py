@@ -1,5 +1,6 @@
 """A psd daemon as a child process, for tests."""
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -10,17 +11,26 @@ READY_WITHIN_S = 60
 
 
 class Psd:
-    """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends."""
+    """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends.
 
-    def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True):
+    `descriptors` limits the files that it may have open.
+    """
+
+    def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True,
+                 descriptors=None):
         read_end, write_end = os.pipe()
         command = [BINARY, "--ready_fd", str(write_end)]
         command += ["--name", name] if name else []
         command += ["--listen", listen] if listen else []
         self._stderr = tempfile.TemporaryFile()
+
+        def limit():
+            if descriptors is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
         self.process = subprocess.Popen(
             command + list(arguments), pass_fds=[write_end], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=self._stderr)
+            stdout=subprocess.PIPE, stderr=self._stderr, preexec_fn=limit)
         os.close(write_end)
         self.address = self._read_address(read_end) if wait else None
         os.close(read_end)

@@ -16,10 +16,11 @@
 #include "core/carrier/grpc/grpc_credentials.h"
 #include "core/carrier/grpc/grpc_link.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
-#include "core/carrier/grpc/listen_address.h"
 
 namespace psd::carrier {
 namespace {
+
+using NewConnections = grpc::experimental::ExternalConnectionAcceptor;
 
 // Streams that may be opened before the first of them was looked at.
 constexpr int kOpenRequests = 8;
@@ -39,6 +40,11 @@ absl::Status CheckOptions(const GrpcCarrierOptions& options) {
                                                    " work"));
   }
   return absl::OkStatus();
+}
+
+// `address` with `port` in place of its own: "127.0.0.1:0", 7071 -> "127.0.0.1:7071".
+std::string WithPort(const std::string& address, int port) {
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
 // gRPC allocates what it reads by the megabyte. Malloc gives such memory back to the system at
@@ -82,15 +88,15 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, Acce
 
 absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
                                                        AcceptCallback accept, Listener* listener) {
-  // gRPC does not say why it cannot listen, and logs errors of its own.
-  PSD_RETURN_IF_ERROR(ProbeListen(address));
   const GrpcCarrierOptions& options = core_->options();
+  PSD_ASSIGN_OR_RETURN(listener->connections,
+                       ConnectionListener::Bind(address, options.keepalive_timeout));
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address,
-                           options.credentials != nullptr ? options.credentials->ForServer()
-                                                          : grpc::InsecureServerCredentials(),
-                           &port);
+  std::shared_ptr<NewConnections> connections =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          options.credentials != nullptr ? options.credentials->ForServer()
+                                         : grpc::InsecureServerCredentials());
   builder.RegisterAsyncGenericService(&listener->service);
   ConfigureServer(options, builder);
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
@@ -98,14 +104,20 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   listener->server = builder.BuildAndStart();
   grpc::ServerCompletionQueue* requests = queue.get();
   listener->poller = std::make_unique<Poller>(std::move(queue), options.poll_threads);
-  if (listener->server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen at ", address, ": something else took it just now; try again"));
+  if (listener->server == nullptr) {
+    return absl::InternalError(absl::StrCat("gRPC cannot serve at ", address));
   }
   auto acceptor = std::make_shared<GrpcAcceptor>(core_, std::move(accept));
   for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);
   if (options.server_hook != nullptr) options.server_hook->Started(*listener->server);
-  return WithPort(address, port);
+  listener->connections->Start(
+      [connections](int fd) {
+        NewConnections::NewConnectionParameters taken;
+        taken.fd = fd;
+        connections->HandleNewConnection(&taken);
+      },
+      options.on_refusing);
+  return WithPort(address, listener->connections->port());
 }
 
 void GrpcCarrier::Connect(const std::string& address, absl::Duration timeout,
@@ -119,6 +131,7 @@ void GrpcCarrier::Shutdown() {
   stopped_ = true;
   for (const auto& link : core_->BeginShutdown()) link->Close();
   if (listener_ != nullptr) {
+    listener_->connections->Stop();
     auto linger = absl::ToChronoMilliseconds(core_->options().linger);
     listener_->server->Shutdown(std::chrono::system_clock::now() + linger);
   }

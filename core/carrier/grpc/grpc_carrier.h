@@ -10,6 +10,7 @@
 
 #include "core/base/mutex.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/grpc/connection_listener.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/poller.h"
@@ -34,6 +35,7 @@ class GrpcCarrier : public Carrier {
     grpc::AsyncGenericService service;
     std::unique_ptr<grpc::Server> server;
     std::unique_ptr<Poller> poller;
+    std::unique_ptr<ConnectionListener> connections;
   };
 
   absl::StatusOr<std::string> StartListener(const std::string& address, AcceptCallback accept,

@@ -3,8 +3,10 @@
 // The carrier that works everywhere: bidirectional gRPC streams.
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
 #include "core/carrier/carrier.h"
@@ -34,6 +36,9 @@ struct GrpcCarrierOptions {
   absl::Duration linger = absl::Milliseconds(500);
   // How a connection is secured; null: not at all.
   std::shared_ptr<GrpcCredentials> credentials;  // shared by all connections
+  // Hears when the port refuses connections for want of file descriptors (RESOURCE_EXHAUSTED naming
+  // use and limit) and when it takes them again (OK). On a thread of the carrier; may be null.
+  std::function<void(const absl::Status&)> on_refusing;
   // Further services on the port that Listen opens; may be null.
   std::shared_ptr<GrpcServerHook> server_hook;  // shared with the owner of those services
 };

@@ -60,6 +60,42 @@ class ProcessTest(unittest.TestCase):
              Psd("--dev", name=None, listen=None) as second:
             self.assertNotEqual(first.address, second.address)
 
+    def test_out_of_descriptors_it_refuses_connections_and_recovers(self):
+        def answered(address):
+            """Whether gRPC greets at the address."""
+            with socket.create_connection(address, timeout=60) as connection:
+                connection.settimeout(60)
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                try:
+                    return connection.recv(100) != b""
+                except ConnectionResetError:
+                    return False
+
+        def events(psd):
+            return [json.loads(line) for line in psd.errors().splitlines()]
+
+        def wait_for(condition):
+            until = time.monotonic() + 60
+            while not condition():
+                self.assertLess(time.monotonic(), until)
+                time.sleep(0.01)
+
+        with Psd("--log_json", descriptors=96) as psd:
+            host, port = psd.address.rsplit(":", 1)
+            address = (host, int(port))
+            self.assertTrue(answered(address))
+            crowd = [socket.create_connection(address, timeout=60) for _ in range(120)]
+            wait_for(lambda: "connections_refused" in [e["event"] for e in events(psd)])
+            self.assertFalse(answered(address))
+            for connection in crowd:
+                connection.close()
+            wait_for(lambda: answered(address))
+            refused = [e for e in events(psd) if e["event"] == "connections_refused"]
+            self.assertEqual(len(refused), 1, "said once, not for each")
+            self.assertIn("of 96 file descriptors", refused[0]["message"])
+            self.assertIn("connections_taken", [e["event"] for e in events(psd)])
+            self.assertEqual(psd.stop(), 0)
+
     def test_port_in_use(self):
         with Psd() as first:
             code, _, errors = run("--name", "owner1", "--listen", first.address)

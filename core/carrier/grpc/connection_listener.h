@@ -1,0 +1,65 @@
+#pragma once
+
+// Takes connections at an address, for a server that is handed them.
+//
+// gRPC's own listener stops for ever when the process runs out of file descriptors once; anybody
+// who opens connections could bring that about. This one leaves some descriptors to the rest of the
+// process, refuses what is beyond, and goes on when there are some again.
+
+#include <netdb.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace psd::carrier {
+
+// Owned by whoever listens. Start and Stop are called once each, in this order; Stop may be left to
+// the destructor.
+class ConnectionListener {
+ public:
+  // Takes over `fd`, a connected socket that does not block.
+  using OnConnection = std::function<void(int fd)>;
+  // RESOURCE_EXHAUSTED naming use and limit: from now on connections are refused. OK: no more.
+  using OnChange = std::function<void(const absl::Status&)>;
+
+  // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
+  // yet. `user_timeout`: a connection whose data nobody acknowledges for so long ends.
+  // Errors: UNAVAILABLE naming the address and the system's reason.
+  static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const std::string& address,
+                                                                  absl::Duration user_timeout);
+  ~ConnectionListener();
+  ConnectionListener(const ConnectionListener&) = delete;
+  ConnectionListener& operator=(const ConnectionListener&) = delete;
+
+  int port() const { return port_; }
+  // Both are called on the listener's own thread. `on_change` may be null.
+  void Start(OnConnection on_connection, OnChange on_change);
+  // No callback begins or runs after it.
+  void Stop();
+
+ private:
+  ConnectionListener() = default;
+  // Bind's work for one address; an empty text or the system's reason.
+  std::string Add(const addrinfo& target, absl::Duration user_timeout);
+  void Run();
+  void AcceptAll(int listening);
+  void Refusing(const absl::Status& why);
+
+  std::vector<int> sockets_;
+  int port_ = 0;
+  int wake_ = -1;  // an eventfd, written once, to stop
+  OnConnection on_connection_;
+  OnChange on_change_;
+  bool refusing_ = false;   // of the thread
+  bool exhausted_ = false;  // of the thread: not even to be refused; try again later
+  std::thread thread_;
+};
+
+}  // namespace psd::carrier

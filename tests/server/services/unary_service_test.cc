@@ -1,0 +1,309 @@
+// The unary service under bad input: everything is refused by a status that says what is wrong,
+// nothing is applied, and the server serves on.
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/store/store.h"
+#include "core/worker/runtime.h"
+#include "proto/psd/v1/service.grpc.pb.h"
+#include "server/daemon/config.h"
+#include "server/daemon/server.h"
+
+namespace psd::server {
+namespace {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+template <typename T>
+std::string Bytes(const std::vector<T>& elements) {
+  return std::string(reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(T));
+}
+
+class UnaryServiceTest : public ::testing::Test {
+ protected:
+  UnaryServiceTest() {
+    DaemonConfig config;
+    config.name = "owner0";
+    config.listen = "127.0.0.1:0";
+    config.memory_budget_bytes = 1 << 20;
+    server_ = *Server::Create(config, {}, NewNullLogger());
+    stub_ = v1::ParameterService::NewStub(
+        grpc::CreateChannel(*server_->Start(), grpc::InsecureChannelCredentials()));
+    v1::OpenSessionRequest open;
+    open.set_client("tester");
+    v1::OpenSessionReply reply;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub_->OpenSession(&context, open, &reply).ok());
+    session_ = reply.session();
+  }
+
+  template <typename Request, typename Reply>
+  using Method = grpc::Status (v1::ParameterService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                              Reply*);
+  // With a sequence number of its own.
+  template <typename Request, typename Reply>
+  grpc::Status Mutate(Method<Request, Reply> method, Request request, Reply* reply = nullptr) {
+    request.mutable_header()->set_session(session_);
+    request.mutable_header()->set_sequence(++sequence_);
+    return Call(method, request, reply);
+  }
+  template <typename Request, typename Reply>
+  grpc::Status Call(Method<Request, Reply> method, const Request& request, Reply* reply = nullptr) {
+    Reply unwanted;
+    grpc::ClientContext context;
+    return (stub_.get()->*method)(&context, request, reply == nullptr ? &unwanted : reply);
+  }
+
+  static v1::GetOrCreateParameterRequest Parameter(const std::string& name,
+                                                   const std::vector<int64_t>& shape) {
+    v1::GetOrCreateParameterRequest request;
+    request.set_name(name);
+    request.set_dtype(v1::DATA_TYPE_F32);
+    for (int64_t extent : shape) request.add_shape(extent);
+    request.set_initializer(v1::INITIALIZER_ZEROS);
+    return request;
+  }
+  void CreateW() { ASSERT_TRUE(Mutate(&Stub::GetOrCreateParameter, Parameter("w", {2, 2})).ok()); }
+  uint64_t NewContext() {
+    v1::NewContextReply reply;
+    EXPECT_TRUE(Mutate(&Stub::NewContext, v1::NewContextRequest(), &reply).ok());
+    return reply.context();
+  }
+  v1::PushGradientRequest Gradient(uint64_t context, const std::vector<float>& elements) {
+    v1::PushGradientRequest request;
+    request.set_context(context);
+    request.set_parameter("w");
+    request.mutable_gradient()->set_dtype(v1::DATA_TYPE_F32);
+    request.mutable_gradient()->add_shape(2);
+    request.mutable_gradient()->add_shape(2);
+    request.mutable_gradient()->set_elements(Bytes(elements));
+    return request;
+  }
+  v1::GetOrCreateOptimizerRequest Optimizer(const std::string& type) {
+    v1::GetOrCreateOptimizerRequest request;
+    request.set_name("main");
+    request.set_type(type);
+    request.add_parameters("w");
+    return request;
+  }
+  std::vector<float> PullW() {
+    v1::PullRequest request;
+    request.add_names("w");
+    v1::PullReply reply;
+    EXPECT_TRUE(Call(&Stub::Pull, request, &reply).ok());
+    std::vector<float> elements(4);
+    std::memcpy(elements.data(), reply.tensors(0).elements().data(), 16);
+    return elements;
+  }
+  size_t NamedValues() { return server_->runtime().store().stats().named; }
+
+  using Stub = v1::ParameterService::Stub;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::ParameterService::Stub> stub_;
+  uint64_t session_ = 0;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(UnaryServiceTest, SessionsAndSequences) {
+  v1::OpenSessionRequest open;
+  for (const std::string& client : {std::string(), std::string("a b"), std::string(128, 'x')}) {
+    open.set_client(client);
+    EXPECT_EQ(Call(&Stub::OpenSession, open).error_code(), StatusCode::INVALID_ARGUMENT) << client;
+  }
+  v1::RenewSessionRequest renew;
+  renew.set_session(session_ + 1);
+  EXPECT_EQ(Call(&Stub::RenewSession, renew).error_code(), StatusCode::ABORTED);
+
+  v1::NewContextRequest request;
+  EXPECT_EQ(Call(&Stub::NewContext, request).error_code(), StatusCode::ABORTED) << "no session";
+  request.mutable_header()->set_session(session_);
+  EXPECT_EQ(Call(&Stub::NewContext, request).error_code(), StatusCode::INVALID_ARGUMENT)
+      << "sequence 0";
+  request.mutable_header()->set_sequence(7);
+  v1::NewContextReply first, again;
+  EXPECT_TRUE(Call(&Stub::NewContext, request, &first).ok());
+  EXPECT_TRUE(Call(&Stub::NewContext, request, &again).ok());
+  EXPECT_EQ(first.context(), again.context()) << "a retry is answered, not applied";
+  v1::DropRequest drop;
+  *drop.mutable_header() = request.header();
+  EXPECT_EQ(Call(&Stub::Drop, drop).error_code(), StatusCode::INVALID_ARGUMENT)
+      << "another method's number";
+}
+
+TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
+  const int64_t huge = int64_t{1} << 40;
+  const auto code = [&](const v1::GetOrCreateParameterRequest& request) {
+    const grpc::Status status = Mutate(&Stub::GetOrCreateParameter, request);
+    EXPECT_FALSE(status.error_message().empty());
+    return status.error_code();
+  };
+  EXPECT_EQ(code(Parameter("w", {2, -1})), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("w", {huge, huge})), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("w", {0, huge, huge})), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("w", std::vector<int64_t>(100, 1))), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("", {2})), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("a b", {2})), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code(Parameter("big", {1 << 20})), StatusCode::RESOURCE_EXHAUSTED);
+  auto request = Parameter("w", {2});
+  for (int dtype : {0, 9, 99, -1}) {
+    request.set_dtype(static_cast<v1::DataType>(dtype));
+    const grpc::Status status = Mutate(&Stub::GetOrCreateParameter, request);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << dtype;
+    EXPECT_THAT(status.error_message(), HasSubstr("dtype")) << dtype;
+  }
+  request.set_dtype(v1::DATA_TYPE_I64);
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT) << "integers have no gradient";
+  request = Parameter("w", {2});
+  for (int initializer : {0, 77}) {
+    request.set_initializer(static_cast<v1::Initializer>(initializer));
+    EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT) << initializer;
+  }
+  EXPECT_EQ(NamedValues(), 0u);
+
+  CreateW();
+  EXPECT_EQ(code(Parameter("w", {4})), StatusCode::FAILED_PRECONDITION) << "another shape";
+  EXPECT_EQ(NamedValues(), 1u);
+}
+
+TEST_F(UnaryServiceTest, GradientsThatDoNotFit) {
+  CreateW();
+  const uint64_t context = NewContext();
+  const auto refused = [&](const v1::PushGradientRequest& request, StatusCode code,
+                           const std::string& part) {
+    const grpc::Status status = Mutate(&Stub::PushGradient, request);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(part));
+  };
+  auto request = Gradient(context, {1, 2, 3, 4});
+  request.mutable_gradient()->set_dtype(static_cast<v1::DataType>(42));
+  refused(request, StatusCode::INVALID_ARGUMENT, "dtype 42");
+  request = Gradient(context, {1, 2, 3, 4});
+  request.mutable_gradient()->set_shape(0, -2);
+  refused(request, StatusCode::INVALID_ARGUMENT, "-2");
+  request.mutable_gradient()->set_shape(0, std::numeric_limits<int64_t>::max());
+  refused(request, StatusCode::INVALID_ARGUMENT, "");
+  refused(Gradient(context, {1, 2, 3}), StatusCode::INVALID_ARGUMENT, "elements has 12");
+  refused(Gradient(context, {1, 2, 3, 4, 5}), StatusCode::INVALID_ARGUMENT, "elements has 20");
+  request = Gradient(context, {1, 2, 3, 4});
+  request.mutable_gradient()->clear_shape();
+  request.mutable_gradient()->add_shape(4);
+  refused(request, StatusCode::INVALID_ARGUMENT, "expected f32[2, 2], got f32[4]");
+  request = Gradient(context, {1, 2});
+  request.mutable_gradient()->set_dtype(v1::DATA_TYPE_F16);
+  refused(request, StatusCode::INVALID_ARGUMENT, "expected f32[2, 2], got f16[2, 2]");
+  request = Gradient(context, {1, 2, 3, 4});
+  request.set_version(1000);
+  refused(request, StatusCode::INVALID_ARGUMENT, "version 1000");
+  request = Gradient(context, {1, 2, 3, 4});
+  request.set_parameter("v");
+  refused(request, StatusCode::NOT_FOUND, "'v'");
+  refused(Gradient(context + 1, {1, 2, 3, 4}), StatusCode::NOT_FOUND, "");
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, Optimizer("sgd")).ok());
+  request = Gradient(context, {1, 2, 3, 4});
+  request.set_parameter("main");
+  refused(request, StatusCode::INVALID_ARGUMENT, "'main'");
+
+  // Nothing of all that is in the context.
+  EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {0, 1, 2, 3})).ok());
+  v1::StepOptimizerRequest step;
+  step.set_optimizer("main");
+  step.set_context(context);
+  EXPECT_TRUE(Mutate(&Stub::Step, step).ok());
+  const std::vector<float> w = PullW();
+  EXPECT_EQ(w[0], 0);
+  EXPECT_FLOAT_EQ(w[3], 3 * w[1]);
+}
+
+TEST_F(UnaryServiceTest, OptimizersAndStepsThatCannotBe) {
+  CreateW();
+  const uint64_t context = NewContext();
+  const auto code = [&](const v1::GetOrCreateOptimizerRequest& request) {
+    return Mutate(&Stub::GetOrCreateOptimizer, request).error_code();
+  };
+  grpc::Status unknown = Mutate(&Stub::GetOrCreateOptimizer, Optimizer("adm"));
+  EXPECT_NE(unknown.error_code(), StatusCode::OK);
+  EXPECT_THAT(unknown.error_message(), HasSubstr("adam")) << "the nearest known one";
+  auto request = Optimizer("sgd");
+  request.add_option_names("learning_rate");
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT) << "a name without a value";
+  request.add_option_values(0.1);
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT) << "no such option";
+  request = Optimizer("sgd");
+  request.add_option_names("lr");
+  request.add_option_values(std::nan(""));
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT);
+  request = Optimizer("sgd");
+  request.clear_name();
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT);
+  request = Optimizer("sgd");
+  request.add_parameters("v");
+  EXPECT_EQ(code(request), StatusCode::NOT_FOUND);
+  EXPECT_EQ(NamedValues(), 1u);
+
+  v1::StepOptimizerRequest step;
+  step.set_context(context);
+  step.set_optimizer("nothing");
+  EXPECT_EQ(Mutate(&Stub::Step, step).error_code(), StatusCode::NOT_FOUND);
+  step.set_optimizer("w");
+  EXPECT_NE(Mutate(&Stub::Step, step).error_code(), StatusCode::OK) << "a parameter is none";
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, Optimizer("sgd")).ok());
+  step.set_optimizer("main");
+  step.set_context(context + 1);
+  EXPECT_EQ(Mutate(&Stub::Step, step).error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+}
+
+TEST_F(UnaryServiceTest, ReadsOfWhatIsNotThere) {
+  CreateW();
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, Optimizer("sgd")).ok());
+  v1::PullRequest pull;
+  pull.add_names("w");
+  pull.add_names("x");
+  EXPECT_EQ(Call(&Stub::Pull, pull).error_code(), StatusCode::NOT_FOUND);
+  pull.set_names(1, "main");
+  EXPECT_EQ(Call(&Stub::Pull, pull).error_code(), StatusCode::INVALID_ARGUMENT);
+  v1::DropRequest drop;
+  drop.set_name("x");
+  EXPECT_EQ(Mutate(&Stub::Drop, drop).error_code(), StatusCode::NOT_FOUND);
+  v1::ReleaseContextRequest release;
+  release.set_session(session_);
+  release.set_context(12345);
+  EXPECT_TRUE(Call(&Stub::ReleaseContext, release).ok()) << "releasing again is no error";
+  release.set_session(session_ + 1);
+  EXPECT_EQ(Call(&Stub::ReleaseContext, release).error_code(), StatusCode::ABORTED);
+}
+
+TEST_F(UnaryServiceTest, NanAndInfinityPassUnaltered) {
+  CreateW();
+  auto options = Optimizer("sgd");
+  options.add_option_names("lr");
+  options.add_option_values(1);
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, options).ok());
+  const uint64_t context = NewContext();
+  const float infinity = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(
+      Mutate(&Stub::PushGradient, Gradient(context, {std::nanf(""), infinity, -infinity, 1})).ok());
+  v1::StepOptimizerRequest step;
+  step.set_optimizer("main");
+  step.set_context(context);
+  ASSERT_TRUE(Mutate(&Stub::Step, step).ok());
+  const std::vector<float> w = PullW();
+  EXPECT_TRUE(std::isnan(w[0]));
+  EXPECT_EQ(w[1], -infinity);
+  EXPECT_EQ(w[2], infinity);
+  EXPECT_EQ(w[3], -1);
+}
+
+}  // namespace
+}  // namespace psd::server
