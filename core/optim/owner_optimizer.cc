@@ -312,6 +312,10 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
   OptimizerSpec spec = current.spec;
   for (const auto& [name, value] : changes) spec.options[name] = value;
   PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry_.Create(spec));
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].group() != group) continue;
+    PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(*changed), table_[i].entry()->Label()));
+  }
   MutexLock lock(mutex_);
   Group& place = groups_[group];
   for (DType dtype : place.dtypes) {
@@ -413,8 +417,8 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
             absl::StrCat(label, ": it is among the parameters twice; name it once"));
       }
       const bool rows = store::AsRows(entry->value) != nullptr;
-      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(
-          std::move(entry), i, *group.function, store.memory());
+      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i,
+                                                                   *group.function, store.memory());
       if (!parameter.ok()) return Annotate(parameter.status(), label);
       group.dtypes.push_back((*parameter)->dtype());
       parameters.push_back(*std::move(parameter));

@@ -1,10 +1,13 @@
 #include "core/optim/stepped_parameter.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/optim/row_batches.h"
+#include "core/optim/row_optimizer.h"
 #include "core/tensor/ops/elementwise.h"
 #include "kernels/convert.h"
 #include "kernels/optim_norm.h"
@@ -18,11 +21,38 @@ void Fill(Block& block, double value) {
   std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
 }
 
+// Whether an optimizer takes sparse gradients for dense parameters.
+absl::Status CheckSparse(const FunctionalOptimizer& function) {
+  if (function.rows() != nullptr) return function.rows()->CheckOptions();
+  return absl::InvalidArgumentError(
+      absl::StrCat(function.spec().type, " takes dense gradients only, and rows were looked up: ",
+                   "fetch the parameter whole, or step it with sgd or adagrad"));
+}
+
+// Of a matrix; 0 of what has no rows.
+size_t RowBytes(const store::Parameter& parameter) {
+  if (parameter.shape().rank() != 2) return 0;
+  return static_cast<size_t>(parameter.shape()[1]) * ItemSize(parameter.dtype());
+}
+
+// Of a prepared gradient.
+absl::Status MakeDense(ParameterGradient& gradient) {
+  if (gradient.rows == nullptr) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, gradient.rows->entries.ToDense());
+  gradient.rows = nullptr;
+  gradient.sparse.clear();
+  return absl::OkStatus();
+}
+
 class DenseParameter : public SteppedParameter {
  public:
   // Requires: the entry's parameter has been acquired for steps.
-  DenseParameter(store::EntryPtr entry, size_t group)
-      : SteppedParameter(std::move(entry), group), parameter_(*this->entry()->parameter) {}
+  DenseParameter(store::EntryPtr entry, size_t group, const FunctionalOptimizer& function)
+      : SteppedParameter(std::move(entry), group),
+        parameter_(*this->entry()->parameter),
+        sparse_status_(CheckSparse(function)),
+        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
+        batches_(RowBytes(parameter_)) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function, store::MemoryBudget& memory) {
@@ -42,14 +72,7 @@ class DenseParameter : public SteppedParameter {
   double SumOfSquares(const ParameterGradient& gradient) const override;
 
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-             StepArrays arrays) override {
-    arrays.gradient = gradient.gradient.raw_data();
-    arrays.state = absl::MakeConstSpan(state_);
-    arrays.elements = gradient.gradient.NumElements();
-    arrays.dtype = gradient.gradient.dtype();
-    arrays.step = NextStep();
-    function.Apply(arrays);
-  }
+             StepArrays arrays) override;
 
   std::vector<StateArray> state() const override {
     std::vector<StateArray> arrays;
@@ -59,12 +82,20 @@ class DenseParameter : public SteppedParameter {
   }
 
  private:
-  store::Parameter& parameter_;  // the entry's
+  void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
+                   const StepArrays& arrays);
+  absl::Status PrepareSparse(ParameterGradient& gradient) const;
+
+  store::Parameter& parameter_;       // the entry's
+  const absl::Status sparse_status_;  // whether sparse gradients are taken
+  const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
+  RowBatches batches_;
   std::vector<StateBlock> blocks_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
+  if (!gradient.gradient.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
   const Tensor& given = gradient.gradient;
   const bool fits = given.defined() && given.dtype() == parameter_.dtype() &&
                     given.device().IsCpu() && given.shape() == parameter_.shape();
@@ -78,16 +109,73 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
   return absl::OkStatus();
 }
 
+absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
+  PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
+  for (const SparseTensor& part : gradient.sparse) {
+    if (part.shape() == parameter_.shape() && part.dtype() == parameter_.dtype()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient for ", entry()->Label(), " must be ", DTypeName(parameter_.dtype()),
+        parameter_.shape().ToString(), ", not ", part.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
+  gradient.sparse = {gradient.rows->entries};
+  return sparse_moves_all_ ? MakeDense(gradient) : absl::OkStatus();
+}
+
 absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a,
                                                       const ParameterGradient& b) const {
   ParameterGradient sum;
   sum.parameter = a.parameter;
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(a.gradient, b.gradient));
   sum.version = OlderVersion(a.version, b.version);
+  if (a.rows != nullptr && b.rows != nullptr) {
+    PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
+    return sum;
+  }
+  ParameterGradient dense_a = a, dense_b = b;
+  PSD_RETURN_IF_ERROR(MakeDense(dense_a));
+  PSD_RETURN_IF_ERROR(MakeDense(dense_b));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(dense_a.gradient, dense_b.gradient));
   return sum;
 }
 
+void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                           StepArrays arrays) {
+  arrays.state = absl::MakeConstSpan(state_);
+  arrays.elements = parameter_.shape().NumElements();
+  arrays.dtype = parameter_.dtype();
+  arrays.step = NextStep();
+  if (gradient.rows != nullptr) return ApplySparse(*function.rows(), *gradient.rows, arrays);
+  arrays.gradient = gradient.gradient.raw_data();
+  function.Apply(arrays);
+}
+
+// The new version is the old one but for the rows that have a gradient.
+void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
+                                 const StepArrays& arrays) {
+  const size_t row_bytes = RowBytes(parameter_);
+  const auto bytes = static_cast<size_t>(arrays.elements) * ItemSize(arrays.dtype);
+  if (arrays.next != arrays.parameter && bytes > 0)
+    std::memcpy(arrays.next, arrays.parameter, bytes);
+  RowArrays rows;
+  rows.table = arrays.parameter;
+  rows.width = static_cast<size_t>(parameter_.shape()[1]);
+  rows.gradients = gradient.entries.values().raw_data();
+  rows.state = arrays.state;
+  rows.dtype = arrays.dtype;
+  rows.step = arrays.step;
+  rows.gradient_scale = arrays.gradient_scale;
+  rows.gradient_limit = arrays.gradient_limit;
+  batches_.Step(function, gradient.groups, rows,
+                [&](absl::Span<const int64_t> ids, const std::byte* next) {
+                  for (size_t i = 0; i < ids.size(); ++i) {
+                    std::memcpy(arrays.next + static_cast<size_t>(ids[i]) * row_bytes,
+                                next + i * row_bytes, row_bytes);
+                  }
+                });
+}
+
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
+  if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
   const Tensor& x = gradient.gradient;
   const auto size = static_cast<size_t>(x.NumElements());
   const auto sum_as = [&](auto element) {
@@ -140,7 +228,7 @@ absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
   }
   PSD_RETURN_IF_ERROR(function.CheckDType(entry->parameter->dtype()));
   PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
-  auto parameter = std::make_unique<DenseParameter>(std::move(entry), group);
+  auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, function);
   PSD_RETURN_IF_ERROR(parameter->Init(function, memory));
   return std::unique_ptr<SteppedParameter>(std::move(parameter));
 }

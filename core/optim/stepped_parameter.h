@@ -30,7 +30,8 @@ struct ParameterGradient {
   Tensor gradient;
   uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
   std::vector<SparseTensor> sparse = {};
-  // Of rows, once prepared: the parts as one. Shared by copies of this gradient.
+  // Once prepared: the parts as one, unless they were made dense. Shared by copies of this
+  // gradient.
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
@@ -63,6 +64,11 @@ class SteppedParameter {
   // The versions that a step of it moves on, or null for what is updated in place.
   virtual store::Parameter* versions() const = 0;
 
+  // Whether it can be stepped with these options instead of those that it was made for.
+  // Errors: INVALID_ARGUMENT naming the option.
+  virtual absl::Status CheckOptions(const FunctionalOptimizer& /*function*/) const {
+    return absl::OkStatus();
+  }
   // Checks a gradient and brings it into the form that Apply takes. Constant, so without a claim.
   // Errors: INVALID_ARGUMENT naming expected and given; RESOURCE_EXHAUSTED when one with strides
   // cannot be made dense.

@@ -1,11 +1,11 @@
 #include "core/optim/stepped_rows.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/optim/row_batches.h"
 #include "core/optim/row_optimizer.h"
 #include "core/optim/sparse_gradient.h"
 #include "core/store/rows.h"
@@ -13,9 +13,6 @@
 
 namespace psd::optim {
 namespace {
-
-// New rows are made this many bytes at a time, so that they are published from the nearest cache.
-constexpr size_t kBatchBytes = size_t{16} << 10;
 
 // `groups` with the `extra` ids (ascending) among theirs; those have no positions.
 kernels::RowGroups WithIds(const kernels::RowGroups& groups, const std::vector<int64_t>& extra) {
@@ -44,14 +41,15 @@ class SteppedRows : public SteppedParameter {
   SteppedRows(store::EntryPtr entry, size_t group, std::shared_ptr<store::Rows> rows)
       : SteppedParameter(std::move(entry), group),
         rows_(std::move(rows)),
-        row_bytes_(rows_->width() * ItemSize(rows_->dtype())),
-        batch_(std::max<size_t>(1, kBatchBytes / row_bytes_)),
-        next_(batch_ * row_bytes_) {}
+        batches_(rows_->width() * ItemSize(rows_->dtype())) {}
 
   absl::Status Init(const RowOptimizer& function, store::MemoryBudget& memory);
 
   DType dtype() const override { return rows_->dtype(); }
   store::Parameter* versions() const override { return nullptr; }
+  absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
+    return function.rows()->CheckOptions();
+  }
   absl::Status Prepare(ParameterGradient& gradient) const override;
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
@@ -68,12 +66,8 @@ class SteppedRows : public SteppedParameter {
   }
 
  private:
-  void ApplyTo(const RowOptimizer& function, const kernels::RowGroups& groups, RowArrays arrays);
-
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
-  const size_t row_bytes_;
-  const size_t batch_;           // rows
-  std::vector<std::byte> next_;  // the new rows of one batch
+  RowBatches batches_;
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
   // Rows that had a gradient in some step, ascending; kept for optimizers that move them for ever.
@@ -131,29 +125,17 @@ void SteppedRows::Apply(const FunctionalOptimizer& function, const ParameterGrad
   all.step = NextStep();
   all.gradient_scale = arrays.gradient_scale;
   all.gradient_limit = arrays.gradient_limit;
+  const auto publish = [this](absl::Span<const int64_t> ids, const std::byte* next) {
+    rows_->Write(ids, next);
+  };
   if (rows.MovesWithoutGradient()) {
-    const kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
-    ApplyTo(rows, groups, all);
-    touched_ = groups.ids;
+    kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
+    batches_.Step(rows, groups, all, publish);
+    touched_ = std::move(groups.ids);
   } else {
-    ApplyTo(rows, gradient.rows->groups, all);
+    batches_.Step(rows, gradient.rows->groups, all, publish);
   }
   rows_->FinishUpdate();
-}
-
-void SteppedRows::ApplyTo(const RowOptimizer& function, const kernels::RowGroups& groups,
-                          RowArrays arrays) {
-  arrays.next = next_.data();
-  arrays.positions = groups.positions.data();
-  for (size_t first = 0; first < groups.ids.size(); first += batch_) {
-    const size_t left = groups.ids.size() - first;
-    arrays.ids = groups.ids.data() + first;
-    arrays.begins = groups.begins.data() + first;
-    arrays.count = std::min(batch_, left);
-    arrays.ahead = left - arrays.count;
-    function.Apply(arrays);
-    rows_->Write({arrays.ids, arrays.count}, next_.data());
-  }
 }
 
 }  // namespace

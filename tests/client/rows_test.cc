@@ -203,6 +203,122 @@ TEST_F(RowsTest, OPT_42_OptimizersOfDenseGradientsRefuseRowsBeforeAnythingChange
   }
 }
 
+class DenseTableTest : public RowsTest {
+ protected:
+  RRef Dense(int64_t rows, int64_t width) {
+    CreateOptions options;
+    options.requires_grad = true;
+    return Must(trainer_->GetOrCreate("owner0", "dense", Full({rows, width}, 1), options));
+  }
+};
+
+TEST_F(DenseTableTest, OPT_38_SgdTakesSparseGradientsOfDenseParameters) {
+  RRef table = Dense(3, 2);
+  Sgd sgd;
+  sgd.lr = 0.5;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {2, 0, 2}, 1).ok());
+  EXPECT_THAT(Read(*trainer_, table), ElementsAre(0.5, 0.5, 1, 1, 0, 0));
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
+  EXPECT_THAT(Read(*trainer_, table), ElementsAre(0.5, 0.5, 0.5, 0.5, 0, 0));
+}
+
+TEST_F(DenseTableTest, OPT_38_MomentumOfDenseParametersMovesAbsentRows) {
+  RRef table = Dense(3, 1);
+  Sgd sgd;
+  sgd.lr = 1;
+  sgd.momentum = 0.5;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
+  ASSERT_TRUE(StepBy(*optimizer, table, {2}, 1).ok());
+  EXPECT_THAT(Read(*trainer_, table), ElementsAre(1, -0.5, 0));
+}
+
+TEST_F(DenseTableTest, DAG_54_SparseThenDenseAndDenseThenSparseAreDenseAndLoseNothing) {
+  RRef table = Dense(3, 1);
+  for (bool sparse_first : {true, false}) {
+    Context context = Must(trainer_->NewContext());
+    auto whole = Must(trainer_->ToHere({table}, context));
+    auto rows = Must(trainer_->LookUpRows({{table, Ids({1, 1})}}, context));
+    const Variable sparse = Sum(rows[0] * 2.0), dense = Sum(whole[0]);
+    ASSERT_TRUE(context.Backward({sparse_first ? sparse : dense}).ok());
+    ASSERT_TRUE(context.Backward({sparse_first ? dense : sparse}).ok());
+    EXPECT_THAT(Elements(Must(context.Gradient(table))), ElementsAre(1, 5, 1));
+    EXPECT_FALSE(context.SparseGradient(table).ok());
+  }
+}
+
+TEST_F(DenseTableTest, OPT_42_SparseGradientsAreRefusedBeforeAnythingChanges) {
+  RRef table = Dense(3, 1);
+  RRef other = MakeParameter(*trainer_, "owner0", "other", Tensor::Of<float>({1}, {1}));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", Adam{}, {table, other}));
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({1})}}, context));
+  auto whole = Must(trainer_->ToHere({other}, context));
+  ASSERT_TRUE(context.Backward({Sum(rows[0]) + Sum(whole[0])}).ok());
+  absl::Status refused = optimizer->Step(context);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("adam takes dense gradients only"), HasSubstr("'dense'")));
+  EXPECT_THAT(Read(*trainer_, table), Each(1));
+  EXPECT_THAT(Read(*trainer_, other), Each(1));
+}
+
+TEST_F(DenseTableTest, OPT_40_WeightDecayRefusesSparseGradients) {
+  RRef table = Dense(3, 1);
+  Sgd sgd;
+  sgd.weight_decay = 0.5;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  absl::Status refused = StepBy(*optimizer, table, {1}, 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("weight_decay"));
+  EXPECT_THAT(Read(*trainer_, table), Each(1));
+}
+
+TEST_F(DenseTableTest, OnlyMatricesHaveRows) {
+  RRef vector = MakeParameter(*trainer_, "owner0", "v", Tensor::Of<float>({2}, {1, 2}));
+  EXPECT_EQ(trainer_->LookUpRows({{vector, Ids({0})}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RowsTest, ClippingByNormSeesSummedRows) {
+  RRef table = Table(3, 1);
+  Sgd sgd;
+  sgd.lr = 1;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {table}));
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({1, 1})}}, context));
+  ASSERT_TRUE(context.Backward({Sum(rows[0] * 2.0)}).ok());
+  StepOptions options;
+  options.clip_norm = 1;  // of 4
+  ASSERT_TRUE(optimizer->StepDetailed(context, options).status().ok());
+  EXPECT_NEAR(Rows(table, {1})[0], 0, 1e-5);
+}
+
+TEST_F(RowsTest, GradientsOfSeveralContextsAreOneStep) {
+  RRef table = Table(3, 1);
+  RowwiseAdagrad adagrad;
+  adagrad.lr = 1;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", adagrad, {table}));
+  std::vector<Context> contexts;
+  for (int i = 0; i < 2; ++i) {
+    contexts.push_back(Must(trainer_->NewContext()));
+    auto rows = Must(trainer_->LookUpRows({{table, Ids({1, i})}}, contexts[i]));
+    ASSERT_TRUE(contexts[i].Backward({Sum(rows[0])}).ok());
+  }
+  ASSERT_TRUE(optimizer->StepDetailed({&contexts[0], &contexts[1]}).status().ok());
+  // Rows 0 and 1 have gradients 1 and 3; the first step of Adagrad moves by lr whatever they are.
+  EXPECT_THAT(Rows(table, {0, 1, 2}), Pointwise(FloatNear(1e-6f), {0.0f, 0.0f, 1.0f}));
+}
+
+TEST_F(RowsTest, OptionsThatRowsDoNotAllowAreRefusedLaterToo) {
+  RRef table = Table(3, 1);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", Sgd{}, {table}));
+  EXPECT_TRUE(optimizer->SetOptions(0, {{"lr", 0.5}}).ok());
+  EXPECT_EQ(optimizer->SetOptions(0, {{"weight_decay", 0.5}}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(RowsTest, BadIdsAreNamed) {
   RRef table = Table(4, 2);
   for (int64_t id : {int64_t{-1}, int64_t{4}, INT64_MAX, INT64_MIN}) {

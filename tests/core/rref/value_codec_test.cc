@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "core/rref/value_format.h"
 #include "gtest/gtest.h"
 
 namespace psd::rref {
@@ -156,6 +157,56 @@ TEST(ValueCodec, CollectVariablesFollowsTheOrderOfTheWire) {
   std::vector<Variable> variables = CollectVariables(values);
   ASSERT_EQ(variables.size(), 3u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(variables[i].tensor().data<float>()[0], i + 1);
+}
+
+Value Sparse() {
+  return Value(*SparseTensor::Create({5, 2}, Tensor::Of<int64_t>({1, 3}, {4, 0, 4}),
+                                     Tensor::Of<float>({3, 2}, {1, 2, 3, 4, 5, 6})));
+}
+
+TEST(ValueCodec, RPC_46_SparseTensorsTravelAsTheyAreAndInContainers) {
+  auto out = RoundTrip({Value(Tensor::Of<float>({1}, {7})), Sparse(), Value::OfList({Sparse()})});
+  ASSERT_EQ(out.size(), 3u);
+  EXPECT_EQ(out[0].As<Variable>()->tensor().data<float>()[0], 7);
+  for (const SparseTensor* sparse : {out[1].AsSparse(), (*out[2].AsList())[0].AsSparse()}) {
+    ASSERT_NE(sparse, nullptr);
+    EXPECT_EQ(sparse->shape(), (Shape{5, 2}));
+    EXPECT_EQ(sparse->NumEntries(), 3);
+    EXPECT_EQ(sparse->indices().data<int64_t>()[2], 4);
+    EXPECT_EQ(sparse->values().data<float>()[5], 6);
+  }
+  EXPECT_EQ(CollectVariables({Sparse()}).size(), kTensorsPerSparse);
+}
+
+TEST(ValueCodec, GoldenBytesOfASparseTensor) {
+  auto payload = EncodeValues({Sparse()}, Fork);
+  ASSERT_TRUE(payload.ok());
+  EXPECT_EQ(absl::BytesToHexString(payload->header), "0a010a42030303014a0301020252050201030302");
+  ASSERT_EQ(payload->buffers.size(), 1u);
+  EXPECT_EQ(payload->buffers[0].size(), 152u);
+  EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 16)),
+            "05000000000000000200000000000000");
+}
+
+TEST(ValueCodec, HostileSparseTensorsAreRefused) {
+  const auto refused = [](Tensor extents, Tensor indices, Tensor values) {
+    auto payload = EncodeValues({Value(extents), Value(indices), Value(values)}, Fork);
+    payload->header.replace(0, 5, "\x0a\x01\x0a", 3);  // three tensors become one sparse
+    return Decode(*payload).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  const Tensor extents = Tensor::Of<int64_t>({2}, {5, 2});
+  const Tensor indices = Tensor::Of<int64_t>({1, 1}, {4});
+  const Tensor values = Tensor::Of<float>({1, 2}, {1, 2});
+  EXPECT_FALSE(refused(extents, indices, values));
+  EXPECT_TRUE(refused(Tensor::Of<float>({2}, {5, 2}), indices, values));
+  EXPECT_TRUE(refused(Tensor::Of<int64_t>({1, 2}, {5, 2}), indices, values));
+  EXPECT_TRUE(refused(Tensor::Of<int64_t>({2}, {5, -2}), indices, values));
+  EXPECT_TRUE(refused(Tensor::Of<int64_t>({2}, {INT64_MAX, 2}), indices, values));
+  EXPECT_TRUE(refused(extents, Tensor::Of<int64_t>({1, 1}, {5}), values));
+  EXPECT_TRUE(refused(extents, Tensor::Of<int64_t>({1, 1}, {-1}), values));
+  EXPECT_TRUE(refused(extents, Tensor::Of<int64_t>({3, 1}, {0, 0, 0}), values));
+  EXPECT_TRUE(refused(extents, Tensor::Of<int32_t>({1, 1}, {0}), values));
+  EXPECT_TRUE(refused(extents, indices, Tensor::Of<float>({2, 2}, {1, 2, 3, 4})));
 }
 
 TEST(ValueCodec, NoTruncatedMessageDecodes) {

@@ -1,0 +1,94 @@
+#include "core/store/rows.h"
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::store {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+template <typename T>
+std::shared_ptr<Rows> Table(int64_t rows, int64_t width) {
+  return *Rows::Create(*Tensor::Zeros({rows, width}, DTypeOf<T>::value), /*requires_grad=*/true);
+}
+
+// Sets every element of the rows.
+template <typename T>
+void Set(Rows& rows, std::vector<int64_t> ids, T value) {
+  const std::vector<T> next(ids.size() * rows.width(), value);
+  rows.Write(ids, reinterpret_cast<const std::byte*>(next.data()));
+  rows.FinishUpdate();
+}
+
+TEST(RowsTest, WritesAndReadsRows) {
+  auto rows = Table<float>(5, 3);
+  EXPECT_EQ(rows->TypeName(), "rows f32[5, 3]");
+  EXPECT_EQ(rows->bytes(), 60u);
+  EXPECT_EQ(rows->version(), 1u);
+  Set<float>(*rows, {4, 1}, 2);
+  EXPECT_EQ(rows->version(), 2u);
+  Tensor read = *rows->Read(Tensor::Of<int64_t>({3, 1}, {1, 0, 4}));
+  EXPECT_EQ(read.shape(), (Shape{3, 1, 3}));
+  EXPECT_THAT(std::vector<float>(read.data<float>(), read.data<float>() + 9),
+              ElementsAre(2, 2, 2, 0, 0, 0, 2, 2, 2));
+}
+
+TEST(RowsTest, OnlyTablesOfFloats) {
+  for (const Shape& shape : {Shape{4}, Shape{0, 4}, Shape{4, 0}, Shape{1, 1, 1}}) {
+    EXPECT_FALSE(Rows::Create(*Tensor::Zeros(shape, DType::kF32), true).ok());
+  }
+  EXPECT_FALSE(Rows::Create(*Tensor::Zeros({2, 2}, DType::kI64), true).ok());
+}
+
+TEST(RowsTest, IdsAreChecked) {
+  auto rows = Table<double>(5, 1);
+  EXPECT_THAT(std::string(rows->Read(Tensor::Of<int64_t>({2}, {0, 5})).status().message()),
+              HasSubstr("id 5 (number 1 of 2)"));
+  EXPECT_FALSE(rows->Read(Tensor::Of<int64_t>({1}, {-1})).ok());
+  EXPECT_FALSE(rows->Read(Tensor::Of<int32_t>({1}, {1})).ok());
+  EXPECT_FALSE(rows->Read(Tensor()).ok());
+  EXPECT_EQ(rows->Read(Tensor::Of<int64_t>({0}, {}))->shape(), (Shape{0, 1}));
+}
+
+TEST(RowsTest, ValuesAreRecognised) {
+  std::shared_ptr<Object> object = Table<float>(1, 1);
+  EXPECT_EQ(AsRows(Value(object)), object);
+  EXPECT_EQ(AsRows(Value(1)), nullptr);
+}
+
+// Every row is written whole over and over; no reader sees a mix.
+template <typename T>
+void ExpectWholeRows(int64_t width) {
+  auto rows = Table<T>(2, width);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.emplace_back([&] {
+      const Tensor ids = Tensor::Of<int64_t>({2}, {1, 0});
+      while (!stop) {
+        const Tensor read = *rows->Read(ids);
+        const T* element = read.data<T>();
+        for (int64_t j = 0; j < 2 * width; ++j) ASSERT_EQ(element[j], element[j / width * width]);
+      }
+    });
+  }
+  for (int i = 1; i <= 2000; ++i) Set<T>(*rows, {i % 2}, static_cast<T>(i));
+  stop = true;
+  for (std::thread& reader : readers) reader.join();
+}
+
+TEST(RowsTest, ReadersSeeWholeRows) {
+  ExpectWholeRows<float>(64);
+  ExpectWholeRows<float>(7);  // words of 4 bytes
+  ExpectWholeRows<double>(33);
+}
+
+}  // namespace
+}  // namespace psd::store
