@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -21,21 +22,25 @@ absl::Duration Interval(ProgressStyle style, bool live) {
 }  // namespace
 
 std::string ProgressForPeople(const ProgressReport& report) {
-  return absl::StrFormat("epoch %d/%d  step %d/%d  loss %.4f  %.0f images/s  %.0f s left",
-                         report.epoch, report.epochs, report.step, report.steps, report.loss,
-                         report.images_per_s, std::ceil(absl::ToDoubleSeconds(report.left)));
+  return absl::StrFormat("epoch %d/%d  step %d/%d  loss %.4f  %.0f %s/s  %.0f s left", report.epoch,
+                         report.epochs, report.step, report.steps, report.loss, report.images_per_s,
+                         report.unit, std::ceil(absl::ToDoubleSeconds(report.left)));
 }
 
 std::string ProgressForPrograms(const ProgressReport& report) {
   return absl::StrFormat(
-      "progress epoch=%d epochs=%d step=%d steps=%d loss=%.4f images_per_s=%.0f left_s=%.1f",
-      report.epoch, report.epochs, report.step, report.steps, report.loss, report.images_per_s,
-      absl::ToDoubleSeconds(report.left));
+      "progress epoch=%d epochs=%d step=%d steps=%d loss=%.4f %s_per_s=%.0f left_s=%.1f",
+      report.epoch, report.epochs, report.step, report.steps, report.loss, report.unit,
+      report.images_per_s, absl::ToDoubleSeconds(report.left));
 }
 
 ProgressMeter::ProgressMeter(int epochs, int64_t steps_per_epoch, absl::Duration limit,
-                             absl::Time start)
-    : epochs_(epochs), steps_per_epoch_(steps_per_epoch), limit_(limit), start_(start) {}
+                             absl::Time start, std::string unit)
+    : epochs_(epochs),
+      steps_per_epoch_(steps_per_epoch),
+      limit_(limit),
+      start_(start),
+      unit_(std::move(unit)) {}
 
 void ProgressMeter::AddStep(int64_t images, double loss) {
   loss_ = step_ == 0 ? loss : loss_ + kSmoothing * (loss - loss_);
@@ -46,6 +51,7 @@ void ProgressMeter::AddStep(int64_t images, double loss) {
 ProgressReport ProgressMeter::Report(absl::Time now) const {
   const absl::Duration elapsed = std::max(now - start_, absl::ZeroDuration());
   ProgressReport report;
+  report.unit = unit_;
   report.epochs = epochs_;
   report.epoch = static_cast<int>(std::max<int64_t>(step_ - 1, 0) / steps_per_epoch_) + 1;
   report.step = step_;

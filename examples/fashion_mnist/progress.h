@@ -19,6 +19,7 @@ struct ProgressReport {
   double loss = 0;  // smoothed over the last steps
   double images_per_s = 0;
   absl::Duration left;
+  std::string unit = "images";  // what is counted where it is something else
 };
 
 // "epoch 2/4  step 312/936  loss 0.4123  15230 images/s  12 s left"
@@ -31,7 +32,8 @@ class ProgressMeter {
  public:
   // `limit`: training ends then at the latest; InfiniteDuration for no limit.
   // Requires: epochs and steps_per_epoch are positive.
-  ProgressMeter(int epochs, int64_t steps_per_epoch, absl::Duration limit, absl::Time start);
+  ProgressMeter(int epochs, int64_t steps_per_epoch, absl::Duration limit, absl::Time start,
+                std::string unit = "images");
 
   void AddStep(int64_t images, double loss);
   ProgressReport Report(absl::Time now) const;
@@ -44,6 +46,7 @@ class ProgressMeter {
   const int64_t steps_per_epoch_;
   const absl::Duration limit_;
   const absl::Time start_;
+  const std::string unit_;
   int64_t step_ = 0;
   int64_t images_ = 0;
   double loss_ = 0;

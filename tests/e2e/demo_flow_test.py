@@ -83,11 +83,27 @@ class DemoFlowTest(unittest.TestCase):
         self.assertIn("evaluate ended (exit code 3)", str(caught.exception))
 
     def test_launcher_refuses_unknown_flags(self):
-        result = subprocess.run(
-            ["/usr/bin/python3", "-B", "tools/launch/demo.py", "--data", "/tmp"],
-            capture_output=True, text=True, check=False)
-        self.assertEqual(result.returncode, 2)
-        self.assertIn("unrecognized arguments: --data", result.stderr)
+        for arguments, said in ((["--dataset", "/tmp"], "unrecognized arguments: --dataset"),
+                                (["--data", "mnist"], "invalid choice: 'mnist'"),
+                                (["--data", "adult"], "needs --file PATH")):
+            result = subprocess.run(
+                ["/usr/bin/python3", "-B", "tools/launch/demo.py", *arguments],
+                capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(said, result.stderr)
+
+    def test_missing_data_is_named_before_anything_is_built(self):
+        with self.assertRaises(children.ChildFailed) as caught:
+            demo.find_data("adult", os.path.join(self.folder, "adult.data"))
+        self.assertIn("adult.data does not exist; it should be UCI's", str(caught.exception))
+
+    def test_rows_are_counted_as_rows(self):
+        plan = self.plan(train=TRAIN.replace("images", "rows"),
+                         evaluate=EVALUATE.replace("images", "rows"))
+        result = self.run_demo(plan._replace(unit="rows"))
+        self.assertEqual(demo.format_result(result),
+                         "result: accuracy=0.7500 train_s=2.0 rows_per_s=300")
+        self.assertIn("200 rows/s", self.out.getvalue())
 
     def test_signals_and_failures_give_exit_codes(self):
         line = progress.ProgressLine(self.out)

@@ -56,7 +56,7 @@ class DemoTest(unittest.TestCase):
     def test_two_owners_and_two_trainers_learn(self):
         result = demo.run(self.plan(), progress.ProgressLine())
         self.assertGreater(result.accuracy, 0.9)
-        self.assertGreater(result.images_per_s, 0)
+        self.assertGreater(result.per_s, 0)
 
     def test_time_limit_ends_training(self):
         result = demo.run(self.plan(epochs=1_000_000, seconds=0.5), progress.ProgressLine())

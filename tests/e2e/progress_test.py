@@ -59,7 +59,7 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual(out.getvalue(), "\ra\x1b[K\rb\x1b[K\n")
 
     def test_result_line(self):
-        self.assertEqual(demo.format_result(demo.Result(0.88121, 41.23, 30210.7)),
+        self.assertEqual(demo.format_result(demo.Result(0.88121, 10000, 41.23, 30210.7, "images")),
                          "result: accuracy=0.8812 train_s=41.2 images_per_s=30211")
 
 

@@ -12,32 +12,38 @@ import children  # noqa: E402
 import progress  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DATA = "/usr/share/datasets/fashion-mnist"
-TARGETS = ("//server/daemon:psd", "//examples/fashion_mnist:train",
-           "//examples/fashion_mnist:evaluate")
+FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
+DAEMON = "//server/daemon:psd"
+# The folder of the example, and what it counts.
+DataSet = collections.namedtuple("DataSet", "example unit")
+DATA_SETS = {"fashion": DataSet("examples/fashion_mnist", "images"),
+             "adult": DataSet("examples/wide_deep_adult", "rows")}
 OWNERS = 2
 TRAINERS = 2
-EPOCHS = 8
+EPOCHS = 10
 START_TIMEOUT_S = 20.0
 EVALUATE_TIMEOUT_S = 60.0
 
 # Paths of the three programs, the data, and the training's length.
-Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds")
-Result = collections.namedtuple("Result", "accuracy train_s images_per_s")
+Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds unit",
+                              defaults=("images",))
+Result = collections.namedtuple("Result", "accuracy tested train_s per_s unit")
 
 
 def format_result(result):
-    return "result: accuracy=%.4f train_s=%.1f images_per_s=%.0f" % result
+    return "result: accuracy=%.4f train_s=%.1f %s_per_s=%.0f" % (
+        result.accuracy, result.train_s, result.unit, result.per_s)
 
 
-def build(line):
+def build(line, example):
     """Builds the programs; returns the folder that they lie in."""
     cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
                          "psd", "bazel")
     flags = ["-c", "opt", "--disk_cache=" + cache]
     line.show("building psd, optimised (the first time takes some minutes)", now=True)
     start = time.monotonic()
-    run_bazel(["build", *flags, "--show_progress_rate_limit=1", *TARGETS], "build",
+    run_bazel(["build", *flags, "--show_progress_rate_limit=1", DAEMON,
+               "//%s:train" % example, "//%s:evaluate" % example], "build",
               lambda text: show_build_step(line, text))
     line.show("built in %.0f s" % (time.monotonic() - start), now=True)
     line.end()
@@ -93,7 +99,7 @@ def wait_for_address(group, name, path):
 
 
 def train(group, plan, owners, line):
-    """Runs the trainers to their end; returns (seconds, images)."""
+    """Runs the trainers to their end; returns (seconds, how many images or rows)."""
     trainers = [
         group.start("trainer%d" % i, [
             plan.train, "--name=trainer%d" % i, "--owners=" + ",".join(owners),
@@ -115,7 +121,7 @@ def train(group, plan, owners, line):
         raise children.ChildFailed("a trainer ended without saying what it did")
     line.show(progress.combine(list(reports.values())), now=True)
     line.end()
-    return (max(t["seconds"] for t in totals.values()), sum(t["images"] for t in totals.values()))
+    return (max(t["seconds"] for t in totals.values()), sum(t[plan.unit] for t in totals.values()))
 
 
 def take_line(item, reports, totals):
@@ -129,20 +135,21 @@ def take_line(item, reports, totals):
 
 
 def evaluate(group, plan, owners):
+    """Returns (accuracy, how many images or rows it was measured on)."""
     child = group.start("evaluate", [plan.evaluate, "--owners=" + ",".join(owners),
                                      "--data=" + plan.data], may_end=True)
     until = time.monotonic() + EVALUATE_TIMEOUT_S
-    accuracy = None
+    said = None
     while not group.drained([child]):
         item = group.next_line(0.1)
         if item and item[0] == "evaluate" and item[1].startswith("accuracy="):
-            accuracy = progress.parse_fields(item[1])["accuracy"]
+            said = progress.parse_fields(item[1])
         if time.monotonic() > until:
             raise children.ChildFailed("evaluate takes too long")
     group.check()
-    if accuracy is None:
+    if said is None:
         raise children.ChildFailed("evaluate gave no accuracy")
-    return accuracy
+    return said["accuracy"], said[plan.unit]
 
 
 def run(plan, line):
@@ -151,9 +158,9 @@ def run(plan, line):
         owners = start_owners(group, plan, folder)
         print("started %d owners and %d trainers: %s" % (OWNERS, TRAINERS, ", ".join(owners)),
               flush=True)
-        seconds, images = train(group, plan, owners, line)
-        accuracy = evaluate(group, plan, owners)
-    return Result(accuracy, seconds, images / seconds if seconds > 0 else 0.0)
+        seconds, seen = train(group, plan, owners, line)
+        accuracy, tested = evaluate(group, plan, owners)
+    return Result(accuracy, tested, seconds, seen / seconds if seconds > 0 else 0.0, plan.unit)
 
 
 def guarded(action, line):
@@ -172,23 +179,48 @@ def guarded(action, line):
         return 1
 
 
-def main():
+def find_data(name, file):
+    """The path that the example reads."""
+    path = file if file is not None else FASHION_FOLDER
+    if os.path.exists(path):
+        return os.path.abspath(path)
+    if name == "fashion":
+        raise children.ChildFailed(
+            "no data in %s; install the package dataset-fashion-mnist" % path)
+    raise children.ChildFailed("%s does not exist; it should be UCI's adult.data, from "
+                               "https://archive.ics.uci.edu/dataset/2/adult" % path)
+
+
+def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(prog="tools/demo", allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="train for a few seconds only")
-    arguments = parser.parse_args()
+    parser.add_argument("--data", choices=sorted(DATA_SETS), default="fashion",
+                        help="what to train on (default: fashion)")
+    parser.add_argument("--file", help="adult: the path of UCI's adult.data; "
+                        "fashion: the folder of the four files")
+    parsed = parser.parse_args(arguments)
+    if parsed.data == "adult" and parsed.file is None:
+        parser.error("--data adult needs --file PATH: UCI's adult.data, from "
+                     "https://archive.ics.uci.edu/dataset/2/adult")
+    return parsed
+
+
+def main():
+    arguments = parse_arguments()
+    data_set = DATA_SETS[arguments.data]
     line = progress.ProgressLine()
 
     def demo():
-        if not os.path.isdir(DATA):
-            raise children.ChildFailed(
-                "no data in %s; install the package dataset-fashion-mnist" % DATA)
-        programs = build(line)
+        data = find_data(arguments.data, arguments.file)
+        programs = build(line, data_set.example)
+        example = os.path.join(programs, data_set.example)
         result = run(
             Plan(psd=os.path.join(programs, "server/daemon/psd"),
-                 train=os.path.join(programs, "examples/fashion_mnist/train"),
-                 evaluate=os.path.join(programs, "examples/fashion_mnist/evaluate"), data=DATA,
-                 epochs=10, seconds=4 if arguments.quick else 0), line)
-        print("test accuracy: %.2f %% of 10,000 images" % (100 * result.accuracy))
+                 train=os.path.join(example, "train"),
+                 evaluate=os.path.join(example, "evaluate"), data=data,
+                 epochs=EPOCHS, seconds=4 if arguments.quick else 0, unit=data_set.unit), line)
+        print("test accuracy: %.2f %% of %s %s" %
+              (100 * result.accuracy, "{:,.0f}".format(result.tested), result.unit))
         print(format_result(result))
 
     return guarded(demo, line)

@@ -4,6 +4,7 @@ import sys
 import time
 
 _PREFIX = "progress "
+_RATE_SUFFIX = "_per_s"
 _LIVE_INTERVAL_S = 0.2
 _PLAIN_INTERVAL_S = 2.0
 
@@ -27,17 +28,23 @@ def parse_report(line):
     if not line.startswith(_PREFIX):
         return None
     fields = parse_fields(line[len(_PREFIX):])
-    wanted = {"epoch", "epochs", "step", "steps", "loss", "images_per_s", "left_s"}
-    return fields if fields is not None and wanted <= set(fields) else None
+    wanted = {"epoch", "epochs", "step", "steps", "loss", "left_s"}
+    complete = fields is not None and wanted <= set(fields) and len(_rates(fields)) == 1
+    return fields if complete else None
+
+
+def _rates(fields):
+    return [key for key in fields if key.endswith(_RATE_SUFFIX)]
 
 
 def combine(reports):
     """One line for people: the slowest epoch, steps and rates added up, the mean loss."""
-    return "epoch %d/%d  step %d/%d  loss %.4f  %.0f images/s  %.0f s left" % (
+    rate = _rates(reports[0])[0]
+    return "epoch %d/%d  step %d/%d  loss %.4f  %.0f %s/s  %.0f s left" % (
         min(r["epoch"] for r in reports), max(r["epochs"] for r in reports),
         sum(r["step"] for r in reports), sum(r["steps"] for r in reports),
         sum(r["loss"] for r in reports) / len(reports),
-        sum(r["images_per_s"] for r in reports), math.ceil(max(r["left_s"] for r in reports)))
+        sum(r.get(rate, 0.0) for r in reports), rate[:-len(_RATE_SUFFIX)], math.ceil(max(r["left_s"] for r in reports)))
 
 
 class ProgressLine:
