@@ -134,6 +134,11 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
   // Refused here, before any owner is asked.
   if (groups.empty()) return absl::InvalidArgumentError("an optimizer needs at least one group");
   PSD_RETURN_IF_ERROR(settings.Check());
+  if (name.empty() && settings.mode.kind == UpdateMode::Kind::kSynchronous) {
+    return absl::InvalidArgumentError(
+        "synchronous rounds are for several trainers, who find the optimizer by its name; give "
+        "one");
+  }
   PSD_ASSIGN_OR_RETURN(std::vector<OptimizerSpec> specs,
                        CompleteSpecs(worker.state_->runtime->optimizers(), spec, groups));
   auto state = std::make_unique<State>();
@@ -149,7 +154,11 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
 DistributedOptimizer::DistributedOptimizer(std::unique_ptr<State> state)
     : state_(std::move(state)) {}
 
-DistributedOptimizer::~DistributedOptimizer() = default;
+DistributedOptimizer::~DistributedOptimizer() {
+  if (state_->settings.mode.kind == UpdateMode::Kind::kAsynchronous) return;
+  if (!state_->worker->CheckRunning().ok()) return;
+  for (const OptimizerPart& part : state_->parts) state_->service().Leave(part.optimizer);
+}
 
 const OptimizerSpec& DistributedOptimizer::spec() const {
   return state_->spec;

@@ -1,7 +1,5 @@
 #include "core/optim/optimizer_config.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
@@ -71,13 +69,6 @@ std::string OptimizerSettings::ToString() const {
   if (loss_scaling.enabled()) absl::StrAppend(&text, " loss_scaling ", loss_scaling.ToString());
   if (mode.kind != UpdateMode::Kind::kAsynchronous) absl::StrAppend(&text, " ", mode.ToString());
   return text;
-}
-
-bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const StateSlot& x, const StateSlot& y) {
-                      return x.name == y.name && x.dtype == y.dtype;
-                    });
 }
 
 }  // namespace psd::optim

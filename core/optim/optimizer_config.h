@@ -4,10 +4,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "core/optim/functional_optimizer.h"
 #include "core/optim/loss_scale.h"
 #include "core/optim/schedule.h"
 
@@ -59,8 +57,5 @@ struct OptimizerSettings {
 
 // Trainers of one synchronous optimizer, at most.
 inline constexpr uint32_t kMaxRoundTrainers = 65'536;
-
-// The slots of optimizers `a` and `b` are the same: one may go on with the state of the other.
-bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b);
 
 }  // namespace psd::optim

@@ -11,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/optim/loss_scale.h"
 #include "core/optim/staleness_record.h"
+#include "core/optim/step_gate.h"
 #include "core/optim/step_log.h"
 #include "core/optim/stepped_rows.h"
 #include "core/store/rows.h"
@@ -21,15 +22,6 @@ namespace {
 using store::EntryPtr;
 using store::Parameter;
 using store::WriteClaims;
-
-// Shared with the steps that run with it while options change.
-using FunctionPtr = std::shared_ptr<const FunctionalOptimizer>;
-
-struct Group {
-  FunctionPtr function;
-  uint64_t version = 1;       // of its options
-  std::vector<DType> dtypes;  // of its parameters; f32 if it has none here
-};
 
 // Steps that are applied as one, between their turn and their end.
 struct Batch {
@@ -44,25 +36,29 @@ struct Batch {
 
 // What a batch is run with, as it is at its turn.
 struct RunState {
-  absl::InlinedVector<FunctionPtr, 1> functions;  // by group
+  GroupFunctions functions;
   uint64_t steps_accepted = 0;
 };
 
 class OwnerOptimizerImpl : public OwnerOptimizer,
                            public std::enable_shared_from_this<OwnerOptimizerImpl> {
  public:
-  OwnerOptimizerImpl(std::vector<Group> groups, ParameterTable table,
-                     const OptimizerSettings& settings, const OptimizerRegistry& registry,
-                     store::Store& store)
+  OwnerOptimizerImpl(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
+                     const OptimizerRegistry& registry, store::Store& store)
       : registry_(registry),
         store_(store),
         claim_id_(store.NewId()),
         settings_(settings),
-        type_(groups[0].function->spec().type),
+        type_(groups.functions()[0]->spec().type),
         table_(std::move(table)),
         groups_(std::move(groups)),
         loss_scale_(settings.loss_scaling),
-        staleness_(table_.size()) {
+        staleness_(table_.size()),
+        gate_(StepGate::Create(settings.mode, [this](std::vector<StepRequest> requests) {
+          auto batch = std::make_unique<Batch>();
+          for (StepRequest& request : requests) batch->steps.emplace_back(std::move(request));
+          Start(std::move(batch));
+        })) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
@@ -73,6 +69,14 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   size_t num_groups() const override PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
   void Step(StepRequest request) override;
+  bool waits() const override { return gate_ != nullptr; }
+  void Withdraw(GlobalId step) override {
+    if (gate_ != nullptr) gate_->Withdraw(step);
+  }
+  void Leave(GlobalId session, bool ended) override {
+    if (gate_ != nullptr) gate_->Leave(session, ended);
+  }
+  absl::Status CheckFresh(const StepPlan& plan) const override;
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   absl::Status VisitState(GlobalId parameter,
@@ -81,6 +85,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
  private:
+  StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
+  // The answer to a step that was applied before.
+  std::optional<StepResult> FindApplied(GlobalId step) const PSD_EXCLUDES(mutex_);
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
   void Start(std::unique_ptr<Batch> batch);
 
@@ -92,7 +99,6 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
   // The steps that still apply, as one plan and one set of terms. None: nothing is to be done.
   absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, StepTerms& terms);
-  absl::Status ApplySchedule(const StepTerms& terms, RunState& state) const;
   void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
                   absl::Span<const Parameter::Write> writes);
   void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
@@ -111,20 +117,41 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   size_t state_bytes_ = 0;
 
   mutable Mutex mutex_;  // leaf
-  std::vector<Group> groups_ PSD_GUARDED_BY(mutex_);
+  OptionGroups groups_ PSD_GUARDED_BY(mutex_);
   StepLog applied_ PSD_GUARDED_BY(mutex_){kRememberedSteps};
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
   StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
+
+  const std::unique_ptr<StepGate> gate_;  // null where no step waits; its lock is not nested
 };
 
 // ---- a step's way
 
 void OwnerOptimizerImpl::Step(StepRequest request) {
+  if (gate_ != nullptr) {
+    if (std::optional<StepResult> repeated = FindApplied(request.step_id); repeated.has_value())
+      return request.done(*repeated);
+    return gate_->Submit(std::move(request));
+  }
   auto batch = std::make_unique<Batch>();
   batch->steps.emplace_back(std::move(request));
   Start(std::move(batch));
+}
+
+std::optional<StepResult> OwnerOptimizerImpl::FindApplied(GlobalId step) const {
+  MutexLock lock(mutex_);
+  if (!applied_.Contains(step)) return std::nullopt;
+  return RepeatedResult();
+}
+
+StepResult OwnerOptimizerImpl::RepeatedResult() const {
+  StepResult result;
+  result.steps_accepted = steps_;
+  result.loss_scale = loss_scale_.scale();
+  result.repeated = true;
+  return result;
 }
 
 std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
@@ -159,7 +186,11 @@ void OwnerOptimizerImpl::Apply(Batch& batch) {
   if (!merged.ok()) return fail(merged.status());
   if (!merged->has_value()) return;
   if (terms.overflow) return RecordOverflow(batch);
-  if (absl::Status ready = ApplySchedule(terms, state); !ready.ok()) return fail(ready);
+  if (!settings_.schedule.IsConstant()) {
+    const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
+    absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
+    if (!ready.ok()) return fail(ready);
+  }
 
   const StepPlan& plan = **merged;
   std::vector<Parameter*> versions;
@@ -177,27 +208,32 @@ RunState OwnerOptimizerImpl::Begin(Batch& batch) {
   RunState state;
   MutexLock lock(mutex_);
   state.steps_accepted = steps_;
-  for (const Group& group : groups_) state.functions.push_back(group.function);
+  state.functions = groups_.functions();
   for (Batch::Step& step : batch.steps) {
     if (!applied_.Contains(step.request.step_id)) continue;
     step.applies = false;
-    step.result->steps_accepted = steps_;
-    step.result->loss_scale = loss_scale_.scale();
-    step.result->repeated = true;
+    step.result = RepeatedResult();
   }
   return state;
 }
 
 absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, StepTerms& terms) {
   std::optional<StepPlan> merged;
+  int trainers = 0;
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
     StepRequest& request = step.request;
+    if (absl::Status fresh = CheckFresh(request.plan); !fresh.ok()) {
+      step.applies = false;
+      step.result = std::move(fresh);
+      continue;
+    }
     if (request.begin_apply != nullptr && !request.begin_apply()) {
       step.applies = false;
       step.result = absl::CancelledError("the step was cancelled before it changed anything");
       continue;
     }
+    ++trainers;
     if (!merged.has_value()) {
       terms = request.terms;
       merged = std::move(request.plan);
@@ -205,18 +241,24 @@ absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, 
       PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
     }
   }
+  const UpdateMode& mode = settings_.mode;
+  if (mode.kind == UpdateMode::Kind::kSynchronous && mode.reduction == UpdateMode::Reduction::kMean)
+    terms.gradient_scale /= std::max(trainers, 1);
   return merged;
 }
 
-// With the learning rates of this step in the place of the groups' own.
-absl::Status OwnerOptimizerImpl::ApplySchedule(const StepTerms& terms, RunState& state) const {
-  if (settings_.schedule.IsConstant()) return absl::OkStatus();
-  const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
-  for (FunctionPtr& function : state.functions) {
-    OptimizerSpec spec = function->spec();
-    double& rate = spec.options.at("lr");
-    rate = settings_.schedule.LearningRate(rate, step);
-    PSD_ASSIGN_OR_RETURN(function, registry_.Create(spec));
+absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
+  if (settings_.mode.kind != UpdateMode::Kind::kBoundedStaleness) return absl::OkStatus();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    const SteppedParameter& parameter = table_[plan.indices[i]];
+    const uint64_t read = plan.gradients[i].version;
+    if (parameter.versions() == nullptr || read == 0) continue;
+    const uint64_t current = parameter.versions()->version();
+    if (current <= read || current - read <= settings_.mode.staleness) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the gradient for ", parameter.entry()->Label(), " was computed from version ", read, ", ",
+        current - read, " behind the current ", current, ", and this optimizer takes at most ",
+        settings_.mode.staleness, "; pull the parameters and compute it again"));
   }
   return absl::OkStatus();
 }
@@ -286,11 +328,7 @@ size_t OwnerOptimizerImpl::num_groups() const {
 
 absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
   MutexLock lock(mutex_);
-  if (group >= groups_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("group ", group, " of an optimizer with ",
-                                                   groups_.size(), "; they count from 0"));
-  }
-  return GroupOptions{groups_[group].function->spec(), groups_[group].version};
+  return groups_.Get(group);
 }
 
 void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
@@ -307,26 +345,15 @@ void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> 
 
 absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
     size_t group, const std::map<std::string, double>& changes, uint64_t version) {
-  PSD_ASSIGN_OR_RETURN(GroupOptions current, options(group));
-  if (version != 0 && version <= current.version) return current;
-  OptimizerSpec spec = current.spec;
-  for (const auto& [name, value] : changes) spec.options[name] = value;
-  PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry_.Create(spec));
-  for (size_t i = 0; i < table_.size(); ++i) {
-    if (table_[i].group() != group) continue;
-    PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(*changed), table_[i].entry()->Label()));
-  }
+  const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (table_[i].group() != group) continue;
+      PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(changed), table_[i].entry()->Label()));
+    }
+    return absl::OkStatus();
+  };
   MutexLock lock(mutex_);
-  Group& place = groups_[group];
-  for (DType dtype : place.dtypes) {
-    if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        changed->spec().ToString(), " needs other state than ", place.function->spec().ToString(),
-        " has reserved; create an optimizer with options that need the same"));
-  }
-  place.function = std::move(changed);
-  place.version = version == 0 ? place.version + 1 : version;
-  return GroupOptions{place.function->spec(), place.version};
+  return groups_.Change(group, changes, version, registry_, check);
 }
 
 absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
@@ -351,6 +378,10 @@ absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
 OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   Stats stats;
   stats.state_bytes = state_bytes_;
+  if (gate_ != nullptr) {
+    stats.members = gate_->stats().members;
+    stats.waiting = gate_->stats().waiting;
+  }
   MutexLock lock(mutex_);
   stats.steps = steps_;
   stats.skipped = skipped_;
@@ -367,8 +398,9 @@ std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) cons
     for (size_t i = 0; i < staleness_.entries().size(); ++i) {
       const StalenessRecord::Entry& entry = staleness_.entries()[i];
       if (entry.steps == 0) continue;
-      all.push_back(
-          {table_[i].entry()->Label(), entry.last, entry.most, entry.mean(), entry.steps});
+      const store::Entry& parameter = *table_[i].entry();
+      all.push_back({parameter.name.empty() ? parameter.id.ToString() : parameter.name, entry.last,
+                     entry.most, entry.mean(), entry.steps});
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -399,17 +431,17 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
     const OptimizerRegistry& registry, store::Store& store) {
   PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
-  std::vector<Group> functions;
+  OptionGroups options;
   std::vector<std::unique_ptr<SteppedParameter>> parameters;
   absl::flat_hash_set<GlobalId> seen;
   for (size_t i = 0; i < groups.size(); ++i) {
-    Group& group = functions.emplace_back();
-    PSD_ASSIGN_OR_RETURN(group.function, registry.Create(groups[i].spec));
-    const OptimizerSpec& spec = group.function->spec();
+    PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
+    const OptimizerSpec& spec = function->spec();
     if (!settings.schedule.IsConstant() && spec.options.find("lr") == spec.options.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
     }
+    std::vector<DType> dtypes;
     for (EntryPtr& entry : groups[i].parameters) {
       const std::string label = absl::StrCat(spec.type, " for ", entry->Label());
       if (!seen.insert(entry->id).second) {
@@ -417,18 +449,16 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
             absl::StrCat(label, ": it is among the parameters twice; name it once"));
       }
       const bool rows = store::AsRows(entry->value) != nullptr;
-      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i,
-                                                                   *group.function, store.memory());
+      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i, *function,
+                                                                   store.memory());
       if (!parameter.ok()) return Annotate(parameter.status(), label);
-      group.dtypes.push_back((*parameter)->dtype());
+      dtypes.push_back((*parameter)->dtype());
       parameters.push_back(*std::move(parameter));
     }
-    if (group.dtypes.empty()) group.dtypes.push_back(DType::kF32);
-    std::sort(group.dtypes.begin(), group.dtypes.end());
-    group.dtypes.erase(std::unique(group.dtypes.begin(), group.dtypes.end()), group.dtypes.end());
+    options.Add(std::move(function), std::move(dtypes));
   }
   return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
-      std::move(functions), ParameterTable(std::move(parameters)), settings, registry, store));
+      std::move(options), ParameterTable(std::move(parameters)), settings, registry, store));
 }
 
 }  // namespace psd::optim

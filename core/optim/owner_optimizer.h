@@ -15,6 +15,7 @@
 #include "core/optim/functional_optimizer.h"
 #include "core/optim/optimizer_config.h"
 #include "core/optim/optimizer_registry.h"
+#include "core/optim/option_groups.h"
 #include "core/optim/parameter_table.h"
 #include "core/optim/step_request.h"
 #include "core/optim/stepped_parameter.h"
@@ -29,15 +30,9 @@ struct ParameterGroup {
   std::vector<store::EntryPtr> parameters;
 };
 
-// A group's options at one moment. Every change makes a new version, 1 at creation.
-struct GroupOptions {
-  OptimizerSpec spec;
-  uint64_t version = 0;
-};
-
 // How far behind the gradients for one parameter were.
 struct ParameterStaleness {
-  std::string parameter;  // its label
+  std::string parameter;  // its name, or its id
   uint64_t last = 0;      // versions, at the last step that said what it had read
   uint64_t most = 0;
   double mean = 0;
@@ -72,10 +67,21 @@ class OwnerOptimizer : public store::Object {
 
   // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
   // calls `done`. Parameters without a gradient are untouched, and so are their state and step
-  // count. Runs on this thread, or on that of the last step before it.
+  // count. Runs on this thread, or on that of the last step before it, or on the thread that ends
+  // the wait that its mode asks for.
   // Errors (through `done`): CANCELLED, FAILED_PRECONDITION (a gradient older than the mode
-  // allows), INTERNAL.
+  // allows), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and StepGate's.
   virtual void Step(StepRequest request) = 0;
+
+  // Whether steps wait for those of other trainers: see StepGate, for the next two also, which do
+  // nothing where no step waits.
+  virtual bool waits() const = 0;
+  virtual void Withdraw(GlobalId step) = 0;
+  virtual void Leave(GlobalId session, bool ended) = 0;
+
+  // What a step would be refused for with FAILED_PRECONDITION if it were applied now: a gradient
+  // older than the mode allows, named with both versions and the bound.
+  virtual absl::Status CheckFresh(const StepPlan& plan) const = 0;
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
   // options. `version` 0: the owner that decides makes the next version; otherwise `changes` are
@@ -99,6 +105,8 @@ class OwnerOptimizer : public store::Object {
     double mean_staleness = 0;
     size_t state_bytes = 0;
     double loss_scale = 0;  // 0: none
+    size_t members = 0;     // trainers that others wait for
+    size_t waiting = 0;     // steps that wait for others
   };
   virtual Stats stats() const = 0;
   // Of the parameters whose staleness is known, the most stale first, at most `limit`.

@@ -88,6 +88,11 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer,
       });
 }
 
+void OptimizerService::Leave(const RRef& optimizer) {
+  v1::LeaveOptimizerRequest message;
+  Ask("optimizer.leave", optimizer, message, {});  // nobody waits for the answer
+}
+
 namespace {
 
 absl::StatusOr<GroupOptions> ParseOptions(const absl::StatusOr<rpc::Reply>& reply) {

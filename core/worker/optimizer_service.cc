@@ -1,5 +1,6 @@
 #include "core/worker/optimizer_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -70,6 +71,10 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   return optimizer;
 }
 
+GlobalId SessionOf(const rpc::ServerCall& call) {
+  return {call.caller().incarnation, call.session_epoch()};
+}
+
 // What contexts have collected here for an optimizer's parameters; those of other optimizers may
 // be in the same contexts.
 struct Collected {
@@ -91,6 +96,26 @@ struct Collected {
     return sum;
   }
 };
+
+void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
+               const optim::StepTerms& terms, Collected& collected) {
+  absl::StatusOr<StepPlan> plan = collected.Plan();
+  if (!plan.ok()) return call->Reply(plan.status());
+  optim::StepRequest step;
+  step.step_id = step_id;
+  step.member = {SessionOf(*call), call->caller().name};
+  step.plan = *std::move(plan);
+  step.terms = terms;
+  step.begin_apply = [call] { return call->BeginApply(); };
+  step.done = [call](absl::StatusOr<optim::StepResult> result) {
+    if (!result.ok()) return call->Reply(result.status());
+    call->Reply(PlainPayload(EncodeResult(*result)));
+  };
+  const OptimizerPtr& optimizer = collected.optimizer;
+  optimizer->Step(std::move(step));
+  if (!optimizer->waits()) return;
+  call->OnCancel([optimizer, step_id] { optimizer->Withdraw(step_id); });
+}
 
 // `Message`: a StepRequest or a PrepareRequest.
 template <typename Message>
@@ -135,6 +160,11 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
                            [this](CallPtr call) { ServeOptions(call); }});
   runtime_.RegisterMethod({"optimizer.set_options", MethodKind::kMutation, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeSetOptions(call); }});
+  runtime_.RegisterMethod({"optimizer.leave", MethodKind::kMutation, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeLeave(call); }});
+  runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    OnSessionEnded({peer.incarnation, epoch});
+  });
 }
 
 void OptimizerService::ServeCreate(const CallPtr& call) {
@@ -151,6 +181,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
                          OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
                                                 runtime_.store()));
+    if (optimizer->waits()) Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
   if (request->name().empty()) {
@@ -186,6 +217,8 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
            [call, measure = request->measure(), collected = *std::move(collected)]() mutable {
              absl::StatusOr<StepPlan> plan = collected.Plan();
              if (!plan.ok()) return call->Reply(plan.status());
+             if (absl::Status fresh = collected.optimizer->CheckFresh(*plan); !fresh.ok())
+               return call->Reply(fresh);
              const OwnerOptimizer::Stats stats = collected.optimizer->stats();
              v1::PrepareReply reply;
              reply.set_steps_accepted(stats.steps);
@@ -206,22 +239,10 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   if (!collected.ok()) return call->Reply(collected.status());
   const int64_t elements = collected->elements;
   const GlobalId step_id{request->step_incarnation(), request->step_counter()};
-  RunSized(
-      call, elements, [call, step_id, terms = *terms, collected = *std::move(collected)]() mutable {
-        absl::StatusOr<StepPlan> plan = collected.Plan();
-        if (!plan.ok()) return call->Reply(plan.status());
-        optim::StepRequest step;
-        step.step_id = step_id;
-        step.member = {{call->caller().incarnation, call->session_epoch()}, call->caller().name};
-        step.plan = *std::move(plan);
-        step.terms = terms;
-        step.begin_apply = [call] { return call->BeginApply(); };
-        step.done = [call](absl::StatusOr<optim::StepResult> result) {
-          if (!result.ok()) return call->Reply(result.status());
-          call->Reply(PlainPayload(EncodeResult(*result)));
-        };
-        collected.optimizer->Step(std::move(step));
-      });
+  RunSized(call, elements,
+           [call, step_id, terms = *terms, collected = *std::move(collected)]() mutable {
+             StartStep(call, step_id, terms, collected);
+           });
 }
 
 void OptimizerService::ServeOptions(const CallPtr& call) {
@@ -248,6 +269,38 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
                      if (!changed.ok()) return call->Reply(changed.status());
                      call->Reply(PlainPayload(EncodeGroupOptions(*changed)));
                    });
+}
+
+// ---- who takes part
+
+void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
+  MutexLock lock(mutex_);
+  waiting_optimizers_.erase(
+      std::remove_if(waiting_optimizers_.begin(), waiting_optimizers_.end(),
+                     [](const std::weak_ptr<OwnerOptimizer>& each) { return each.expired(); }),
+      waiting_optimizers_.end());
+  waiting_optimizers_.push_back(optimizer);
+}
+
+void OptimizerService::OnSessionEnded(GlobalId session) {
+  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
+  {
+    MutexLock lock(mutex_);
+    optimizers = waiting_optimizers_;
+  }
+  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr)
+      optimizer->Leave(session, /*ended=*/true);
+}
+
+void OptimizerService::ServeLeave(const CallPtr& call) {
+  auto request = ParseMessage<v1::LeaveOptimizerRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before leaving"));
+  (*optimizer)->Leave(SessionOf(*call), /*ended=*/false);
+  call->Reply(rpc::Payload{});
 }
 
 }  // namespace psd::worker

@@ -9,6 +9,7 @@
 
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/mutex.h"
 #include "core/optim/optimizer_config.h"
 #include "core/optim/owner_optimizer.h"
 #include "core/optim/step_request.h"
@@ -68,6 +69,9 @@ class OptimizerService {
                                          const std::map<std::string, double>& changes,
                                          uint64_t version, const rpc::CallOptions& options);
 
+  // This worker takes no part in the optimizer's rounds any more, until its next step there.
+  void Leave(const rref::RRef& optimizer);
+
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   void ServeCreate(const CallPtr& call);
@@ -75,6 +79,11 @@ class OptimizerService {
   void ServeStep(const CallPtr& call);
   void ServeOptions(const CallPtr& call);
   void ServeSetOptions(const CallPtr& call);
+  void ServeLeave(const CallPtr& call);
+
+  // Optimizers in which steps wait are told when a session ends.
+  void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
+  void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
 
   // Here if it is cheap, else on the executor; a full queue answers the call.
   void RunSized(const CallPtr& call, int64_t elements, Task run);
@@ -84,6 +93,9 @@ class OptimizerService {
                          const rpc::CallOptions& options);
 
   Runtime& runtime_;
+
+  Mutex mutex_;  // leaf
+  std::vector<std::weak_ptr<optim::OwnerOptimizer>> waiting_optimizers_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::worker

@@ -87,7 +87,7 @@ std::string DescribeOptions(const optim::OwnerOptimizer& optimizer) {
   return absl::StrCat(text, optimizer.settings().ToString());
 }
 
-void AddOptimizer(const std::string& name, const optim::OwnerOptimizer& optimizer,
+void AddOptimizer(const std::string& name, const optim::OwnerOptimizer& optimizer, size_t limit,
                   v1::WorkerStatus& status) {
   const optim::OwnerOptimizer::Stats stats = optimizer.stats();
   v1::OptimizerState& state = *status.add_optimizers();
@@ -98,6 +98,18 @@ void AddOptimizer(const std::string& name, const optim::OwnerOptimizer& optimize
   state.set_max_staleness(stats.max_staleness);
   state.set_mean_staleness(stats.mean_staleness);
   state.set_state_bytes(stats.state_bytes);
+  state.set_skipped(stats.skipped);
+  state.set_loss_scale(stats.loss_scale);
+  state.set_members(stats.members);
+  state.set_waiting(stats.waiting);
+  for (const optim::ParameterStaleness& each : optimizer.staleness(limit)) {
+    v1::ParameterStaleness& staleness = *state.add_staleness();
+    staleness.set_parameter(each.parameter);
+    staleness.set_last(each.last);
+    staleness.set_most(each.most);
+    staleness.set_mean(each.mean);
+    staleness.set_steps(each.steps);
+  }
 }
 
 void AddValues(Runtime& runtime, size_t limit, v1::WorkerStatus& status) {
@@ -118,7 +130,7 @@ void AddValues(Runtime& runtime, size_t limit, v1::WorkerStatus& status) {
         object == nullptr ? nullptr : std::dynamic_pointer_cast<optim::OwnerOptimizer>(*object);
     if (optimizer == nullptr) continue;
     value.set_bytes(optimizer->stats().state_bytes);
-    AddOptimizer(entry->name, *optimizer, status);
+    AddOptimizer(entry->name, *optimizer, limit, status);
   }
 }
 

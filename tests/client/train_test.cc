@@ -132,8 +132,8 @@ TEST_F(TrainTest, OPT_23_BadOptionsAndParametersAreRefusedAtConstruction) {
 }
 
 TEST_F(TrainTest, OPT_14_ConcurrentTrainersLoseNoUpdate) {
-  constexpr int kTrainers = 8;
-  constexpr int kSteps = 20;
+  constexpr int kTrainers = 24;
+  constexpr int kSteps = 5;
   MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({4}, {0, 0, 0, 0}));
   Sgd sgd;
   sgd.lr = 1;

@@ -58,15 +58,34 @@ void PrintValues(const v1::WorkerStatus& status, const Options& options) {
 }
 
 void PrintOptimizers(const v1::WorkerStatus& status, const Options& options) {
-  Table table({"NAME", ">PARAMETERS", ">STEPS", ">STALENESS", ">MOST", ">STATE", "OPTIONS"});
+  Table table({"NAME", ">PARAMETERS", ">STEPS", ">SKIPPED", ">WAITING", ">STALENESS", ">MOST",
+               ">STATE", "OPTIONS"});
   for (const v1::OptimizerState& optimizer : status.optimizers()) {
     table.AddRow({optimizer.name(), absl::StrCat(optimizer.parameters()),
-                  absl::StrCat(optimizer.steps()),
+                  absl::StrCat(optimizer.steps()), absl::StrCat(optimizer.skipped()),
+                  optimizer.members() == 0
+                      ? "-"
+                      : absl::StrCat(optimizer.waiting(), "/", optimizer.members()),
                   absl::StrFormat("%.2f", optimizer.mean_staleness()),
                   absl::StrCat(optimizer.max_staleness()), FormatBytes(optimizer.state_bytes()),
                   optimizer.spec()});
   }
   Section("optimizers", static_cast<uint64_t>(status.optimizers_size()), table, options);
+}
+
+void PrintStaleness(const v1::WorkerStatus& status, const Options& options) {
+  Table table({"OPTIMIZER", "PARAMETER", ">LAST", ">MEAN", ">MOST", ">STEPS"});
+  uint64_t rows = 0;
+  for (const v1::OptimizerState& optimizer : status.optimizers()) {
+    for (const v1::ParameterStaleness& each : optimizer.staleness()) {
+      if (each.most() == 0) continue;
+      ++rows;
+      table.AddRow({optimizer.name(), each.parameter(), absl::StrCat(each.last()),
+                    absl::StrFormat("%.2f", each.mean()), absl::StrCat(each.most()),
+                    absl::StrCat(each.steps())});
+    }
+  }
+  Section("gradients that came late, in versions", rows, table, options);
 }
 
 void PrintPeers(const v1::WorkerStatus& status, const Options& options) {
@@ -127,6 +146,7 @@ absl::Status RunStatus(const Options& options, const std::vector<std::string>&) 
   PrintSummary(status);
   PrintValues(status, options);
   PrintOptimizers(status, options);
+  PrintStaleness(status, options);
   PrintPeers(status, options);
   PrintClients(status, options);
   PrintContexts(status, options);

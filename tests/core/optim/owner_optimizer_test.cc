@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -163,7 +164,7 @@ TEST_F(OwnerOptimizerTest, CancelledStepChangesNothingAndMayBeRepeated) {
   EXPECT_EQ(a->parameter->version(), 2u);
 }
 
-TEST_F(OwnerOptimizerTest, OPT_42_BadGradientsChangeNothing) {
+TEST_F(OwnerOptimizerTest, OPT_19_OPT_42_BadGradientsChangeNothing) {
   auto a = NewParameter("layer/weight", Full(1)), b = NewParameter("b", Full(1));
   auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
   const ParameterGradient good{a->id, Full(1)};
@@ -349,6 +350,239 @@ TEST_F(OwnerOptimizerTest, OldStepIdsAreForgottenWithinABound) {
   EXPECT_TRUE(Step(*optimizer, {}, first)->repeated);
   ASSERT_TRUE(Step(*optimizer, {}).ok());
   EXPECT_FALSE(Step(*optimizer, {}, first)->repeated);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *OwnerOptimizer::Create({{kSgd1, {a}}, {{"sgd", {{"lr", 0.5}}}, {b}}}, {},
+                                           registry_, *store_);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0);
+  EXPECT_EQ(First(b), 0.5f);
+  EXPECT_EQ(optimizer->num_groups(), 2u);
+  EXPECT_EQ(optimizer->options(1)->spec.options.at("lr"), 0.5);
+  EXPECT_FALSE(optimizer->options(2).ok());
+  EXPECT_FALSE(
+      OwnerOptimizer::Create({{kSgd1, {}}, {{"adam", {}}, {}}}, {}, registry_, *store_).ok());
+  EXPECT_FALSE(OwnerOptimizer::Create({}, {}, registry_, *store_).ok());
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const auto set = [&](std::map<std::string, double> changes, uint64_t version = 0) {
+    absl::StatusOr<GroupOptions> result = absl::UnknownError("not done");
+    optimizer->SetOptions(0, std::move(changes), version,
+                          [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
+    return result;
+  };
+  EXPECT_EQ(set({{"lr", 0.25}})->version, 2u);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0.75f);
+  EXPECT_EQ(set({{"lr", -1}}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(set({{"rate", 1}}).status().code(), absl::StatusCode::kInvalidArgument);
+  auto refused = set({{"momentum", 0.9}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
+  // Decided elsewhere: the newest wins, in whatever order they come.
+  EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
+  EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0.25f);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
+  auto a = NewParameter("a", Full(8));
+  OptimizerSettings settings;
+  settings.schedule = Schedule::Exponential(0.5);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 7);
+  auto cancelled = Step(*optimizer, {{a->id, Full(1)}}, {}, [] { return false; });
+  EXPECT_FALSE(cancelled.ok());  // does not count
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 6.5f);
+  StepTerms told;
+  told.schedule_step = 3;
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, {}, nullptr, told).ok());
+  EXPECT_EQ(First(a), 6.375f);
+  EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 1);
+}
+
+TEST_F(OwnerOptimizerTest, TermsScaleAndLimitGradients) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  StepTerms terms;
+  terms.gradient_scale = 0.25;
+  terms.gradient_limit = 0.5;
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, {}, nullptr, terms).ok());
+  EXPECT_EQ(First(a), 0.75f);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(100)}}, {}, nullptr, terms).ok());
+  EXPECT_EQ(First(a), 0.25f);
+}
+
+TEST_F(OwnerOptimizerTest, OverflowChangesNothingButTheLossScale) {
+  auto a = NewParameter("a", Full(1));
+  OptimizerSettings settings;
+  settings.loss_scaling = LossScaling::Dynamic(8);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  StepTerms terms;
+  terms.loss_scale = 8;
+  terms.overflow = true;
+  const GlobalId id = ids_.Next();
+  auto skipped = Step(*optimizer, {{a->id, Full(1)}}, id, nullptr, terms);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_TRUE(skipped->skipped);
+  EXPECT_EQ(skipped->loss_scale, 4);
+  EXPECT_EQ(skipped->steps_accepted, 0u);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, id, nullptr, terms)->repeated);
+  EXPECT_EQ(optimizer->stats().loss_scale, 4);
+  EXPECT_EQ(optimizer->stats().skipped, 1u);
+}
+
+TEST_F(OwnerOptimizerTest, SumsOfPlansKeepTheOldestVersionAndEveryParameter) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1)),
+       c = NewParameter("c", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b, c});
+  const ParameterTable& table = optimizer->table();
+  StepPlan sum = *table.Sum(*table.Plan({{b->id, Full(1), 3}, {a->id, Full(1), 1}}),
+                            *table.Plan({{c->id, Full(4), 1}, {b->id, Full(2), 2}}));
+  ASSERT_EQ(sum.gradients.size(), 3u);
+  EXPECT_EQ(sum.indices, (std::vector<size_t>{0, 1, 2}));
+  EXPECT_EQ(sum.gradients[1].gradient.data<float>()[0], 3);
+  EXPECT_EQ(sum.gradients[1].version, 2u);
+  EXPECT_EQ(table.SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
+}
+
+TEST_F(OwnerOptimizerTest, BoundedStalenessRefusesWhatIsTooOld) {
+  auto a = NewParameter("a", Full(1));
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1), 1}}).ok());
+  auto refused = Step(*optimizer, {{a->id, Full(1), 1}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("'a'"), HasSubstr("version 1")));
+  EXPECT_EQ(a->parameter->version(), 3u);
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(1), 2}}).ok());
+  const auto staleness = optimizer->staleness(10);
+  ASSERT_EQ(staleness.size(), 1u);
+  EXPECT_EQ(staleness[0].parameter, "a");
+  EXPECT_EQ(staleness[0].last, 1u);
+  EXPECT_EQ(staleness[0].most, 1u);
+  EXPECT_EQ(staleness[0].steps, 3u);
+}
+
+// A synchronous optimizer of three, driven without a worker.
+class RoundTest : public OwnerOptimizerTest {
+ protected:
+  void Make(UpdateMode mode) {
+    a_ = NewParameter("a", Full(0));
+    OptimizerSettings settings;
+    settings.mode = mode;
+    optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
+  }
+  // Trainer n steps with a gradient of -n; its answer goes to answers_[n].
+  GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
+    StepRequest request;
+    request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
+    request.terms = terms;
+    request.done = [this, n](absl::StatusOr<StepResult> result) {
+      answers_[n].push_back(std::move(result));
+    };
+    const GlobalId step = request.step_id;
+    optimizer_->Step(std::move(request));
+    return step;
+  }
+
+  EntryPtr a_;
+  std::shared_ptr<OwnerOptimizer> optimizer_;
+  std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
+};
+
+TEST_F(RoundTest, AppliesTheSumAsOneStep) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  Offer(1);
+  Offer(2);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_EQ(optimizer_->stats().waiting, 2u);
+  Offer(3);
+  EXPECT_EQ(First(a_), 6);
+  EXPECT_EQ(a_->parameter->version(), 2u);
+  for (uint64_t n : {1, 2, 3}) {
+    ASSERT_TRUE(answers_[n][0].ok());
+    EXPECT_EQ(answers_[n][0]->trainers, 3);
+    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
+  }
+}
+
+TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  Offer(3);
+  EXPECT_EQ(First(a_), 2);
+  Offer(1);
+  optimizer_->Leave({3, 1}, /*ended=*/true);  // it died: the round goes on without it
+  EXPECT_EQ(First(a_), 3);
+  Offer(3);
+  EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  for (uint64_t n : {1, 2, 3}) Offer(n);
+  Offer(1);
+  Offer(2);
+  optimizer_->Leave({2, 1}, /*ended=*/true);
+  EXPECT_EQ(answers_[2][1].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(First(a_), 6);
+  Offer(3);
+  EXPECT_EQ(First(a_), 10);
+}
+
+TEST_F(RoundTest, RetriesAndWithdrawals) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  optimizer_->Withdraw(step);
+  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
+  Offer(1, step);
+  Offer(1, step);  // asked again: the last asker is answered
+  EXPECT_EQ(answers_[1][1].status().code(), absl::StatusCode::kAborted);
+  Offer(1);
+  EXPECT_EQ(answers_[1][2].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 3);
+  ASSERT_TRUE(answers_[1][3].ok());
+  Offer(1, step);
+  EXPECT_TRUE(answers_[1][4]->repeated);
+  EXPECT_EQ(optimizer_->stats().waiting, 0u);
+  EXPECT_EQ(First(a_), 3);
+}
+
+TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  StepTerms clipped;
+  clipped.gradient_limit = 0.5;
+  Offer(2, {}, clipped);
+  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 1.5f);
+}
+
+TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
+  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
+  Offer(1);
+  Offer(2);
+  Offer(2);
+  EXPECT_EQ(answers_[2].size(), 1u);  // 1's next gradient would be too old
+  Offer(1);
+  EXPECT_EQ(answers_[1].size(), 2u);
+  EXPECT_EQ(answers_[2].size(), 2u);
+  EXPECT_EQ(First(a_), 6);
 }
 
 TEST_F(OwnerOptimizerTest, LivesInTheStore) {

@@ -1,0 +1,62 @@
+#pragma once
+
+// Whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
+//
+// The clock counts applied steps. What a member computes now began no earlier than its last step
+// ended: its *floor*. So its next step is at most `bound` old if it runs at a clock of at most
+// floor + bound, its deadline. A step may run if after it all other members could still be served
+// by their deadlines, the earliest first. With a bound of at least members - 1 that always holds
+// for somebody. Where it holds for nobody and everybody waits, the oldest goes: nobody hangs, and
+// who is too old then is refused by the owner's exact check.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "core/base/ids.h"
+
+namespace psd::optim {
+
+// Thread-compatible.
+class PaceLedger {
+ public:
+  explicit PaceLedger(uint64_t bound) : bound_(bound) {}
+
+  // A step of `member`, which is waited for from now on until it leaves. A member's steps run in
+  // the order of arrival.
+  void Arrive(GlobalId member, GlobalId step);
+  // The step that may run now, if any: it runs until Finish, one at a time.
+  std::optional<GlobalId> Next();
+  // The running step has ended; it counts if it was applied.
+  void Finish(bool applied);
+  // False if the step does not wait.
+  bool Withdraw(GlobalId step);
+  // The steps of the member that waited.
+  std::vector<GlobalId> Leave(GlobalId member);
+
+  size_t members() const { return members_.size(); }
+  size_t waiting() const;
+
+ private:
+  struct Waiting {
+    GlobalId step;
+    uint64_t arrival = 0;
+  };
+  struct Member {
+    uint64_t floor = 0;
+    std::deque<Waiting> waiting;
+  };
+  // Whether everybody else keeps to its deadline after one more step.
+  bool Feasible(GlobalId member) const;
+
+  const uint64_t bound_;
+  uint64_t clock_ = 0;
+  uint64_t arrivals_ = 0;
+  std::optional<GlobalId> running_;  // the member whose step runs
+  std::map<GlobalId, Member> members_;
+};
+
+}  // namespace psd::optim

@@ -1,0 +1,513 @@
+// DistributedOptimizer against owners in the same process: what one step does on several owners,
+// and what is left when it fails.
+
+#include <cmath>
+#include <future>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/psd.h"
+#include "core/store/write_claims.h"
+#include "core/worker/runtime.h"
+#include "core/worker/status_service.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
+
+// A context in which each parameter has collected the given gradient in every element.
+Context Collect(Worker& worker, const std::vector<std::pair<RRef, double>>& gradients) {
+  Context context = Must(worker.NewContext());
+  std::vector<RRef> parameters;
+  for (const auto& [parameter, gradient] : gradients) parameters.push_back(parameter);
+  auto values = Must(worker.ToHere(parameters, context));
+  std::vector<Variable> roots;
+  for (size_t i = 0; i < values.size(); ++i) roots.push_back(Sum(values[i] * gradients[i].second));
+  Variable loss = roots[0];
+  for (size_t i = 1; i < roots.size(); ++i) loss = loss + roots[i];
+  absl::Status done = context.Backward({loss});
+  EXPECT_TRUE(done.ok()) << done;
+  return context;
+}
+
+// Holds a parameter's write claim: steps of it wait until it lets go.
+class HeldParameter {
+ public:
+  HeldParameter(TestOwner& owner, const RRef& parameter)
+      : claims_(owner.runtime().store().write_claims()),
+        claim_(claims_.Claim({parameter.value_id()}, [](store::WriteClaims::ClaimId) {})) {}
+  ~HeldParameter() { claims_.Release(claim_); }
+
+ private:
+  store::WriteClaims& claims_;
+  const store::WriteClaims::ClaimId claim_;
+};
+
+class OptimizerTest : public ::testing::Test {
+ protected:
+  RRef Make(const std::string& owner, const std::string& name, float value) {
+    return MakeParameter(*trainer_, owner, name, Tensor::Of<float>({2}, {value, value}));
+  }
+  float First(const RRef& rref) { return Read(*trainer_, rref)[0]; }
+  std::unique_ptr<Worker> StartOther(const std::string& name) {
+    return StartTrainer(name, {owner0_.address(), owner1_.address()});
+  }
+  // The optimizer "main" of both parameters as `worker` sees it.
+  std::unique_ptr<DistributedOptimizer> Shared(Worker& worker, const OptimizerSettings& settings) {
+    return Must(DistributedOptimizer::Create(
+        worker, "main", kSgd1,
+        std::vector<RRef>{Must(worker.Lookup("owner0", "w")), Must(worker.Lookup("owner1", "b"))},
+        settings));
+  }
+
+  TestOwner owner0_{"owner0"};
+  TestOwner owner1_{"owner1"};
+  std::unique_ptr<Worker> trainer_ =
+      StartTrainer("trainer0", {owner0_.address(), owner1_.address()});
+  RRef w_ = Make("owner0", "w", 10), b_ = Make("owner1", "b", 10);
+};
+
+TEST_F(OptimizerTest, OPT_01_OnePartPerOwnerInOrderOfFirstAppearance) {
+  RRef second = Make("owner1", "second", 0), third = Make("owner0", "third", 0);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {b_, w_, second, third}));
+  Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}, {second, 1}, {third, 1}});
+  StepOutcome outcome = optimizer->StepDetailed(context);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  ASSERT_EQ(outcome.owners.size(), 2u);
+  EXPECT_EQ(outcome.owners[0].owner, "owner1");
+  EXPECT_EQ(outcome.owners[1].owner, "owner0");
+  EXPECT_EQ(outcome.owners[0].parameters_stepped, 2);
+}
+
+TEST_F(OptimizerTest, OPT_02_ParametersMayBeTheTrainersOwn) {
+  RRef mine = Make("trainer0", "mine", 1);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {mine, w_}));
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{mine, 0.5}, {w_, 1}})).ok());
+  EXPECT_EQ(First(mine), 0.5f);
+  EXPECT_EQ(First(w_), 9);
+}
+
+TEST_F(OptimizerTest, OPT_04_SeveralOwnersEqualOne) {
+  for (const OptimizerSpec& spec :
+       {OptimizerSpec{"adam", {{"amsgrad", 1}}}, OptimizerSpec{"adamw", {{"amsgrad", 1}}},
+        OptimizerSpec{"sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}, {"nesterov", 1}}}}) {
+    RRef a0 = Make("owner0", spec.type + "/a0", 1), a1 = Make("owner0", spec.type + "/a1", 2);
+    RRef s0 = Make("owner0", spec.type + "/s0", 1), s1 = Make("owner1", spec.type + "/s1", 2);
+    auto alone = Must(DistributedOptimizer::Create(*trainer_, spec, {a0, a1}));
+    auto spread = Must(DistributedOptimizer::Create(*trainer_, spec, {s0, s1}));
+    for (int i = 0; i < 3; ++i) {
+      const double g = 0.5 + i, h = 2 - i;
+      ASSERT_TRUE(alone->Step(Collect(*trainer_, {{a0, g}, {a1, h}})).ok());
+      ASSERT_TRUE(spread->Step(Collect(*trainer_, {{s0, g}, {s1, h}})).ok());
+    }
+    EXPECT_EQ(First(a0), First(s0)) << spec.type;
+    EXPECT_EQ(First(a1), First(s1)) << spec.type;
+  }
+}
+
+TEST_F(OptimizerTest, OPT_09_AnOwnersErrorAtConstructionFailsItWithThatText) {
+  worker::RuntimeOptions options;
+  options.optimizers = optim::OptimizerRegistry();
+  ASSERT_TRUE(options.optimizers
+                  .Register("sgd",
+                            [](const OptimizerSpec&)
+                                -> absl::StatusOr<std::unique_ptr<optim::FunctionalOptimizer>> {
+                              return absl::InvalidArgumentError("this owner is picky");
+                            })
+                  .ok());
+  TestOwner picky("picky", std::move(options));
+  auto trainer = StartTrainer("trainer1", {owner0_.address(), picky.address()});
+  RRef w = Must(trainer->Lookup("owner0", "w"));
+  RRef p = MakeParameter(*trainer, "picky", "p", Tensor::Of<float>({1}, {1}));
+  absl::Status refused = DistributedOptimizer::Create(*trainer, kSgd1, {w, p}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("picky: "), HasSubstr("this owner is picky")));
+}
+
+// Refused on the owner because its parameter moved on after it was pulled.
+TEST_F(OptimizerTest, OPT_10_OPT_11_OPT_12_FailuresOfAllOwnersAndWhatWasApplied) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(0);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}, settings));
+  Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  Must(trainer_->Assign(b_, Tensor::Of<float>({2}, {5, 5})));
+  StepOutcome one = optimizer->StepDetailed(context);
+  EXPECT_EQ(one.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(one.status().message(),
+              AllOf(HasSubstr("failed on owner1"), HasSubstr("'b'"),
+                    HasSubstr("it was applied on owner0"), Not(HasSubstr("owner0 ("))));
+  EXPECT_EQ(GetDetail(one.status())->worker, "owner1");
+  EXPECT_EQ(First(w_), 9);
+  EXPECT_EQ(First(b_), 5);
+
+  StepOutcome both = optimizer->StepDetailed(context);  // w has moved on too
+  EXPECT_THAT(both.status().message(),
+              AllOf(HasSubstr("owner0 (FAILED_PRECONDITION"), HasSubstr("owner1 (FAILED_"),
+                    HasSubstr("it was applied on no owner")));
+}
+
+TEST_F(OptimizerTest, CheckFirstAppliesNothingWhenOneOwnerRefuses) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(0);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}, settings));
+  Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  Must(trainer_->Assign(b_, Tensor::Of<float>({2}, {5, 5})));
+  StepOptions careful;
+  careful.check_first = true;
+  StepOutcome outcome = optimizer->StepDetailed(context, careful);
+  EXPECT_THAT(outcome.status().message(),
+              AllOf(HasSubstr("failed on owner1"), HasSubstr("applied on no owner"),
+                    Not(HasSubstr("owner0"))));
+  EXPECT_TRUE(outcome.owners[0].held_back);
+  EXPECT_EQ(First(w_), 10);
+  EXPECT_EQ(First(b_), 5);
+  Context fresh = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  EXPECT_TRUE(optimizer->Step(fresh, careful).ok());
+  EXPECT_EQ(First(w_), 9);
+}
+
+TEST_F(OptimizerTest, RetryFailedAppliesOnceWhereItFailed) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  StepOutcome outcome;
+  {
+    HeldParameter held(owner1_, b_);
+    StepOptions hasty;
+    hasty.timeout = absl::Milliseconds(300);
+    outcome = optimizer->StepDetailed(context, hasty);
+    EXPECT_EQ(outcome.owners[1].status.code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  while (!outcome.status().ok()) outcome = optimizer->RetryFailed(outcome);
+  EXPECT_EQ(First(w_), 9);
+  EXPECT_EQ(First(b_), 9);
+  ASSERT_EQ(outcome.owners.size(), 2u);
+  EXPECT_TRUE(optimizer->RetryFailed(outcome).status().ok());
+  EXPECT_EQ(First(b_), 9);
+  EXPECT_EQ(optimizer->RetryFailed(StepOutcome{}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(OptimizerTest, AnOwnerThatDiesMidStepIsNamedAndTheOthersHaveStepped) {
+  auto dying = std::make_unique<TestOwner>("dying");
+  auto trainer = StartTrainer("trainer1", {owner0_.address(), dying->address()});
+  RRef w = Must(trainer->Lookup("owner0", "w"));
+  RRef p = MakeParameter(*trainer, "dying", "p", Tensor::Of<float>({2}, {1, 1}));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, kSgd1, {w, p}));
+  Context context = Collect(*trainer, {{w, 1}, {p, 1}});
+  StepOutcome outcome;
+  {
+    auto held = std::make_unique<HeldParameter>(*dying, p);
+    std::thread step([&] { outcome = optimizer->StepDetailed(context); });
+    while (First(w_) != 9) std::this_thread::yield();
+    dying->runtime().Shutdown(absl::ZeroDuration());
+    step.join();
+  }
+  EXPECT_FALSE(outcome.status().ok());
+  EXPECT_THAT(outcome.status().message(),
+              AllOf(HasSubstr("failed on dying"), HasSubstr("it was applied on owner0")));
+  EXPECT_TRUE(outcome.owners[0].status.ok());
+}
+
+TEST_F(OptimizerTest, OPT_16_OPT_17_ContextsKeepTheirGradientsToThemselves) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context first = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  ASSERT_TRUE(optimizer->Step(first).ok());
+  EXPECT_THAT(Elements(Must(first.Gradient(w_))), ElementsAre(1, 1));
+  Context second = Collect(*trainer_, {{w_, 2}});
+  ASSERT_TRUE(optimizer->Step(second).ok());
+  EXPECT_EQ(First(w_), 7);
+  EXPECT_EQ(First(b_), 9) << "stepped again with an old gradient";
+}
+
+TEST_F(OptimizerTest, OPT_18_AnOptimizerOfNothingStepsNothing) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, std::vector<RRef>{}));
+  StepOutcome outcome = optimizer->StepDetailed(Must(trainer_->NewContext()));
+  EXPECT_TRUE(outcome.status().ok());
+  EXPECT_TRUE(outcome.owners.empty());
+  EXPECT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
+  EXPECT_FALSE(DistributedOptimizer::Create(*trainer_, kSgd1, std::vector<ParameterGroup>{}).ok());
+}
+
+TEST_F(OptimizerTest, OPT_45_ASingleParameterWithoutGradientIsNoError) {
+  for (const OptimizerSpec& spec : {kSgd1, OptimizerSpec{"adam", {}}}) {
+    auto optimizer = Must(DistributedOptimizer::Create(*trainer_, spec, {w_}));
+    EXPECT_TRUE(optimizer->Step(Must(trainer_->NewContext())).ok());
+    EXPECT_TRUE(optimizer->Step(Collect(*trainer_, {{b_, 1}})).ok());
+    EXPECT_EQ(First(w_), 10);
+  }
+}
+
+TEST_F(OptimizerTest, OPT_48_GroupsAndOptionsThatChangeOnAllOwners) {
+  auto other = StartOther("trainer1");
+  RRef w = Must(other->Lookup("owner0", "w")), b = Must(other->Lookup("owner1", "b"));
+  RRef extra = Make("owner1", "extra", 10);
+  const auto make = [](Worker& worker, const RRef& w, const RRef& b, const RRef& extra) {
+    return Must(DistributedOptimizer::Create(
+        worker, "grouped", kSgd1,
+        std::vector<ParameterGroup>{{{w, b}, {}}, {{extra}, {{"lr", 0.5}}}}));
+  };
+  auto mine = make(*trainer_, w_, b_, extra);
+  auto theirs = make(*other, w, b, Must(other->Lookup("owner1", "extra")));
+  ASSERT_TRUE(mine->Step(Collect(*trainer_, {{w_, 1}, {b_, 1}, {extra, 1}})).ok());
+  EXPECT_EQ(First(b_), 9);
+  EXPECT_EQ(First(extra), 9.5f);
+
+  ASSERT_TRUE(mine->SetOptions(0, {{"lr", 2}}).ok());
+  ASSERT_TRUE(mine->SetOptions(1, {{"lr", 4}, {"weight_decay", 0}}).ok());
+  ASSERT_TRUE(mine->Step(Collect(*trainer_, {{w_, 1}, {b_, 1}, {extra, 1}})).ok());
+  EXPECT_EQ(First(w_), 7);
+  EXPECT_EQ(First(b_), 7);
+  EXPECT_EQ(First(extra), 5.5f);
+  EXPECT_EQ(Must(theirs->Options(1)).options.at("lr"), 4);
+
+  EXPECT_EQ(mine->SetOptions(2, {{"lr", 1}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(mine->SetOptions(0, {{"lr", -1}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(mine->SetOptions(0, {{"momentum", 0.9}}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Must(mine->Options(0)).options.at("lr"), 2);
+}
+
+// owner1 is not reached by every step, and still all owners go by one count.
+TEST_F(OptimizerTest, OPT_48_AScheduleIsOneForAllOwners) {
+  OptimizerSettings settings;
+  settings.schedule = Schedule::Exponential(0.5);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}, settings));
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}})).ok());           // rate 1
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{b_, 1}})).ok());           // 0.5
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}, {b_, 1}})).ok());  // 0.25
+  EXPECT_EQ(First(w_), 8.75f);
+  EXPECT_EQ(First(b_), 9.25f);
+}
+
+// As in PyTorch, a step in place on one side does not spoil what another has under way.
+TEST_F(OptimizerTest, OPT_50_AStepLeavesPendingBackwardsOfOthersAlone) {
+  auto other = StartOther("trainer1");
+  RRef w = Must(other->Lookup("owner0", "w"));
+  Context pending = Must(other->NewContext());
+  auto values = Must(other->ToHere({w}, pending));
+  Variable loss = Sum(values[0] * values[0]);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_}));
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}})).ok());
+  ASSERT_TRUE(pending.Backward({loss}).ok());
+  EXPECT_THAT(Elements(Must(pending.Gradient(w))), ElementsAre(20, 20));
+}
+
+TEST_F(OptimizerTest, ClipsByNormOverAllOwnersAndByValue) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context context = Collect(*trainer_, {{w_, 3}, {b_, 4}});  // two elements each
+  const double norm = std::sqrt(50.0);
+  StepOptions by_norm;
+  by_norm.clip_norm = norm / 2;
+  StepOutcome outcome = optimizer->StepDetailed(context, by_norm);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_DOUBLE_EQ(outcome.gradient_norm, norm);
+  EXPECT_FLOAT_EQ(First(w_), 8.5f);
+  EXPECT_FLOAT_EQ(First(b_), 8);
+  StepOptions by_value;
+  by_value.clip_value = 3.5;
+  ASSERT_TRUE(optimizer->Step(context, by_value).ok());
+  EXPECT_FLOAT_EQ(First(w_), 5.5f);
+  EXPECT_FLOAT_EQ(First(b_), 4.5f);
+  StepOptions bad;
+  bad.clip_norm = -1;
+  EXPECT_EQ(optimizer->Step(context, bad).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(OptimizerTest, GradientsWithoutANormAreRefusedBeforeAnythingChanges) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context context = Collect(*trainer_, {{w_, 3}, {b_, std::numeric_limits<double>::infinity()}});
+  StepOptions clip;
+  clip.clip_norm = 1;
+  absl::Status refused = optimizer->Step(context, clip);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("owner1"));
+  EXPECT_EQ(First(w_), 10);
+}
+
+TEST_F(OptimizerTest, OverflowOnOneOwnerSkipsTheStepOnAll) {
+  OptimizerSettings settings;
+  settings.loss_scaling = LossScaling::Dynamic(8);
+  settings.loss_scaling.growth_interval = 2;
+  auto optimizer = Shared(*trainer_, settings);
+  ASSERT_EQ(optimizer->LossScale(), 8);
+  StepOptions scaled;
+  scaled.loss_scale = 8;
+  Context overflown = Collect(*trainer_, {{w_, 8}, {b_, std::numeric_limits<double>::infinity()}});
+  StepOutcome outcome = optimizer->StepDetailed(overflown, scaled);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_TRUE(outcome.skipped);
+  EXPECT_EQ(First(w_), 10);
+  EXPECT_EQ(optimizer->LossScale(), 4);
+  scaled.loss_scale = 4;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 4}, {b_, 8}}), scaled).ok());
+  }
+  EXPECT_EQ(First(w_), 8);
+  EXPECT_EQ(First(b_), 6);
+  EXPECT_EQ(optimizer->LossScale(), 8);
+  auto other = StartOther("trainer1");
+  EXPECT_EQ(Shared(*other, settings)->LossScale(), 8) << "a newcomer hears the present scale";
+  EXPECT_EQ(optimizer->Step(Collect(*trainer_, {{w_, 1}})).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(OptimizerTest, AccumulatesOverContexts) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context first = Collect(*trainer_, {{w_, 1}, {b_, 2}});
+  Context second = Collect(*trainer_, {{w_, 3}});
+  StepOutcome outcome = optimizer->StepDetailed({&first, &second});
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(outcome.owners[0].steps_accepted, 1u);
+  EXPECT_EQ(First(w_), 6);
+  EXPECT_EQ(First(b_), 8);
+  StepOptions mean;
+  mean.mean_of_contexts = true;
+  ASSERT_TRUE(optimizer->StepDetailed({&first, &second}, mean).status().ok());
+  EXPECT_EQ(First(w_), 4);
+  EXPECT_EQ(First(b_), 7);
+  EXPECT_EQ(optimizer->StepDetailed(std::vector<const Context*>{}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// ---- modes
+
+class ModesTest : public OptimizerTest {
+ protected:
+  // `worker`'s step with these gradients, on a thread.
+  std::future<StepOutcome> StepAsync(Worker& worker, DistributedOptimizer& optimizer, double w,
+                                     double b, absl::Duration timeout = absl::Seconds(-1)) {
+    return std::async(std::launch::async, [&worker, &optimizer, w, b, timeout] {
+      RRef w_ref = Must(worker.Lookup("owner0", "w")), b_ref = Must(worker.Lookup("owner1", "b"));
+      Context context = Collect(worker, {{w_ref, w}, {b_ref, b}});
+      StepOptions options;
+      options.timeout = timeout;
+      return optimizer.StepDetailed(context, options);
+    });
+  }
+  // Until so many steps wait on both owners.
+  void AwaitWaiting(uint64_t steps) {
+    for (TestOwner* owner : {&owner0_, &owner1_}) {
+      const auto waiting = [&] {
+        const auto status = owner->runtime().status().Collect({});
+        return status.optimizers_size() == 0 ? 0 : status.optimizers(0).waiting();
+      };
+      while (waiting() != steps) std::this_thread::yield();
+    }
+  }
+
+  std::unique_ptr<Worker> other_ = StartOther("trainer1");
+};
+
+TEST_F(ModesTest, ASynchronousRoundIsOneStepOfAllTrainers) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  for (int round = 1; round <= 3; ++round) {
+    auto a = StepAsync(*trainer_, *mine, 1, 0), b = StepAsync(*other_, *theirs, 3, 1);
+    StepOutcome outcome = a.get();
+    ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+    ASSERT_TRUE(b.get().status().ok());
+    EXPECT_EQ(outcome.owners[0].trainers, 2);
+    EXPECT_EQ(outcome.owners[0].steps_accepted, static_cast<uint64_t>(round));
+    EXPECT_EQ(First(w_), 10 - 2 * round);
+    EXPECT_EQ(First(b_), 10 - 0.5f * static_cast<float>(round));
+  }
+}
+
+TEST_F(ModesTest, AMemberWhoseSessionEndsIsDroppedAndNobodyHangs) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  auto a = StepAsync(*trainer_, *mine, 1, 1), b = StepAsync(*other_, *theirs, 1, 1);
+  ASSERT_TRUE(a.get().status().ok());
+  ASSERT_TRUE(b.get().status().ok());
+  auto alone = StepAsync(*trainer_, *mine, 1, 1);
+  AwaitWaiting(1);
+  other_.reset();  // its sessions end
+  StepOutcome outcome = alone.get();
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(outcome.owners[0].trainers, 1);
+  EXPECT_EQ(First(w_), 7);
+  EXPECT_EQ(First(b_), 7);
+}
+
+TEST_F(ModesTest, AMemberThatLetsItsOptimizerGoIsNotWaitedFor) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  auto a = StepAsync(*trainer_, *mine, 1, 1), b = StepAsync(*other_, *theirs, 1, 1);
+  ASSERT_TRUE(a.get().status().ok());
+  ASSERT_TRUE(b.get().status().ok());
+  auto alone = StepAsync(*trainer_, *mine, 1, 1);
+  AwaitWaiting(1);
+  theirs.reset();
+  EXPECT_TRUE(alone.get().status().ok());
+  EXPECT_EQ(First(w_), 7);
+}
+
+TEST_F(ModesTest, WhoGivesUpWaitingHasAppliedNothing) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  StepOutcome late = StepAsync(*trainer_, *mine, 1, 1, absl::Milliseconds(200)).get();
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  AwaitWaiting(0);
+  auto a = StepAsync(*trainer_, *mine, 2, 2), b = StepAsync(*other_, *theirs, 1, 1);
+  ASSERT_TRUE(a.get().status().ok());
+  ASSERT_TRUE(b.get().status().ok());
+  EXPECT_EQ(First(w_), 7);
+  EXPECT_EQ(First(b_), 7);
+}
+
+TEST_F(ModesTest, WhatARoundCannotDoIsRefusedWithTheReason) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2);
+  auto mine = Shared(*trainer_, settings);
+  StepOptions clip;
+  clip.clip_norm = 1;
+  EXPECT_THAT(mine->Step(Must(trainer_->NewContext()), clip).message(), HasSubstr("clip_norm"));
+  EXPECT_EQ(DistributedOptimizer::Create(*trainer_, kSgd1, {w_}, settings).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  settings.loss_scaling = LossScaling::Dynamic();
+  EXPECT_EQ(DistributedOptimizer::Create(*trainer_, "x", kSgd1, {w_}, settings).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  settings.loss_scaling = {};
+  settings.mode.trainers = 3;
+  EXPECT_EQ(
+      DistributedOptimizer::Create(*trainer_, "main", kSgd1, {w_, b_}, settings).status().code(),
+      absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  ASSERT_TRUE(StepAsync(*trainer_, *mine, 1, 1).get().status().ok());
+  ASSERT_TRUE(StepAsync(*other_, *theirs, 1, 1).get().status().ok());
+  auto ahead = StepAsync(*other_, *theirs, 1, 1);
+  AwaitWaiting(1);  // trainer0 may be computing
+  StepOutcome slow = StepAsync(*trainer_, *mine, 1, 1).get();
+  ASSERT_TRUE(slow.status().ok()) << slow.status();
+  ASSERT_TRUE(ahead.get().status().ok());
+  EXPECT_EQ(First(w_), 6);
+  const auto status = owner0_.runtime().status().Collect({});
+  ASSERT_EQ(status.optimizers_size(), 1);
+  EXPECT_LE(status.optimizers(0).max_staleness(), 1u);
+  ASSERT_EQ(status.optimizers(0).staleness_size(), 1);
+  EXPECT_EQ(status.optimizers(0).staleness(0).parameter(), "w");
+  EXPECT_EQ(status.optimizers(0).staleness(0).steps(), 4u);
+  EXPECT_THAT(status.optimizers(0).spec(), HasSubstr("bounded_staleness(1, wait)"));
+}
+
+}  // namespace
+}  // namespace psd
