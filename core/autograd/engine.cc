@@ -1,7 +1,9 @@
 #include "core/autograd/engine.h"
 
+#include <optional>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/elementwise.h"
@@ -36,21 +38,28 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
 }
 
 size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
-  auto [at, added] = numbers_.try_emplace(node, states_.size());
+  const auto [number, added] = numbers_.Insert(node);
   if (added) {
-    open.push_back(states_.size());
+    open.push_back(number);
     states_.emplace_back();
     states_.back().node = node;
   }
-  return at->second;
+  return number;
 }
 
-absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients) {
+absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
   PSD_ASSIGN_OR_RETURN(auto* state, TakeFeed(start.get(), gradients.size()));
-  std::vector<NodeState*> ready;
   absl::Status status;
-  for (size_t input = 0; input < gradients.size() && status.ok(); ++input)
-    status = Deposit(*state, static_cast<int>(input), std::move(gradients[input]), nullptr);
+  std::vector<NodeState*> ready;
+  for (size_t i = 0; i < gradients.size() && status.ok(); ++i) {
+    const int input = static_cast<int>(i);
+    bool deposited = false;
+    {
+      MutexLock lock(mutex_);
+      deposited = TryDeposit(*state, input, gradients[i]);
+    }
+    if (!deposited) status = Add(*state, input, std::move(gradients[i]));
+  }
   if (status.ok()) {
     {
       MutexLock lock(mutex_);
@@ -65,13 +74,14 @@ absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, std::vector<Ten
 absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gradients) {
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
-  auto found = numbers_.find(start);
-  if (found == numbers_.end() || states_[found->second].feeds == 0) {
+  const std::optional<size_t> found =
+      start == nullptr ? std::nullopt : numbers_.Find(start);
+  if (!found.has_value() || states_[*found].feeds == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients for node ", start == nullptr ? "(none)" : start->Name(),
                      ", which is no start of this pass or was fed as often as it was announced"));
   }
-  NodeState& state = states_[found->second];
+  NodeState& state = states_[*found];
   if (gradients != 0 && gradients != static_cast<size_t>(state.inputs)) {
     return absl::InvalidArgumentError(absl::StrCat(gradients, " gradients for node ", start->Name(),
                                                    ", which takes ", state.inputs,
@@ -81,26 +91,29 @@ absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gr
   return &state;
 }
 
+bool GraphPass::TryDeposit(NodeState& to, int input, Tensor& gradient) {
+  if (!gradient.defined()) return true;
+  PartialSum& slot = SumAt(to, input);
+  if (slot.sum.defined()) return false;
+  slot = {std::move(gradient), false};
+  to.any = true;
+  return true;
+}
+
 // The sum so far leaves the table while it is added to, so that no kernel runs under the lock;
 // whoever comes meanwhile starts a sum of its own, and the two meet here.
-absl::Status GraphPass::Deposit(NodeState& to, int input, Tensor gradient,
-                                std::vector<NodeState*>* ready) {
+absl::Status GraphPass::Add(NodeState& to, int input, Tensor gradient) {
   PartialSum mine{std::move(gradient), false};
-  PartialSum& slot = sums_[to.first_sum + static_cast<size_t>(input)];
   while (true) {
     PartialSum other;
     {
       MutexLock lock(mutex_);
-      if (!mine.sum.defined() || !slot.sum.defined()) {
-        if (mine.sum.defined()) {
-          slot = std::move(mine);
-          to.any = true;
-        }
-        if (ready != nullptr) Arrived(to, *ready);
+      PartialSum& slot = SumAt(to, input);
+      if (!slot.sum.defined()) {
+        slot = std::move(mine);
         return absl::OkStatus();
       }
-      other = std::move(slot);
-      slot = PartialSum();
+      other = std::exchange(slot, PartialSum());
     }
     if (!mine.own) std::swap(mine, other);
     if (mine.own) {
@@ -128,44 +141,59 @@ absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
   while (!ready.empty()) {
     NodeState& state = *ready.back();
     ready.pop_back();
-    std::vector<Tensor> gradients;
+    Tensors gradients;
     PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(state, gradients));
-    std::vector<Tensor> results;
+    Tensors results;
     if (any || state.node->RunsWithoutGradients()) {
       PassContext pass = context_;
-      absl::StatusOr<std::vector<Tensor>> applied = state.node->Apply(pass, std::move(gradients));
+      absl::StatusOr<Tensors> applied = state.node->Apply(pass, std::move(gradients));
       if (!applied.ok()) return Annotate(applied.status(), state.node->Name());
       results = *std::move(applied);
     }
     PSD_RETURN_IF_ERROR(PassOn(state, std::move(results), ready));
-    MutexLock lock(mutex_);
-    --outstanding_;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, std::vector<Tensor>& gradients) {
+absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, Tensors& gradients) {
   gradients.reserve(static_cast<size_t>(state.inputs));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
   for (int input = 0; input < state.inputs; ++input)
-    gradients.push_back(std::move(sums_[state.first_sum + static_cast<size_t>(input)].sum));
+    gradients.push_back(std::move(SumAt(state, input).sum));
   return state.any;
 }
 
-absl::Status GraphPass::PassOn(const NodeState& state, std::vector<Tensor> results,
+absl::Status GraphPass::PassOn(const NodeState& state, Tensors results,
                                std::vector<NodeState*>& ready) {
-  const std::vector<Edge>& next = state.node->next();
+  const Edges& next = state.node->next();
   if (!results.empty() && results.size() != next.size()) {
     return absl::InternalError(absl::StrCat("node ", state.node->Name(), " gave ", results.size(),
                                             " gradients for ", next.size(), " arguments"));
   }
-  for (size_t i = 0; i < next.size(); ++i) {
-    if (!next[i]) continue;
-    Tensor gradient = results.empty() ? Tensor() : std::move(results[i]);
-    PSD_RETURN_IF_ERROR(Deposit(states_[targets_[state.first_target + i]], next[i].input,
-                                std::move(gradient), &ready));
+  results.resize(next.size());
+  const auto target = [&](size_t i) -> NodeState& {
+    return states_[targets_[state.first_target + i]];
+  };
+  absl::InlinedVector<size_t, 2> to_add;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < next.size(); ++i) {
+      if (!next[i]) continue;
+      if (TryDeposit(target(i), next[i].input, results[i])) {
+        Arrived(target(i), ready);
+      } else {
+        to_add.push_back(i);
+      }
+    }
+    if (to_add.empty()) --outstanding_;
   }
+  if (to_add.empty()) return absl::OkStatus();
+  for (size_t i : to_add)
+    PSD_RETURN_IF_ERROR(Add(target(i), next[i].input, std::move(results[i])));
+  MutexLock lock(mutex_);
+  for (size_t i : to_add) Arrived(target(i), ready);
+  --outstanding_;
   return absl::OkStatus();
 }
 
@@ -212,7 +240,7 @@ absl::Status Backward(const std::vector<Variable>& roots, GradientSink& sink, bo
   for (const Variable& root : roots) starts.push_back(root.gradient_edge().node);
   GraphPass pass(starts, PassContext{&sink, retain_graph});
   for (size_t i = 0; i < roots.size(); ++i) {
-    std::vector<Tensor> gradients(static_cast<size_t>(starts[i]->NumInputs()));
+    Tensors gradients(static_cast<size_t>(starts[i]->NumInputs()));
     PSD_ASSIGN_OR_RETURN(Tensor one, Tensor::Full(roots[i].shape(), roots[i].dtype(), 1));
     gradients[static_cast<size_t>(roots[i].gradient_edge().input)] = std::move(one);
     PSD_RETURN_IF_ERROR(pass.Feed(starts[i], std::move(gradients)));

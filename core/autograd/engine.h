@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/node.h"
+#include "core/autograd/node_index.h"
 #include "core/autograd/variable.h"
 #include "core/base/mutex.h"
 #include "core/tensor/tensor.h"
@@ -32,7 +32,7 @@ class GraphPass {
   // none at all, the node is passed over but its dependants are told). Runs all that became ready.
   // Errors: the first error of any node ends the pass: this and all later calls return it.
   // INVALID_ARGUMENT for a node that is no start or was fed often enough.
-  absl::Status Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients);
+  absl::Status Feed(const std::shared_ptr<Node>& start, Tensors gradients);
 
   // Ends the pass with `status` unless it has ended; nodes not yet started are not run.
   void Fail(absl::Status status);
@@ -57,30 +57,34 @@ class GraphPass {
     size_t first_target = 0;  // targets_[first_target] and so on belong to next()
   };
 
-  // The state of `node`, which is entered and noted in `open` when it is new.
+  // The number of `node`, which is noted in `open` when it is new.
   size_t Found(Node* node, std::vector<size_t>& open);
   // Counts one feed of `start` with that many gradients.
   absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
-  // Adds to the sum at an input. With `ready`, this is one of those that the node waits for.
-  absl::Status Deposit(NodeState& to, int input, Tensor gradient, std::vector<NodeState*>* ready)
-      PSD_EXCLUDES(mutex_);
+  PartialSum& SumAt(const NodeState& to, int input) {
+    return sums_[to.first_sum + static_cast<size_t>(input)];
+  }
+  // Leaves a gradient where there is none yet; false if there is one, to which it must be added.
+  bool TryDeposit(NodeState& to, int input, Tensor& gradient) PSD_REQUIRES(mutex_);
+  // Adds to the sum at an input.
+  absl::Status Add(NodeState& to, int input, Tensor gradient) PSD_EXCLUDES(mutex_);
   static absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b);
   // One of the gradients that the node waits for has come.
   static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
   // Runs `ready` and all that becomes ready by it.
   absl::Status RunReady(std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
   // The sums for a node, and whether there are any.
-  absl::StatusOr<bool> TakeGradients(NodeState& state, std::vector<Tensor>& gradients)
+  absl::StatusOr<bool> TakeGradients(NodeState& state, Tensors& gradients) PSD_EXCLUDES(mutex_);
+  // Hands the results of a node on; it has run then.
+  absl::Status PassOn(const NodeState& state, Tensors results, std::vector<NodeState*>& ready)
       PSD_EXCLUDES(mutex_);
-  absl::Status PassOn(const NodeState& state, std::vector<Tensor> results,
-                      std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;  // leaf: no node and no kernel runs under it
   const PassContext context_;
   const std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
   // Of these four, no element comes or goes once the pass is made. What changes in those of
   // states_ and sums_ is guarded by mutex_.
-  absl::flat_hash_map<Node*, size_t> numbers_;  // in states_
+  NodeIndex numbers_;  // in states_
   std::vector<NodeState> states_;
   std::vector<PartialSum> sums_;  // so far, by node and input
   std::vector<size_t> targets_;   // for each edge, the number of the node that it points to

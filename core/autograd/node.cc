@@ -1,5 +1,8 @@
 #include "core/autograd/node.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -24,8 +27,9 @@ Node::~Node() {
     for (Edge& edge : next_) dying_edges->push_back(std::move(edge));
     return;
   }
-  std::vector<Edge> edges = std::move(next_);
+  std::vector<Edge> edges;
   dying_edges = &edges;
+  for (Edge& edge : next_) edges.push_back(std::move(edge));
   while (!edges.empty()) {
     Edge edge = std::move(edges.back());
     edges.pop_back();

@@ -2,12 +2,14 @@
 
 // The graph that backward walks: nodes, joined by edges from a result to what it was made of.
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
@@ -15,6 +17,7 @@
 namespace psd {
 
 class Node;
+class NodeIndex;
 
 // "The gradient goes to input `input` of `node`." No node: the gradient is not needed.
 struct Edge {
@@ -23,6 +26,10 @@ struct Edge {
 
   explicit operator bool() const { return node != nullptr; }
 };
+
+using Edges = absl::InlinedVector<Edge, 2>;
+// Tensors of one node: gradients of its results or of its arguments. Undefined: no gradient.
+using Tensors = absl::InlinedVector<Tensor, 2>;
 
 // What a leaf is, for whoever collects gradients. The key of a parameter is its value's id; a
 // trainer's own leaf has a key of its process only (incarnation 0).
@@ -55,13 +62,13 @@ struct PassContext {
 // Release. Apply may run on any thread, for one pass at a time.
 class Node {
  public:
-  explicit Node(std::vector<Edge> next) : next_(std::move(next)) {}
+  explicit Node(Edges next) : next_(std::move(next)) {}
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
   // "Linear", "AccumulateGrad", "Recv".
-  virtual std::string Name() const = 0;
+  virtual absl::string_view Name() const = 0;
   // How many gradients it takes: the number of results of the operation.
   virtual int NumInputs() const { return 1; }
 
@@ -69,18 +76,21 @@ class Node {
   // An undefined tensor stands for "no gradient" on either side; gradients for edges without a
   // node may be left undefined. Gives up saved values afterwards unless `pass.retain_graph`.
   // Errors: FAILED_PRECONDITION when saved values were given up before; whatever the math says.
-  virtual absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
-                                                    std::vector<Tensor> gradients) = 0;
+  virtual absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) = 0;
 
   // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell
   // somebody outside the graph that none will come. Others are passed over.
   virtual bool RunsWithoutGradients() const { return false; }
 
-  const std::vector<Edge>& next() const { return next_; }
+  const Edges& next() const { return next_; }
 
  protected:
-  // Takes the edges out, so that a destructor can tear down a deep graph without recursion.
-  std::vector<Edge> next_;
+  Edges next_;  // taken out by the destructor alone: a deep graph is torn down without recursion
+
+ private:
+  friend class NodeIndex;
+  std::atomic<const NodeIndex*> claimed_by_{nullptr};
+  size_t number_ = 0;  // in the index that claimed the node, which alone uses it
 };
 
 }  // namespace psd

@@ -1,11 +1,10 @@
 #include "core/autograd/sparse_leaf.h"
 
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/shape.h"
@@ -19,11 +18,10 @@ class AccumulateSparseGrad : public Node {
   AccumulateSparseGrad(LeafInfo leaf, Tensor ids)
       : Node({}), leaf_(std::move(leaf)), ids_(std::move(ids)) {}
 
-  std::string Name() const override { return "AccumulateSparseGrad"; }
+  absl::string_view Name() const override { return "AccumulateSparseGrad"; }
 
-  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
-                                            std::vector<Tensor> gradients) override {
-    if (gradients.empty() || !gradients[0].defined()) return std::vector<Tensor>();
+  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+    if (gradients.empty() || !gradients[0].defined()) return Tensors();
     if (pass.sink == nullptr) {
       return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");
     }
@@ -32,7 +30,7 @@ class AccumulateSparseGrad : public Node {
     PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(gradients[0], {count, leaf_.shape[1]}));
     PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(leaf_.shape, indices, values));
     PSD_RETURN_IF_ERROR(pass.sink->AccumulateSparse(leaf_, std::move(sparse)));
-    return std::vector<Tensor>();
+    return Tensors();
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/small_memory.h"
 
 namespace psd {
@@ -22,11 +23,10 @@ class AccumulateGrad : public Node {
  public:
   explicit AccumulateGrad(LeafInfo leaf) : Node({}), leaf_(std::move(leaf)) {}
 
-  std::string Name() const override { return "AccumulateGrad"; }
+  absl::string_view Name() const override { return "AccumulateGrad"; }
 
-  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
-                                            std::vector<Tensor> gradients) override {
-    if (gradients.empty() || !gradients[0].defined()) return std::vector<Tensor>();
+  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+    if (gradients.empty() || !gradients[0].defined()) return Tensors();
     Tensor& gradient = gradients[0];
     if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {
       return absl::InvalidArgumentError(
@@ -40,7 +40,7 @@ class AccumulateGrad : public Node {
     }
     PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.Contiguous());
     PSD_RETURN_IF_ERROR(pass.sink->Accumulate(leaf_, std::move(dense)));
-    return std::vector<Tensor>();
+    return Tensors();
   }
 
  private:

@@ -11,7 +11,7 @@ namespace psd {
 // Larger pieces go straight to it.
 inline constexpr size_t kMaxKeptPieceBytes = size_t{72} << 10;
 // What one thread keeps, at most. It goes back when the thread ends.
-inline constexpr size_t kMaxKeptBytesPerThread = size_t{4} << 20;
+inline constexpr size_t kMaxKeptBytesPerThread = size_t{8} << 20;
 
 // At least `bytes` bytes that start at a multiple of 64, with undefined contents; fails as operator
 // new does.

@@ -5,13 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/rref/value_codec.h"
 #include "proto/psd/v1/autograd.pb.h"
 
 namespace psd::dist_autograd {
 namespace {
 
-using store::Value;
 
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 365);
 
@@ -147,39 +145,6 @@ absl::StatusOr<GradientInfo> DecodeGradientInfo(const std::string& bytes) {
   }
   info.expected.assign(in.expected().begin(), in.expected().end());
   return info;
-}
-
-absl::StatusOr<rpc::Payload> EncodeGradients(std::vector<Tensor> gradients) {
-  std::vector<Value> values;
-  values.reserve(gradients.size());
-  for (Tensor& gradient : gradients) {
-    values.push_back(gradient.defined() ? Value(std::move(gradient)) : Value());
-  }
-  return rref::EncodeValues(values,
-                            [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
-                              return absl::InternalError("an RRef among gradients");
-                            });
-}
-
-absl::StatusOr<std::vector<Tensor>> DecodeGradients(const rpc::Payload& payload) {
-  PSD_ASSIGN_OR_RETURN(
-      std::vector<Value> values,
-      rref::DecodeValues(
-          payload,
-          [](std::vector<Tensor> tensors) -> absl::StatusOr<std::vector<Variable>> {
-            return std::vector<Variable>(tensors.begin(), tensors.end());
-          },
-          [](const rref::ForkData&) -> absl::StatusOr<Value> {
-            return Damaged("an RRef among gradients");
-          }));
-  std::vector<Tensor> gradients;
-  gradients.reserve(values.size());
-  for (const Value& value : values) {
-    const auto* variable = value.As<Variable>();
-    if (variable == nullptr && !value.IsNone()) return Damaged(value.KindName());
-    gradients.push_back(variable == nullptr ? Tensor() : variable->tensor());
-  }
-  return gradients;
 }
 
 std::string EncodeMarkInfo(const MarkInfo& info) {

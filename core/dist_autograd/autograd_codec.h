@@ -13,7 +13,6 @@
 #include "core/base/ids.h"
 #include "core/dist_autograd/backward_options.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/tensor/tensor.h"
 
 namespace psd::dist_autograd {
 
@@ -52,10 +51,6 @@ struct GradientInfo {
 };
 std::string EncodeGradientInfo(const GradientInfo& info);
 absl::StatusOr<GradientInfo> DecodeGradientInfo(const std::string& bytes);
-
-// The gradients of one message; undefined ones travel as nothing. None at all: an empty list.
-absl::StatusOr<rpc::Payload> EncodeGradients(std::vector<Tensor> gradients);
-absl::StatusOr<std::vector<Tensor>> DecodeGradients(const rpc::Payload& payload);
 
 struct MarkInfo {
   PassInfo pass;

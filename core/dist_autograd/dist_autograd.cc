@@ -9,6 +9,7 @@
 #include "core/dist_autograd/graph_walk.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rref/gate.h"
+#include "core/rref/value_codec.h"
 
 namespace psd::dist_autograd {
 namespace {
@@ -176,7 +177,7 @@ absl::StatusOr<std::string> Core::Describe(ContextState& context,
   auto send = context.AddSend(variables);
   info.message = send->message();
   GraphWalk walk(context, self_.incarnation, GraphWalk::Upstream::kIgnore);
-  PSD_RETURN_IF_ERROR(walk.From(*send));
+  PSD_RETURN_IF_ERROR(walk.From(send));
   for (const RecvFunction* recv : walk.receives()) info.upstream.push_back(recv->message());
   return EncodeMessageInfo(info);
 }
@@ -254,7 +255,7 @@ absl::Status Core::TakeGradient(const CallPtr& call) {
   PSD_ASSIGN_OR_RETURN(auto context, table_.Find(info.pass.context));
   Arrival arrival;
   PSD_ASSIGN_OR_RETURN(arrival.send, context->FindSend(info.message));
-  PSD_ASSIGN_OR_RETURN(arrival.gradients, DecodeGradients(call->payload()));
+  PSD_ASSIGN_OR_RETURN(arrival.gradients, rref::DecodeTensorValues(call->payload()));
   PSD_RETURN_IF_ERROR(arrival.send->CheckGradients(arrival.gradients));
   if (!call->BeginApply()) return absl::CancelledError("cancelled before it was applied");
   PSD_ASSIGN_OR_RETURN(auto pass, Join(info.pass));

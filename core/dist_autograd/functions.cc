@@ -10,8 +10,8 @@
 namespace psd::dist_autograd {
 namespace {
 
-std::vector<Edge> GradientEdges(const std::vector<Variable>& variables) {
-  std::vector<Edge> edges;
+Edges GradientEdges(const std::vector<Variable>& variables) {
+  Edges edges;
   edges.reserve(variables.size());
   for (const Variable& variable : variables) {
     if (variable.requires_grad()) edges.push_back(variable.gradient_edge());
@@ -29,8 +29,8 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
   }
 }
 
-absl::StatusOr<std::vector<Tensor>> SendFunction::Apply(PassContext&,
-                                                        std::vector<Tensor> gradients) {
+absl::StatusOr<Tensors> SendFunction::Apply(PassContext&,
+                                                        Tensors gradients) {
   if (gradients.size() != next().size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
                                                    next().size(), " gradients, not ",
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<Tensor>> SendFunction::Apply(PassContext&,
   return gradients;
 }
 
-absl::Status SendFunction::CheckGradients(const std::vector<Tensor>& gradients) const {
+absl::Status SendFunction::CheckGradients(const Tensors& gradients) const {
   if (gradients.empty()) return absl::OkStatus();
   if (gradients.size() != expected_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for message ",
@@ -62,7 +62,7 @@ absl::Status SendFunction::CheckGradients(const std::vector<Tensor>& gradients) 
   return absl::OkStatus();
 }
 
-absl::Status SendFunction::FillZeros(std::vector<Tensor>& gradients) const {
+absl::Status SendFunction::FillZeros(Tensors& gradients) const {
   gradients.resize(expected_.size());
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) continue;
@@ -81,8 +81,8 @@ RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer,
       upstream_(std::move(upstream)),
       foreign_(foreign) {}
 
-absl::StatusOr<std::vector<Tensor>> RecvFunction::Apply(PassContext& pass,
-                                                        std::vector<Tensor> gradients) {
+absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass,
+                                                        Tensors gradients) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<Tensor>> RecvFunction::Apply(PassContext& pass,
         context_.ToString(), "; run the context's backward instead"));
   }
   PSD_RETURN_IF_ERROR(sink->Deliver(*this, std::move(gradients)));
-  return std::vector<Tensor>();
+  return Tensors();
 }
 
 }  // namespace psd::dist_autograd

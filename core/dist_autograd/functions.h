@@ -20,18 +20,18 @@ class SendFunction : public Node {
   // The edges of those of `variables` that require grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
 
-  std::string Name() const override { return "Send"; }
+  absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(next().size()); }
   // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
-  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
-                                            std::vector<Tensor> gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass,
+                                            Tensors gradients) override;
   GlobalId message() const { return message_; }
   // What each gradient must look like (undefined: none came); an empty list stands for none at
   // all. Checked where gradients arrive.
   // Errors: INVALID_ARGUMENT naming message, gradient, what is wanted and what came.
-  absl::Status CheckGradients(const std::vector<Tensor>& gradients) const;
+  absl::Status CheckGradients(const Tensors& gradients) const;
   // Zeros in place of gradients that did not come.
-  absl::Status FillZeros(std::vector<Tensor>& gradients) const;
+  absl::Status FillZeros(Tensors& gradients) const;
 
  private:
   struct Expected {
@@ -49,11 +49,11 @@ class RecvFunction : public Node {
   RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
                std::vector<GlobalId> upstream, bool foreign);
 
-  std::string Name() const override { return "Recv"; }
+  absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
   // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
-  absl::StatusOr<std::vector<Tensor>> Apply(PassContext& pass,
-                                            std::vector<Tensor> gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass,
+                                            Tensors gradients) override;
   // The sender waits for word of this message, be there gradients or not.
   bool RunsWithoutGradients() const override { return true; }
 
@@ -80,7 +80,7 @@ class RecvFunction : public Node {
 class DistributedSink : public GradientSink {
  public:
   // Called once per receive function and pass. `gradients`: one per tensor, undefined = none.
-  virtual absl::Status Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) = 0;
+  virtual absl::Status Deliver(const RecvFunction& recv, Tensors gradients) = 0;
 };
 
 }  // namespace psd::dist_autograd

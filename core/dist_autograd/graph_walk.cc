@@ -1,18 +1,22 @@
 #include "core/dist_autograd/graph_walk.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace psd::dist_autograd {
 
-absl::Status GraphWalk::From(Node& start) {
+absl::Status GraphWalk::From(std::shared_ptr<Node> start) {
   if (!context_.HasRecvs()) return absl::OkStatus();  // no gradient can leave
-  Visit(&start);
+  Visit(start.get());
+  starts_.push_back(std::move(start));
   while (!open_.empty()) {
     Node* node = open_.back();
     open_.pop_back();
-    if (const auto* recv = dynamic_cast<const RecvFunction*>(node)) {
-      PSD_RETURN_IF_ERROR(Found(*recv));
+    if (node->RunsWithoutGradients()) {  // as receive functions do
+      const auto* recv = dynamic_cast<const RecvFunction*>(node);
+      if (recv != nullptr) PSD_RETURN_IF_ERROR(Found(*recv));
     }
     for (const Edge& edge : node->next()) {
       if (edge) Visit(edge.node.get());
@@ -22,7 +26,7 @@ absl::Status GraphWalk::From(Node& start) {
 }
 
 void GraphWalk::Visit(Node* node) {
-  if (visited_.insert(node).second) open_.push_back(node);
+  if (visited_.Insert(node).second) open_.push_back(node);
 }
 
 absl::Status GraphWalk::Found(const RecvFunction& recv) {
@@ -42,6 +46,7 @@ absl::Status GraphWalk::FollowOwn(GlobalId message) {
   if (!send.ok()) return absl::InvalidArgumentError(send.status().message());
   own_messages_.push_back(message);
   Visit(send->get());
+  starts_.push_back(*std::move(send));
   return absl::OkStatus();
 }
 

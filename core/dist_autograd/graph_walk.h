@@ -2,17 +2,21 @@
 
 // Finds, from where gradients enter a worker's graph, where they will leave it.
 
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "core/autograd/node.h"
+#include "core/autograd/node_index.h"
 #include "core/base/ids.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/functions.h"
 
 namespace psd::dist_autograd {
 
-// One walk, which may be continued from further starts. Thread-compatible. The starts must outlive
-// it: what it found is kept alive by them.
+// One walk, which may be continued from further starts. Thread-compatible. Keeps its starts, and by
+// them what it found.
 class GraphWalk {
  public:
   enum class Upstream {
@@ -24,7 +28,9 @@ class GraphWalk {
       : context_(context), self_(self), upstream_(upstream) {}
 
   // Errors: INVALID_ARGUMENT for an upstream message that this worker never sent.
-  absl::Status From(Node& start);
+  absl::Status From(std::shared_ptr<Node> start);
+  // No further starts will come: gives the nodes free for the walks after it.
+  void End() { visited_.Clear(); }
 
   // Receive functions of other workers' messages, each once, in the order in which they were found.
   const std::vector<const RecvFunction*>& receives() const { return receives_; }
@@ -39,7 +45,8 @@ class GraphWalk {
   const ContextState& context_;
   const Incarnation self_;
   const Upstream upstream_;
-  absl::flat_hash_set<const Node*> visited_;
+  std::vector<std::shared_ptr<Node>> starts_;  // shared with the graph
+  NodeIndex visited_;
   absl::flat_hash_set<GlobalId> own_;
   std::vector<Node*> open_;
   std::vector<const RecvFunction*> receives_;

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/rref/value_codec.h"
 
 namespace psd::dist_autograd {
 namespace {
@@ -31,9 +32,9 @@ bool LeadsToLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& sends) 
   });
 }
 
-std::vector<Tensor> SeedFor(const Variable& root, const Tensor& one) {
+Tensors SeedFor(const Variable& root, const Tensor& one) {
   const Edge edge = root.gradient_edge();
-  std::vector<Tensor> gradients(static_cast<size_t>(edge.node->NumInputs()));
+  Tensors gradients(static_cast<size_t>(edge.node->NumInputs()));
   gradients[static_cast<size_t>(edge.input)] = one;
   return gradients;
 }
@@ -60,7 +61,8 @@ absl::Status Pass::Plan(const std::vector<Variable>& roots) {
     return absl::OkStatus();
   }
   GraphWalk walk(*context_, host_->self().incarnation, GraphWalk::Upstream::kFollow);
-  for (const Variable& root : roots) PSD_RETURN_IF_ERROR(walk.From(*root.gradient_edge().node));
+  for (const Variable& root : roots) PSD_RETURN_IF_ERROR(walk.From(root.gradient_edge().node));
+  walk.End();
   Marks marks;
   for (const RecvFunction* recv : walk.receives()) {
     if (recv->foreign()) {
@@ -86,7 +88,7 @@ void Pass::MarkFromRoots(std::vector<Variable> roots) {
   {
     MutexLock lock(mutex_);
     for (const Variable& root : roots) {
-      if (status.ok()) status = walk_.From(*root.gradient_edge().node);
+      if (status.ok()) status = walk_.From(root.gradient_edge().node);
     }
     marks = TakeFound();
   }
@@ -127,6 +129,7 @@ absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
 }
 
 void Pass::Begin(Sends sends, StartBy start, const std::vector<Variable>& roots) {
+  walk_.End();
   light_ = LeadsToLeavesOnly(sends);
   start_ = start;
   std::vector<std::shared_ptr<Node>> starts(sends.begin(), sends.end());
@@ -178,7 +181,7 @@ void Pass::Mark(const std::vector<GlobalId>& messages,
     for (const auto& send : *sends) {
       if (!status.ok() || !marked_.insert(send->message()).second) continue;
       marked_sends_.push_back(send);
-      status = walk_.From(*send);
+      status = walk_.From(send);
     }
     marks = TakeFound();
   }
@@ -298,7 +301,7 @@ void Pass::Take(Arrival arrival, bool starts) {
   if (!queued.ok()) Fail(ErrorOn(host_->self().name, queued), "");
 }
 
-void Pass::Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients) {
+void Pass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
   absl::Status status = graph_->Feed(start, std::move(gradients));
   if (!status.ok()) return Fail(ErrorOn(host_->self().name, status), "");
   DrainLocal();
@@ -313,7 +316,7 @@ void Pass::DrainLocal() {
     draining_ = true;
   }
   while (true) {
-    std::pair<GlobalId, std::vector<Tensor>> next;
+    std::pair<GlobalId, Tensors> next;
     {
       MutexLock lock(mutex_);
       if (local_.empty()) {
@@ -346,7 +349,7 @@ absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient)
   return absl::OkStatus();
 }
 
-absl::Status Pass::Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) {
+absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
   if (std::none_of(gradients.begin(), gradients.end(),
                    [](const Tensor& gradient) { return gradient.defined(); })) {
     gradients.clear();
@@ -373,7 +376,7 @@ absl::Status Pass::Deliver(const RecvFunction& recv, std::vector<Tensor> gradien
   request.method = "autograd.gradient";
   request.only_incarnation = recv.message().incarnation;
   request.attachments.push_back({kAutogradTag, EncodeGradientInfo(info)});
-  auto payload = EncodeGradients(std::move(gradients));
+  auto payload = rref::EncodeTensorValues(gradients);
   if (!payload.ok()) return payload.status();
   request.payload = *std::move(payload);
   host_->Send(recv.peer(), std::move(request), info_.timeout)

@@ -45,7 +45,7 @@ class PassHost {
 // Gradients that have arrived for one message of this worker.
 struct Arrival {
   std::shared_ptr<SendFunction> send;
-  std::vector<Tensor> gradients;  // checked; empty: none at all
+  Tensors gradients;  // checked; empty: none at all
   std::shared_ptr<rpc::ServerCall> call;
 };
 
@@ -78,7 +78,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) override
       PSD_EXCLUDES(mutex_);
-  absl::Status Deliver(const RecvFunction& recv, std::vector<Tensor> gradients) override
+  absl::Status Deliver(const RecvFunction& recv, Tensors gradients) override
       PSD_EXCLUDES(mutex_);
 
  private:
@@ -102,7 +102,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
 
   // ---- running
   void Take(Arrival arrival, bool starts);
-  void Feed(const std::shared_ptr<Node>& start, std::vector<Tensor> gradients);
+  void Feed(const std::shared_ptr<Node>& start, Tensors gradients);
   void DrainLocal();
   void OnDelivered(const std::string& peer, const absl::Status& status);
   void FinishIfDone();
@@ -118,7 +118,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
   size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // receives of walk_ that were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
-  Sends marked_sends_ PSD_GUARDED_BY(mutex_);  // keeps what walk_ found alive
+  Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 
   // Set by Begin, then unchanged; the pass runs its nodes without the lock.
   std::unique_ptr<GraphPass> graph_;
@@ -130,7 +130,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   StartBy start_ PSD_GUARDED_BY(mutex_) = StartBy::kElsewhere;
   absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // no gradients yet
   std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the start
-  std::vector<std::pair<GlobalId, std::vector<Tensor>>> local_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::pair<GlobalId, Tensors>> local_ PSD_GUARDED_BY(mutex_);
   Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // ride the first message to each peer
   int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered
   std::vector<std::pair<LeafInfo, Tensor>> collected_ PSD_GUARDED_BY(mutex_);

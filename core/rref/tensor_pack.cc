@@ -42,44 +42,17 @@ size_t SmallBytes(absl::Span<const Buffer> each) {
   return bytes;
 }
 
-// Bytes of each tensor that the columns speak of.
-absl::StatusOr<std::vector<size_t>> TensorSizes(const TensorColumns& columns) {
-  if (columns.ranks.size() != columns.dtypes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(columns.dtypes.size(), " tensors with ", columns.ranks.size(), " ranks"));
-  }
-  std::vector<size_t> sizes;
-  sizes.reserve(columns.dtypes.size());
-  absl::Span<const int64_t> dims = columns.dims;
-  for (size_t i = 0; i < columns.dtypes.size(); ++i) {
-    if (!IsValidDType(columns.dtypes[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", i, ": unknown dtype number ", columns.dtypes[i]));
-    }
-    if (columns.ranks[i] > dims.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", i, ": rank ", columns.ranks[i],
-                                                     ", but only ", dims.size(),
-                                                     " extents are left"));
-    }
-    absl::StatusOr<Shape> shape = Shape::Checked(dims.subspan(0, columns.ranks[i]));
-    if (!shape.ok()) return Annotate(shape.status(), absl::StrCat("tensor ", i));
-    dims.remove_prefix(columns.ranks[i]);
-    sizes.push_back(static_cast<size_t>(shape->NumElements()) *
-                    ItemSize(static_cast<DType>(columns.dtypes[i])));
-  }
-  return sizes;
-}
-
 absl::Status WrongBuffer(size_t tensor, size_t need, size_t have) {
   return absl::InvalidArgumentError(
       absl::StrCat("tensor ", tensor, " needs ", need, " bytes, of which ", have, " arrived"));
 }
 
 // The bytes of each tensor, as slices of what arrived.
-absl::StatusOr<std::vector<Buffer>> SliceBuffers(absl::Span<const size_t> sizes,
+absl::StatusOr<std::vector<Buffer>> SliceBuffers(absl::Span<const TensorSpec> specs,
                                                  absl::Span<const Buffer> buffers) {
   bool any_small = false;
-  for (size_t size : sizes) any_small |= size > 0 && size <= kSmallTensorBytes;
+  for (const TensorSpec& spec : specs)
+    any_small |= spec.bytes > 0 && spec.bytes <= kSmallTensorBytes;
   Buffer small;
   if (any_small) {
     if (buffers.empty())
@@ -88,20 +61,21 @@ absl::StatusOr<std::vector<Buffer>> SliceBuffers(absl::Span<const size_t> sizes,
     buffers.remove_prefix(1);
   }
   std::vector<Buffer> each;
-  each.reserve(sizes.size());
+  each.reserve(specs.size());
   size_t offset = 0;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) {
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const size_t size = specs[i].bytes;
+    if (size == 0) {
       each.emplace_back();
-    } else if (sizes[i] <= kSmallTensorBytes) {
+    } else if (size <= kSmallTensorBytes) {
       offset = AlignUp(offset);
-      if (offset > small.size() || sizes[i] > small.size() - offset) {
-        return WrongBuffer(i, sizes[i], offset > small.size() ? 0 : small.size() - offset);
+      if (offset > small.size() || size > small.size() - offset) {
+        return WrongBuffer(i, size, offset > small.size() ? 0 : small.size() - offset);
       }
-      each.push_back(small.Slice(offset, sizes[i]));
-      offset += sizes[i];
+      each.push_back(small.Slice(offset, size));
+      offset += size;
     } else {
-      if (buffers.empty()) return WrongBuffer(i, sizes[i], 0);
+      if (buffers.empty()) return WrongBuffer(i, size, 0);
       each.push_back(buffers[0]);
       buffers.remove_prefix(1);
     }
@@ -130,9 +104,9 @@ absl::Status PackTensors(absl::Span<const Tensor> tensors, TensorColumns* column
 
 absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns,
                                                   absl::Span<const Buffer> buffers) {
-  PSD_ASSIGN_OR_RETURN(std::vector<size_t> sizes, TensorSizes(columns));
-  PSD_ASSIGN_OR_RETURN(std::vector<Buffer> each, SliceBuffers(sizes, buffers));
-  return DecodeTensors(columns, each);
+  PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, DecodeSpecs(columns));
+  PSD_ASSIGN_OR_RETURN(std::vector<Buffer> each, SliceBuffers(specs, buffers));
+  return DecodeTensors(std::move(specs), std::move(each));
 }
 
 }  // namespace psd::rref

@@ -339,6 +339,38 @@ absl::Status CheckColumns(const v1::Values& in) {
   return CheckColumn("text bytes", text_bytes, in.text().size());
 }
 
+// Adds the tensors to a message and its buffers, and makes a payload of both.
+absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor> tensors) {
+  rpc::Payload payload;
+  TensorColumns columns;
+  PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &payload.buffers));
+  out.mutable_dtypes()->Add(columns.dtypes.begin(), columns.dtypes.end());
+  out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
+  out.mutable_dims()->Add(columns.dims.begin(), columns.dims.end());
+  if (!out.SerializeToString(&payload.header)) {
+    return absl::InvalidArgumentError(
+        "the texts of one message exceed 2 GiB; send them in parts or as tensors");
+  }
+  return payload;
+}
+
+// Reads a message and checks its columns.
+absl::Status Open(const rpc::Payload& payload, v1::Values& in) {
+  if (!in.ParseFromString(payload.header)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(payload.header.size(), " header bytes are no list of values"));
+  }
+  return CheckColumns(in);
+}
+
+absl::StatusOr<std::vector<Tensor>> TensorsOf(const v1::Values& in, const rpc::Payload& payload) {
+  TensorColumns columns;
+  columns.dtypes.assign(in.dtypes().begin(), in.dtypes().end());
+  columns.ranks.assign(in.ranks().begin(), in.ranks().end());
+  columns.dims.assign(in.dims().begin(), in.dims().end());
+  return UnpackTensors(columns, payload.buffers);
+}
+
 void Collect(const Value& value, std::vector<Variable>& variables) {
   if (const Variable* variable = value.As<Variable>()) {
     variables.push_back(*variable);
@@ -365,17 +397,7 @@ absl::StatusOr<rpc::Payload> EncodeValues(
   v1::Values out;
   Encoder encoder(out, fork, values.size());
   for (const Value& value : values) PSD_RETURN_IF_ERROR(encoder.Add(value, 1));
-  rpc::Payload payload;
-  TensorColumns columns;
-  PSD_RETURN_IF_ERROR(PackTensors(encoder.tensors(), &columns, &payload.buffers));
-  out.mutable_dtypes()->Add(columns.dtypes.begin(), columns.dtypes.end());
-  out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
-  out.mutable_dims()->Add(columns.dims.begin(), columns.dims.end());
-  if (!out.SerializeToString(&payload.header)) {
-    return absl::InvalidArgumentError(
-        "the texts of one message exceed 2 GiB; send them in parts or as tensors");
-  }
-  return payload;
+  return Seal(out, encoder.tensors());
 }
 
 absl::StatusOr<std::vector<Value>> DecodeValues(
@@ -383,21 +405,46 @@ absl::StatusOr<std::vector<Value>> DecodeValues(
     absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
     absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)> adopt) {
   v1::Values in;
-  if (!in.ParseFromString(payload.header)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(payload.header.size(), " header bytes are no list of values"));
-  }
-  PSD_RETURN_IF_ERROR(CheckColumns(in));
-  TensorColumns columns;
-  columns.dtypes.assign(in.dtypes().begin(), in.dtypes().end());
-  columns.ranks.assign(in.ranks().begin(), in.ranks().end());
-  columns.dims.assign(in.dims().begin(), in.dims().end());
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, UnpackTensors(columns, payload.buffers));
+  PSD_RETURN_IF_ERROR(Open(payload, in));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, TensorsOf(in, payload));
   PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));
   const size_t count = tensors.size();
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
   PSD_CHECK(variables.size() == count, "wrap gives one variable per tensor");
   return Decoder(in, std::move(variables), std::move(sparse), adopt).All();
+}
+
+absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors) {
+  if (tensors.size() > store::kMaxValueItems) return TooMany();
+  v1::Values out;
+  std::vector<Tensor> defined;
+  defined.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    const ValueKind kind = tensor.defined() ? ValueKind::kTensor : ValueKind::kNone;
+    out.mutable_kinds()->push_back(static_cast<char>(kind));
+    if (tensor.defined()) defined.push_back(tensor);
+  }
+  return Seal(out, defined);
+}
+
+absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload) {
+  v1::Values in;
+  PSD_RETURN_IF_ERROR(Open(payload, in));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> defined, TensorsOf(in, payload));
+  Tensors tensors;
+  tensors.reserve(in.kinds().size());
+  size_t next = 0;
+  for (char kind : in.kinds()) {
+    if (static_cast<ValueKind>(kind) == ValueKind::kTensor) {
+      tensors.push_back(std::move(defined[next++]));
+    } else if (static_cast<ValueKind>(kind) == ValueKind::kNone) {
+      tensors.emplace_back();
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "value ", tensors.size(), " of ", in.kinds().size(), " is no tensor, but must be"));
+    }
+  }
+  return tensors;
 }
 
 }  // namespace psd::rref

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/autograd/node.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
 #include "core/store/value.h"
@@ -30,5 +31,11 @@ absl::StatusOr<std::vector<store::Value>> DecodeValues(
     const rpc::Payload& payload,
     absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
     absl::FunctionRef<absl::StatusOr<store::Value>(const ForkData&)> adopt);
+
+// A list of tensors, on the wire as EncodeValues would put it; undefined ones travel as nothing.
+// Errors: INVALID_ARGUMENT, as above.
+absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors);
+// Errors: INVALID_ARGUMENT also for values that are neither tensors nor nothing.
+absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload);
 
 }  // namespace psd::rref

@@ -22,12 +22,12 @@ absl::Status CheckSendable(const Tensor& tensor, size_t number) {
   return absl::OkStatus();
 }
 
-absl::Status CheckCounts(const TensorColumns& columns, size_t buffers) {
+absl::Status CheckCounts(const TensorColumns& columns) {
   const size_t count = columns.dtypes.size();
-  if (columns.ranks.size() != count || buffers != count) {
-    return absl::InvalidArgumentError(absl::StrCat("tensors arrived with ", count, " dtypes, ",
-                                                   columns.ranks.size(), " ranks and ", buffers,
-                                                   " payloads; each tensor needs one of each"));
+  if (columns.ranks.size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat("tensors arrived with ", count, " dtypes and ",
+                                                   columns.ranks.size(),
+                                                   " ranks; each tensor needs one of each"));
   }
   uint64_t dims = 0;
   for (uint32_t rank : columns.ranks) dims += rank;
@@ -45,17 +45,21 @@ absl::Status CheckBools(const Buffer& bytes) {
                                                  "; bools are sent as 0 or 1"));
 }
 
-absl::StatusOr<Tensor> DecodeTensor(uint32_t dtype_number, absl::Span<const int64_t> extents,
-                                    const Buffer& bytes) {
+absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const int64_t> extents) {
   if (!IsValidDType(dtype_number)) {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype number ", dtype_number, " is unknown; known are 1 to 8"));
   }
-  const DType dtype = static_cast<DType>(dtype_number);
-  PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::FromBuffer(shape, dtype, bytes));
-  if (dtype == DType::kBool) PSD_RETURN_IF_ERROR(CheckBools(bytes));
-  return tensor;
+  TensorSpec spec;
+  spec.dtype = static_cast<DType>(dtype_number);
+  PSD_ASSIGN_OR_RETURN(spec.shape, Shape::Checked(extents));
+  spec.bytes = static_cast<size_t>(spec.shape.NumElements()) * ItemSize(spec.dtype);
+  return spec;
+}
+
+absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes) {
+  if (spec.dtype == DType::kBool) PSD_RETURN_IF_ERROR(CheckBools(bytes));
+  return Tensor::FromBuffer(spec.shape, spec.dtype, std::move(bytes));
 }
 
 }  // namespace
@@ -79,19 +83,34 @@ absl::Status EncodeTensors(absl::Span<const Tensor> tensors, TensorColumns* colu
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Tensor>> DecodeTensors(const TensorColumns& columns,
-                                                  absl::Span<const Buffer> buffers) {
-  PSD_RETURN_IF_ERROR(CheckCounts(columns, buffers.size()));
+absl::StatusOr<std::vector<TensorSpec>> DecodeSpecs(const TensorColumns& columns) {
+  PSD_RETURN_IF_ERROR(CheckCounts(columns));
+  std::vector<TensorSpec> specs;
+  specs.reserve(columns.dtypes.size());
+  absl::Span<const int64_t> dims = columns.dims;
+  for (size_t i = 0; i < columns.dtypes.size(); ++i) {
+    const size_t rank = columns.ranks[i];
+    absl::StatusOr<TensorSpec> spec = DecodeSpec(columns.dtypes[i], dims.subspan(0, rank));
+    if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("tensor ", i));
+    specs.push_back(*std::move(spec));
+    dims.remove_prefix(rank);
+  }
+  return specs;
+}
+
+absl::StatusOr<std::vector<Tensor>> DecodeTensors(std::vector<TensorSpec> specs,
+                                                  std::vector<Buffer> buffers) {
+  if (buffers.size() != specs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(specs.size(), " tensors arrived with ",
+                                                   buffers.size(),
+                                                   " payloads; each needs one"));
+  }
   std::vector<Tensor> tensors;
   tensors.reserve(buffers.size());
-  absl::Span<const int64_t> dims = columns.dims;
   for (size_t i = 0; i < buffers.size(); ++i) {
-    const size_t rank = columns.ranks[i];
-    absl::StatusOr<Tensor> tensor =
-        DecodeTensor(columns.dtypes[i], dims.subspan(0, rank), buffers[i]);
+    absl::StatusOr<Tensor> tensor = DecodeTensor(specs[i], std::move(buffers[i]));
     if (!tensor.ok()) return Annotate(tensor.status(), absl::StrCat("tensor ", i));
     tensors.push_back(*std::move(tensor));
-    dims.remove_prefix(rank);
   }
   return tensors;
 }

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
@@ -29,11 +31,21 @@ struct TensorColumns {
 absl::Status EncodeTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
                            std::vector<Buffer>* buffers);
 
-// The tensors of these columns, over these buffers. Nothing about the arguments is believed.
+// What the columns say of one tensor.
+struct TensorSpec {
+  Shape shape;
+  DType dtype = DType::kF32;
+  size_t bytes = 0;  // of its elements
+};
+// Nothing about the argument is believed.
 // Errors: INVALID_ARGUMENT for counts that disagree, an unknown dtype, too many axes, an extent
-// that is negative or overflows, a payload of another size than its shape needs, and a bool that is
-// neither 0 nor 1; each names the tensor's number.
-absl::StatusOr<std::vector<Tensor>> DecodeTensors(const TensorColumns& columns,
-                                                  absl::Span<const Buffer> buffers);
+// that is negative or overflows; each names the tensor's number.
+absl::StatusOr<std::vector<TensorSpec>> DecodeSpecs(const TensorColumns& columns);
+
+// The tensors of these specs, over these buffers, one for each.
+// Errors: INVALID_ARGUMENT for a wrong number of buffers, one of another size than its tensor
+// needs, and a bool that is neither 0 nor 1; each names the tensor's number.
+absl::StatusOr<std::vector<Tensor>> DecodeTensors(std::vector<TensorSpec> specs,
+                                                  std::vector<Buffer> buffers);
 
 }  // namespace psd

@@ -1,5 +1,6 @@
 #include "core/autograd/functions/arithmetic.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,23 +13,33 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<std::vector<Tensor>>;
+using Gradients = absl::StatusOr<Tensors>;
 
-// `gradient`, summed to `shape`.
-absl::StatusOr<Tensor> ReducedTo(const Shape& shape, absl::StatusOr<Tensor> gradient) {
-  if (!gradient.ok()) return gradient;
-  return ops::SumTo(*gradient, shape);
-}
+// How a gradient of the result becomes that of an argument that may have been broadcast.
+class SumBack {
+ public:
+  SumBack(const Variable& argument, const absl::StatusOr<Tensor>& result)
+      : shape_(result.ok() && result->shape() != argument.shape()
+                   ? std::make_unique<const Shape>(argument.shape())
+                   : nullptr) {}
+  absl::StatusOr<Tensor> operator()(absl::StatusOr<Tensor> gradient) const {
+    if (shape_ == nullptr || !gradient.ok()) return gradient;
+    return ops::SumTo(*gradient, *shape_);
+  }
+
+ private:
+  std::unique_ptr<const Shape> shape_;  // none: that of the result
+};
 
 // Gradients of two arguments, each computed only if wanted.
 template <typename OfA, typename OfB>
-Gradients Pair(const GradientCall& call, const Shape& a, const Shape& b, OfA of_a, OfB of_b) {
-  std::vector<Tensor> gradients(2);
+Gradients Pair(const GradientCall& call, const SumBack& a, const SumBack& b, OfA of_a, OfB of_b) {
+  Tensors gradients(2);
   if (call.Wants(0)) {
-    PSD_ASSIGN_OR_RETURN(gradients[0], ReducedTo(a, of_a()));
+    PSD_ASSIGN_OR_RETURN(gradients[0], a(of_a()));
   }
   if (call.Wants(1)) {
-    PSD_ASSIGN_OR_RETURN(gradients[1], ReducedTo(b, of_b()));
+    PSD_ASSIGN_OR_RETURN(gradients[1], b(of_b()));
   }
   return gradients;
 }
@@ -44,74 +55,79 @@ Gradients Negated(const GradientCall& call) {
 
 Variable Add(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
-  return Record("Add", {&a, &b}, ops::Add(a.tensor(), b.tensor()), {},
-                [a_shape = a.shape(), b_shape = b.shape()](const GradientCall& call) {
-                  auto same = [&] { return absl::StatusOr<Tensor>(call.g); };
-                  return Pair(call, a_shape, b_shape, same, same);
-                });
+  absl::StatusOr<Tensor> y = ops::Add(a.tensor(), b.tensor());
+  auto gradient = [to_a = SumBack(a, y), to_b = SumBack(b, y)](const GradientCall& call) {
+    auto same = [&] { return absl::StatusOr<Tensor>(call.g); };
+    return Pair(call, to_a, to_b, same, same);
+  };
+  return Record("Add", {&a, &b}, std::move(y), Save(), std::move(gradient));
 }
 
 Variable Sub(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
-  return Record("Sub", {&a, &b}, ops::Sub(a.tensor(), b.tensor()), {},
-                [a_shape = a.shape(), b_shape = b.shape()](const GradientCall& call) {
-                  return Pair(
-                      call, a_shape, b_shape, [&] { return absl::StatusOr<Tensor>(call.g); },
-                      [&] { return ops::Neg(call.g); });
-                });
+  absl::StatusOr<Tensor> y = ops::Sub(a.tensor(), b.tensor());
+  auto gradient = [to_a = SumBack(a, y), to_b = SumBack(b, y)](const GradientCall& call) {
+    return Pair(
+        call, to_a, to_b, [&] { return absl::StatusOr<Tensor>(call.g); },
+        [&] { return ops::Neg(call.g); });
+  };
+  return Record("Sub", {&a, &b}, std::move(y), Save(), std::move(gradient));
 }
 
 Variable Mul(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
-  return Record("Mul", {&a, &b}, ops::Mul(a.tensor(), b.tensor()),
-                {KeepIf(b.requires_grad(), a.tensor()), KeepIf(a.requires_grad(), b.tensor())},
-                [a_shape = a.shape(), b_shape = b.shape()](const GradientCall& call) {
-                  return Pair(
-                      call, a_shape, b_shape, [&] { return ops::Mul(call.g, call.saved[1]); },
-                      [&] { return ops::Mul(call.g, call.saved[0]); });
-                });
+  absl::StatusOr<Tensor> y = ops::Mul(a.tensor(), b.tensor());
+  auto gradient = [to_a = SumBack(a, y), to_b = SumBack(b, y)](const GradientCall& call) {
+    return Pair(
+        call, to_a, to_b, [&] { return ops::Mul(call.g, call.saved[1]); },
+        [&] { return ops::Mul(call.g, call.saved[0]); });
+  };
+  return Record("Mul", {&a, &b}, std::move(y),
+                Save(KeepIf(b.requires_grad(), a.tensor()), KeepIf(a.requires_grad(), b.tensor())),
+                std::move(gradient));
 }
 
 Variable Div(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
   absl::StatusOr<Tensor> y = ops::Div(a.tensor(), b.tensor());
+  auto gradient = [to_a = SumBack(a, y), to_b = SumBack(b, y)](const GradientCall& call) {
+    auto of_a = [&] { return ops::Div(call.g, call.saved[0]); };
+    auto of_b = [&]() -> absl::StatusOr<Tensor> {
+      PSD_ASSIGN_OR_RETURN(Tensor scaled, ops::Mul(call.g, call.saved[1]));
+      PSD_ASSIGN_OR_RETURN(Tensor quotient, ops::Div(scaled, call.saved[0]));
+      return ops::Neg(quotient);
+    };
+    return Pair(call, to_a, to_b, of_a, of_b);
+  };
   Tensor quotient = y.ok() && b.requires_grad() ? *y : Tensor();
-  return Record("Div", {&a, &b}, std::move(y), {b.tensor(), std::move(quotient)},
-                [a_shape = a.shape(), b_shape = b.shape()](const GradientCall& call) {
-                  auto of_a = [&] { return ops::Div(call.g, call.saved[0]); };
-                  auto of_b = [&]() -> absl::StatusOr<Tensor> {
-                    PSD_ASSIGN_OR_RETURN(Tensor scaled, ops::Mul(call.g, call.saved[1]));
-                    PSD_ASSIGN_OR_RETURN(Tensor quotient, ops::Div(scaled, call.saved[0]));
-                    return ops::Neg(quotient);
-                  };
-                  return Pair(call, a_shape, b_shape, of_a, of_b);
-                });
+  return Record("Div", {&a, &b}, std::move(y), Save(b.tensor(), std::move(quotient)),
+                std::move(gradient));
 }
 
 Variable Add(const Variable& a, double b) {
   if (!a.ok()) return a;
-  return Record("Add", {&a}, ops::Add(a.tensor(), b), {}, Unchanged);
+  return Record("Add", {&a}, ops::Add(a.tensor(), b), Save(), Unchanged);
 }
 
 Variable Sub(const Variable& a, double b) {
   if (!a.ok()) return a;
-  return Record("Sub", {&a}, ops::Sub(a.tensor(), b), {}, Unchanged);
+  return Record("Sub", {&a}, ops::Sub(a.tensor(), b), Save(), Unchanged);
 }
 
 Variable Sub(double a, const Variable& b) {
   if (!b.ok()) return b;
-  return Record("Sub", {&b}, ops::Sub(a, b.tensor()), {}, Negated);
+  return Record("Sub", {&b}, ops::Sub(a, b.tensor()), Save(), Negated);
 }
 
 Variable Mul(const Variable& a, double b) {
   if (!a.ok()) return a;
-  return Record("Mul", {&a}, ops::Mul(a.tensor(), b), {},
+  return Record("Mul", {&a}, ops::Mul(a.tensor(), b), Save(),
                 [b](const GradientCall& call) { return OneGradient(ops::Mul(call.g, b)); });
 }
 
 Variable Div(const Variable& a, double b) {
   if (!a.ok()) return a;
-  return Record("Div", {&a}, ops::Div(a.tensor(), b), {},
+  return Record("Div", {&a}, ops::Div(a.tensor(), b), Save(),
                 [b](const GradientCall& call) { return OneGradient(ops::Div(call.g, b)); });
 }
 
@@ -119,7 +135,7 @@ Variable Div(double a, const Variable& b) {
   if (!b.ok()) return b;
   absl::StatusOr<Tensor> y = ops::Div(a, b.tensor());
   Tensor quotient = y.ok() ? *y : Tensor();
-  return Record("Div", {&b}, std::move(y), {b.tensor(), std::move(quotient)},
+  return Record("Div", {&b}, std::move(y), Save(b.tensor(), std::move(quotient)),
                 [](const GradientCall& call) -> Gradients {
                   PSD_ASSIGN_OR_RETURN(Tensor scaled, ops::Mul(call.g, call.saved[1]));
                   PSD_ASSIGN_OR_RETURN(Tensor ratio, ops::Div(scaled, call.saved[0]));
@@ -129,7 +145,7 @@ Variable Div(double a, const Variable& b) {
 
 Variable Neg(const Variable& x) {
   if (!x.ok()) return x;
-  return Record("Neg", {&x}, ops::Neg(x.tensor()), {}, Negated);
+  return Record("Neg", {&x}, ops::Neg(x.tensor()), Save(), Negated);
 }
 
 }  // namespace psd

@@ -2,34 +2,76 @@
 
 // The node behind every operator with one result, and how operators record it.
 
-#include <functional>
+#include <array>
+#include <cstddef>
 #include <initializer_list>
-#include <string>
+#include <memory>
 #include <utility>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
+#include "core/base/small_memory.h"
+#include "core/base/status.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
 
 // What a gradient function sees.
 struct GradientCall {
-  const Tensor& g;                   // the gradient of the result
-  const std::vector<Tensor>& saved;  // what was recorded with it
-  const std::vector<Edge>& next;     // where the gradients of the arguments go
+  const Tensor& g;                 // the gradient of the result
+  absl::Span<const Tensor> saved;  // what was recorded with it
+  const Edges& next;               // where the gradients of the arguments go
 
   // Whether the gradient of argument `i` is wanted.
   bool Wants(size_t i) const { return static_cast<bool>(next[i]); }
 };
 
-// The gradients of all arguments; those not wanted may be left undefined.
-using GradientFunction =
-    std::function<absl::StatusOr<std::vector<Tensor>>(const GradientCall& call)>;
+// All of a function node but what its type depends on.
+class FunctionNodeBase : public Node {
+ public:
+  // `name` lives as long as the process: a literal.
+  FunctionNodeBase(absl::string_view name, Edges next) : Node(std::move(next)), name_(name) {}
+
+  absl::string_view Name() const override { return name_; }
+
+ protected:
+  // Errors: FAILED_PRECONDITION when what was saved has been given up.
+  absl::Status CheckUsable() const;
+  // What saved nothing can run again.
+  void Release(absl::Span<Tensor> saved);
+
+ private:
+  const absl::string_view name_;
+  bool released_ = false;
+};
+
+// Function: absl::StatusOr<Tensors>(const GradientCall&), the gradients of all arguments; those not
+// wanted may be left undefined. It lies in the node with the kSaved tensors that were recorded, so
+// that recording takes one piece of memory.
+template <size_t kSaved, typename Function>
+class FunctionNode final : public FunctionNodeBase {
+ public:
+  FunctionNode(absl::string_view name, Edges next, std::array<Tensor, kSaved> saved,
+               Function gradient)
+      : FunctionNodeBase(name, std::move(next)),
+        saved_(std::move(saved)),
+        gradient_(std::move(gradient)) {}
+
+  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+    PSD_RETURN_IF_ERROR(CheckUsable());
+    absl::StatusOr<Tensors> results = gradient_(GradientCall{gradients[0], saved_, next_});
+    if (!pass.retain_graph) Release(absl::MakeSpan(saved_));
+    return results;
+  }
+
+ private:
+  std::array<Tensor, kSaved> saved_;
+  const Function gradient_;
+};
 
 // The first of `inputs` that is not ok; null if all are.
 const Variable* FirstInvalid(absl::Span<const Variable* const> inputs);
@@ -42,20 +84,40 @@ inline Tensor KeepIf(bool condition, const Tensor& tensor) {
   return condition ? tensor : Tensor();
 }
 
-// The result of the operator `name` on `inputs` (all ok): an invalid variable for an error, a
-// constant if no input requires grad or history is off, else a variable with a node that computes
-// gradients from `saved`.
+// What an operator records for its gradients.
+template <typename... Each>
+std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
+  return {std::forward<Each>(tensors)...};
+}
+
+// Whether history is on and one of `inputs` requires grad.
+bool WantsHistory(absl::Span<const Variable* const> inputs);
+Edges GradientEdges(absl::Span<const Variable* const> inputs);
+
+// The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
+// error, a constant if no input requires grad or history is off, else a variable with a node that
+// computes gradients from what was saved.
+template <size_t kSaved, typename Function>
 Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs,
-                absl::StatusOr<Tensor> result, std::vector<Tensor> saved,
-                GradientFunction gradient);
-inline Variable Record(absl::string_view name, std::initializer_list<const Variable*> inputs,
-                       absl::StatusOr<Tensor> result, std::vector<Tensor> saved,
-                       GradientFunction gradient) {
+                absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
+                Function gradient) {
+  if (!result.ok()) return Variable::Invalid(result.status());
+  if (!WantsHistory(inputs)) return Variable(*std::move(result));
+  using Recorded = FunctionNode<kSaved, Function>;
+  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
+                                             GradientEdges(inputs), std::move(saved),
+                                             std::move(gradient));
+  return Variable::OfNode(*std::move(result), std::move(node), 0);
+}
+template <size_t kSaved, typename Function>
+Variable Record(absl::string_view name, std::initializer_list<const Variable*> inputs,
+                absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
+                Function gradient) {
   return Record(name, absl::MakeConstSpan(inputs.begin(), inputs.size()), std::move(result),
                 std::move(saved), std::move(gradient));
 }
 
 // A list of one gradient, or the error.
-absl::StatusOr<std::vector<Tensor>> OneGradient(absl::StatusOr<Tensor> gradient);
+absl::StatusOr<Tensors> OneGradient(absl::StatusOr<Tensor> gradient);
 
 }  // namespace psd

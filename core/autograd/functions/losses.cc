@@ -12,11 +12,11 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<std::vector<Tensor>>;
+using Gradients = absl::StatusOr<Tensors>;
 
 // da = 2 (a - b) g / n, db = -da. Saved: a, b.
 Gradients MseGradient(const GradientCall& call) {
-  std::vector<Tensor> gradients(2);
+  Tensors gradients(2);
   const double n = static_cast<double>(call.saved[0].NumElements());
   PSD_ASSIGN_OR_RETURN(Tensor share, ops::Mul(call.g, 2 / n));
   PSD_ASSIGN_OR_RETURN(Tensor difference, ops::Sub(call.saved[0], call.saved[1]));
@@ -37,8 +37,8 @@ Variable CrossEntropy(const Variable& logits, const Variable& labels) {
       ops::CrossEntropy(logits.tensor(), labels.tensor(), &log_probabilities);
   return Record(
       "CrossEntropy", {&logits, &labels}, std::move(loss),
-      {std::move(log_probabilities), labels.tensor()}, [](const GradientCall& call) -> Gradients {
-        std::vector<Tensor> gradients(2);
+      Save(std::move(log_probabilities), labels.tensor()), [](const GradientCall& call) -> Gradients {
+        Tensors gradients(2);
         PSD_ASSIGN_OR_RETURN(gradients[0],
                              ops::CrossEntropyGradient(call.saved[0], call.saved[1], call.g));
         return gradients;
@@ -47,7 +47,7 @@ Variable CrossEntropy(const Variable& logits, const Variable& labels) {
 
 Variable Mse(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
-  return Record("Mse", {&a, &b}, ops::Mse(a.tensor(), b.tensor()), {a.tensor(), b.tensor()},
+  return Record("Mse", {&a, &b}, ops::Mse(a.tensor(), b.tensor()), Save(a.tensor(), b.tensor()),
                 MseGradient);
 }
 

@@ -11,11 +11,11 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<std::vector<Tensor>>;
+using Gradients = absl::StatusOr<Tensors>;
 
 // y = x wᵀ + b: dx = g w, dw = gᵀ x, db = the sum of g's rows. Saved: x, w.
 Gradients LinearGradient(const GradientCall& call) {
-  std::vector<Tensor> gradients(call.next.size());
+  Tensors gradients(call.next.size());
   if (call.Wants(0)) {
     PSD_ASSIGN_OR_RETURN(gradients[0], ops::Matmul(call.g, call.saved[1]));
   }
@@ -28,8 +28,8 @@ Gradients LinearGradient(const GradientCall& call) {
   return gradients;
 }
 
-std::vector<Tensor> SavedFactors(const Variable& x, const Variable& w) {
-  return {KeepIf(w.requires_grad(), x.tensor()), KeepIf(x.requires_grad(), w.tensor())};
+std::array<Tensor, 2> SavedFactors(const Variable& x, const Variable& w) {
+  return Save(KeepIf(w.requires_grad(), x.tensor()), KeepIf(x.requires_grad(), w.tensor()));
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ Variable Matmul(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
   return Record("Matmul", {&a, &b}, ops::Matmul(a.tensor(), b.tensor()), SavedFactors(a, b),
                 [](const GradientCall& call) -> Gradients {
-                  std::vector<Tensor> gradients(2);
+                  Tensors gradients(2);
                   if (call.Wants(0)) {
                     PSD_ASSIGN_OR_RETURN(gradients[0],
                                          ops::Matmul(call.g, call.saved[1], false, true));

@@ -13,12 +13,12 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<std::vector<Tensor>>;
+using Gradients = absl::StatusOr<Tensors>;
 
 // Over everything: each element gets g / divisor. Repeated by a view, not in memory.
 Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor> y,
                  double divisor) {
-  return Record(name, {&x}, std::move(y), {},
+  return Record(name, {&x}, std::move(y), Save(),
                 [shape = x.shape(), divisor](const GradientCall& call) -> Gradients {
                   PSD_ASSIGN_OR_RETURN(Tensor share, divisor == 1 ? absl::StatusOr<Tensor>(call.g)
                                                                   : ops::Div(call.g, divisor));
@@ -30,7 +30,7 @@ Variable AlongAxis(absl::string_view name, const Variable& x, absl::StatusOr<Ten
                    int64_t axis, bool mean) {
   if (!y.ok()) return Variable::Invalid(y.status());
   const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
-  return Record(name, {&x}, std::move(y), {},
+  return Record(name, {&x}, std::move(y), Save(),
                 [shape = x.shape(), at, mean](const GradientCall& call) -> Gradients {
                   Strides kept(shape.extents().begin(), shape.extents().end());
                   kept[at] = 1;

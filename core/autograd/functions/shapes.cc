@@ -13,7 +13,7 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<std::vector<Tensor>>;
+using Gradients = absl::StatusOr<Tensors>;
 
 // Zeros like `g`, but with `extent` indices along `axis`.
 absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent) {
@@ -32,7 +32,7 @@ absl::StatusOr<Tensor> Padded(const Tensor& g, int64_t axis, int64_t before, int
 
 // The parts of `g` that came from each argument. Views.
 Gradients Unconcat(const GradientCall& call, int64_t axis, const std::vector<int64_t>& extents) {
-  std::vector<Tensor> gradients(extents.size());
+  Tensors gradients(extents.size());
   int64_t begin = 0;
   for (size_t i = 0; i < extents.size(); ++i) {
     if (call.Wants(i)) {
@@ -47,7 +47,7 @@ Gradients Unconcat(const GradientCall& call, int64_t axis, const std::vector<int
 
 Variable Reshape(const Variable& x, absl::Span<const int64_t> extents) {
   if (!x.ok()) return x;
-  return Record("Reshape", {&x}, ops::Reshape(x.tensor(), extents), {},
+  return Record("Reshape", {&x}, ops::Reshape(x.tensor(), extents), Save(),
                 [shape = x.shape()](const GradientCall& call) {
                   return OneGradient(ops::Reshape(call.g, shape.extents()));
                 });
@@ -55,7 +55,7 @@ Variable Reshape(const Variable& x, absl::Span<const int64_t> extents) {
 
 Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1) {
   if (!x.ok()) return x;
-  return Record("Transpose", {&x}, ops::Transpose(x.tensor(), axis0, axis1), {},
+  return Record("Transpose", {&x}, ops::Transpose(x.tensor(), axis0, axis1), Save(),
                 [axis0, axis1](const GradientCall& call) {
                   return OneGradient(ops::Transpose(call.g, axis0, axis1));
                 });
@@ -67,7 +67,7 @@ Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end) {
   if (!part.ok()) return Variable::Invalid(part.status());
   const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
   const int64_t behind = x.shape()[at] - end;
-  return Record("Slice", {&x}, std::move(part), {}, [at, begin, behind](const GradientCall& call) {
+  return Record("Slice", {&x}, std::move(part), Save(), [at, begin, behind](const GradientCall& call) {
     return OneGradient(Padded(call.g, at, begin, behind));
   });
 }
@@ -83,13 +83,13 @@ Variable Concat(absl::Span<const Variable> parts, int64_t axis) {
   const int at = static_cast<int>(axis < 0 ? axis + whole->rank() : axis);
   std::vector<int64_t> extents;
   for (const Variable& part : parts) extents.push_back(part.shape()[at]);
-  return Record("Concat", inputs, std::move(whole), {},
+  return Record("Concat", inputs, std::move(whole), Save(),
                 [at, extents](const GradientCall& call) { return Unconcat(call, at, extents); });
 }
 
 Variable BroadcastTo(const Variable& x, const Shape& shape) {
   if (!x.ok()) return x;
-  return Record("BroadcastTo", {&x}, ops::BroadcastTo(x.tensor(), shape), {},
+  return Record("BroadcastTo", {&x}, ops::BroadcastTo(x.tensor(), shape), Save(),
                 [from = x.shape()](const GradientCall& call) {
                   return OneGradient(ops::SumTo(call.g, from));
                 });
@@ -100,7 +100,7 @@ Variable Cast(const Variable& x, DType dtype) {
   absl::StatusOr<Tensor> y = ops::Cast(x.tensor(), dtype);
   if (!y.ok()) return Variable::Invalid(y.status());
   if (dtype != DType::kF32 && dtype != DType::kF64) return Variable(*std::move(y));
-  return Record("Cast", {&x}, std::move(y), {}, [from = x.dtype()](const GradientCall& call) {
+  return Record("Cast", {&x}, std::move(y), Save(), [from = x.dtype()](const GradientCall& call) {
     return OneGradient(ops::Cast(call.g, from));
   });
 }

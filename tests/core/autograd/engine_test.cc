@@ -114,8 +114,8 @@ TEST(EngineTest, GraphsThatSaveNothingRunAgain) {
 class ForwardNode : public Node {
  public:
   using Node::Node;
-  std::string Name() const override { return "Forward"; }
-  absl::StatusOr<std::vector<Tensor>> Apply(PassContext&, std::vector<Tensor> gradients) override {
+  absl::string_view Name() const override { return "Forward"; }
+  absl::StatusOr<Tensors> Apply(PassContext&, Tensors gradients) override {
     return gradients;
   }
 };
@@ -124,7 +124,7 @@ class ForwardNode : public Node {
 Variable DeepResult(const Variable& x) {
   Edge edge = x.gradient_edge();
   for (int i = 0; i < 100'000; ++i)
-    edge = {std::make_shared<ForwardNode>(std::vector<Edge>{edge}), 0};
+    edge = {std::make_shared<ForwardNode>(Edges{edge}), 0};
   return Variable::OfNode(x.tensor(), edge.node, 0);
 }
 

@@ -523,9 +523,9 @@ TEST_P(DistAutogradTest, GradientsThatDoNotFitChangeNothing) {
   auto send = (*owner0_.autograd->Find(context->id()))->Sends()[0];
   EXPECT_TRUE(send->CheckGradients({}).ok());
   EXPECT_TRUE(send->CheckGradients({Vector({1, 2})}).ok());
-  for (const std::vector<Tensor>& wrong : {std::vector<Tensor>{Vector({1, 2, 3})},
-                                           std::vector<Tensor>{Tensor::Of<double>({2}, {1, 2})},
-                                           std::vector<Tensor>{Vector({1, 2}), Vector({1, 2})}}) {
+  for (const Tensors& wrong : {Tensors{Vector({1, 2, 3})},
+                                           Tensors{Tensor::Of<double>({2}, {1, 2})},
+                                           Tensors{Vector({1, 2}), Vector({1, 2})}}) {
     EXPECT_EQ(send->CheckGradients(wrong).code(), absl::StatusCode::kInvalidArgument);
   }
 }

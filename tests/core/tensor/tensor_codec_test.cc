@@ -2,7 +2,10 @@
 
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "core/base/status.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
@@ -19,9 +22,15 @@ TensorColumns OneMatrix() {
   return {{1}, {2}, {2, 3}};
 }
 
+absl::StatusOr<std::vector<Tensor>> Decode(const TensorColumns& columns,
+                                           std::vector<Buffer> buffers) {
+  PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, DecodeSpecs(columns));
+  return DecodeTensors(std::move(specs), std::move(buffers));
+}
+
 void ExpectRefused(const TensorColumns& columns, const std::vector<Buffer>& buffers,
                    const std::string& part) {
-  absl::Status status = DecodeTensors(columns, buffers).status();
+  absl::Status status = Decode(columns, buffers).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_NE(status.message().find(part), std::string::npos) << status;
 }
@@ -39,7 +48,7 @@ TEST(TensorCodecTest, RoundTrip) {
   TensorColumns columns;
   std::vector<Buffer> buffers;
   ASSERT_TRUE(EncodeTensors(tensors, &columns, &buffers).ok());
-  absl::StatusOr<std::vector<Tensor>> decoded = DecodeTensors(columns, buffers);
+  absl::StatusOr<std::vector<Tensor>> decoded = Decode(columns, buffers);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   ASSERT_EQ(decoded->size(), tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(ops::Equal((*decoded)[i], tensors[i]));
@@ -66,7 +75,7 @@ TEST(TensorCodecTest, ElementsAreSharedNotCopied) {
   EXPECT_EQ(buffers[0].data(), x.raw_data());
   EXPECT_EQ(buffers[1].data(), rows.raw_data());
   EXPECT_EQ(buffers[1].size(), 8000u);
-  EXPECT_EQ(DecodeTensors(columns, buffers)->at(0).raw_data(), x.raw_data());
+  EXPECT_EQ(Decode(columns, buffers)->at(0).raw_data(), x.raw_data());
 }
 
 TEST(TensorCodecTest, UndefinedTensorsAreRefusedAndChangeNothing) {
@@ -80,7 +89,7 @@ TEST(TensorCodecTest, UndefinedTensorsAreRefusedAndChangeNothing) {
 }
 
 TEST(TensorCodecTest, NothingIsSomething) {
-  EXPECT_TRUE(DecodeTensors({}, {})->empty());
+  EXPECT_TRUE(Decode({}, {})->empty());
 }
 
 TEST(TensorCodecTest, CountsThatDisagree) {
@@ -117,7 +126,7 @@ TEST(TensorCodecTest, PayloadsOfAnotherSize) {
 
 TEST(TensorCodecTest, BoolsMustBeZeroOrOne) {
   ExpectRefused({{6}, {1}, {2}}, {Bytes(2, 2)}, "0 or 1");
-  EXPECT_TRUE(DecodeTensors({{6}, {1}, {2}}, {{Bytes(2, 1)}}).ok());
+  EXPECT_TRUE(Decode({{6}, {1}, {2}}, {{Bytes(2, 1)}}).ok());
 }
 
 }  // namespace

@@ -80,7 +80,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (size_t i = 0; i < dims; ++i) columns.dims.push_back(bytes.Extent());
   std::vector<psd::Buffer> buffers;
   for (size_t payload : sizes) buffers.push_back(psd::Buffer::FromString(bytes.Take(payload)));
-  auto tensors = psd::DecodeTensors(columns, buffers);
+  auto specs = psd::DecodeSpecs(columns);
+  if (!specs.ok()) return 0;
+  auto tensors = psd::DecodeTensors(*std::move(specs), std::move(buffers));
   if (tensors.ok()) psd::UseAndEncodeAgain(columns, *tensors);
   return 0;
 }

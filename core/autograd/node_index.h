@@ -1,0 +1,38 @@
+#pragma once
+
+// Numbers the nodes that one walk over a graph meets: 0, 1, 2, … in the order of their arrival.
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/autograd/node.h"
+
+namespace psd {
+
+// A map from node to number that mostly needs no table: a node notes its number itself for the
+// index that claimed it first, and an index looks into a table only for nodes that another one
+// holds at the time. Thread-compatible; several indices over the same nodes may work on different
+// threads. The nodes outlive it, or its Clear.
+class NodeIndex {
+ public:
+  NodeIndex() = default;
+  ~NodeIndex() { Clear(); }
+  NodeIndex(const NodeIndex&) = delete;
+  NodeIndex& operator=(const NodeIndex&) = delete;
+
+  // The number of `node`, and whether it is new.
+  std::pair<size_t, bool> Insert(Node* node);
+  std::optional<size_t> Find(const Node* node) const;
+  size_t size() const { return nodes_.size(); }
+  // Forgets all nodes.
+  void Clear();
+
+ private:
+  std::vector<Node*> nodes_;                             // by number
+  absl::flat_hash_map<const Node*, size_t> unclaimed_;  // those that another index held
+};
+
+}  // namespace psd
