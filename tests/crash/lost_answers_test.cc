@@ -122,8 +122,8 @@ TEST_F(LostAnswersTest, AGradientIsAddedOnce) {
   auto there = Must(owner_->autograd().Find(context->id()));
   WithItsAnswerLost<Unit>([&] { return BackwardFrom(context, Sum(w)); },
                           [&] { return there->Gradients().size() == 1; });
-  Tensor gradient = Must(trainer_->values().FetchGradient(context->id(), w_, patient_).Wait());
-  EXPECT_THAT(Elements(gradient), ElementsAre(1));
+  Value gradient = Must(trainer_->values().FetchGradient(context->id(), w_, patient_).Wait());
+  EXPECT_THAT(Elements(gradient.As<Variable>()->tensor()), ElementsAre(1));
 }
 
 TEST_F(LostAnswersTest, ACreationIsDoneOnce) {

@@ -1,0 +1,98 @@
+#include "core/worker/optimizer_codec.h"
+
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace psd::worker {
+namespace {
+
+using optim::LossScaling;
+using optim::OptimizerSettings;
+using optim::Schedule;
+using optim::StepTerms;
+using optim::UpdateMode;
+
+OptimizerSettings ThereAndBack(const OptimizerSettings& settings) {
+  v1::CreateOptimizerRequest message;
+  EncodeSettings(settings, message);
+  return DecodeSettings(message);
+}
+
+TEST(OptimizerCodecTest, SettingsComeBackAsTheyWere) {
+  OptimizerSettings settings;
+  EXPECT_EQ(ThereAndBack(settings).ToString(), "");
+  settings.schedule = Schedule::OneCycle(77).WithWarmup(3, 0.25);
+  settings.schedule.linear = true;
+  settings.schedule.rise = 0.125;
+  settings.loss_scaling = LossScaling::Dynamic(1024);
+  settings.mode = UpdateMode::BoundedStaleness(5, UpdateMode::WhenStale::kWait);
+  EXPECT_EQ(ThereAndBack(settings).ToString(), settings.ToString());
+  settings.loss_scaling = {};
+  settings.mode = UpdateMode::Synchronous(9, UpdateMode::Reduction::kSum);
+  EXPECT_EQ(ThereAndBack(settings).ToString(), settings.ToString());
+  EXPECT_TRUE(ThereAndBack(settings).Check().ok());
+}
+
+TEST(OptimizerCodecTest, NumbersThatMeanNothingAreRefusedByTheCheck) {
+  for (uint32_t number : {0u, 9u, 256u + 1u, 0xffffffffu}) {
+    v1::CreateOptimizerRequest schedule, mode;
+    schedule.mutable_schedule()->set_kind(number);
+    EXPECT_FALSE(DecodeSettings(schedule).Check().ok()) << number;
+    mode.mutable_mode()->set_kind(number);
+    EXPECT_FALSE(DecodeSettings(mode).Check().ok()) << number;
+  }
+  v1::CreateOptimizerRequest crowd;
+  EncodeSettings({{}, {}, UpdateMode::Synchronous(2)}, crowd);
+  crowd.mutable_mode()->set_trainers(0xffffffffu);
+  EXPECT_FALSE(DecodeSettings(crowd).Check().ok());
+  v1::CreateOptimizerRequest scaling;
+  scaling.mutable_loss_scaling()->set_initial(std::nan(""));
+  EXPECT_FALSE(DecodeSettings(scaling).Check().ok());
+}
+
+TEST(OptimizerCodecTest, TermsComeBackAsTheyWere) {
+  StepTerms terms;
+  v1::StepRequest plain;
+  EncodeTerms(terms, plain);
+  EXPECT_EQ(plain.ByteSizeLong(), 0u) << "a plain step costs nothing";
+  EXPECT_EQ(DecodeTerms(plain).value(), terms);
+  terms = {0.25, 3, 0, 1024, true};
+  v1::StepRequest message;
+  EncodeTerms(terms, message);
+  EXPECT_EQ(DecodeTerms(message).value(), terms);
+}
+
+TEST(OptimizerCodecTest, TermsThatAreNoNumbersAreRefused) {
+  for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    v1::StepRequest scale, loss;
+    scale.set_gradient_scale(bad);
+    EXPECT_EQ(DecodeTerms(scale).status().code(), absl::StatusCode::kInvalidArgument);
+    loss.set_loss_scale(bad);
+    EXPECT_EQ(DecodeTerms(loss).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  for (double bad : {std::nan(""), -1.0}) {
+    v1::StepRequest limit;
+    limit.set_gradient_limit(bad);
+    EXPECT_EQ(DecodeTerms(limit).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(OptimizerCodecTest, ColumnsMustBeOfOneLength) {
+  v1::StepRequest request;
+  request.add_context_incarnations(1);
+  EXPECT_EQ(DecodeIds(request.context_incarnations(), request.context_counters()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  v1::OptionsReply reply;
+  reply.add_option_names("lr");
+  EXPECT_EQ(DecodeGroupOptions(reply).status().code(), absl::StatusCode::kInvalidArgument);
+  const optim::GroupOptions options{{"adam", {{"lr", 0.5}}}, 7};
+  const auto back = DecodeGroupOptions(EncodeGroupOptions(options));
+  ASSERT_TRUE(back.ok());
+  EXPECT_EQ(back->spec, options.spec);
+  EXPECT_EQ(back->version, 7u);
+}
+
+}  // namespace
+}  // namespace psd::worker
