@@ -99,6 +99,10 @@ void AgentCore::Do(CancelWorkAction action) {
   static_cast<CancelState&>(*action.work).Cancel();
 }
 
+void AgentCore::Do(AnswerDroppedAction action) {
+  for (Task& callback : static_cast<Answer&>(*action.answer).on_dropped) callback();
+}
+
 void AgentCore::Do(SessionEndedAction action) {
   options_.logger->Log(LogLevel::kInfo, "session_ended", "released what it held",
                        {{"peer", action.peer.name}, {"epoch", action.epoch}});

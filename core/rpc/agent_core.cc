@@ -277,7 +277,7 @@ bool AgentCore::BeginApply(const ServedCall& call) {
   return !stopped_ && sessions_.BeginApply(call.session_epoch(), call.id());
 }
 
-void AgentCore::SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                            std::vector<Attachment> attachments) {
   Header header;
   header.kind = MessageKind::kReply;
@@ -294,10 +294,12 @@ void AgentCore::SendAnswer(const ServedCall& call, absl::StatusOr<Payload> resul
   message.header = EncodeHeader(header);
   bool mutation = call.sequence() != 0;
   // Only a mutation's answer may be needed again.
-  auto answer = std::make_shared<Answer>(mutation ? message : carrier::Message{});
+  auto answer =
+      std::make_shared<Answer>(mutation ? message : carrier::Message{}, call.TakeOnDropped());
   LinkId link = 0;
-  Drive([&](absl::Time now, Actions&) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    link = sessions_.OnReply(now, call.session_epoch(), call.id(), std::move(answer), bytes);
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    link =
+        sessions_.OnReply(now, call.session_epoch(), call.id(), std::move(answer), bytes, actions);
   });
   if (link != 0) SendReply(link, call.id(), mutation, std::move(message));
 }

@@ -54,7 +54,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   // ---- CallHost.
   absl::Time Now() const override { return options_.clock->Now(); }
   bool BeginApply(const ServedCall& call) override PSD_EXCLUDES(mutex_);
-  void SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+  void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                   std::vector<Attachment> attachments) override PSD_EXCLUDES(mutex_);
 
  private:
@@ -82,6 +82,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void Do(SendAnswerAction action) PSD_EXCLUDES(mutex_);
   void Do(CompleteAction action);
   void Do(CancelWorkAction action);
+  void Do(AnswerDroppedAction action);
   void Do(SessionEndedAction action);
   void Do(SessionLostAction action);
   void OnDialed(const std::string& peer, LinkPtr link, LinkHandler& handler) PSD_EXCLUDES(mutex_);

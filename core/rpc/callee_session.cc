@@ -62,14 +62,18 @@ bool CalleeSession::BeginApply(CallId call_id) {
   return true;
 }
 
-LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes) {
+LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes,
+                              Actions& actions) {
   auto found = running_.find(call_id);
   if (found == running_.end()) return 0;
   Running running = std::move(found->second);
   running_.erase(found);
   if (running.sequence != 0) {
     auto record = records_.find(running.sequence);
-    if (record == records_.end()) return 0;  // cancelled by its caller, who has moved on
+    if (record == records_.end()) {  // cancelled by its caller, who has moved on
+      actions.push_back(AnswerDroppedAction{std::move(answer)});
+      return 0;
+    }
     record->second.answer = std::move(answer);
     record->second.bytes = bytes;
     remembered_bytes_ += bytes;
@@ -79,6 +83,10 @@ LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, si
 }
 
 void CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions) {
+  auto record = records_.find(sequence);
+  if (record != records_.end() && record->second.answer != nullptr) {
+    actions.push_back(AnswerDroppedAction{record->second.answer});
+  }
   // Acknowledging the sequence number also stops a copy that is still under way.
   if (sequence != 0) Acknowledge(sequence, sequence, actions);
   auto running = running_.find(call_id);

@@ -69,7 +69,7 @@ class CalleeSession {
   bool BeginApply(CallId call_id);
   // The call is answered. Returns the link to answer on; 0: nowhere now (a mutation's answer is
   // remembered for the retry, a read's is dropped). `bytes` is what remembering it holds.
-  LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes);
+  LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions);
   void OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
   // False when the acknowledgement is one that no honest caller sends.
   bool OnAck(const Ack& ack, Actions& actions);

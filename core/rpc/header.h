@@ -36,6 +36,14 @@ struct Attachment {
   std::string bytes;
 };
 
+// The bytes under `tag`, or null.
+inline const std::string* FindAttachment(const std::vector<Attachment>& attachments, uint32_t tag) {
+  for (const Attachment& attachment : attachments) {
+    if (attachment.tag == tag) return &attachment.bytes;
+  }
+  return nullptr;
+}
+
 // Which answers the caller has, or no longer wants: every sequence number up to `watermark`, and
 // those in `ranges` (first, last, first, last, …; ascending, disjoint, beyond the watermark).
 struct Ack {

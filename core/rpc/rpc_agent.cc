@@ -10,13 +10,6 @@
 namespace psd::rpc {
 namespace {
 
-const std::string* FindAttachment(const std::vector<Attachment>& attachments, uint32_t tag) {
-  for (const Attachment& attachment : attachments) {
-    if (attachment.tag == tag) return &attachment.bytes;
-  }
-  return nullptr;
-}
-
 class RpcAgentImpl : public RpcAgent {
  public:
   explicit RpcAgentImpl(AgentOptions options)

@@ -68,6 +68,11 @@ class ServerCall {
   // function must not apply anything after a false.
   virtual bool BeginApply() = 0;
 
+  // Calls back when it turns out that the caller never takes this mutation's answer (cancelled or
+  // past its deadline, and the caller's word of it has come): what the answer gave it can go. At
+  // most once; not when the caller's session ends, which takes all of that along. Only before
+  // Reply, on the thread that replies.
+  virtual void OnAnswerDropped(Task callback) = 0;
   // Answers; the first call counts, later ones are ignored. A call that is destroyed without an
   // answer is answered INTERNAL.
   virtual void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments = {}) = 0;

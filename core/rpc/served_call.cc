@@ -50,10 +50,7 @@ ServedCall::~ServedCall() {
 }
 
 const std::string* ServedCall::attachment(uint32_t tag) const {
-  for (const Attachment& attachment : header_.attachments) {
-    if (attachment.tag == tag) return &attachment.bytes;
-  }
-  return nullptr;
+  return FindAttachment(header_.attachments, tag);
 }
 
 bool ServedCall::cancelled() const {

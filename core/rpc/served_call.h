@@ -31,10 +31,12 @@ class CancelState : public Opaque {
   std::vector<Task> callbacks_ PSD_GUARDED_BY(mutex_);
 };
 
-// A remembered or sent answer. Never changes.
+// A remembered or sent answer. The message never changes.
 struct Answer : Opaque {
-  explicit Answer(carrier::Message message) : message(std::move(message)) {}
+  Answer(carrier::Message message, std::vector<Task> on_dropped)
+      : message(std::move(message)), on_dropped(std::move(on_dropped)) {}
   const carrier::Message message;
+  std::vector<Task> on_dropped;  // for whoever performs its one AnswerDroppedAction
 };
 
 class ServedCall;
@@ -45,7 +47,7 @@ class CallHost {
   virtual ~CallHost() = default;
   virtual absl::Time Now() const = 0;
   virtual bool BeginApply(const ServedCall& call) = 0;
-  virtual void SendAnswer(const ServedCall& call, absl::StatusOr<Payload> result,
+  virtual void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                           std::vector<Attachment> attachments) = 0;
 };
 
@@ -65,6 +67,7 @@ class ServedCall : public ServerCall {
   bool cancelled() const override;
   void OnCancel(Task callback) override { cancel_->OnCancel(std::move(callback)); }
   bool BeginApply() override;
+  void OnAnswerDropped(Task callback) override { on_dropped_.push_back(std::move(callback)); }
   void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) override;
 
   // ---- For the agent.
@@ -73,6 +76,7 @@ class ServedCall : public ServerCall {
   uint64_t sequence() const { return header_.sequence; }
   const std::vector<Attachment>& attachments() const { return header_.attachments; }
   RequestMeta TakeMeta();
+  std::vector<Task> TakeOnDropped() { return std::move(on_dropped_); }
   // Before the function sees the call.
   void set_caller(PeerInfo caller) { caller_ = std::move(caller); }
   // It is not to be run: destroying it says nothing.
@@ -85,6 +89,7 @@ class ServedCall : public ServerCall {
   const absl::Time deadline_;
   PeerInfo caller_;
   Payload payload_;
+  std::vector<Task> on_dropped_;  // of the thread that replies
   std::atomic<bool> replied_{false};
 };
 

@@ -119,6 +119,10 @@ struct CompleteAction {
 struct CancelWorkAction {
   std::shared_ptr<Opaque> work;
 };
+// The caller has given a mutation up, and its answer will not be taken.
+struct AnswerDroppedAction {
+  std::shared_ptr<Opaque> answer;
+};
 // A peer's session here has ended.
 struct SessionEndedAction {
   PeerInfo peer;
@@ -132,7 +136,7 @@ struct SessionLostAction {
 
 using Action = std::variant<DialAction, CloseLinkAction, std::unique_ptr<SendControlAction>,
                             SendRequestAction, SendAnswerAction, CompleteAction, CancelWorkAction,
-                            SessionEndedAction, SessionLostAction>;
+                            AnswerDroppedAction, SessionEndedAction, SessionLostAction>;
 using Actions = absl::InlinedVector<Action, 2>;
 
 inline void SendControl(LinkId link, Header header, Actions& actions) {

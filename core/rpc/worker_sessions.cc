@@ -417,10 +417,10 @@ bool WorkerSessions::BeginApply(uint64_t epoch, CallId id) {
 }
 
 LinkId WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
-                               std::shared_ptr<Opaque> answer, size_t bytes) {
+                               std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions) {
   CalleeSession* session = table_.Find(epoch);
   if (session == nullptr) return 0;
-  LinkId link = session->OnReply(id, std::move(answer), bytes);
+  LinkId link = session->OnReply(id, std::move(answer), bytes, actions);
   auto found = links_.find(link);
   if (found == links_.end()) return 0;
   found->second.last_sent = now;

@@ -84,7 +84,7 @@ class WorkerSessions {
   bool BeginApply(uint64_t epoch, CallId id);
   // Returns the link to answer on, 0: nowhere.
   LinkId OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
-                 size_t bytes);
+                 size_t bytes, Actions& actions);
 
   // ---- Time. Tick is expected at NextWake(), which is never far (the stall detector's bound).
   void Tick(absl::Time now, Actions& actions);

@@ -89,6 +89,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void LocalGone(const store::EntryPtr& entry);
   ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, uint64_t epoch);
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
+  void DropFork(const ForkData& data, SessionKey session);
 
   // ---- user
   RRef User(const ForkData& data, ForkState state);
@@ -203,6 +204,14 @@ ForkData Core::ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, 
 bool Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
   MutexLock lock(mutex_);
   return owners_.AddFork(value, fork, session);
+}
+
+void Core::DropFork(const ForkData& data, SessionKey session) {
+  {
+    MutexLock lock(mutex_);
+    if (!owners_.DeleteFork(data.value, data.fork, session)) return;
+  }
+  FreeIfUnheld({data.value});
 }
 
 void Core::OnRelease(const std::shared_ptr<rpc::ServerCall>& call) {
@@ -383,6 +392,9 @@ class Impl : public RRefContext {
   ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                    uint64_t session_epoch) override {
     return core_->ForkFor(entry, peer, session_epoch);
+  }
+  void DropFork(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch) override {
+    core_->DropFork(data, core_->KeyOf(peer, session_epoch));
   }
   absl::StatusOr<RRef> AdoptFork(const ForkData& data) override {
     if (data.value.IsNone() || data.fork.IsNone()) {

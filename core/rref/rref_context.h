@@ -30,6 +30,9 @@ class RRefContext {
   // Owner: `peer`, in this session, is about to be told of `entry`: counts a new fork for it.
   virtual ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                            uint64_t session_epoch) = 0;
+  // Owner: `peer` never hears of that fork, so nobody will release it.
+  virtual void DropFork(const ForkData& data, const rpc::PeerInfo& peer,
+                        uint64_t session_epoch) = 0;
   // A reference that arrived. User: a fork that the owner has counted already (the reply to a
   // lookup or a creation). Owner: its own value comes home.
   // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.

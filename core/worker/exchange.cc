@@ -34,7 +34,7 @@ absl::StatusOr<rref::ForkData> ArgumentFork(Runtime& runtime, const std::string&
 }
 
 // How references travel in an answer: the callee's own values gain a fork for the caller.
-absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, const rpc::ServerCall& call,
+absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& call,
                                           const RemoteReference& reference) {
   const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
   if (body == nullptr || body->local_entry() == nullptr) {
@@ -42,7 +42,7 @@ absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, const rpc::ServerCal
         absl::StrCat("an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
                      " cannot be returned by ", runtime.name(), ", which does not own it"));
   }
-  return runtime.rrefs().ForkFor(body->local_entry(), call.caller(), call.session_epoch());
+  return ForkForCaller(runtime, call, body->local_entry());
 }
 
 // A reference that arrived: to a value of this worker, or to one of its sender's.
@@ -52,6 +52,15 @@ absl::StatusOr<Value> Adopt(Runtime& runtime, const rref::ForkData& data) {
 }
 
 }  // namespace
+
+rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
+                             const store::EntryPtr& entry) {
+  rref::ForkData data = runtime.rrefs().ForkFor(entry, call.caller(), call.session_epoch());
+  call.OnAnswerDropped([&runtime, data, caller = call.caller(), epoch = call.session_epoch()] {
+    runtime.rrefs().DropFork(data, caller, epoch);
+  });
+  return data;
+}
 
 absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const std::string& callee, const Values& values,

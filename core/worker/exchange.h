@@ -9,7 +9,9 @@
 #include "absl/status/statusor.h"
 #include "core/dist_autograd/context.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/fork_data.h"
 #include "core/rref/rref.h"
+#include "core/store/store.h"
 #include "core/store/value.h"
 #include "core/worker/functions.h"
 #include "core/worker/message_io.h"
@@ -35,6 +37,9 @@ struct Arguments {
   ContextPtr context;  // null outside one
 };
 absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call);
+// Callee: counts a fork of `entry` for the caller, to be told in the answer; if the caller never
+// takes the answer, the fork goes again.
+rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call, const store::EntryPtr& entry);
 // Callee: answers with values or an error.
 void ReplyWithValues(Runtime& runtime, rpc::ServerCall& call, const ContextPtr& context,
                      const absl::StatusOr<Values>& result);

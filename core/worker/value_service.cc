@@ -117,8 +117,8 @@ absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
 
 }  // namespace
 
-rpc::Payload ReferenceReply(Runtime& runtime, const rpc::ServerCall& call, const EntryPtr& entry) {
-  rref::ForkData data = runtime.rrefs().ForkFor(entry, call.caller(), call.session_epoch());
+rpc::Payload ReferenceReply(Runtime& runtime, rpc::ServerCall& call, const EntryPtr& entry) {
+  rref::ForkData data = ForkForCaller(runtime, call, entry);
   v1::ReferenceReply reply;
   reply.set_value_incarnation(data.value.incarnation);
   reply.set_value_counter(data.value.counter);

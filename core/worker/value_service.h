@@ -75,8 +75,7 @@ class ValueService {
 };
 
 // Counts a fork of `entry` for the caller and says so in a reply.
-rpc::Payload ReferenceReply(Runtime& runtime, const rpc::ServerCall& call,
-                            const store::EntryPtr& entry);
+rpc::Payload ReferenceReply(Runtime& runtime, rpc::ServerCall& call, const store::EntryPtr& entry);
 // The RRef that such a reply gives.
 absl::StatusOr<rref::RRef> AdoptReference(Runtime& runtime, const std::string& owner,
                                           const rpc::Reply& reply);

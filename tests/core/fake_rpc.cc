@@ -1,6 +1,7 @@
 #include "tests/core/fake_rpc.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/rpc/header.h"
 
 namespace psd::testing {
 namespace {
@@ -21,14 +22,12 @@ class FakeCall : public rpc::ServerCall {
   const std::string& method() const override { return request_.method; }
   rpc::Payload& payload() override { return request_.payload; }
   const std::string* attachment(uint32_t tag) const override {
-    for (const rpc::Attachment& attachment : request_.attachments) {
-      if (attachment.tag == tag) return &attachment.bytes;
-    }
-    return nullptr;
+    return rpc::FindAttachment(request_.attachments, tag);
   }
   bool cancelled() const override { return false; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return true; }
+  void OnAnswerDropped(Task) override {}
   void Reply(absl::StatusOr<rpc::Payload> result,
              std::vector<rpc::Attachment> attachments) override {
     {

@@ -353,7 +353,8 @@ void World::Answer(Process& process, const RequestMeta& meta, bool ok) {
   auto answer = std::make_shared<SimAnswer>();
   answer->ok = ok;
   answer->from = process.incarnation;
-  LinkId link = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10);
+  Actions actions;  // a dropped answer gave nothing
+  LinkId link = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10, actions);
   if (link == 0) return;
   Wire wire;
   wire.control.kind = MessageKind::kReply;

@@ -39,7 +39,7 @@ TEST_F(CalleeSessionTest, ARetryOfARunningMutationJoinsIt) {
 
 TEST_F(CalleeSessionTest, ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(session_.remembered(), 1u);
   EXPECT_EQ(session_.remembered_bytes(), 10u);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
@@ -53,7 +53,7 @@ TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
 
 TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(Ask(2, 2, Ack{1, {}}), RequestVerdict::kRun);
   EXPECT_EQ(session_.remembered(), 0u);
   EXPECT_EQ(session_.remembered_bytes(), 0u);
@@ -80,6 +80,23 @@ TEST_F(CalleeSessionTest, ACancelDoesNotStopWhatApplies) {
   EXPECT_EQ(Count<CancelWorkAction>(), 0u);
 }
 
+TEST_F(CalleeSessionTest, ACancelledCallersAnswerIsDroppedWhicheverOfTheTwoComesFirst) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  EXPECT_TRUE(session_.BeginApply(1));
+  session_.OnCancel(1, 1, actions_);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+  EXPECT_EQ(Ask(2, 2), RequestVerdict::kRun);
+  session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnCancel(2, 2, actions_);
+  session_.OnCancel(2, 2, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 2u);
+  EXPECT_EQ(Ask(3, 3), RequestVerdict::kRun);
+  session_.OnReply(3, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnAck(Ack{3, {}}, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 2u) << "an acknowledged answer has arrived";
+}
+
 TEST_F(CalleeSessionTest, TheDeadlineStopsWhatHasNotBegunToApply) {
   deadline_ = kNow + absl::Seconds(1);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
@@ -94,7 +111,7 @@ TEST_F(CalleeSessionTest, TheDeadlineStopsWhatHasNotBegunToApply) {
 TEST_F(CalleeSessionTest, ReadsAreNeverRemembered) {
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRunning);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(session_.remembered(), 0u);
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
 }
@@ -107,7 +124,7 @@ TEST_F(CalleeSessionTest, ReadsThatRunAtOnceHaveABoundAndMutationsDoNotCount) {
   EXPECT_EQ(Ask(4, 0), RequestVerdict::kTooMany);
   EXPECT_EQ(Ask(3, 0), RequestVerdict::kRunning);
   EXPECT_EQ(Ask(5, 2), RequestVerdict::kRun);
-  session_.OnReply(2, std::make_shared<Opaque>(), 10);
+  session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(Ask(4, 0), RequestVerdict::kRun);
 }
 

@@ -279,6 +279,26 @@ TEST_F(RpcAgentTest, OnceItAppliesACancelNoLongerStopsIt) {
   EXPECT_FALSE(served->cancelled());
 }
 
+TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItsCallerNoLongerTakesIt) {
+  StartBoth();
+  std::atomic<int> dropped{0};
+  Call taken = a_->agent->StartCall("b", Ask("test.park"), {});
+  ServerCallPtr served = TakeParked();
+  served->OnAnswerDropped([&] { dropped += 100; });
+  served->Reply(Payload{});
+  ASSERT_TRUE(taken.reply().Wait().ok());
+  taken.Cancel();
+  Call call = a_->agent->StartCall("b", Ask("test.park"), {});
+  served = TakeParked();
+  EXPECT_TRUE(served->BeginApply());
+  served->OnAnswerDropped([&] { ++dropped; });
+  served->OnAnswerDropped([&] { ++dropped; });
+  call.Cancel();
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo", "behind the cancel")).ok());
+  served->Reply(Payload{});
+  EXPECT_EQ(dropped, 2);
+}
+
 TEST_F(RpcAgentTest, RPC_36_NestedCallsWithOneExecutorThreadEach) {
   // a -> b -> a -> b, every worker with one thread, which waits.
   a_->agent->RegisterMethod(

@@ -152,6 +152,19 @@ TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
   EXPECT_EQ(owner_.rrefs->AdoptFork(data).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(RRefContextTest, AForkThatItsHolderNeverHearsOfGoesAgain) {
+  store::EntryPtr entry = owner_.Put();
+  ForkData data = owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch());
+  RRef other = Fetch(entry);
+  owner_.rrefs->DropFork(data, user_.agent.self(), user_.agent.epoch());
+  owner_.rrefs->DropFork(data, user_.agent.self(), user_.agent.epoch());
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok()) << "another fork keeps it";
+  other = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(entry->id).ok());
+}
+
 TEST_F(RRefContextTest, RREF_35_ReleaseAllEndsEveryForkAndHandlesSaySo) {
   store::EntryPtr entry = owner_.Put();
   RRef fork = Fetch(entry), pending = user_.rrefs->NewUserRRef("owner0", 0);
