@@ -11,7 +11,19 @@ Sgd::operator OptimizerSpec() const {
            {"dampening", dampening},
            {"weight_decay", weight_decay},
            {"nesterov", nesterov},
-           {"maximize", maximize}}};
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
+}
+
+Adagrad::operator OptimizerSpec() const {
+  return {"adagrad",
+          {{"lr", lr},
+           {"lr_decay", lr_decay},
+           {"weight_decay", weight_decay},
+           {"initial_accumulator_value", initial_accumulator_value},
+           {"eps", eps},
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
 }
 
 Adam::operator OptimizerSpec() const {
@@ -22,11 +34,13 @@ Adam::operator OptimizerSpec() const {
            {"eps", eps},
            {"weight_decay", weight_decay},
            {"amsgrad", amsgrad},
-           {"maximize", maximize}}};
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
 }
 
 AdamW::operator OptimizerSpec() const {
-  OptimizerSpec spec = Adam{lr, beta1, beta2, eps, weight_decay, amsgrad, maximize};
+  OptimizerSpec spec =
+      Adam{lr, beta1, beta2, eps, weight_decay, amsgrad, maximize, stochastic_rounding};
   spec.type = "adamw";
   return spec;
 }
@@ -43,6 +57,50 @@ RowwiseAdagrad::operator OptimizerSpec() const {
            {"initial_accumulator_value", initial_accumulator_value},
            {"eps", eps},
            {"maximize", maximize}}};
+}
+
+Adamax::operator OptimizerSpec() const {
+  return {"adamax",
+          {{"lr", lr},
+           {"beta1", beta1},
+           {"beta2", beta2},
+           {"eps", eps},
+           {"weight_decay", weight_decay},
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
+}
+
+Adadelta::operator OptimizerSpec() const {
+  return {"adadelta",
+          {{"lr", lr},
+           {"rho", rho},
+           {"eps", eps},
+           {"weight_decay", weight_decay},
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
+}
+
+RmsProp::operator OptimizerSpec() const {
+  return {"rmsprop",
+          {{"lr", lr},
+           {"alpha", alpha},
+           {"eps", eps},
+           {"weight_decay", weight_decay},
+           {"momentum", momentum},
+           {"centered", centered},
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
+}
+
+Rprop::operator OptimizerSpec() const {
+  return {"rprop",
+          {{"lr", lr},
+           {"etaminus", etaminus},
+           {"etaplus", etaplus},
+           {"step_size_min", step_size_min},
+           {"step_size_max", step_size_max},
+           {"maximize", maximize},
+           {"stochastic_rounding", stochastic_rounding}}};
 }
 
 }  // namespace psd

@@ -296,7 +296,19 @@ struct Sgd {
   double weight_decay = 0;
   bool nesterov = false;
   bool maximize = false;
-  operator OptimizerSpec() const;  // NOLINT: options are a spec
+  bool stochastic_rounding = false;  // of bf16 parameters, which it needs
+  operator OptimizerSpec() const;    // NOLINT: options are a spec
+};
+
+struct Adagrad {
+  double lr = 0.01;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+  bool maximize = false;
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT
 };
 
 struct Adam {
@@ -307,6 +319,7 @@ struct Adam {
   double weight_decay = 0;
   bool amsgrad = false;
   bool maximize = false;
+  bool stochastic_rounding = false;
   operator OptimizerSpec() const;  // NOLINT
 };
 
@@ -318,6 +331,51 @@ struct AdamW {
   double weight_decay = 0.01;
   bool amsgrad = false;
   bool maximize = false;
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+struct Adamax {
+  double lr = 1e-3;  // as PyTorch's functional Adamax; its class has 0.002
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool maximize = false;
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+struct Adadelta {
+  double lr = 1;
+  double rho = 0.9;
+  double eps = 1e-6;
+  double weight_decay = 0;
+  bool maximize = false;
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+struct RmsProp {
+  double lr = 0.01;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+  bool maximize = false;
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT
+};
+
+struct Rprop {
+  double lr = 0.01;  // the size of the first step
+  double etaminus = 0.5;
+  double etaplus = 1.2;
+  double step_size_min = 1e-6;
+  double step_size_max = 50;
+  bool maximize = false;
+  bool stochastic_rounding = false;
   operator OptimizerSpec() const;  // NOLINT
 };
 

@@ -8,6 +8,7 @@
 #define PSD_KERNELS_CONVERT_INL_H_
 #endif
 
+#include <cstddef>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -56,6 +57,41 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
   const auto is_special = hn::Ge(hn::BitCast(d, magnitude), hn::Set(d, 0x1p-112f * 0x1p16f));
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000u)));
   return hn::Or(hn::IfThenElse(is_special, special, finite), hn::BitCast(d, sign));
+#endif
+}
+
+// The upper halves of `rounded`, which is `v` with something added to its bits; of a NaN a quiet
+// NaN.
+template <class D, class V, class VU>
+HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> BFloat16Bits(D, V v, VU rounded) {
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto quiet = hn::Or(hn::BitCast(d32, v), hn::Set(d32, 0x400000u));
+  const auto number = hn::RebindMask(d32, hn::Eq(v, v));
+  return hn::TruncateTo(d16, hn::ShiftRight<16>(hn::IfThenElse(number, rounded, quiet)));
+}
+
+// Stores `v` at `to`, which is aligned to its vector, rounded to nearest.
+template <class D, class V>
+HWY_INLINE void StoreFloats(D d, V v, BFloat16* to) {
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Rebind<uint16_t, D> d16;
+  const auto bits = hn::BitCast(d32, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
+  hn::Store(BFloat16Bits(d, v, rounded), d16, &to->bits);
+}
+
+template <class D, class V>
+HWY_INLINE void StoreFloats(D d, V v, Half* to) {
+#if PSD_HAS_F16C
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const hn::Rebind<uint16_t, D> d16;
+  hn::Store(hn::BitCast(d16, hn::DemoteTo(dh, v)), d16, &to->bits);
+#else
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) to[i] = ToHalf(lanes[i]);
 #endif
 }
 

@@ -9,9 +9,7 @@
 //   m <- beta1 * m + (1 - beta1) * g;  v <- beta2 * v + (1 - beta2) * g^2
 //   amsgrad: x <- max(x, v) and v' = x, otherwise v' = v
 //   w <- w - lr / (1 - beta1^t) * m / (sqrt(v') / sqrt(1 - beta2^t) + eps)
-// The bias corrections are computed in double, once per call.
-
-#include <cstdint>
+// The bias corrections are computed in double, once per batch.
 
 #include "kernels/optim_arrays.h"
 
@@ -28,19 +26,8 @@ struct AdamOptions {
   bool maximize = false;
 };
 
-// All zero before the first step. `max_exp_avg_sq` may be null without amsgrad.
-template <typename T>
-struct AdamState {
-  T* exp_avg = nullptr;         // m
-  T* exp_avg_sq = nullptr;      // v
-  T* max_exp_avg_sq = nullptr;  // x
-};
-
-// One step, on the calling thread; `step` counts from 1. Instruction set chosen at run time; an
-// element's result does not depend on its position.
-void AdamStep(const AdamOptions& options, int64_t step, const OptimArrays<float>& arrays,
-              const AdamState<float>& state);
-void AdamStep(const AdamOptions& options, int64_t step, const OptimArrays<double>& arrays,
-              const AdamState<double>& state);
+// One step, on the calling thread. State: m, v and, with amsgrad, x, from 0. Instruction set chosen
+// at run time; an element's result does not depend on its position.
+void AdamStep(const AdamOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

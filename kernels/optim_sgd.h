@@ -2,14 +2,12 @@
 
 // Stochastic gradient descent.
 //
-// Per element, with parameter w, gradient g and momentum buffer b, as PyTorch's SGD:
+// Per element, with parameter w, gradient g and momentum buffer b, at step t, as PyTorch's SGD:
 //   g <- -g if maximize;  g <- g + weight_decay * w
 //   momentum 0:  d = g
-//   otherwise:   b <- g in the first step, momentum * b + (1 - dampening) * g later;
+//   otherwise:   b <- g at t = 1, momentum * b + (1 - dampening) * g later;
 //                d = g + momentum * b if nesterov, else b
 //   w <- w - lr * d
-
-#include <cstdint>
 
 #include "kernels/optim_arrays.h"
 
@@ -24,12 +22,8 @@ struct SgdOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread; `step` counts from 1. `momentum_buffer` is zero before the
-// first step and may be null if momentum is 0. Instruction set chosen at run time; an element's
-// result does not depend on its position.
-void SgdStep(const SgdOptions& options, int64_t step, const OptimArrays<float>& arrays,
-             float* momentum_buffer);
-void SgdStep(const SgdOptions& options, int64_t step, const OptimArrays<double>& arrays,
-             double* momentum_buffer);
+// One step, on the calling thread. State, unless momentum is 0: b, from 0. Instruction set chosen
+// at run time; an element's result does not depend on its position.
+void SgdStep(const SgdOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -1,7 +1,8 @@
 #pragma once
 
-// Adam: "lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad", "maximize"; formula in
-// kernels/optim_adam.h.
+// Adam: "lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad", "maximize",
+// "stochastic_rounding"; formula in kernels/optim_adam.h. State: "exp_avg", "exp_avg_sq",
+// "max_exp_avg_sq" with amsgrad.
 
 #include <memory>
 

@@ -4,9 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/optim/adadelta.h"
+#include "core/optim/adagrad.h"
 #include "core/optim/adam.h"
+#include "core/optim/adamax.h"
 #include "core/optim/adamw.h"
+#include "core/optim/rmsprop.h"
 #include "core/optim/rowwise_adagrad.h"
+#include "core/optim/rprop.h"
 #include "core/optim/sgd.h"
 #include "core/optim/sparse_adam.h"
 
@@ -15,8 +20,13 @@ namespace psd::optim {
 OptimizerRegistry OptimizerRegistry::Builtin() {
   OptimizerRegistry registry;
   registry.factories_ = {{"sgd", NewSgd},
+                         {"adagrad", NewAdagrad},
                          {"adam", NewAdam},
                          {"adamw", NewAdamW},
+                         {"adamax", NewAdamax},
+                         {"adadelta", NewAdadelta},
+                         {"rmsprop", NewRmsProp},
+                         {"rprop", NewRprop},
                          {"sparse_adam", NewSparseAdam},
                          {"rowwise_adagrad", NewRowwiseAdagrad}};
   return registry;

@@ -20,7 +20,8 @@ class OptimizerRegistry {
   using Factory =
       std::function<absl::StatusOr<std::unique_ptr<FunctionalOptimizer>>(const OptimizerSpec&)>;
 
-  // With the built-in types.
+  // With the built-in types: "sgd", "adagrad", "adam", "adamw", "adamax", "adadelta", "rmsprop",
+  // "rprop".
   static OptimizerRegistry Builtin();
 
   // Errors: ALREADY_EXISTS (existing types are not replaced).

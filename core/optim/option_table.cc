@@ -18,6 +18,12 @@ bool InRange(OptionRule::Range range, double value) {
       return std::isfinite(value) && value >= 0;
     case OptionRule::Range::kBelowOne:
       return value >= 0 && value < 1;
+    case OptionRule::Range::kUnit:
+      return value >= 0 && value <= 1;
+    case OptionRule::Range::kInsideUnit:
+      return value > 0 && value < 1;
+    case OptionRule::Range::kAboveOne:
+      return std::isfinite(value) && value > 1;
     case OptionRule::Range::kFlag:
       return value == 0 || value == 1;
   }
@@ -32,6 +38,12 @@ const char* RangeText(OptionRule::Range range) {
       return "finite and at least 0";
     case OptionRule::Range::kBelowOne:
       return "at least 0 and below 1";
+    case OptionRule::Range::kUnit:
+      return "at least 0 and at most 1";
+    case OptionRule::Range::kInsideUnit:
+      return "above 0 and below 1";
+    case OptionRule::Range::kAboveOne:
+      return "finite and above 1";
     case OptionRule::Range::kFlag:
       return "0 or 1";
   }

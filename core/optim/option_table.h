@@ -15,6 +15,9 @@ struct OptionRule {
     kFinite,       // any finite number
     kNotNegative,  // finite, at least 0
     kBelowOne,     // at least 0, below 1
+    kUnit,         // at least 0, at most 1
+    kInsideUnit,   // above 0, below 1
+    kAboveOne,     // finite, above 1
     kFlag,         // 0 or 1
   };
   std::string name;

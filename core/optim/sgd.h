@@ -1,7 +1,7 @@
 #pragma once
 
-// SGD: "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"; formula in
-// kernels/optim_sgd.h.
+// SGD: "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize",
+// "stochastic_rounding"; formula in kernels/optim_sgd.h. State: "momentum_buffer" with momentum.
 
 #include <memory>
 

@@ -194,8 +194,10 @@ TEST_F(OwnerOptimizerTest, CreationRefusesWhatItCannotStep) {
   EXPECT_THAT(message({a, a}), AllOf(HasSubstr("'a'"), HasSubstr("twice")));
   EXPECT_THAT(message({a, *store_->Put(5, false)}), HasSubstr("int"));
   EXPECT_THAT(message({NewParameter("frozen", Full(1), false)}), HasSubstr("require"));
-  EXPECT_THAT(message({NewParameter("half", *Tensor::Zeros({2}, DType::kF16))}),
-              AllOf(HasSubstr("'half'"), HasSubstr("f16")));
+  auto half = NewOptimizer({"adam", {{"stochastic_rounding", 1}}},
+                           {NewParameter("half", *Tensor::Zeros({2}, DType::kF16))});
+  EXPECT_EQ(half.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(half.status().message(), AllOf(HasSubstr("'half'"), HasSubstr("f16")));
   EXPECT_EQ(a->parameter->stats().spares, 0);
 }
 

@@ -1,5 +1,8 @@
 // The vectorised optimizer kernels, each instruction set of this machine, against scalar loops.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,91 +14,199 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/convert.h"
+#include "kernels/optim_adadelta.h"
+#include "kernels/optim_adagrad.h"
 #include "kernels/optim_adam.h"
+#include "kernels/optim_adamax.h"
 #include "kernels/optim_arrays.h"
 #include "kernels/optim_reference.h"
+#include "kernels/optim_rmsprop.h"
+#include "kernels/optim_rounding.h"
+#include "kernels/optim_rprop.h"
 #include "kernels/optim_sgd.h"
 #include "tests/kernels/on_every_target.h"
 
 namespace psd::kernels {
 namespace {
 
-// Odd sizes around every vector width.
-const size_t kSizes[] = {0, 1, 3, 8, 9, 15, 16, 17, 33, 65, 257};
-constexpr int kSteps = 2;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// An array at a given distance from an aligned address, with guards behind it.
-template <typename T>
+void Step(const SgdOptions& options, const OptimBatch& batch) {
+  SgdStep(options, batch);
+}
+void Step(const AdagradOptions& options, const OptimBatch& batch) {
+  AdagradStep(options, batch);
+}
+void Step(const AdamOptions& options, const OptimBatch& batch) {
+  AdamStep(options, batch);
+}
+void Step(const AdamaxOptions& options, const OptimBatch& batch) {
+  AdamaxStep(options, batch);
+}
+void Step(const AdadeltaOptions& options, const OptimBatch& batch) {
+  AdadeltaStep(options, batch);
+}
+void Step(const RmsPropOptions& options, const OptimBatch& batch) {
+  RmsPropStep(options, batch);
+}
+void Step(const RpropOptions& options, const OptimBatch& batch) {
+  RpropStep(options, batch);
+}
+
+// What separates two runs that differ by rounding.
+template <typename P>
+constexpr double kTolerance = 1e-6;
+template <>
+constexpr double kTolerance<double> = 1e-14;
+template <>
+constexpr double kTolerance<Half> = 1.0 / 1024;
+template <>
+constexpr double kTolerance<BFloat16> = 1.0 / 128;
+
+template <typename P>
+constexpr OptimType kType = OptimType::kF32;
+template <>
+constexpr OptimType kType<double> = OptimType::kF64;
+template <>
+constexpr OptimType kType<Half> = OptimType::kF16;
+template <>
+constexpr OptimType kType<BFloat16> = OptimType::kBF16;
+
+template <typename P>
+using StateOf = std::conditional_t<std::is_same_v<P, double>, double, float>;
+
+// An array at a given distance from an aligned address, with guards on both sides.
+template <typename P>
 class Array {
  public:
   explicit Array(size_t size, size_t skew = 0)
-      : memory_(size + skew + 2 * kPad, kGuard), size_(size) {
+      : memory_(size + skew + 3 * kPad, Convert<P>(kGuard)), size_(size) {
     const size_t misaligned = reinterpret_cast<uintptr_t>(memory_.data()) % kOptimAlignment;
-    offset_ = (kOptimAlignment - misaligned) % kOptimAlignment / sizeof(T) + skew;
-    for (size_t i = 0; i < size_; ++i) data()[i] = 0;
+    offset_ = kPad + (kOptimAlignment - misaligned) % kOptimAlignment / sizeof(P) + skew;
+    Fill(0);
   }
-  T* data() { return memory_.data() + offset_; }
-  T& operator[](size_t i) { return data()[i]; }
-  bool GuardIntact() { return data()[size_] == kGuard && (offset_ == 0 || data()[-1] == kGuard); }
+  P* data() { return memory_.data() + offset_; }
+  void Fill(double value) { std::fill_n(data(), size_, Convert<P>(value)); }
+  void Set(size_t i, double value) { data()[i] = Convert<P>(value); }
+  double operator[](size_t i) { return Convert<double>(data()[i]); }
+  bool GuardIntact() { return (*this)[size_] == kGuard && Convert<double>(data()[-1]) == kGuard; }
 
  private:
-  static constexpr size_t kPad = kOptimAlignment / sizeof(T);
-  static constexpr T kGuard = 12345;
-  std::vector<T> memory_;
+  static constexpr size_t kPad = kOptimAlignment / sizeof(P);
+  static constexpr double kGuard = 12352;  // exact in every format
+  std::vector<P> memory_;
   size_t size_;
   size_t offset_;
 };
 
-template <typename T>
-double Tolerance() {
-  return std::is_same_v<T, float> ? 1e-6 : 1e-14;
-}
-
-// What one optimizer needs to be run twice: by the kernel and by the reference.
-template <typename T>
+// A parameter with all that belongs to it.
+template <typename P>
 struct Numbers {
-  Numbers(size_t size, size_t skew) : parameter(size), next(size), gradient(size, skew) {
-    for (int s = 0; s < 3; ++s) state.emplace_back(size);
+  explicit Numbers(size_t size, size_t skew = 0)
+      : size(size), parameter(size), next(size), gradient(size, skew) {
+    for (size_t s = 0; s < kMaxOptimStates; ++s) state.emplace_back(size);
   }
-  OptimArrays<T> Arrays(size_t size, bool in_place) {
-    T* const written = in_place ? parameter.data() : next.data();
-    return {parameter.data(), written, gradient.data(), size, scale, limit};
+  OptimArrays Arrays(bool in_place = false) {
+    OptimArrays arrays;
+    arrays.parameter = parameter.data();
+    arrays.next = in_place ? parameter.data() : next.data();
+    arrays.gradient = gradient.data();
+    for (size_t s = 0; s < kMaxOptimStates; ++s) arrays.state[s] = state[s].data();
+    arrays.size = size;
+    return arrays;
   }
-  Array<T> parameter, next, gradient;
-  std::vector<Array<T>> state;
-  double scale = 1, limit = std::numeric_limits<double>::infinity();
+  size_t size;
+  Array<P> parameter, next, gradient;
+  std::vector<Array<StateOf<P>>> state;
 };
 
-template <typename T>
-void ExpectNear(Array<T>& got, Array<T>& want, size_t size, const char* what) {
+template <typename P>
+OptimBatch BatchOf(const OptimArrays& arrays, int64_t step = 1) {
+  OptimBatch batch;
+  batch.type = kType<P>;
+  batch.step = step;
+  batch.arrays = &arrays;
+  batch.count = 1;
+  return batch;
+}
+
+template <typename P>
+void ExpectNear(Array<P>& got, Array<P>& want, size_t size, double tolerance, const char* what) {
   for (size_t i = 0; i < size; ++i) {
-    const double tolerance = Tolerance<T>() * std::max(1.0, std::abs(double{want[i]}));
-    ASSERT_NEAR(got[i], want[i], tolerance) << what << " at " << i << " of " << size;
+    ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(want[i])))
+        << what << " at " << i << " of " << size;
   }
   EXPECT_TRUE(got.GuardIntact()) << what;
 }
 
+struct Run {
+  bool in_place = false;
+  double scale = 1;
+  double limit = kInfinity;
+  bool stochastic_rounding = false;
+};
+
+// Gradients are larger than what decay adds to them: where both cancel, the quotients of most
+// optimizers are ill-conditioned.
+double Draw(std::mt19937& random) {
+  const double magnitude = 0.5 + static_cast<double>(random() % 1024) / 1024;
+  return random() % 2 == 0 ? magnitude : -magnitude;
+}
+
 // Steps kernel and reference side by side on the same random numbers.
-template <typename T, typename Kernel, typename Reference>
-void Compare(size_t size, bool in_place, const Kernel& kernel, const Reference& reference) {
+template <typename P, typename Options>
+void Compare(const Options& options, size_t size, const Run& run) {
   std::mt19937 random(static_cast<unsigned>(size));
-  std::normal_distribution<double> normal;
-  Numbers<T> got(size, size % 5), want(size, 0);
-  for (size_t i = 0; i < size; ++i)
-    got.parameter[i] = want.parameter[i] = static_cast<T>(normal(random));
-  for (int step = 1; step <= kSteps; ++step) {
-    for (size_t i = 0; i < size; ++i)
-      got.gradient[i] = want.gradient[i] = static_cast<T>(normal(random));
-    kernel(step, got.Arrays(size, in_place), got);
-    reference(step, want.Arrays(size, false), want);
-    if (!in_place) std::swap(got.parameter, got.next);
+  Numbers<P> got(size, size % 5), want(size);
+  for (size_t i = 0; i < size; ++i) {
+    const double start = Draw(random) / 2;
+    got.parameter.Set(i, start), want.parameter.Set(i, start);
+  }
+  if (std::is_same_v<Options, RpropOptions>) got.state[1].Fill(0.25), want.state[1].Fill(0.25);
+  for (int step = 1; step <= 3; ++step) {
+    for (size_t i = 0; i < size; ++i) {
+      const double g = Draw(random);
+      got.gradient.Set(i, g), want.gradient.Set(i, g);
+    }
+    const OptimArrays got_arrays = got.Arrays(run.in_place), want_arrays = want.Arrays();
+    for (const bool reference : {false, true}) {
+      OptimBatch batch = BatchOf<P>(reference ? want_arrays : got_arrays, step);
+      batch.gradient_scale = run.scale, batch.gradient_limit = run.limit;
+      batch.stochastic_rounding = run.stochastic_rounding;
+      reference ? ReferenceStep(options, batch) : Step(options, batch);
+    }
+    if (!run.in_place) std::swap(got.parameter, got.next);
     std::swap(want.parameter, want.next);
-    ExpectNear(got.parameter, want.parameter, size, "parameter");
-    for (int s = 0; s < 3; ++s) ExpectNear(got.state[s], want.state[s], size, "state");
+    ExpectNear(got.parameter, want.parameter, size, kTolerance<P>, "parameter");
+    for (size_t s = 0; s < kMaxOptimStates; ++s)
+      ExpectNear(got.state[s], want.state[s], size, 4 * kTolerance<P>, "state");
   }
 }
 
-std::vector<SgdOptions> SgdVariants() {
+template <typename Options>
+void CompareAll(const std::vector<Options>& variants) {
+  OnEveryTarget([&] {
+    for (size_t v = 0; v < variants.size(); ++v) {
+      SCOPED_TRACE(testing::Message() << "variant " << v);
+      for (const size_t size : kLengths) {
+        Run run;
+        run.in_place = (size + v) % 2 != 0;
+        Compare<float>(variants[v], size, run);
+        Compare<double>(variants[v], size, run);
+        Compare<Half>(variants[v], size, run);
+        Compare<BFloat16>(variants[v], size, run);
+      }
+      Compare<float>(variants[v], 1037, {false, 0.5, 0.25, false});
+      Compare<double>(variants[v], 1037, {true, 0.5, 0.25, false});
+      Compare<Half>(variants[v], 1037, {false, 2, 0.25, false});
+      Compare<BFloat16>(variants[v], 2077, {false, 1, kInfinity, true});
+    }
+  });
+}
+
+TEST(OptimKernels, OPT_25_26_27_28_SgdMatchesReference) {
   std::vector<SgdOptions> variants(7);
   variants[1].weight_decay = 0.1;
   variants[2].momentum = 0.9;
@@ -103,10 +214,17 @@ std::vector<SgdOptions> SgdVariants() {
   variants[4].momentum = 1, variants[4].nesterov = true;
   variants[5].momentum = 0.5, variants[5].nesterov = true, variants[5].weight_decay = 0.2;
   variants[6].maximize = true, variants[6].weight_decay = 0.1;
-  return variants;
+  CompareAll(variants);
 }
 
-std::vector<AdamOptions> AdamVariants() {
+TEST(OptimKernels, OPT_28_29_AdagradMatchesReference) {
+  std::vector<AdagradOptions> variants(3);
+  variants[1].weight_decay = 0.1, variants[1].lr_decay = 0.5, variants[1].lr = 0.3;
+  variants[2].maximize = true, variants[2].eps = 0.1;
+  CompareAll(variants);
+}
+
+TEST(OptimKernels, OPT_28_31_32_33_AdamMatchesReference) {
   std::vector<AdamOptions> variants(7);
   variants[1].weight_decay = 0.1;
   variants[2].amsgrad = true;
@@ -114,120 +232,292 @@ std::vector<AdamOptions> AdamVariants() {
   variants[4].decoupled_decay = true, variants[4].weight_decay = 0.01;
   variants[5] = variants[4], variants[5].amsgrad = true, variants[5].maximize = true;
   variants[6].beta1 = 0, variants[6].beta2 = 0.5, variants[6].eps = 1e-3, variants[6].lr = 0.1;
-  return variants;
+  CompareAll(variants);
 }
 
-template <typename T>
-void CompareSgd(const SgdOptions& options, size_t size, bool in_place) {
-  Compare<T>(
-      size, in_place,
-      [&](int step, const OptimArrays<T>& arrays, Numbers<T>& run) {
-        SgdStep(options, step, arrays, run.state[0].data());
-      },
-      [&](int step, const OptimArrays<T>& arrays, Numbers<T>& run) {
-        ReferenceSgdStep(options, step, arrays, run.state[0].data());
-      });
+TEST(OptimKernels, OPT_28_34_AdamaxMatchesReference) {
+  std::vector<AdamaxOptions> variants(3);
+  variants[1].weight_decay = 0.1, variants[1].beta1 = 0.5, variants[1].beta2 = 0.2;
+  variants[2].maximize = true, variants[2].eps = 0.1, variants[2].lr = 0.1;
+  CompareAll(variants);
 }
 
-template <typename T>
-void CompareAdam(const AdamOptions& options, size_t size, bool in_place) {
-  const auto state = [](Numbers<T>& run) {
-    return AdamState<T>{run.state[0].data(), run.state[1].data(), run.state[2].data()};
-  };
-  Compare<T>(
-      size, in_place,
-      [&](int step, const OptimArrays<T>& arrays, Numbers<T>& run) {
-        AdamStep(options, step, arrays, state(run));
-      },
-      [&](int step, const OptimArrays<T>& arrays, Numbers<T>& run) {
-        ReferenceAdamStep(options, step, arrays, state(run));
-      });
+TEST(OptimKernels, OPT_28_35_AdadeltaMatchesReference) {
+  std::vector<AdadeltaOptions> variants(3);
+  variants[1].weight_decay = 0.1, variants[1].rho = 0.5;
+  variants[2].maximize = true, variants[2].eps = 0.01, variants[2].lr = 0.1;
+  CompareAll(variants);
 }
 
-TEST(OptimKernels, SgdMatchesReference) {
+TEST(OptimKernels, OPT_28_36_RmsPropMatchesReference) {
+  std::vector<RmsPropOptions> variants(5);
+  variants[1].weight_decay = 0.1, variants[1].momentum = 0.9;
+  variants[2].centered = true, variants[2].alpha = 0.5;
+  variants[3].centered = true, variants[3].momentum = 0.5, variants[3].alpha = 0.7;
+  variants[4].maximize = true, variants[4].eps = 0.01, variants[4].lr = 0.1;
+  CompareAll(variants);
+}
+
+TEST(OptimKernels, OPT_28_37_RpropMatchesReference) {
+  std::vector<RpropOptions> variants(3);
+  variants[1].etaminus = 0.3, variants[1].etaplus = 2, variants[1].maximize = true;
+  variants[2].step_size_min = 0.2, variants[2].step_size_max = 0.27;
+  CompareAll(variants);
+}
+
+TEST(OptimKernels, OPT_28_MaximizeIsANegatedGradientAndNoNegatedDecay) {
   OnEveryTarget([] {
-    for (const SgdOptions& options : SgdVariants()) {
-      for (const size_t size : kSizes) {
-        for (const bool in_place : {false, true}) {
-          CompareSgd<float>(options, size, in_place);
-          CompareSgd<double>(options, size, in_place);
-        }
-      }
+    Numbers<float> up(5), down(5);
+    for (size_t i = 0; i < 5; ++i) {
+      up.parameter.Set(i, 2), up.gradient.Set(i, 0.5 + static_cast<double>(i));
+      down.parameter.Set(i, 2), down.gradient.Set(i, -0.5 - static_cast<double>(i));
     }
+    AdamOptions options;
+    options.weight_decay = 0.1;
+    const OptimArrays down_arrays = down.Arrays(), up_arrays = up.Arrays();
+    Step(options, BatchOf<float>(down_arrays));
+    options.maximize = true;
+    Step(options, BatchOf<float>(up_arrays));
+    for (size_t i = 0; i < 5; ++i) EXPECT_EQ(up.next[i], down.next[i]);
   });
 }
 
-TEST(OptimKernels, AdamMatchesReference) {
+TEST(OptimKernels, OPT_30_AdagradStartsFromItsSum) {
   OnEveryTarget([] {
-    for (const AdamOptions& options : AdamVariants()) {
-      for (const size_t size : kSizes) {
-        for (const bool in_place : {false, true}) {
-          CompareAdam<float>(options, size, in_place);
-          CompareAdam<double>(options, size, in_place);
-        }
-      }
+    Numbers<double> run(3);
+    run.state[0].Fill(9);
+    run.gradient.Fill(4);
+    AdagradOptions options;
+    options.lr = 1;
+    options.eps = 0;
+    const OptimArrays arrays = run.Arrays();
+    Step(options, BatchOf<double>(arrays));
+    EXPECT_DOUBLE_EQ(run.next[1], -4.0 / 5);
+  });
+}
+
+TEST(OptimKernels, OPT_34_AdamaxEpsIsInsideTheMaximum) {
+  OnEveryTarget([] {
+    Numbers<double> run(3);
+    run.gradient.Fill(1);
+    AdamaxOptions options;
+    options.lr = 1;
+    options.eps = 1;
+    const OptimArrays arrays = run.Arrays();
+    Step(options, BatchOf<double>(arrays));
+    EXPECT_DOUBLE_EQ(run.state[1][0], 2);
+    EXPECT_NEAR(run.next[0], -0.5, 1e-12);
+  });
+}
+
+TEST(OptimKernels, OPT_37_RpropRestsAfterAChangeOfSignAndClampsTheFirstStep) {
+  OnEveryTarget([] {
+    Numbers<double> run(1);
+    run.state[1].Fill(100);
+    const RpropOptions options;
+    std::vector<double> path;
+    const double gradients[] = {3, -1, -1, -1};
+    for (int step = 1; step <= 4; ++step) {
+      run.gradient.Fill(gradients[step - 1]);
+      const OptimArrays arrays = run.Arrays(/*in_place=*/true);
+      Step(options, BatchOf<double>(arrays, step));
+      path.push_back(run.parameter[0]);
     }
+    EXPECT_EQ(path, (std::vector<double>{-50, -50, -25, 5}));
   });
 }
 
 TEST(OptimKernels, GradientIsScaledThenLimited) {
   OnEveryTarget([] {
     Numbers<float> run(3, 1);
-    run.scale = 0.5, run.limit = 1;
-    run.gradient[0] = 1, run.gradient[1] = -8;
-    run.gradient[2] = std::numeric_limits<float>::quiet_NaN();
+    run.gradient.Set(0, 1), run.gradient.Set(1, -8), run.gradient.Set(2, kNan);
     SgdOptions options;
     options.lr = 1, options.maximize = true;
-    SgdStep(options, 1, run.Arrays(3, false), nullptr);
+    const OptimArrays arrays = run.Arrays();
+    OptimBatch batch = BatchOf<float>(arrays);
+    batch.gradient_scale = 0.5, batch.gradient_limit = 1;
+    Step(options, batch);
     EXPECT_EQ(run.next[0], 0.5f);
     EXPECT_EQ(run.next[1], -1);
     EXPECT_TRUE(std::isnan(run.next[2]));
-    EXPECT_EQ(run.gradient[1], -8);
+  });
+}
+
+TEST(OptimKernels, OPT_44_GradientsAreNeverModified) {
+  OnEveryTarget([] {
+    Numbers<float> run(77, 3);
+    for (size_t i = 0; i < 77; ++i) run.gradient.Set(i, 0.1 * static_cast<double>(i));
+    const std::vector<float> before(run.gradient.data(), run.gradient.data() + 77);
+    const OptimArrays arrays = run.Arrays();
+    OptimBatch batch = BatchOf<float>(arrays);
+    for (const double limit : {kInfinity, 0.5}) {
+      batch.gradient_limit = limit;
+      SgdOptions sgd;
+      sgd.weight_decay = sgd.momentum = 0.1, sgd.nesterov = true;
+      Step(sgd, batch);
+      AdamOptions adam;
+      adam.weight_decay = 0.1;
+      Step(adam, batch);
+      Step(RpropOptions{}, batch);
+    }
+    EXPECT_EQ(std::memcmp(run.gradient.data(), before.data(), 77 * sizeof(float)), 0);
   });
 }
 
 TEST(OptimKernels, PastTheCache) {
   EXPECT_FALSE(WritesPastCache(1024));
   ASSERT_TRUE(WritesPastCache(size_t{1} << 30));
-  size_t size = 1013;
-  while (!WritesPastCache(size * sizeof(float))) size += 1013;
-  OnEveryTarget([size] { CompareSgd<float>(SgdOptions{}, size, false); });
+  size_t size = 1013;  // without state: three arrays are touched
+  while (!WritesPastCache(3 * size * sizeof(float))) size += 1013;
+  OnEveryTarget([size] {
+    Compare<float>(SgdOptions{}, size, {});
+    Compare<BFloat16>(SgdOptions{}, 2 * size, {});
+    Compare<float>(SgdOptions{}, size, {false, 1, 0.5, false});
+  });
+}
+
+TEST(OptimKernels, BatchesAreTheSameAsOneByOne) {
+  OnEveryTarget([] {
+    const size_t sizes[] = {0, 3, 100, 1, 64, 5000};
+    std::vector<Numbers<float>> runs;
+    std::vector<OptimArrays> arrays;
+    for (const size_t size : sizes) runs.emplace_back(size).gradient.Fill(0.5);
+    for (auto& run : runs) arrays.push_back(run.Arrays());
+    OptimBatch batch = BatchOf<float>(arrays[0], 2);
+    batch.count = arrays.size();
+    Step(AdamOptions{}, batch);
+    Numbers<float> one(1);
+    one.gradient.Fill(0.5);
+    const OptimArrays one_arrays = one.Arrays();
+    Step(AdamOptions{}, BatchOf<float>(one_arrays, 2));
+    for (auto& run : runs) {
+      for (size_t i = 0; i < run.size; ++i) ASSERT_EQ(run.next[i], one.next[0]);
+      EXPECT_TRUE(run.next.GuardIntact());
+    }
+  });
 }
 
 TEST(OptimKernels, ResultDoesNotDependOnPosition) {
   OnEveryTarget([] {
     constexpr size_t kSize = 67;
     Numbers<float> run(kSize, 1);
-    for (size_t i = 0; i < kSize; ++i) run.parameter[i] = 0.3f, run.gradient[i] = 0.7f;
-    AdamStep(AdamOptions{}, 5, run.Arrays(kSize, false),
-             {run.state[0].data(), run.state[1].data(), nullptr});
-    for (size_t i = 1; i < kSize; ++i)
-      ASSERT_EQ(std::memcmp(&run.next[i], &run.next[0], sizeof(float)), 0) << i;
+    run.parameter.Fill(0.3), run.gradient.Fill(0.7);
+    const OptimArrays arrays = run.Arrays();
+    Step(AdamOptions{}, BatchOf<float>(arrays, 5));
+    for (size_t i = 1; i < kSize; ++i) ASSERT_EQ(run.next[i], run.next[0]) << i;
   });
+}
+
+// With the array's last byte at the end of the last page that may be touched.
+TEST(OptimKernels, NothingBehindTheArraysIsTouched) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  auto* const end = static_cast<std::byte*>(pages) + page;
+  ASSERT_EQ(mprotect(end, page, PROT_NONE), 0);
+  OnEveryTarget([end] {
+    for (const size_t size : {1, 5, 16, 19}) {
+      Numbers<float> run(size);
+      OptimArrays arrays = run.Arrays();
+      arrays.gradient = end - size * sizeof(float);
+      Step(AdamOptions{}, BatchOf<float>(arrays));
+      Numbers<BFloat16> narrow(size);
+      arrays = narrow.Arrays();
+      arrays.gradient = end - size * sizeof(BFloat16);
+      Step(AdamOptions{}, BatchOf<BFloat16>(arrays));
+    }
+  });
+  munmap(pages, 2 * page);
 }
 
 TEST(OptimKernels, NanAndInfinityPassThrough) {
   constexpr size_t kSize = 19;
-  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   OnEveryTarget([] {
     for (const bool amsgrad : {false, true}) {
-      Numbers<float> run(kSize, 0);
-      run.gradient[2] = kNan;
-      run.parameter[17] = kInfinity;
+      Numbers<float> run(kSize);
+      run.gradient.Set(2, kNan);
+      run.parameter.Set(17, kInfinity);
       AdamOptions options;
       options.amsgrad = amsgrad;
-      AdamStep(options, 1, run.Arrays(kSize, false),
-               {run.state[0].data(), run.state[1].data(), run.state[2].data()});
+      const OptimArrays arrays = run.Arrays();
+      Step(options, BatchOf<float>(arrays));
       for (size_t i = 0; i < kSize; ++i) EXPECT_EQ(std::isnan(run.next[i]), i == 2) << i;
       EXPECT_EQ(run.next[17], kInfinity);
       EXPECT_EQ(std::isnan(run.state[2][2]), amsgrad);
-
-      SgdStep(SgdOptions{}, 1, run.Arrays(kSize, false), nullptr);
+      for (size_t s = 0; s < kMaxOptimStates; ++s) run.state[s].Fill(0.5);
+      Step(AdamaxOptions{}, BatchOf<float>(arrays));
+      for (size_t i = 0; i < kSize; ++i) EXPECT_EQ(std::isnan(run.next[i]), i == 2) << i;
+      EXPECT_TRUE(std::isnan(run.state[1][2]));
+      Step(RpropOptions{}, BatchOf<float>(arrays));
+      for (size_t i = 0; i < kSize; ++i) EXPECT_EQ(std::isnan(run.next[i]), i == 2) << i;
+      Step(SgdOptions{}, BatchOf<float>(arrays));
       for (size_t i = 0; i < kSize; ++i) EXPECT_EQ(std::isnan(run.next[i]), i == 2) << i;
       EXPECT_EQ(run.next[17], kInfinity);
     }
   });
+}
+
+TEST(OptimKernels, StochasticRoundingIsRightOnAverage) {
+  OnEveryTarget([] {
+    constexpr size_t kSize = 20'000;
+    Numbers<BFloat16> run(kSize);
+    run.parameter.Fill(1), run.gradient.Fill(-1);
+    run.gradient.Set(7, kNan), run.parameter.Set(8, kInfinity);
+    SgdOptions options;
+    options.lr = 0.25 / 128;  // a quarter of the way to the next bf16: lost when rounded to nearest
+    const OptimArrays arrays = run.Arrays();
+    OptimBatch batch = BatchOf<BFloat16>(arrays);
+    Step(options, batch);
+    EXPECT_EQ(run.next[0], 1);
+    batch.stochastic_rounding = true;
+    Step(options, batch);
+    EXPECT_TRUE(std::isnan(run.next[7]));
+    EXPECT_EQ(run.next[8], kInfinity);
+    double sum = 0;
+    for (size_t i = 9; i < kSize; ++i) sum += (run.next[i] - 1) * 128;
+    EXPECT_NEAR(sum / kSize, 0.25, 0.02);
+  });
+}
+
+TEST(OptimKernels, StochasticRoundingIsTheSameInParts) {
+  constexpr size_t kSize = 3 * kOptimPartElements + 17;
+  SgdOptions options;
+  options.lr = 0.3 / 128;
+  std::vector<uint16_t> first;
+  OnEveryTarget([&] {
+    Numbers<BFloat16> whole(kSize), parts(kSize);
+    for (auto* run : {&whole, &parts}) run->parameter.Fill(1), run->gradient.Fill(-1);
+    OptimArrays arrays = whole.Arrays();
+    OptimBatch batch = BatchOf<BFloat16>(arrays, 3);
+    batch.stochastic_rounding = true;
+    arrays.rounding_seed = 5;
+    Step(options, batch);
+    for (const size_t from : {size_t{0}, 2 * kOptimPartElements}) {
+      arrays = parts.Arrays();
+      arrays.rounding_seed = 5;
+      arrays.parameter = parts.parameter.data() + from;
+      arrays.next = parts.next.data() + from;
+      arrays.gradient = parts.gradient.data() + from;
+      arrays.size = std::min(kSize - from, 2 * kOptimPartElements);
+      arrays.first_element = from;
+      Step(options, batch);
+    }
+    std::vector<uint16_t> bits;
+    for (size_t i = 0; i < kSize; ++i) {
+      bits.push_back(whole.next.data()[i].bits);
+      ASSERT_EQ(parts.next.data()[i].bits, bits.back()) << i;
+    }
+    if (first.empty()) first = bits;
+    EXPECT_EQ(bits, first);  // on every instruction set
+  });
+}
+
+TEST(OptimRounding, KeysDiffer) {
+  EXPECT_NE(RoundingKey(1, 1, 0), RoundingKey(1, 1, 1));
+  EXPECT_NE(RoundingKey(1, 1, 0), RoundingKey(1, 2, 0));
+  EXPECT_NE(RoundingKey(1, 1, 0), RoundingKey(2, 1, 0));
+  EXPECT_NE(RoundingBits(1, 0), RoundingBits(1, 1));
 }
 
 }  // namespace
