@@ -163,13 +163,21 @@ HWY_INLINE void ChooseDecay(const Update& update, const Streams<T>& streams) {
                             : SweepStreams<kPastCache, true>(update, streams);
 }
 
+// A gradient scaled, then clamped to +-limit; a NaN stays one.
+template <class D, class V, typename T = hn::TFromD<D>>
+HWY_INLINE V Prepared(D d, V gradient, T factor, T limit) {
+  const V most = hn::Set(d, limit);
+  gradient = hn::Mul(gradient, hn::Set(d, factor));
+  const auto beyond = hn::Gt(hn::Abs(gradient), most);
+  return hn::IfThenElse(beyond, hn::CopySign(most, gradient), gradient);
+}
+
 // numbers[i] = from[i] * scale clamped to +-limit, for i < size. `numbers` is padded to vectors.
 template <typename P, typename T>
 HWY_INLINE void FetchNumbers(const P* from, size_t size, double scale, double limit, T* numbers) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
-  const auto factor = hn::Set(d, static_cast<T>(scale));
-  const auto most = hn::Set(d, static_cast<T>(limit));
+  const T factor = static_cast<T>(scale), most = static_cast<T>(limit);
   for (size_t i = 0; i < size; i += lanes) {
     auto g = hn::Zero(d);
     if (i + lanes <= size) {
@@ -183,9 +191,7 @@ HWY_INLINE void FetchNumbers(const P* from, size_t size, double scale, double li
       for (size_t j = 0; i + j < size; ++j) some[j] = static_cast<T>(internal::Number(from[i + j]));
       g = hn::Load(d, some);
     }
-    g = hn::Mul(g, factor);
-    g = hn::IfThenElse(hn::Gt(hn::Abs(g), most), hn::CopySign(most, g), g);
-    hn::Store(g, d, numbers + i);
+    hn::Store(Prepared(d, g, factor, most), d, numbers + i);
   }
 }
 

@@ -25,7 +25,7 @@ struct RowBatch {
   const uint32_t* positions = nullptr;
   const T* gradients = nullptr;  // packed rows
   T* next = nullptr;             // `count` packed rows
-  // As in OptimArrays, of the summed gradient.
+  // As in OptimBatch, of the summed gradient.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
