@@ -304,29 +304,35 @@ HWY_INLINE void SweepArrays(const Update& update, const GradientTerms& terms,
   }
 }
 
-// Brings the first lines of an array that comes next.
+// Brings the first lines of arrays that come later: of short ones, all.
 template <typename P, class Update, typename T = typename Update::Number>
 HWY_INLINE void PrefetchStart(const OptimArrays& arrays) {
-  const auto fetch = [](const void* start, size_t bytes) HWY_ATTR {
-    const auto* byte = static_cast<const char*>(start);
-    for (size_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kOptimAlignment)
-      hwy::Prefetch(byte + at);
-  };
-  fetch(arrays.parameter, arrays.size * sizeof(P));
-  fetch(arrays.gradient, arrays.size * sizeof(P));
-  for (size_t s = 0; s < Update::kStates; ++s) fetch(arrays.state[s], arrays.size * sizeof(T));
+  const auto* parameter = static_cast<const char*>(arrays.parameter);
+  const auto* gradient = static_cast<const char*>(arrays.gradient);
+  const size_t bytes = std::min(arrays.size * sizeof(P), kPrefetchBytes);
+  for (size_t at = 0; at < bytes; at += kOptimAlignment) {
+    hwy::Prefetch(parameter + at);
+    hwy::Prefetch(gradient + at);
+  }
+  const size_t state_bytes = std::min(arrays.size * sizeof(T), kPrefetchBytes);
+  for (size_t s = 0; s < Update::kStates; ++s) {
+    const auto* state = static_cast<const char*>(arrays.state[s]);
+    for (size_t at = 0; at < state_bytes; at += kOptimAlignment) hwy::Prefetch(state + at);
+  }
 }
+
+// How many arrays ahead of the loop they are fetched.
+inline constexpr size_t kArraysAhead = 2;
 
 template <typename P, class Update, typename T = typename Update::Number>
 HWY_INLINE void SweepBatch(const Update& update, const GradientTerms& terms,
                            const OptimBatch& batch) {
-  size_t touched = 0;
-  for (size_t i = 0; i < batch.count; ++i)
-    touched += batch.arrays[i].size * (3 * sizeof(P) + Update::kStates * sizeof(T));
-  const bool large = WritesPastCache(touched);
+  size_t elements = 0;
+  for (size_t i = 0; i < batch.count; ++i) elements += batch.arrays[i].size;
+  const bool large = WritesPastCache(elements * (3 * sizeof(P) + Update::kStates * sizeof(T)));
   for (size_t i = 0; i < batch.count; ++i) {
     const OptimArrays& arrays = batch.arrays[i];
-    if (large && i + 1 < batch.count) PrefetchStart<P, Update>(batch.arrays[i + 1]);
+    if (i + kArraysAhead < batch.count) PrefetchStart<P, Update>(batch.arrays[i + kArraysAhead]);
     SweepArrays<P>(update, terms, batch, arrays, large && arrays.next != arrays.parameter);
   }
   // Streamed stores are weakly ordered: whoever publishes `next` must not overtake them.

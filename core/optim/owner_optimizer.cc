@@ -270,16 +270,32 @@ void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms
   StepArrays arrays;
   arrays.gradient_scale = terms.gradient_scale;
   arrays.gradient_limit = terms.gradient_limit;
+  std::vector<StepArrays> begun;  // of one group, not yet applied
+  size_t group = 0;
+  const auto apply_begun = [&] {
+    if (!begun.empty()) state.functions[group]->ApplyAll(begun);
+    begun.clear();
+  };
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     SteppedParameter& parameter = table_[plan.indices[i]];
+    if (parameter.group() != group) {
+      apply_begun();
+      group = parameter.group();
+    }
     if (parameter.versions() != nullptr) {
       arrays.parameter = write->current;
       arrays.next = write->spare;
       ++write;
     }
-    parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
+    arrays.rounding_seed = plan.indices[i];
+    if (const auto step = parameter.BeginStep(plan.gradients[i], arrays)) {
+      begun.push_back(*step);
+    } else {
+      parameter.Apply(*state.functions[group], plan.gradients[i], arrays);
+    }
   }
+  apply_begun();
 }
 
 void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,

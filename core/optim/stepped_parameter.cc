@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,13 @@ class DenseParameter : public SteppedParameter {
 
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
+  std::optional<StepArrays> BeginStep(const ParameterGradient& gradient,
+                                      const StepArrays& arrays) override {
+    if (gradient.rows != nullptr) return std::nullopt;
+    StepArrays begun = Begin(arrays);
+    begun.gradient = gradient.gradient.raw_data();
+    return begun;
+  }
 
   std::vector<StateArray> state() const override {
     std::vector<StateArray> arrays;
@@ -82,6 +90,8 @@ class DenseParameter : public SteppedParameter {
   }
 
  private:
+  // Fills in all but the gradient, and counts the step.
+  StepArrays Begin(StepArrays arrays);
   void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
                    const StepArrays& arrays);
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
@@ -111,6 +121,11 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
 
 absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
   PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
+  if (dtype() != DType::kF32 && dtype() != DType::kF64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry()->Label(), " is of ", DTypeName(dtype()),
+                     ", and sparse gradients are for f32 and f64; give a dense one"));
+  }
   for (const SparseTensor& part : gradient.sparse) {
     if (part.shape() == parameter_.shape() && part.dtype() == parameter_.dtype()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -138,15 +153,18 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   return sum;
 }
 
-void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                           StepArrays arrays) {
+StepArrays DenseParameter::Begin(StepArrays arrays) {
   arrays.state = absl::MakeConstSpan(state_);
   arrays.elements = parameter_.shape().NumElements();
   arrays.dtype = parameter_.dtype();
   arrays.step = NextStep();
-  if (gradient.rows != nullptr) return ApplySparse(*function.rows(), *gradient.rows, arrays);
-  arrays.gradient = gradient.gradient.raw_data();
-  function.Apply(arrays);
+  return arrays;
+}
+
+void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                           StepArrays arrays) {
+  if (const auto begun = BeginStep(gradient, arrays)) return function.Apply(*begun);
+  ApplySparse(*function.rows(), *gradient.rows, Begin(arrays));
 }
 
 // The new version is the old one but for the rows that have a gradient.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,6 +85,12 @@ class SteppedParameter {
   // and, for a parameter with versions, the version read and the one written. Cannot fail.
   virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
                      StepArrays arrays) = 0;
+  // The same, but left to the caller, who applies it with those of others by one
+  // FunctionalOptimizer::ApplyAll; none if it must be applied by itself.
+  virtual std::optional<StepArrays> BeginStep(const ParameterGradient& /*gradient*/,
+                                              const StepArrays& /*arrays*/) {
+    return std::nullopt;
+  }
 
   // Steps so far with a gradient.
   int64_t steps() const { return steps_; }
