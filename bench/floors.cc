@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "bench/floors.cc"
 #include "hwy/foreach_target.h"
 //
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -38,6 +39,47 @@ void StreamR4W3(float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_R
   }
 }
 
+// Next is streamed and everything read is fetched ahead, as in the kernels (kernels/optim-inl.h):
+// what is left is the memory.
+template <bool kC, bool kD>
+HWY_INLINE void Update(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                       float* HWY_RESTRICT c, float* HWY_RESTRICT d, float* HWY_RESTRICT next,
+                       size_t size) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::CappedTag<float, kLanes> df;
+  constexpr size_t kAhead = 256;
+  const auto tiny = hn::Set(df, 1e-9f);
+  for (size_t i = 0; i < size; i += kLanes) {
+    hwy::Prefetch(a + i + kAhead);
+    hwy::Prefetch(b + i + kAhead);
+    if (kC) hwy::Prefetch(c + i + kAhead);
+    if (kD) hwy::Prefetch(d + i + kAhead);
+    for (size_t j = i; j < i + kLanes; j += hn::Lanes(df)) {
+      auto x = hn::Load(df, b + j);
+      if (kC) {
+        x = hn::MulAdd(x, tiny, hn::Load(df, c + j));
+        hn::Store(x, df, c + j);
+      }
+      if (kD) {
+        x = hn::MulAdd(x, tiny, hn::Load(df, d + j));
+        hn::Store(x, df, d + j);
+      }
+      hn::Stream(hn::MulAdd(x, tiny, hn::Load(df, a + j)), df, next + j);
+    }
+  }
+  hwy::FlushStream();
+}
+
+void UpdateR2W1(const float* a, const float* b, float* next, size_t size) {
+  Update<false, false>(a, b, nullptr, nullptr, next, size);
+}
+void UpdateR3W2(const float* a, const float* b, float* c, float* next, size_t size) {
+  Update<true, false>(a, b, c, nullptr, next, size);
+}
+void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next, size_t size) {
+  Update<true, true>(a, b, c, d, next, size);
+}
+
 float StepMath(const float* HWY_RESTRICT p, const float* HWY_RESTRICT c, float* HWY_RESTRICT g,
                size_t size) {
   float sums[kLanes] = {};
@@ -61,6 +103,9 @@ namespace psd::bench {
 HWY_EXPORT(StreamRead);
 HWY_EXPORT(StreamR2W1);
 HWY_EXPORT(StreamR4W3);
+HWY_EXPORT(UpdateR2W1);
+HWY_EXPORT(UpdateR3W2);
+HWY_EXPORT(UpdateR4W3);
 HWY_EXPORT(StepMath);
 
 float StreamRead(const float* a, size_t size) {
@@ -73,6 +118,18 @@ void StreamR2W1(float* a, const float* b, size_t size) {
 
 void StreamR4W3(float* a, const float* b, float* c, float* d, size_t size) {
   HWY_DYNAMIC_DISPATCH(StreamR4W3)(a, b, c, d, size);
+}
+
+void UpdateR2W1(const float* a, const float* b, float* next, size_t size) {
+  HWY_DYNAMIC_DISPATCH(UpdateR2W1)(a, b, next, size);
+}
+
+void UpdateR3W2(const float* a, const float* b, float* c, float* next, size_t size) {
+  HWY_DYNAMIC_DISPATCH(UpdateR3W2)(a, b, c, next, size);
+}
+
+void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next, size_t size) {
+  HWY_DYNAMIC_DISPATCH(UpdateR4W3)(a, b, c, d, next, size);
 }
 
 float StepMath(const float* p, const float* c, float* g, size_t size) {

@@ -24,7 +24,7 @@ class MappedFloats {
   float* const data_;
 };
 
-// All sizes: multiples of 16. Arrays do not overlap.
+// All sizes: multiples of 16. Arrays do not overlap and start at multiples of 64 bytes.
 
 // Reads an array once.
 float StreamRead(const float* a, size_t size);
@@ -32,6 +32,12 @@ float StreamRead(const float* a, size_t size);
 void StreamR2W1(float* a, const float* b, size_t size);
 // Reads four arrays, writes three of them: Adam.
 void StreamR4W3(float* a, const float* b, float* c, float* d, size_t size);
+// An optimizer's step from an old version `a` to a new one, past the caches as the kernels write
+// it; `b` is the gradient, `c` and `d` are state.
+void UpdateR2W1(const float* a, const float* b, float* next, size_t size);            // SGD
+void UpdateR3W2(const float* a, const float* b, float* c, float* next, size_t size);  // Adagrad …
+void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next,
+                size_t size);  // Adam …
 // The trainer's own math of a train step, fused: the sum of p * c, and g = 0.5 * c.
 float StepMath(const float* p, const float* c, float* g, size_t size);
 

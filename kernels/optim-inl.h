@@ -102,7 +102,7 @@ HWY_INLINE void StoreAs(D d, V v, T* to, size_t count) {
 }
 
 // The elements of one vector, from i on; `count` of them (kSome) or all.
-template <Access kAccess, bool kDecay, class D, class Update, typename T>
+template <Access kAccess, class D, class Update, typename T>
 HWY_INLINE void UpdateVector(D d, const Update& update, const Streams<T>& streams, size_t i,
                              size_t count) {
   constexpr Access kInPlace = kAccess == Access::kSome ? Access::kSome : Access::kCached;
@@ -110,9 +110,9 @@ HWY_INLINE void UpdateVector(D d, const Update& update, const Streams<T>& stream
   auto gradient = LoadAs<kAccess>(d, streams.gradient + i, count);
   gradient = hn::Mul(gradient, hn::Set(d, streams.factor));
   // Without decay the parameter must not enter the gradient at all: 0 * infinity is not 0.
-  if constexpr (kDecay) {
-    gradient = hn::MulAdd(parameter, hn::Set(d, streams.weight_decay), gradient);
-  }
+  const auto decay = hn::Set(d, streams.weight_decay);
+  gradient =
+      hn::IfThenElse(hn::Eq(decay, hn::Zero(d)), gradient, hn::MulAdd(parameter, decay, gradient));
   auto state0 = hn::Zero(d), state1 = hn::Zero(d), state2 = hn::Zero(d);
   if constexpr (Update::kStates > 0) state0 = LoadAs<kAccess>(d, streams.state[0] + i, count);
   if constexpr (Update::kStates > 1) state1 = LoadAs<kAccess>(d, streams.state[1] + i, count);
@@ -138,7 +138,7 @@ HWY_INLINE void PrefetchAhead(const Streams<T>& streams, size_t i) {
 }
 
 // One pass over all arrays. Copies of its arguments, so that no store can change them.
-template <bool kPastCache, bool kDecay, class Update, typename T>
+template <bool kPastCache, class Update, typename T>
 HWY_NOINLINE void SweepStreams(const Update update, const Streams<T> streams) {
   const hn::ScalableTag<T> d;
   constexpr Access kAccess = kPastCache ? Access::kPastCache : Access::kCached;
@@ -148,19 +148,12 @@ HWY_NOINLINE void SweepStreams(const Update update, const Streams<T> streams) {
   for (; i + line <= streams.size; i += line) {
     if constexpr (kPastCache) PrefetchAhead<Update>(streams, i);
     for (size_t j = 0; j < line; j += lanes) {
-      UpdateVector<kAccess, kDecay>(d, update, streams, i + j, lanes);
+      UpdateVector<kAccess>(d, update, streams, i + j, lanes);
     }
   }
   for (; i + lanes <= streams.size; i += lanes)
-    UpdateVector<Access::kCached, kDecay>(d, update, streams, i, lanes);
-  if (i < streams.size)
-    UpdateVector<Access::kSome, kDecay>(d, update, streams, i, streams.size - i);
-}
-
-template <bool kPastCache, class Update, typename T>
-HWY_INLINE void ChooseDecay(const Update& update, const Streams<T>& streams) {
-  streams.weight_decay == 0 ? SweepStreams<kPastCache, false>(update, streams)
-                            : SweepStreams<kPastCache, true>(update, streams);
+    UpdateVector<Access::kCached>(d, update, streams, i, lanes);
+  if (i < streams.size) UpdateVector<Access::kSome>(d, update, streams, i, streams.size - i);
 }
 
 // A gradient scaled, then clamped to +-limit; a NaN stays one.
@@ -247,7 +240,7 @@ HWY_INLINE void SweepNarrow(const Update& update, const OptimBatch& batch,
   FetchNumbers(static_cast<const P*>(arrays.parameter) + at, part.size, 1,
                std::numeric_limits<double>::infinity(), scratch.parameter);
   part.parameter = part.next = scratch.parameter;
-  ChooseDecay<false>(update, part);
+  SweepStreams<false>(update, part);
   if (std::is_same_v<P, BFloat16> && batch.stochastic_rounding) {
     const uint64_t index = (arrays.first_element + at) / kOptimPartElements;
     RoundAtRandom(scratch.parameter, part.size,
@@ -277,7 +270,7 @@ HWY_NOINLINE void SweepParts(const Update& update, const OptimBatch& batch,
     if constexpr (std::is_same_v<P, T>) {
       part.parameter = static_cast<const T*>(arrays.parameter) + at;
       part.next = static_cast<T*>(arrays.next) + at;
-      past_cache ? ChooseDecay<true>(update, part) : ChooseDecay<false>(update, part);
+      past_cache ? SweepStreams<true>(update, part) : SweepStreams<false>(update, part);
     } else {
       SweepNarrow<P>(update, batch, arrays, at, part, past_cache, scratch);
     }
@@ -297,7 +290,7 @@ HWY_INLINE void SweepArrays(const Update& update, const GradientTerms& terms,
     streams.next = static_cast<T*>(arrays.next);
     streams.gradient = static_cast<const T*>(arrays.gradient);
     streams.factor = sign * static_cast<T>(batch.gradient_scale);
-    past_cache ? ChooseDecay<true>(update, streams) : ChooseDecay<false>(update, streams);
+    past_cache ? SweepStreams<true>(update, streams) : SweepStreams<false>(update, streams);
   } else {
     streams.factor = sign;
     SweepParts<P>(update, batch, arrays, streams, past_cache);

@@ -174,13 +174,14 @@ class Step:
 class Optimizer:
     """PyTorch's functional optimizer over 16 million floats, one thread."""
 
-    def __init__(self, optimizer, lr):
+    def __init__(self, optimizer, lr, tensors=1, elements=16_000_000, steps=3):
         self.optimizer, self.lr = optimizer, lr
+        self.tensors, self.elements, self.steps = tensors, elements, steps
 
     def start(self):
-        parameter = torch.full((16_000_000,), 0.5)
-        self.gradients = [torch.full((16_000_000,), 1e-3)]
-        self.functional = functional_optim_map[self.optimizer]([parameter], lr=self.lr)
+        parameters = [torch.full((self.elements,), 0.5) for _ in range(self.tensors)]
+        self.gradients = [torch.full((self.elements,), 1e-3) for _ in range(self.tensors)]
+        self.functional = functional_optim_map[self.optimizer](parameters, lr=self.lr)
         self.step()
 
     def step(self):
@@ -188,7 +189,7 @@ class Optimizer:
             self.functional.step(self.gradients)
 
     def block(self):
-        return statistics.median(time_each(3, self.step))
+        return statistics.median(time_each(self.steps, self.step))
 
     def stop(self):
         self.functional = self.gradients = None
@@ -205,7 +206,14 @@ def cases():
         "step_adam": Step(16, million, torch.optim.Adam, {"lr": 0.001}, 3),
         "step_small": Step(1000, 256, torch.optim.SGD, {"lr": 0.01}, 5),
         "opt_sgd": Optimizer(torch.optim.SGD, 0.01),
+        "opt_adagrad": Optimizer(torch.optim.Adagrad, 0.01),
         "opt_adam": Optimizer(torch.optim.Adam, 0.001),
+        "opt_adamw": Optimizer(torch.optim.AdamW, 0.001),
+        "opt_adamax": Optimizer(torch.optim.Adamax, 0.001),
+        "opt_adadelta": Optimizer(torch.optim.Adadelta, 1.0),
+        "opt_rmsprop": Optimizer(torch.optim.RMSprop, 0.01),
+        "opt_rprop": Optimizer(torch.optim.Rprop, 0.01),
+        "opt_small": Optimizer(torch.optim.Adam, 0.001, tensors=10_000, elements=100),
     }
 
 

@@ -1,9 +1,15 @@
 // opt_<name>: one step of the functional optimizer over 16 million floats, on one core, from the
-// old version to the new. Floor: as many streams through memory.
+// old version to the new. Floor: as many streams through the very same memory.
+// opt_small: a step of Adam over 10,000 parameters of 100 floats. Floor: over one of 1,000,000.
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/types/span.h"
 #include "bench/floors.h"
 #include "bench/job.h"
 #include "bench/stats.h"
@@ -17,6 +23,86 @@ namespace {
 
 constexpr size_t kFloats = 16'000'000;
 constexpr int kSteps = 5;
+constexpr size_t kSmallFloats = 100;
+constexpr int kSmallParameters = 10'000;
+constexpr int kSmallSteps = 15;
+
+// Parameters of one size with all that belongs to them, in memory as the store's.
+class Parameters {
+ public:
+  absl::Status Init(const optim::FunctionalOptimizer& optimizer, int count, size_t floats) {
+    floats_ = floats;
+    parameters_.resize(static_cast<size_t>(count));
+    for (One& one : parameters_) {
+      PSD_ASSIGN_OR_RETURN(one.current, Filled(0.5f));
+      PSD_ASSIGN_OR_RETURN(one.next, Filled(0));
+      PSD_ASSIGN_OR_RETURN(one.gradient, Filled(1e-3f));
+      for (const optim::StateSlot& slot : optimizer.Slots(DType::kF32)) {
+        PSD_ASSIGN_OR_RETURN(auto state, Filled(static_cast<float>(slot.initial)));
+        one.state_data.push_back(state->data());
+        one.state.push_back(std::move(state));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(const optim::FunctionalOptimizer& optimizer) {
+    std::vector<optim::StepArrays> all;
+    all.reserve(parameters_.size());
+    ++step_;
+    for (One& one : parameters_) {
+      optim::StepArrays& arrays = all.emplace_back();
+      arrays.parameter = one.current->data();
+      arrays.next = one.next->data();
+      arrays.gradient = one.gradient->data();
+      arrays.state = absl::MakeConstSpan(one.state_data);
+      arrays.elements = static_cast<int64_t>(floats_);
+      arrays.step = step_;
+    }
+    optimizer.ApplyAll(all);
+    for (One& one : parameters_) std::swap(one.current, one.next);
+    return absl::OkStatus();
+  }
+
+  // As many streams through the first parameter as its step takes.
+  absl::Status FloorStep() {
+    One& one = parameters_[0];
+    const float* current = Floats(one.current->data());
+    const float* gradient = Floats(one.gradient->data());
+    float* next = Floats(one.next->data());
+    if (one.state.empty()) {
+      UpdateR2W1(current, gradient, next, floats_);
+    } else if (one.state.size() == 1) {
+      UpdateR3W2(current, gradient, Floats(one.state_data[0]), next, floats_);
+    } else {
+      UpdateR4W3(current, gradient, Floats(one.state_data[0]), Floats(one.state_data[1]), next,
+                 floats_);
+    }
+    std::swap(one.current, one.next);
+    return absl::OkStatus();
+  }
+
+ private:
+  struct One {
+    std::shared_ptr<Block> current, next, gradient;
+    std::vector<std::shared_ptr<Block>> state;
+    std::vector<std::byte*> state_data;
+  };
+
+  static float* Floats(std::byte* data) { return reinterpret_cast<float*>(data); }
+
+  absl::StatusOr<std::shared_ptr<Block>> Filled(float value) {
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
+                         allocator_->Allocate(floats_ * sizeof(float)));
+    std::fill_n(Floats(block->data()), floats_, value);
+    return block;
+  }
+
+  const std::shared_ptr<Allocator> allocator_ = NewHeapAllocator();
+  size_t floats_ = 0;
+  std::vector<One> parameters_;
+  int64_t step_ = 0;
+};
 
 class OptimizerWorkload : public Workload {
  public:
@@ -24,81 +110,72 @@ class OptimizerWorkload : public Workload {
 
   absl::Status Start(const Environment&) override {
     PSD_ASSIGN_OR_RETURN(optimizer_, optim::OptimizerRegistry::Builtin().Create(spec_));
-    PSD_ASSIGN_OR_RETURN(parameter_, Filled(0.5f));
-    PSD_ASSIGN_OR_RETURN(next_, Filled(0));
-    PSD_ASSIGN_OR_RETURN(gradient_, Filled(1e-3f));
-    for (const optim::StateSlot& slot : optimizer_->Slots(DType::kF32)) {
-      PSD_ASSIGN_OR_RETURN(auto state, Filled(static_cast<float>(slot.initial)));
-      state_.push_back(std::move(state));
-      state_bytes_.push_back(state_.back()->data());
-    }
-    return Step();
+    PSD_RETURN_IF_ERROR(parameters_.Init(*optimizer_, 1, kFloats));
+    return parameters_.Step(*optimizer_);
   }
-
   absl::StatusOr<std::vector<double>> RunPsd() override {
-    return TimeEach(kSteps, [this] { return Step(); });
+    return TimeEach(kSteps, [this] { return parameters_.Step(*optimizer_); });
   }
-
   absl::StatusOr<std::optional<double>> RunFloor() override {
     PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
-                         TimeEach(kSteps, [this] { return FloorStep(); }));
+                         TimeEach(kSteps, [this] { return parameters_.FloorStep(); }));
     return Median(seconds);
   }
 
  private:
-  // Mapped memory, as the store's.
-  absl::StatusOr<std::shared_ptr<Block>> Filled(float value) {
-    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
-                         allocator_->Allocate(kFloats * sizeof(float)));
-    std::fill_n(reinterpret_cast<float*>(block->data()), kFloats, value);
-    return block;
-  }
-
-  absl::Status Step() {
-    optim::StepArrays arrays;
-    arrays.parameter = parameter_->data();
-    arrays.next = next_->data();
-    arrays.gradient = gradient_->data();
-    arrays.state = absl::MakeConstSpan(state_bytes_);
-    arrays.elements = static_cast<int64_t>(kFloats);
-    arrays.step = ++step_;
-    optimizer_->Apply(arrays);
-    std::swap(parameter_, next_);
-    return absl::OkStatus();
-  }
-
-  absl::Status FloorStep() {
-    if (state_.empty()) {
-      StreamR2W1(a_.data(), b_.data(), kFloats);
-    } else {
-      StreamR4W3(a_.data(), b_.data(), c_.data(), d_.data(), kFloats);
-    }
-    return absl::OkStatus();
-  }
-
   const OptimizerSpec spec_;
-  const std::shared_ptr<Allocator> allocator_ = NewHeapAllocator();
   std::unique_ptr<optim::FunctionalOptimizer> optimizer_;
-  std::shared_ptr<Block> parameter_, next_, gradient_;
-  std::vector<std::shared_ptr<Block>> state_;
-  std::vector<std::byte*> state_bytes_;
-  int64_t step_ = 0;
-  MappedFloats a_{kFloats}, b_{kFloats}, c_{kFloats}, d_{kFloats};
+  Parameters parameters_;
 };
 
-Case OptimizerCase(const std::string& name, const OptimizerSpec& spec) {
+class SmallOptimizerWorkload : public Workload {
+ public:
+  absl::Status Start(const Environment&) override {
+    PSD_ASSIGN_OR_RETURN(optimizer_, optim::OptimizerRegistry::Builtin().Create(Adam{}));
+    PSD_RETURN_IF_ERROR(many_.Init(*optimizer_, kSmallParameters, kSmallFloats));
+    PSD_RETURN_IF_ERROR(one_.Init(*optimizer_, 1, kSmallFloats * size_t{kSmallParameters}));
+    PSD_RETURN_IF_ERROR(one_.Step(*optimizer_));
+    return many_.Step(*optimizer_);
+  }
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    return TimeEach(kSmallSteps, [this] { return many_.Step(*optimizer_); });
+  }
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         TimeEach(kSmallSteps, [this] { return one_.Step(*optimizer_); }));
+    return Median(seconds);
+  }
+
+ private:
+  std::unique_ptr<optim::FunctionalOptimizer> optimizer_;
+  Parameters many_, one_;
+};
+
+Case OptimizerCase(const std::string& name, std::function<std::unique_ptr<Workload>()> make) {
   Case one;
   one.name = name;
   one.carrier = "none";
   one.unit = {"ms", 1e3};
-  one.make = [spec] { return std::make_unique<OptimizerWorkload>(spec); };
+  one.make = std::move(make);
   return one;
 }
 
 }  // namespace
 
 std::vector<Case> OptimizerCases() {
-  return {OptimizerCase("opt_sgd", Sgd{}), OptimizerCase("opt_adam", Adam{})};
+  const std::pair<const char*, OptimizerSpec> dense[] = {
+      {"opt_sgd", Sgd{}},         {"opt_adagrad", Adagrad{}}, {"opt_adam", Adam{}},
+      {"opt_adamw", AdamW{}},     {"opt_adamax", Adamax{}},   {"opt_adadelta", Adadelta{}},
+      {"opt_rmsprop", RmsProp{}}, {"opt_rprop", Rprop{}},
+  };
+  std::vector<Case> cases;
+  for (const auto& [name, spec] : dense) {
+    cases.push_back(
+        OptimizerCase(name, [spec = spec] { return std::make_unique<OptimizerWorkload>(spec); }));
+  }
+  cases.push_back(
+      OptimizerCase("opt_small", [] { return std::make_unique<SmallOptimizerWorkload>(); }));
+  return cases;
 }
 
 }  // namespace psd::bench

@@ -1,100 +1,168 @@
 #!/usr/bin/python3
-"""Writes golden.txt: five steps of SGD, Adam and AdamW under many settings.
+"""Writes golden.txt: steps of all eight dense optimizers under many settings, by PyTorch.
 
-A plain float64 implementation, one element at a time, in the order of operations of PyTorch's own
-optimizers and independent of psd's kernels. Run from this folder: ./make_golden.py > golden.txt
+Run from this folder with Debian's python3-torch (the values in the repository: torch 1.13):
+./make_golden.py > golden.txt. With "--random SEED COUNT": that many settings drawn at random.
 
-Format, by lines: "case TYPE option=value ...", then "w" with the initial parameter, then for each
-step "g" with the gradient ("g -" for a step without one) and "w" with the parameter after it.
+Format, by lines: "case TYPE DTYPE SHAPE option=value ...", then "w" with the initial parameter, then
+for each step "g" with the gradient ("g -" for a step without one) and "w" with the parameter after
+it. Initial parameters and gradients are in units of 1/64, so that they are exact in every type.
 """
 import itertools
-import math
 import random
+import sys
+
+import torch
 
 STEPS = 5
-ELEMENTS = 6
-DEFAULTS = {
-    "sgd": dict(lr=0.01, momentum=0, dampening=0, weight_decay=0, nesterov=0, maximize=0),
-    "adam": dict(lr=0.001, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0, amsgrad=0,
-                 maximize=0),
+SHAPES = ((5,), (2, 3), (1,), (3, 1, 2))
+CLASSES = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adamax": torch.optim.Adamax,
+    "adadelta": torch.optim.Adadelta,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
 }
-DEFAULTS["adamw"] = dict(DEFAULTS["adam"], weight_decay=0.01)
-
-
-def sgd(w, g, state, o):
-    g = -g if o["maximize"] else g
-    if o["weight_decay"]:
-        g = g + o["weight_decay"] * w
-    if o["momentum"]:
-        if "buffer" not in state:
-            state["buffer"] = g
-        else:
-            state["buffer"] = state["buffer"] * o["momentum"] + (1 - o["dampening"]) * g
-        g = g + o["momentum"] * state["buffer"] if o["nesterov"] else state["buffer"]
-    return w - o["lr"] * g
-
-
-def adam_like(w, g, state, o, decoupled):
-    state["t"] = state.get("t", 0) + 1
-    g = -g if o["maximize"] else g
-    if decoupled:
-        w = w * (1 - o["lr"] * o["weight_decay"])
-    elif o["weight_decay"]:
-        g = g + o["weight_decay"] * w
-    b1, b2 = o["beta1"], o["beta2"]
-    state["m"] = m = state.get("m", 0.0) * b1 + (1 - b1) * g
-    state["v"] = v = state.get("v", 0.0) * b2 + (1 - b2) * g * g
-    if o["amsgrad"]:
-        state["x"] = v = max(state.get("x", 0.0), v)
-    denominator = math.sqrt(v) / math.sqrt(1 - b2 ** state["t"]) + o["eps"]
-    return w - o["lr"] / (1 - b1 ** state["t"]) * (m / denominator)
-
-
-UPDATES = {
-    "sgd": sgd,
-    "adam": lambda w, g, s, o: adam_like(w, g, s, o, False),
-    "adamw": lambda w, g, s, o: adam_like(w, g, s, o, True),
+# psd's defaults where PyTorch has another, or none.
+DEFAULTS = {"sgd": {"lr": 0.01}, "adamax": {"lr": 0.001}}
+# psd's names for the parts of PyTorch's tuples.
+PAIRS = {
+    "betas": (("beta1", 0.9), ("beta2", 0.999)),
+    "etas": (("etaminus", 0.5), ("etaplus", 1.2)),
+    "step_sizes": (("step_size_min", 1e-6), ("step_size_max", 50)),
 }
+FLAGS = ("nesterov", "maximize", "amsgrad", "centered")
 
 
-def line(tag, values):
-    print(tag, *("%.17g" % v for v in values))
+def torch_options(kind, options):
+    given = dict(DEFAULTS.get(kind, {}), **options)
+    for pair, parts in PAIRS.items():
+        if any(name in given for name, _ in parts):
+            given[pair] = tuple(given.pop(name, default) for name, default in parts)
+    for flag in FLAGS:
+        if flag in given:
+            given[flag] = bool(given[flag])
+    return given
 
 
-def case(number, kind, options):
-    # Sixty-fourths: exact in float32 too. No zeros: Adam's quotient is ill-conditioned there.
-    numbers = random.Random(number)
-    draw = lambda: numbers.choice([-1, 1]) * numbers.randrange(8, 128) / 64
-    print("case", kind, *("%s=%.17g" % item for item in options.items()))
-    full = dict(DEFAULTS[kind], **options)
-    w = [draw() for _ in range(ELEMENTS)]
-    states = [{} for _ in w]
-    line("w", w)
+def line(tag, values, form):
+    print(tag, *(form % v for v in values))
+
+
+def case(numbers, kind, dtype, shape, options):
+    """One case: numbers are drawn from `numbers`, so that both dtypes see the same ones."""
+    print("case", kind, dtype, "x".join(map(str, shape)),
+          *("%s=%.17g" % item for item in options.items()))
+    form = "%.9g" if dtype == "f32" else "%.17g"
+    elements = torch.Size(shape).numel()
+    # Gradients stay larger than what decay adds to them: where both cancel, the quotient of most
+    # optimizers is ill-conditioned.
+    start = [numbers.choice((-1, 1)) * numbers.randrange(8, 64) for _ in range(elements)]
+    parameter = (torch.tensor(start, dtype=torch.float64) / 64).reshape(shape)
+    parameter = parameter.to(torch.float32 if dtype == "f32" else torch.float64)
+    parameter.requires_grad_()
+    optimizer = CLASSES[kind]([parameter], **torch_options(kind, options))
+    line("w", start, "%d")
+    skipped = numbers.choice((None, None, 0, 2))
     for step in range(STEPS):
-        if number % 3 == 0 and step == 2:
+        draw = [numbers.choice((-1, 1)) * numbers.randrange(32, 128) for _ in range(elements)]
+        if kind in ("rprop", "sgd", "adagrad") and numbers.randrange(4) == 0:
+            draw[0] = 0
+        if step == skipped:
+            parameter.grad = None
             print("g -")
         else:
-            g = [draw() for _ in w]
-            line("g", g)
-            w = [UPDATES[kind](*each, full) for each in zip(w, g, states)]
-        line("w", w)
+            parameter.grad = (torch.tensor(draw, dtype=parameter.dtype) / 64).reshape(shape)
+            line("g", draw, "%d")
+        optimizer.step()
+        line("w", parameter.detach().flatten().tolist(), form)
+
+
+def products(kind, **choices):
+    for values in itertools.product(*choices.values()):
+        yield kind, dict(zip(choices, values))
 
 
 def settings():
-    for decay, maximize in itertools.product((0, 0.1), (0, 1)):
-        base = dict(lr=0.1, weight_decay=decay, maximize=maximize)
-        yield "sgd", base
-        for momentum, dampening, nesterov in ((0.9, 0, 0), (0.9, 0.3, 0), (0.5, 0, 1), (1, 0, 1)):
-            yield "sgd", dict(base, momentum=momentum, dampening=dampening, nesterov=nesterov)
-    yield "sgd", {}
-    for kind, decay, amsgrad, maximize in itertools.product(
-            ("adam", "adamw"), (0, 0.05), (0, 1), (0, 1)):
-        yield kind, dict(lr=0.05, weight_decay=decay, amsgrad=amsgrad, maximize=maximize)
-    for kind in ("adam", "adamw"):
+    for kind in CLASSES:
         yield kind, {}
-        yield kind, dict(beta1=0.5, beta2=0.9, eps=0.001, lr=0.2)
-        yield kind, dict(beta1=0, beta2=0, lr=0.01)
+    yield from products("sgd", lr=(0.1,), weight_decay=(0, 0.1), maximize=(0, 1))
+    for momentum, dampening, nesterov in ((0.9, 0, 0), (0.9, 0.3, 0), (0.5, 0, 1), (1, 0, 1)):
+        yield from products("sgd", lr=(0.1,), weight_decay=(0, 0.1), maximize=(0, 1),
+                            momentum=(momentum,), dampening=(dampening,), nesterov=(nesterov,))
+    yield from products("adagrad", lr=(0.1,), lr_decay=(0, 0.5), weight_decay=(0, 0.1),
+                        initial_accumulator_value=(0, 0.25), maximize=(0, 1))
+    yield "adagrad", {"eps": 0.1}
+    for kind in ("adam", "adamw"):
+        yield from products(kind, lr=(0.05,), weight_decay=(0, 0.05), amsgrad=(0, 1),
+                            maximize=(0, 1))
+        yield kind, {"beta1": 0.5, "beta2": 0.9, "eps": 0.001, "lr": 0.2}
+        yield kind, {"beta1": 0, "beta2": 0, "lr": 0.01}
+        yield kind, {"beta1": 0, "beta2": 0.5, "amsgrad": 1}
+    yield from products("adamax", lr=(0.002, 0.1), weight_decay=(0, 0.1), maximize=(0, 1),
+                        eps=(1e-8, 0.1))
+    yield "adamax", {"beta1": 0, "beta2": 0.5}
+    yield from products("adadelta", lr=(1, 0.3), rho=(0.9, 0.5), weight_decay=(0, 0.1),
+                        maximize=(0, 1))
+    yield "adadelta", {"eps": 0.01, "rho": 0}
+    yield from products("rmsprop", alpha=(0.99, 0.6), weight_decay=(0, 0.1), momentum=(0, 0.9),
+                        centered=(0, 1), maximize=(0, 1))
+    yield "rmsprop", {"eps": 0.1, "lr": 0.1}
+    yield from products("rprop", lr=(0.01, 0.2), maximize=(0, 1), etaminus=(0.5, 0.3),
+                        etaplus=(1.2, 2))
+    yield "rprop", {"lr": 0.5, "step_size_min": 0.1, "step_size_max": 0.4}
+    yield "rprop", {"lr": 0.01, "step_size_min": 0.1, "step_size_max": 0.12}
 
 
-for number, (kind, options) in enumerate(settings()):
-    case(number, kind, options)
+def random_settings(numbers, count):
+    share = lambda: numbers.choice((0, 0.5, 0.9, 0.99, numbers.random()))
+    small = lambda: numbers.choice((0, 0.01, 0.1 * numbers.random()))
+    flag = lambda: numbers.randrange(2)
+    eps = lambda: 10 ** numbers.uniform(-8, -1)
+    for _ in range(count):
+        kind = numbers.choice(list(CLASSES))
+        options = {"lr": 10 ** numbers.uniform(-4, -0.5), "maximize": flag()}
+        if kind == "rprop":
+            options.update(etaminus=numbers.uniform(0.1, 0.9), etaplus=numbers.uniform(1.1, 3),
+                           step_size_min=1e-4 * numbers.random(), step_size_max=numbers.random())
+        else:
+            options["weight_decay"] = small()
+        if kind == "sgd":
+            options.update(momentum=share(), dampening=share())
+            if options["momentum"] > 0 and flag():
+                options.update(nesterov=1, dampening=0)
+        elif kind != "rprop":
+            options["eps"] = eps()
+        if kind in ("adam", "adamw", "adamax"):
+            options.update(beta1=share(), beta2=share())
+        if kind in ("adam", "adamw"):
+            options["amsgrad"] = flag()
+        if kind == "adagrad":
+            options.update(lr_decay=small(), initial_accumulator_value=small())
+        if kind == "adadelta":
+            options["rho"] = share()
+        if kind == "rmsprop":
+            # Centered with nothing remembered, the variance is 0 but for rounding.
+            options.update(alpha=numbers.choice((0.6, 0.9, 0.99)), momentum=share(),
+                           centered=flag())
+        yield kind, options
+
+
+def main():
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--random"]:
+        seed, chosen = int(sys.argv[2]), int(sys.argv[3])
+        drawn = random_settings(random.Random(seed), chosen)
+    else:
+        seed, drawn = 0, settings()
+    for number, (kind, options) in enumerate(drawn):
+        for dtype in ("f32", "f64"):
+            case(random.Random(seed * 100003 + number), kind, dtype,
+                 SHAPES[number % len(SHAPES)], options)
+
+
+if __name__ == "__main__":
+    main()
