@@ -96,15 +96,20 @@ void SortPacked(const int64_t* ids, size_t count, int position_bits, int id_bits
     std::vector<uint64_t> other;
     RadixSort(keys, other, position_bits, position_bits + id_bits);
   }
+  // Without a branch on what nobody can predict: every key extends the group that it falls into.
   const uint64_t mask = (uint64_t{1} << position_bits) - 1;
+  groups->ids.resize(count);
+  groups->begins.resize(count + 1);
+  size_t group = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto id = static_cast<int64_t>(keys[i] >> position_bits);
-    if (groups->ids.empty() || groups->ids.back() != id) {
-      groups->ids.push_back(id);
-      groups->begins.push_back(static_cast<uint32_t>(i));
-    }
+    group += i > 0 && id != groups->ids[group];
+    groups->ids[group] = id;
+    groups->begins[group + 1] = static_cast<uint32_t>(i + 1);
     groups->positions[i] = static_cast<uint32_t>(keys[i] & mask);
   }
+  groups->ids.resize(count == 0 ? 0 : group + 1);
+  groups->begins.resize(groups->ids.size() + 1);
 }
 
 // Ids too large to share a word with their positions.
@@ -118,6 +123,7 @@ void SortWide(const int64_t* ids, size_t count, RowGroups* groups) {
     groups->ids.push_back(id);
     groups->begins.push_back(static_cast<uint32_t>(i));
   }
+  groups->begins.push_back(static_cast<uint32_t>(count));
 }
 
 }  // namespace
@@ -126,8 +132,6 @@ void GroupRows(const int64_t* ids, size_t count, RowGroups* groups) {
   groups->ids.clear();
   groups->begins.clear();
   groups->positions.resize(count);
-  groups->ids.reserve(count);
-  groups->begins.reserve(count + 1);
   uint64_t every_bit = 0;
   for (size_t i = 0; i < count; ++i) every_bit |= static_cast<uint64_t>(ids[i]);
   const int id_bits = BitWidth(every_bit);
@@ -137,7 +141,6 @@ void GroupRows(const int64_t* ids, size_t count, RowGroups* groups) {
   } else {
     SortWide(ids, count, groups);
   }
-  groups->begins.push_back(static_cast<uint32_t>(count));
 }
 
 void GatherRows(const std::byte* table, size_t stride_bytes, size_t row_bytes, const int64_t* ids,

@@ -60,6 +60,16 @@ def fetch_many(names):
     return [STORE[name] for name in names]
 
 
+def make_table(name, rows, width):
+    generator = torch.Generator().manual_seed(1)
+    table = torch.empty(rows, width).uniform_(-0.1, 0.1, generator=generator)
+    STORE[name] = table.requires_grad_(True)
+
+
+def embed(name, ids):
+    return torch.nn.functional.embedding(ids, STORE[name], sparse=True)
+
+
 def reference(name):
     return rpc.RRef(STORE[name])
 
@@ -195,6 +205,73 @@ class Optimizer:
         self.functional = self.gradients = None
 
 
+TABLE_ROWS, TABLE_WIDTH, TABLE_IDS = 1_000_000, 64, 32_768
+
+
+def skewed_ids():
+    generator = torch.Generator().manual_seed(7)
+    powers = torch.rand(TABLE_IDS, generator=generator, dtype=torch.float64)
+    return (TABLE_ROWS ** powers).long().clamp_(0, TABLE_ROWS - 1)
+
+
+class Embedding:
+    """Lookup, backward and Adagrad's sparse step of a table on the owner."""
+
+    def start(self):
+        rpc.rpc_sync(OWNER, make_table, ("table", TABLE_ROWS, TABLE_WIDTH))
+        references = [rpc.rpc_sync(OWNER, reference, ("table",))]
+        self.distributed = DistributedOptimizer(torch.optim.Adagrad, references, lr=0.01)
+        self.ids = skewed_ids()
+        time_each(2, self.step)
+
+    def step(self):
+        with dist_autograd.context() as context:
+            rows = rpc.rpc_sync(OWNER, embed, ("table", self.ids))
+            dist_autograd.backward(context, [rows.sum() * 1e-3])
+            self.distributed.step(context)
+
+    def block(self):
+        return statistics.median(time_each(3, self.step))
+
+    def stop(self):
+        self.distributed = self.ids = None
+        rpc.rpc_sync(OWNER, drop, (["table"],))
+
+
+class RowsLookup:
+    """Rows of a table in this process, one thread."""
+
+    def start(self):
+        make_table("table", TABLE_ROWS, TABLE_WIDTH)
+        self.ids = skewed_ids()
+        self.step()
+
+    def step(self):
+        with torch.no_grad():
+            embed("table", self.ids)
+
+    def block(self):
+        return statistics.median(time_each(5, self.step))
+
+    def stop(self):
+        drop(["table"])
+
+
+class RowsUpdate(RowsLookup):
+    """Adagrad's step of a table in this process by a sparse gradient, one thread."""
+
+    def start(self):
+        make_table("table", TABLE_ROWS, TABLE_WIDTH)
+        table = STORE["table"]
+        values = torch.full((TABLE_IDS, TABLE_WIDTH), 1e-3)
+        table.grad = torch.sparse_coo_tensor(skewed_ids().unsqueeze(0), values, table.shape)
+        self.optimizer = torch.optim.Adagrad([table], lr=0.01)
+        self.step()
+
+    def step(self):
+        self.optimizer.step()
+
+
 def cases():
     million = 1_000_000
     return {
@@ -205,6 +282,9 @@ def cases():
         "step_sgd": Step(16, million, torch.optim.SGD, {"lr": 0.01}, 3),
         "step_adam": Step(16, million, torch.optim.Adam, {"lr": 0.001}, 3),
         "step_small": Step(1000, 256, torch.optim.SGD, {"lr": 0.01}, 5),
+        "rows_lookup": RowsLookup(),
+        "rows_update": RowsUpdate(),
+        "embedding": Embedding(),
         "opt_sgd": Optimizer(torch.optim.SGD, 0.01),
         "opt_adagrad": Optimizer(torch.optim.Adagrad, 0.01),
         "opt_adam": Optimizer(torch.optim.Adam, 0.001),

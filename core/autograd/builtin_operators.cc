@@ -91,6 +91,13 @@ ShapeOr LinearShape(Shapes inputs, const Attributes&) {
   return Shape::Checked(extents);
 }
 
+ShapeOr EmbeddingShape(Shapes inputs, const Attributes&) {
+  if (inputs[0].rank() != 2) return Unfit(inputs);
+  Strides extents(inputs[1].extents().begin(), inputs[1].extents().end());
+  extents.push_back(inputs[0][1]);
+  return Shape::Checked(extents);
+}
+
 ShapeOr ReducedShape(Shapes inputs, const Attributes& attributes) {
   if (!Has(attributes, "axis")) return Shape{};
   PSD_ASSIGN_OR_RETURN(int axis, AxisOf(inputs[0], Int(attributes, "axis")));
@@ -232,6 +239,7 @@ void AddArithmetic(std::vector<OperatorSpec>& table) {
   table.push_back(ScalarRow("div_scalar", Div));
   table.push_back(ReversedScalarRow("rdiv_scalar", Div));
   table.push_back(BinaryRow("matmul", Matmul, MatmulShape));
+  table.push_back(BinaryRow("embedding", Embedding, EmbeddingShape));
   table.push_back({"linear", 2, 3, {}, LinearShape, [](Inputs inputs, const Attributes&) {
                      return inputs.size() == 2 ? Linear(inputs[0], inputs[1])
                                                : Linear(inputs[0], inputs[1], inputs[2]);

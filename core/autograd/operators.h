@@ -54,6 +54,7 @@ class OperatorRegistry {
   //              div_scalar rdiv_scalar {value}; neg
   // Functions    relu sigmoid tanh exp log sqrt softmax log_softmax
   // Products     matmul (a, b); linear (x, w) or (x, w, b)
+  // Rows         embedding (weight, ids)
   // Sums         sum mean {axis?, keepdim?}
   // Losses       cross_entropy (logits, labels); mse (a, b)
   // Shapes       reshape {shape}; transpose {axis0, axis1}; slice {axis, begin, end};

@@ -17,8 +17,8 @@ namespace {
 using store::EntryPtr;
 using store::Value;
 
-// Up to this many ids a lookup is cheaper than handing it to another thread.
-constexpr int64_t kInlineIds = 1024;
+// Up to this many bytes of rows a lookup is cheaper than handing it to another thread.
+constexpr double kInlineBytes = 256 << 10;
 
 // One table and the ids that are asked of it.
 struct TableRead {
@@ -87,10 +87,19 @@ absl::StatusOr<Values> ReadTables(const std::vector<TableRead>& reads, bool reco
   return values;
 }
 
-int64_t NumIds(const std::vector<TableRead>& reads) {
-  int64_t ids = 0;
-  for (const TableRead& read : reads) ids += read.ids.NumElements();
-  return ids;
+// About how many bytes the rows take, whatever is asked for.
+double BytesOf(const std::vector<TableRead>& reads) {
+  double bytes = 0;
+  for (const TableRead& read : reads) {
+    const auto rows = store::AsRows(read.entry->value);
+    const store::Parameter* dense = read.entry->parameter.get();
+    double row = sizeof(int64_t);
+    if (rows != nullptr) row += static_cast<double>(rows->width() * ItemSize(rows->dtype()));
+    if (dense != nullptr && dense->shape().rank() == 2)
+      row += static_cast<double>(dense->shape()[1]) * static_cast<double>(ItemSize(dense->dtype()));
+    bytes += row * static_cast<double>(read.ids.NumElements());
+  }
+  return bytes;
 }
 
 // What a request asks for. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a value.
@@ -132,7 +141,7 @@ void RowsService::ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call) {
   if (!arguments.ok()) return call->Reply(arguments.status());
   auto reads = FindTables(runtime_.store(), *tables, arguments->values);
   if (!reads.ok()) return call->Reply(reads.status());
-  const bool light = NumIds(*reads) <= kInlineIds;
+  const bool light = BytesOf(*reads) <= kInlineBytes;
   auto run = [this, call, context = arguments->context, reads = *std::move(reads)] {
     const int64_t limit = runtime_.options().program_limits.max_result_bytes;
     ReplyWithValues(runtime_, *call, context, ReadTables(reads, context != nullptr, limit));

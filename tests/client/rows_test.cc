@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "core/worker/exchange.h"
+#include "core/worker/message_io.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/psd/v1/worker.pb.h"
 #include "tests/client/test_world.h"
 
 namespace psd {
@@ -333,6 +336,31 @@ TEST_F(RowsTest, BadIdsAreNamed) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(trainer_->LookUpRows({{RRef(), Ids({0})}}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RowsTest, HostileLookupsAreRefused) {
+  RRef table = Table(4, 2);
+  worker::Runtime& runtime = trainer_->runtime();
+  const auto ask = [&](const std::vector<GlobalId>& tables, const Values& ids) {
+    auto request = Must(worker::EncodeRequest(runtime, "rows.lookup", "owner0", ids, nullptr));
+    v1::FetchRequest fields;
+    for (GlobalId id : tables) {
+      fields.add_incarnations(id.incarnation);
+      fields.add_counters(id.counter);
+    }
+    request.attachments.push_back(worker::FieldsAttachment(fields));
+    return runtime.agent().StartCall("owner0", std::move(request), {}).reply().Wait().status();
+  };
+  const GlobalId id = table.value_id();
+  EXPECT_TRUE(ask({id}, {Ids({1})}).ok());
+  EXPECT_EQ(ask({id, id}, {Ids({1})}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask({}, {Ids({1})}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask({id}, {Value(1)}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask({{id.incarnation, 999}}, {Ids({1})}).code(), absl::StatusCode::kNotFound);
+  // More rows than a result may hold are refused before there is memory for them.
+  RRef wide = Must(trainer_->GetOrCreate("owner0", "wide", Zeros({1, 1 << 20}), AsRows()));
+  EXPECT_EQ(ask({wide.value_id()}, {Value(*Tensor::Zeros({2048}, DType::kI64))}).code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(RowsTest, NanAndInfinityPassThroughInTheirRows) {

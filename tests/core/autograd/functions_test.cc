@@ -37,6 +37,19 @@ INSTANTIATE_TEST_SUITE_P(
            std::make_pair(Shape{1}, Shape{1}), std::make_pair(Shape{2, 1, 2}, Shape{3, 1}),
            std::make_pair(Shape{0, 3}, Shape{3}), std::make_pair(Shape{1, 1}, Shape{4})));
 
+TEST(EmbeddingTest, GradientsOfRepeatedIdsAddUp) {
+  const Variable ids(Tensor::Of<int64_t>({2, 2}, {3, 0, 3, 1}));
+  CheckGradients([&](Inputs x) { return Embedding(x[0], ids); }, {Numbers({4, 3}, 1)});
+}
+
+TEST(EmbeddingTest, BadIdsAndWeightsAreInvalid) {
+  const Variable weight(Numbers({4, 3}, 1));
+  for (int64_t id : {int64_t{-1}, int64_t{4}})
+    EXPECT_FALSE(Embedding(weight, Variable(Tensor::Of<int64_t>({1}, {id}))).ok());
+  EXPECT_FALSE(Embedding(weight, weight).ok());
+  EXPECT_FALSE(Embedding(Variable(Numbers({4}, 1)), Variable(Tensor::Of<int64_t>({1}, {0}))).ok());
+}
+
 // One shape for functions of single elements.
 class ElementTest : public TestWithParam<Shape> {};
 

@@ -67,6 +67,7 @@ std::vector<Call> LegalCalls() {
       {"mean", {a}, {{"axis", int64_t{1}}}},
       {"cross_entropy", {a, labels}, {}},
       {"mse", {a, a}, {}},
+      {"embedding", {a, Variable(Tensor::Of<int64_t>({2, 2}, {0, 1, 1, 0}))}, {}},
       {"detach", {a}, {}},
       {"reshape", {a}, {{"shape", std::vector<int64_t>{3, -1}}}},
       {"transpose", {a}, {{"axis0", int64_t{0}}, {"axis1", int64_t{1}}}},

@@ -1,0 +1,25 @@
+#pragma once
+
+// Floors of rows: what one core needs to read and to update rows of a table of floats here and
+// there, with nothing around it. Plain loops as in floors.h.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace psd::bench {
+
+inline constexpr int64_t kTableRows = 1'000'000;
+inline constexpr int64_t kTableWidth = 64;
+inline constexpr size_t kTableIds = 32'768;
+
+// Skewed as accesses to embeddings are: the same number of ids in [1, 10), in [10, 100), and so on.
+// The same every time.
+std::vector<int64_t> SkewedIds();
+
+// out[i] = table[ids[i]].
+void RowsRead(const float* table, const std::vector<int64_t>& ids, float* out);
+// Adds the square of g[i] to the accumulator of row ids[i], and moves the row.
+void RowsUpdate(float* table, float* sums, const std::vector<int64_t>& ids, const float* g);
+
+}  // namespace psd::bench

@@ -1,0 +1,42 @@
+#include "core/autograd/functions/embedding.h"
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/autograd/functions/function_node.h"
+#include "core/autograd/node.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/gather.h"
+#include "core/tensor/ops/shape_ops.h"
+#include "core/tensor/sparse_tensor.h"
+
+namespace psd {
+namespace {
+
+absl::StatusOr<Tensors> WeightGradient(const GradientCall& call, const Shape& weight) {
+  const Tensor& ids = call.saved[0];
+  const int64_t count = ids.NumElements();
+  PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids, {1, count}));
+  PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(call.g, {count, weight[1]}));
+  PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(weight, indices, values));
+  Tensors gradients(2);
+  PSD_ASSIGN_OR_RETURN(gradients[0], sparse.ToDense());
+  return gradients;
+}
+
+}  // namespace
+
+Variable Embedding(const Variable& weight, const Variable& ids) {
+  if (const Variable* invalid = FirstInvalid({&weight, &ids})) return *invalid;
+  if (weight.shape().rank() != 2) {
+    return Variable::Invalid(absl::InvalidArgumentError(
+        absl::StrCat("Embedding was given the weight ", weight.tensor().ToString(),
+                     "; it must be [rows, width]")));
+  }
+  return Record("Embedding", {&weight, &ids}, ops::GatherRows(weight.tensor(), ids.tensor()),
+                Save(ids.tensor()), [shape = weight.shape()](const GradientCall& call) {
+                  return WeightGradient(call, shape);
+                });
+}
+
+}  // namespace psd
