@@ -49,17 +49,17 @@ size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
 
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
   PSD_ASSIGN_OR_RETURN(auto* state, TakeFeed(start.get(), gradients.size()));
-  absl::Status status;
-  std::vector<NodeState*> ready;
-  for (size_t i = 0; i < gradients.size() && status.ok(); ++i) {
-    const int input = static_cast<int>(i);
-    bool deposited = false;
-    {
-      MutexLock lock(mutex_);
-      deposited = TryDeposit(*state, input, gradients[i]);
-    }
-    if (!deposited) status = Add(*state, input, std::move(gradients[i]));
+  absl::InlinedVector<size_t, 2> to_add;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (!TryDeposit(*state, static_cast<int>(i), gradients[i])) to_add.push_back(i);
   }
+  absl::Status status;
+  for (size_t i : to_add) {
+    if (status.ok()) status = Add(*state, static_cast<int>(i), std::move(gradients[i]));
+  }
+  std::vector<NodeState*> ready;
   if (status.ok()) {
     {
       MutexLock lock(mutex_);
@@ -74,8 +74,7 @@ absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradien
 absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gradients) {
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
-  const std::optional<size_t> found =
-      start == nullptr ? std::nullopt : numbers_.Find(start);
+  const std::optional<size_t> found = start == nullptr ? std::nullopt : numbers_.Find(start);
   if (!found.has_value() || states_[*found].feeds == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients for node ", start == nullptr ? "(none)" : start->Name(),
@@ -189,8 +188,7 @@ absl::Status GraphPass::PassOn(const NodeState& state, Tensors results,
     if (to_add.empty()) --outstanding_;
   }
   if (to_add.empty()) return absl::OkStatus();
-  for (size_t i : to_add)
-    PSD_RETURN_IF_ERROR(Add(target(i), next[i].input, std::move(results[i])));
+  for (size_t i : to_add) PSD_RETURN_IF_ERROR(Add(target(i), next[i].input, std::move(results[i])));
   MutexLock lock(mutex_);
   for (size_t i : to_add) Arrived(target(i), ready);
   --outstanding_;

@@ -31,7 +31,7 @@ class NodeIndex {
   void Clear();
 
  private:
-  std::vector<Node*> nodes_;                             // by number
+  std::vector<Node*> nodes_;                            // by number
   absl::flat_hash_map<const Node*, size_t> unclaimed_;  // those that another index held
 };
 

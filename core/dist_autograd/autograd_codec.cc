@@ -10,7 +10,6 @@
 namespace psd::dist_autograd {
 namespace {
 
-
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 365);
 
 absl::Status Damaged(absl::string_view what) {

@@ -38,7 +38,14 @@ std::vector<std::string> ContextState::KnownWorkers() const {
 }
 
 std::shared_ptr<SendFunction> ContextState::AddSend(const std::vector<Variable>& variables) {
-  auto send = std::make_shared<SendFunction>(ids_.Next(), variables);
+  return Keep(std::make_shared<SendFunction>(ids_.Next(), variables));
+}
+
+std::shared_ptr<SendFunction> ContextState::AddSend(std::vector<LeafInfo> leaves) {
+  return Keep(std::make_shared<SendFunction>(ids_.Next(), std::move(leaves)));
+}
+
+std::shared_ptr<SendFunction> ContextState::Keep(std::shared_ptr<SendFunction> send) {
   MutexLock lock(mutex_);
   sends_[send->message()] = send;
   return send;
@@ -88,6 +95,26 @@ absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
   }
   PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, gradient));
   Replace(std::move(before), leaf.version);
+  return absl::OkStatus();
+}
+
+absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients) {
+  std::vector<std::pair<LeafInfo, Tensor>> again;  // leaves that have a gradient already
+  {
+    MutexLock lock(mutex_);
+    for (auto& [leaf, gradient] : gradients) {
+      const size_t before = gradients_.size();
+      // Most arrive in the order of their keys, and then this finds its place at once.
+      auto at = gradients_.try_emplace(gradients_.end(), leaf.key);
+      if (gradients_.size() == before) {
+        again.emplace_back(std::move(leaf), std::move(gradient));
+      } else {
+        at->second.leaf = std::move(leaf);
+        at->second.gradient = std::move(gradient);
+      }
+    }
+  }
+  for (auto& [leaf, gradient] : again) PSD_RETURN_IF_ERROR(Accumulate(leaf, std::move(gradient)));
   return absl::OkStatus();
 }
 

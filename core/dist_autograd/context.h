@@ -44,6 +44,8 @@ class ContextState {
   // A send function for those of `variables` that require grad, under a new message id.
   std::shared_ptr<SendFunction> AddSend(const std::vector<Variable>& variables)
       PSD_EXCLUDES(mutex_);
+  // The same for leaves of this worker, which need no graph.
+  std::shared_ptr<SendFunction> AddSend(std::vector<LeafInfo> leaves) PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and message.
   absl::StatusOr<std::shared_ptr<SendFunction>> FindSend(GlobalId message) const
       PSD_EXCLUDES(mutex_);
@@ -57,6 +59,8 @@ class ContextState {
   // is the oldest.
   // Errors: INVALID_ARGUMENT for another shape or dtype than before.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
+  absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients)
+      PSD_EXCLUDES(mutex_);
   // Sparse and sparse stays sparse; dense and sparse, in either order, is dense.
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
   // Of this worker, sorted by key.
@@ -74,6 +78,7 @@ class ContextState {
   Stats stats() const PSD_EXCLUDES(mutex_);
 
  private:
+  std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
   void Replace(LeafGradient sum, uint64_t version) PSD_EXCLUDES(mutex_);
 
   const GlobalId id_;

@@ -1,5 +1,6 @@
 #include "core/dist_autograd/dist_autograd.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -331,6 +332,19 @@ class Impl : public DistAutograd {
     auto bytes = core_->Describe(*context, variables);
     if (!bytes.ok()) return {};  // constants to the receiver: the context lost its messages
     return {{kTag, *std::move(bytes)}};
+  }
+
+  std::vector<rpc::Attachment> WrapLeaves(const std::shared_ptr<ContextState>& context,
+                                          std::vector<LeafInfo> leaves) override {
+    MessageInfo info;
+    info.context = context->id();
+    for (const LeafInfo& leaf : leaves) info.requires_grad.push_back(!leaf.key.IsNone());
+    leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
+                                [](const LeafInfo& leaf) { return leaf.key.IsNone(); }),
+                 leaves.end());
+    if (leaves.empty()) return {};
+    info.message = context->AddSend(std::move(leaves))->message();
+    return {{kTag, EncodeMessageInfo(info)}};
   }
 
   absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,

@@ -34,7 +34,7 @@ class DistAutograd {
   // Erases it here and on every worker that knows it, without waiting for them.
   virtual void Release(GlobalId context) = 0;
 
-  // The tag of the attachment that the following four make and read.
+  // The tag of the attachment that the following make and read.
   static constexpr uint32_t kTag = kAutogradTag;
 
   // Caller, sending: `variables` are all tensors of the request, in order.
@@ -53,6 +53,10 @@ class DistAutograd {
   // Callee, answering. Nothing to attach when no tensor requires grad.
   virtual std::vector<rpc::Attachment> WrapReply(const std::shared_ptr<ContextState>& context,
                                                  const std::vector<Variable>& variables) = 0;
+  // The same for tensors that are this worker's own leaves, as parameters are: no graph leads to
+  // them. One entry per tensor of the answer; without a key: requires no grad.
+  virtual std::vector<rpc::Attachment> WrapLeaves(const std::shared_ptr<ContextState>& context,
+                                                  std::vector<LeafInfo> leaves) = 0;
   // Caller, receiving the answer. Outside a context the tensors are constants.
   virtual absl::StatusOr<std::vector<Variable>> UnwrapReply(
       const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,

@@ -22,18 +22,20 @@ Edges GradientEdges(const std::vector<Variable>& variables) {
 }  // namespace
 
 SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variables)
-    : Node(GradientEdges(variables)), message_(message) {
-  expected_.reserve(next().size());
+    : Node(GradientEdges(variables)), message_(message), leaves_(false) {
+  sent_.reserve(next().size());
   for (const Variable& variable : variables) {
-    if (variable.requires_grad()) expected_.push_back({variable.shape(), variable.dtype()});
+    if (variable.requires_grad()) sent_.push_back({{}, variable.shape(), variable.dtype(), 0});
   }
 }
 
-absl::StatusOr<Tensors> SendFunction::Apply(PassContext&,
-                                                        Tensors gradients) {
-  if (gradients.size() != next().size()) {
+SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
+    : Node({}), message_(message), leaves_(true), sent_(std::move(leaves)) {}
+
+absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, Tensors gradients) {
+  if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
-                                                   next().size(), " gradients, not ",
+                                                   sent_.size(), " gradients, not ",
                                                    gradients.size()));
   }
   if (std::none_of(gradients.begin(), gradients.end(),
@@ -41,32 +43,47 @@ absl::StatusOr<Tensors> SendFunction::Apply(PassContext&,
     return absl::InvalidArgumentError(
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
-  return gradients;
+  if (!leaves_) return gradients;
+  PSD_RETURN_IF_ERROR(Collect(pass, std::move(gradients)));
+  return Tensors();
+}
+
+absl::Status SendFunction::Collect(PassContext& pass, Tensors gradients) const {
+  if (pass.sink == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("nobody collects the gradients of message ",
+                                                      message_.ToString(), "; give a sink"));
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    PSD_ASSIGN_OR_RETURN(Tensor dense, gradients[i].Contiguous());
+    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(sent_[i], std::move(dense)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SendFunction::CheckGradients(const Tensors& gradients) const {
   if (gradients.empty()) return absl::OkStatus();
-  if (gradients.size() != expected_.size()) {
+  if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for message ",
-                                                   message_.ToString(), ", of which ",
-                                                   expected_.size(), " tensors require grad"));
+                                                   message_.ToString(), ", of which ", sent_.size(),
+                                                   " tensors require grad"));
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Tensor& gradient = gradients[i];
     if (!gradient.defined()) continue;
-    if (gradient.shape() == expected_[i].shape && gradient.dtype() == expected_[i].dtype) continue;
+    if (gradient.shape() == sent_[i].shape && gradient.dtype() == sent_[i].dtype) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "gradient ", i, " for message ", message_.ToString(), " is ", gradient.ToString(),
-        "; its tensor is ", DTypeName(expected_[i].dtype), expected_[i].shape.ToString()));
+        "; its tensor is ", DTypeName(sent_[i].dtype), sent_[i].shape.ToString()));
   }
   return absl::OkStatus();
 }
 
 absl::Status SendFunction::FillZeros(Tensors& gradients) const {
-  gradients.resize(expected_.size());
+  gradients.resize(sent_.size());
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) continue;
-    PSD_ASSIGN_OR_RETURN(gradients[i], Tensor::Zeros(expected_[i].shape, expected_[i].dtype));
+    PSD_ASSIGN_OR_RETURN(gradients[i], Tensor::Zeros(sent_[i].shape, sent_[i].dtype));
   }
   return absl::OkStatus();
 }
@@ -81,8 +98,7 @@ RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer,
       upstream_(std::move(upstream)),
       foreign_(foreign) {}
 
-absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass,
-                                                        Tensors gradients) {
+absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass, Tensors gradients) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(

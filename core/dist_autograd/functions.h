@@ -14,17 +14,19 @@
 namespace psd::dist_autograd {
 
 // Where tensors left: gradients that come back from the receiver enter the local graph here, one
-// input per tensor that required grad. It passes them on unchanged.
+// input per tensor that required grad. It passes them on unchanged; those of leaves that it was
+// made for go to the pass's sink.
 class SendFunction : public Node {
  public:
   // The edges of those of `variables` that require grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
+  // For leaves, without a graph.
+  SendFunction(GlobalId message, std::vector<LeafInfo> leaves);
 
   absl::string_view Name() const override { return "Send"; }
-  int NumInputs() const override { return static_cast<int>(next().size()); }
+  int NumInputs() const override { return static_cast<int>(sent_.size()); }
   // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
-  absl::StatusOr<Tensors> Apply(PassContext& pass,
-                                            Tensors gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override;
   GlobalId message() const { return message_; }
   // What each gradient must look like (undefined: none came); an empty list stands for none at
   // all. Checked where gradients arrive.
@@ -34,12 +36,11 @@ class SendFunction : public Node {
   absl::Status FillZeros(Tensors& gradients) const;
 
  private:
-  struct Expected {
-    Shape shape;
-    DType dtype;
-  };
+  absl::Status Collect(PassContext& pass, Tensors gradients) const;
+
   const GlobalId message_;
-  std::vector<Expected> expected_;
+  const bool leaves_;           // no edges: gradients go to the sink
+  std::vector<LeafInfo> sent_;  // keys and versions of leaves only
 };
 
 // Where tensors arrived: gradients of all of them leave to the sender together. Only a distributed
@@ -52,8 +53,7 @@ class RecvFunction : public Node {
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
   // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
-  absl::StatusOr<Tensors> Apply(PassContext& pass,
-                                            Tensors gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override;
   // The sender waits for word of this message, be there gradients or not.
   bool RunsWithoutGradients() const override { return true; }
 

@@ -430,12 +430,10 @@ absl::Status Pass::Commit() {
     collected.swap(collected_);
     sparse.swap(collected_sparse_);
   }
-  for (auto& [leaf, gradient] : collected) {
-    absl::Status status = context_->Accumulate(leaf, std::move(gradient));
-    if (!status.ok()) return ErrorOn(host_->self().name, status);
-  }
+  absl::Status status = context_->AccumulateAll(std::move(collected));
+  if (!status.ok()) return ErrorOn(host_->self().name, status);
   for (auto& [leaf, gradient] : sparse) {
-    absl::Status status = context_->AccumulateSparse(leaf, std::move(gradient));
+    status = context_->AccumulateSparse(leaf, std::move(gradient));
     if (!status.ok()) return ErrorOn(host_->self().name, status);
   }
   return absl::OkStatus();

@@ -78,8 +78,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) override
       PSD_EXCLUDES(mutex_);
-  absl::Status Deliver(const RecvFunction& recv, Tensors gradients) override
-      PSD_EXCLUDES(mutex_);
+  absl::Status Deliver(const RecvFunction& recv, Tensors gradients) override PSD_EXCLUDES(mutex_);
 
  private:
   // By peer: messages of it that will receive gradients.

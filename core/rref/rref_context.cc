@@ -97,7 +97,7 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::StatusOr<RRef> Home(const ForkData& data);
   void Confirm(GlobalId fork, Incarnation owner);
   void Fail(GlobalId fork, absl::Status reason, bool may_exist);
-  absl::Status Check(GlobalId fork) const;
+  absl::Status Check(absl::Span<const RRef> rrefs) const;
   void ReleaseAll();
   RRefContext::Stats stats() const;
 
@@ -296,9 +296,21 @@ void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
   if (release.has_value()) Queue({*std::move(release)});
 }
 
-absl::Status Core::Check(GlobalId fork) const {
-  MutexLock lock(mutex_);
-  return users_.Check(fork);
+absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
+  for (const RRef& rref : rrefs) {
+    if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
+  }
+  absl::Status status;
+  size_t at = 0;
+  {
+    MutexLock lock(mutex_);
+    for (; at < rrefs.size(); ++at) {
+      if (rrefs[at].is_owner()) continue;
+      status = users_.Check(rrefs[at].body()->fork_id());
+      if (!status.ok()) break;
+    }
+  }
+  return status.ok() ? status : Annotate(status, rrefs[at].ToString());
 }
 
 void Core::ReleaseAll() {
@@ -427,11 +439,8 @@ class Impl : public RRefContext {
                       uint64_t session_epoch) override {
     return core_->AddFork(value, fork, core_->KeyOf(peer, session_epoch));
   }
-  absl::Status CheckUsable(const RRef& rref) const override {
-    if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
-    if (rref.is_owner()) return absl::OkStatus();
-    absl::Status status = core_->Check(rref.body()->fork_id());
-    return status.ok() ? status : Annotate(status, rref.ToString());
+  absl::Status CheckUsable(absl::Span<const RRef> rrefs) const override {
+    return core_->Check(rrefs);
   }
   Stats stats() const override { return core_->stats(); }
   void ReleaseAll() override { core_->ReleaseAll(); }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
@@ -48,7 +49,9 @@ class RRefContext {
                               uint64_t session_epoch) = 0;
 
   // Why this RRef cannot be used, or OK. Prompt: no message.
-  virtual absl::Status CheckUsable(const RRef& rref) const = 0;
+  absl::Status CheckUsable(const RRef& rref) const { return CheckUsable({&rref, 1}); }
+  // Of several, what is wrong with the first that cannot be.
+  virtual absl::Status CheckUsable(absl::Span<const RRef> rrefs) const = 0;
 
   struct Stats {
     size_t owners = 0;         // values of this worker with forks elsewhere

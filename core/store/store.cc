@@ -23,6 +23,11 @@ const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad
   return named || requires_grad ? &variable->tensor() : nullptr;
 }
 
+absl::Status NoValue(GlobalId id) {
+  return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
+                                          ": it was released or dropped, or never was here"));
+}
+
 class StoreImpl : public Store {
  public:
   StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
@@ -34,6 +39,7 @@ class StoreImpl : public Store {
   absl::StatusOr<EntryPtr> Drop(const std::string& name) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
+  absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
   bool Erase(GlobalId id) override;
   GlobalId NewId() override { return ids_.Next(); }
   void Assign(const EntryPtr& entry, Tensor elements,
@@ -216,11 +222,20 @@ absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_
 absl::StatusOr<EntryPtr> StoreImpl::Get(GlobalId id) const {
   MutexLock lock(mutex_);
   auto found = values_.find(id);
-  if (found == values_.end()) {
-    return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
-                                            ": it was released or dropped, or never was here"));
-  }
+  if (found == values_.end()) return NoValue(id);
   return found->second;
+}
+
+absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalId> ids) const {
+  std::vector<EntryPtr> entries;
+  entries.reserve(ids.size());
+  MutexLock lock(mutex_);
+  for (const GlobalId& id : ids) {
+    auto found = values_.find(id);
+    if (found == values_.end()) return NoValue(id);
+    entries.push_back(found->second);
+  }
+  return entries;
 }
 
 bool StoreImpl::Erase(GlobalId id) {

@@ -93,6 +93,8 @@ class Store {
   }
   // Errors: NOT_FOUND naming the id. Finds named values too.
   virtual absl::StatusOr<EntryPtr> Get(GlobalId id) const = 0;
+  // All of `ids`, or the error for the first that is not here.
+  virtual absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const = 0;
   // Frees an anonymous value (its id answers NOT_FOUND from now on; holders of the entry keep it).
   // False if there was none.
   virtual bool Erase(GlobalId id) = 0;

@@ -102,8 +102,7 @@ absl::StatusOr<std::vector<Tensor>> DecodeTensors(std::vector<TensorSpec> specs,
                                                   std::vector<Buffer> buffers) {
   if (buffers.size() != specs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(specs.size(), " tensors arrived with ",
-                                                   buffers.size(),
-                                                   " payloads; each needs one"));
+                                                   buffers.size(), " payloads; each needs one"));
   }
   std::vector<Tensor> tensors;
   tensors.reserve(buffers.size());

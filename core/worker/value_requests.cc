@@ -139,7 +139,10 @@ Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const Context
           absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing")));
     }
     std::vector<size_t>& indices = places[rrefs[i].owner()];
-    if (indices.empty()) owners.push_back(rrefs[i].owner());
+    if (indices.empty()) {
+      owners.push_back(rrefs[i].owner());
+      indices.reserve(rrefs.size());
+    }
     indices.push_back(i);
   }
   if (owners.empty()) return Future<Values>::Ready(Values{});
@@ -198,10 +201,12 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
     });
     return promise.future();
   }
+  absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
+  if (!usable.ok()) return Result::Ready(usable);
   v1::FetchRequest message;
+  message.mutable_incarnations()->Reserve(static_cast<int>(rrefs.size()));
+  message.mutable_counters()->Reserve(static_cast<int>(rrefs.size()));
   for (const RRef& rref : rrefs) {
-    absl::Status usable = runtime_.rrefs().CheckUsable(rref);
-    if (!usable.ok()) return Result::Ready(usable);
     message.add_incarnations(rref.value_id().incarnation);
     message.add_counters(rref.value_id().counter);
   }

@@ -7,6 +7,8 @@
 #include <variant>
 
 #include "core/program/program_codec.h"
+#include "core/rref/value_codec.h"
+#include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -106,13 +108,10 @@ absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
                                                    " incarnations, but ", request.counters_size(),
                                                    " counters"));
   }
-  std::vector<EntryPtr> entries;
-  entries.reserve(request.counters_size());
-  for (int i = 0; i < request.counters_size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(IdAt(request, i)));
-    entries.push_back(std::move(entry));
-  }
-  return entries;
+  std::vector<GlobalId> ids;
+  ids.reserve(request.counters_size());
+  for (int i = 0; i < request.counters_size(); ++i) ids.push_back(IdAt(request, i));
+  return store.GetAll(ids);
 }
 
 }  // namespace
@@ -207,7 +206,36 @@ void ValueService::ServeFetch(const CallPtr& call) {
   if (!received.ok()) return call->Reply(received.status());
   auto entries = FindAll(runtime_.store(), *request);
   if (!entries.ok()) return call->Reply(entries.status());
+  const bool parameters_only =
+      std::all_of(entries->begin(), entries->end(),
+                  [](const EntryPtr& entry) { return entry->parameter != nullptr; });
+  if (parameters_only) return ReplyWithParameters(*call, received->context, *entries);
   ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(*entries));
+}
+
+// As ReplyWithValues, but for the variables and the graph that nobody would look at.
+void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
+                                       const std::vector<EntryPtr>& entries) {
+  std::vector<store::Parameter*> parameters;
+  parameters.reserve(entries.size());
+  for (const EntryPtr& entry : entries) parameters.push_back(entry->parameter.get());
+  auto pinned = store::Parameter::PinAll(parameters);
+  if (!pinned.ok()) return call.Reply(pinned.status());
+  std::vector<Tensor> tensors;
+  tensors.reserve(entries.size());
+  std::vector<LeafInfo> leaves(context == nullptr ? 0 : entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    tensors.push_back(std::move((*pinned)[i].tensor));
+    if (context == nullptr || !parameters[i]->requires_grad()) continue;
+    leaves[i] = {parameters[i]->id(), parameters[i]->shape(), parameters[i]->dtype(),
+                 (*pinned)[i].version};
+  }
+  auto payload = rref::EncodeTensorValues(tensors);
+  std::vector<rpc::Attachment> attachments;
+  if (payload.ok() && context != nullptr) {
+    attachments = runtime_.autograd().WrapLeaves(context, std::move(leaves));
+  }
+  call.Reply(std::move(payload), std::move(attachments));
 }
 
 void ValueService::ServeAssign(const CallPtr& call) {

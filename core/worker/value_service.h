@@ -64,6 +64,8 @@ class ValueService {
   void ServeLookup(const CallPtr& call);
   void ServeDrop(const CallPtr& call);
   void ServeFetch(const CallPtr& call);
+  void ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
+                           const std::vector<store::EntryPtr>& entries);
   void ServeAssign(const CallPtr& call);
   void ServeList(const CallPtr& call);
   void ServeGradient(const CallPtr& call);

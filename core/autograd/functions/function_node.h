@@ -104,9 +104,9 @@ Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs
   if (!result.ok()) return Variable::Invalid(result.status());
   if (!WantsHistory(inputs)) return Variable(*std::move(result));
   using Recorded = FunctionNode<kSaved, Function>;
-  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
-                                             GradientEdges(inputs), std::move(saved),
-                                             std::move(gradient));
+  auto node =
+      std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name, GradientEdges(inputs),
+                                     std::move(saved), std::move(gradient));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 template <size_t kSaved, typename Function>

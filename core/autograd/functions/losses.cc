@@ -35,14 +35,14 @@ Variable CrossEntropy(const Variable& logits, const Variable& labels) {
   Tensor log_probabilities;
   absl::StatusOr<Tensor> loss =
       ops::CrossEntropy(logits.tensor(), labels.tensor(), &log_probabilities);
-  return Record(
-      "CrossEntropy", {&logits, &labels}, std::move(loss),
-      Save(std::move(log_probabilities), labels.tensor()), [](const GradientCall& call) -> Gradients {
-        Tensors gradients(2);
-        PSD_ASSIGN_OR_RETURN(gradients[0],
-                             ops::CrossEntropyGradient(call.saved[0], call.saved[1], call.g));
-        return gradients;
-      });
+  return Record("CrossEntropy", {&logits, &labels}, std::move(loss),
+                Save(std::move(log_probabilities), labels.tensor()),
+                [](const GradientCall& call) -> Gradients {
+                  Tensors gradients(2);
+                  PSD_ASSIGN_OR_RETURN(gradients[0], ops::CrossEntropyGradient(
+                                                         call.saved[0], call.saved[1], call.g));
+                  return gradients;
+                });
 }
 
 Variable Mse(const Variable& a, const Variable& b) {

@@ -67,9 +67,10 @@ Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end) {
   if (!part.ok()) return Variable::Invalid(part.status());
   const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
   const int64_t behind = x.shape()[at] - end;
-  return Record("Slice", {&x}, std::move(part), Save(), [at, begin, behind](const GradientCall& call) {
-    return OneGradient(Padded(call.g, at, begin, behind));
-  });
+  return Record("Slice", {&x}, std::move(part), Save(),
+                [at, begin, behind](const GradientCall& call) {
+                  return OneGradient(Padded(call.g, at, begin, behind));
+                });
 }
 
 Variable Concat(absl::Span<const Variable> parts, int64_t axis) {
