@@ -93,7 +93,8 @@ absl::Status DistributedOptimizer::State::CreateOnOwners() {
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled() || parts.empty()) return absl::OkStatus();
   // Others may have stepped it before.
-  auto lead = service().Prepare(parts[0].optimizer, {}, false, worker->ToCallOptions({})).Wait();
+  auto lead =
+      service().Prepare(parts[0].optimizer, {{}, {}, {}}, false, worker->ToCallOptions({})).Wait();
   if (!lead.ok()) return lead.status();
   loss_scale = lead->loss_scale;
   return absl::OkStatus();

@@ -38,11 +38,6 @@ absl::Status CheckOptions(const StepOptions& options, const OptimizerSettings& s
         "this optimizer scales losses: multiply the loss by LossScale() before Backward and say "
         "so in StepOptions::loss_scale");
   }
-  if (settings.mode.kind == UpdateMode::Kind::kSynchronous && std::isfinite(options.clip_norm)) {
-    return absl::InvalidArgumentError(
-        "clip_norm does not go with synchronous rounds, whose norm no trainer knows; clip_value "
-        "does");
-  }
   return absl::OkStatus();
 }
 
@@ -202,9 +197,10 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
   std::vector<Future<PrepareResult>> futures;
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == 0);
-    futures.push_back(prepares ? service().Prepare(parts[i].optimizer, attempt.reached[i], measure,
-                                                   worker->ToCallOptions({attempt.options.timeout}))
-                               : Future<PrepareResult>::Ready(PrepareResult{}));
+    futures.push_back(
+        prepares ? service().Prepare(parts[i].optimizer, {attempt.step_id, attempt.reached[i], {}},
+                                     measure, worker->ToCallOptions({attempt.options.timeout}))
+                 : Future<PrepareResult>::Ready(PrepareResult{}));
   }
   bool failed = false;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -21,6 +21,11 @@ UpdateMode UpdateMode::BoundedStaleness(uint64_t staleness, WhenStale when_stale
   return mode;
 }
 
+double UpdateMode::ReductionScale(size_t trainers_in_step) const {
+  const bool mean = kind == Kind::kSynchronous && reduction == Reduction::kMean;
+  return mean && trainers_in_step > 1 ? 1 / static_cast<double>(trainers_in_step) : 1;
+}
+
 absl::Status UpdateMode::Check() const {
   const bool known = kind >= Kind::kAsynchronous && kind <= Kind::kBoundedStaleness &&
                      (reduction == Reduction::kMean || reduction == Reduction::kSum) &&
@@ -54,13 +59,7 @@ std::string UpdateMode::ToString() const {
 absl::Status OptimizerSettings::Check() const {
   PSD_RETURN_IF_ERROR(schedule.Check());
   PSD_RETURN_IF_ERROR(loss_scaling.Check());
-  PSD_RETURN_IF_ERROR(mode.Check());
-  if (mode.kind == UpdateMode::Kind::kSynchronous && loss_scaling.enabled()) {
-    return absl::InvalidArgumentError(
-        "loss scaling does not go with synchronous rounds: a round has no single loss; use an "
-        "asynchronous optimizer, or scale by a fixed factor in the loss and the learning rate");
-  }
-  return absl::OkStatus();
+  return mode.Check();
 }
 
 std::string OptimizerSettings::ToString() const {

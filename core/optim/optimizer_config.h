@@ -2,6 +2,7 @@
 
 // What an optimizer is, besides its parameters: what all who share one must agree on.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -38,6 +39,8 @@ struct UpdateMode {
   static UpdateMode Synchronous(uint32_t trainers, Reduction reduction = Reduction::kMean);
   static UpdateMode BoundedStaleness(uint64_t staleness, WhenStale when_stale = WhenStale::kRefuse);
 
+  // What the added up gradients of so many trainers are multiplied by.
+  double ReductionScale(size_t trainers_in_step) const;
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
   std::string ToString() const;  // "asynchronous", "synchronous(3, mean)", …

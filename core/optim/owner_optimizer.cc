@@ -10,6 +10,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/loss_scale.h"
+#include "core/optim/round_measure.h"
 #include "core/optim/staleness_record.h"
 #include "core/optim/step_gate.h"
 #include "core/optim/step_log.h"
@@ -54,11 +55,16 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
         groups_(std::move(groups)),
         loss_scale_(settings.loss_scaling),
         staleness_(table_.size()),
-        gate_(StepGate::Create(settings.mode, [this](std::vector<StepRequest> requests) {
-          auto batch = std::make_unique<Batch>();
-          for (StepRequest& request : requests) batch->steps.emplace_back(std::move(request));
-          Start(std::move(batch));
-        })) {
+        gate_(StepGate::Create(settings.mode,
+                               [this](std::vector<StepRequest> requests) {
+                                 auto batch = std::make_unique<Batch>();
+                                 for (StepRequest& request : requests)
+                                   batch->steps.emplace_back(std::move(request));
+                                 Start(std::move(batch));
+                               })),
+        measure_(settings.mode.kind == UpdateMode::Kind::kSynchronous
+                     ? std::make_unique<RoundMeasure>(table_, settings.mode)
+                     : nullptr) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
@@ -69,12 +75,16 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   size_t num_groups() const override PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
   void Step(StepRequest request) override;
+  void Measure(GlobalId step_id, Member member, StepPlan plan,
+               absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
   bool waits() const override { return gate_ != nullptr; }
   void Withdraw(GlobalId step) override {
     if (gate_ != nullptr) gate_->Withdraw(step);
+    if (measure_ != nullptr) measure_->Withdraw(step);
   }
   void Leave(GlobalId session, bool ended) override {
     if (gate_ != nullptr) gate_->Leave(session, ended);
+    if (measure_ != nullptr) measure_->Leave(session, ended);
   }
   absl::Status CheckFresh(const StepPlan& plan) const override;
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
@@ -124,7 +134,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
   StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
 
-  const std::unique_ptr<StepGate> gate_;  // null where no step waits; its lock is not nested
+  // Null where no step waits; their locks are not nested in this one.
+  const std::unique_ptr<StepGate> gate_;
+  const std::unique_ptr<RoundMeasure> measure_;  // synchronous rounds only
 };
 
 // ---- a step's way
@@ -219,7 +231,7 @@ RunState OwnerOptimizerImpl::Begin(Batch& batch) {
 
 absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, StepTerms& terms) {
   std::optional<StepPlan> merged;
-  int trainers = 0;
+  size_t trainers = 0;
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
     StepRequest& request = step.request;
@@ -241,10 +253,14 @@ absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, 
       PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
     }
   }
-  const UpdateMode& mode = settings_.mode;
-  if (mode.kind == UpdateMode::Kind::kSynchronous && mode.reduction == UpdateMode::Reduction::kMean)
-    terms.gradient_scale /= std::max(trainers, 1);
+  terms.gradient_scale *= settings_.mode.ReductionScale(trainers);
   return merged;
+}
+
+void OwnerOptimizerImpl::Measure(GlobalId step_id, Member member, StepPlan plan,
+                                 absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
+  if (measure_ == nullptr) return done(table_.SumOfSquares(plan));
+  measure_->Measure(step_id, std::move(member), std::move(plan), std::move(done));
 }
 
 absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
@@ -397,6 +413,7 @@ OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   if (gate_ != nullptr) {
     stats.members = gate_->stats().members;
     stats.waiting = gate_->stats().waiting;
+    if (measure_ != nullptr) stats.waiting += measure_->waiting();
   }
   MutexLock lock(mutex_);
   stats.steps = steps_;

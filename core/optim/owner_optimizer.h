@@ -73,6 +73,12 @@ class OwnerOptimizer : public store::Object {
   // allows), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and StepGate's.
   virtual void Step(StepRequest request) = 0;
 
+  // The sum of squares of a step's gradients as they will be applied, but for its terms: in a
+  // synchronous round, of all trainers' gradients reduced, for which it waits as a step does. Asked
+  // for again with the same step id it says the same, until the next round is measured.
+  virtual void Measure(GlobalId step_id, Member member, StepPlan plan,
+                       absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
+
   // Whether steps wait for those of other trainers: see StepGate, for the next two also, which do
   // nothing where no step waits.
   virtual bool waits() const = 0;

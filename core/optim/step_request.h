@@ -49,6 +49,7 @@ struct StepResult {
   double loss_scale = 0;        // for the next loss; 0: the optimizer scales none
   bool skipped = false;         // because of overflow
   bool repeated = false;        // this step id had been applied before: nothing was done now
+  double sum_of_squares = 0;    // of the gradients, where that was all that was asked for
 };
 
 struct StepRequest {

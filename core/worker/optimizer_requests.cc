@@ -72,11 +72,12 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
       });
 }
 
-Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer,
-                                                const std::vector<GlobalId>& contexts, bool measure,
-                                                const rpc::CallOptions& options) {
+Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const StepCall& step,
+                                                bool measure, const rpc::CallOptions& options) {
   v1::PrepareRequest message;
-  EncodeContexts(contexts, message);
+  EncodeContexts(step.contexts, message);
+  message.set_step_incarnation(step.step.incarnation);
+  message.set_step_counter(step.step.counter);
   message.set_measure(measure);
   return Ask("optimizer.prepare", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {

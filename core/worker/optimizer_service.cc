@@ -13,6 +13,7 @@
 namespace psd::worker {
 namespace {
 
+using optim::Member;
 using optim::OptimizerSettings;
 using optim::OptimizerSpec;
 using optim::OwnerOptimizer;
@@ -96,6 +97,28 @@ struct Collected {
     return sum;
   }
 };
+
+void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, bool measure,
+                Collected& collected) {
+  absl::StatusOr<StepPlan> plan = collected.Plan();
+  if (!plan.ok()) return call->Reply(plan.status());
+  const OptimizerPtr& optimizer = collected.optimizer;
+  if (absl::Status fresh = optimizer->CheckFresh(*plan); !fresh.ok()) return call->Reply(fresh);
+  auto answer = [call, optimizer](absl::StatusOr<double> sum_of_squares) {
+    if (!sum_of_squares.ok()) return call->Reply(sum_of_squares.status());
+    const OwnerOptimizer::Stats stats = optimizer->stats();
+    v1::PrepareReply reply;
+    reply.set_steps_accepted(stats.steps);
+    reply.set_loss_scale(stats.loss_scale);
+    reply.set_sum_of_squares(*sum_of_squares);
+    call->Reply(PlainPayload(reply));
+  };
+  if (!measure) return answer(0);
+  const Member member{SessionOf(*call), call->caller().name};
+  optimizer->Measure(step_id, member, *std::move(plan), std::move(answer));
+  if (!optimizer->waits()) return;
+  call->OnCancel([optimizer, step_id] { optimizer->Withdraw(step_id); });
+}
 
 void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
                const optim::StepTerms& terms, Collected& collected) {
@@ -213,21 +236,12 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
   auto collected = Collect(runtime_, *request);
   if (!collected.ok()) return call->Reply(collected.status());
   const int64_t elements = collected->elements;
-  RunSized(call, elements,
-           [call, measure = request->measure(), collected = *std::move(collected)]() mutable {
-             absl::StatusOr<StepPlan> plan = collected.Plan();
-             if (!plan.ok()) return call->Reply(plan.status());
-             if (absl::Status fresh = collected.optimizer->CheckFresh(*plan); !fresh.ok())
-               return call->Reply(fresh);
-             const OwnerOptimizer::Stats stats = collected.optimizer->stats();
-             v1::PrepareReply reply;
-             reply.set_steps_accepted(stats.steps);
-             reply.set_loss_scale(stats.loss_scale);
-             if (measure) {
-               reply.set_sum_of_squares(collected.optimizer->table().SumOfSquares(*plan));
-             }
-             call->Reply(PlainPayload(reply));
-           });
+  const GlobalId step_id{request->step_incarnation(), request->step_counter()};
+  RunSized(
+      call, elements,
+      [call, step_id, measure = request->measure(), collected = *std::move(collected)]() mutable {
+        RunPrepare(call, step_id, measure, collected);
+      });
 }
 
 void OptimizerService::ServeStep(const CallPtr& call) {

@@ -58,9 +58,10 @@ class OptimizerService {
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
 
-  // Checks what such a step would check, and measures the gradients if `measure`. Changes nothing.
-  Future<PrepareResult> Prepare(const rref::RRef& optimizer, const std::vector<GlobalId>& contexts,
-                                bool measure, const rpc::CallOptions& options);
+  // Checks what such a step would check, and measures the gradients if `measure` (for which it may
+  // wait as a step does). Changes nothing; the terms are not looked at.
+  Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
+                                const rpc::CallOptions& options);
 
   // See OwnerOptimizer.
   Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
