@@ -151,6 +151,27 @@ TEST_F(RowsTest, OPT_38_NesterovAndMaximize) {
   EXPECT_THAT(Rows(table, {0, 1}), ElementsAre(2.5, 1));
 }
 
+const OptimizerSpec kAdagrad{"adagrad", {{"lr", 1}, {"eps", 0}}};
+
+TEST_F(RowsTest, OPT_39_AdagradSumsDuplicatesBeforeSquaring) {
+  RRef table = Table(3, 2);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", kAdagrad, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {2, 2}, 1).ok());  // g = 2, s = 4
+  ASSERT_TRUE(StepBy(*optimizer, table, {2}, 1).ok());     // g = 1, s = 5
+  const float expected = 1 - 1 - 1 / std::sqrt(5.0f);
+  EXPECT_THAT(Rows(table, {2}), Pointwise(FloatNear(1e-6f), {expected, expected}));
+  EXPECT_THAT(Rows(table, {0, 1}), Each(1));
+}
+
+TEST_F(RowsTest, OPT_40_WeightDecayOfAdagradWithSparseGradientsIsRefused) {
+  for (const char* type : {"adagrad", "rowwise_adagrad"}) {
+    const OptimizerSpec spec{type, {{"weight_decay", 0.5}}};
+    absl::Status refused = DistributedOptimizer::Create(*trainer_, spec, {Table(2, 1)}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("weight_decay"));
+  }
+}
+
 TEST_F(RowsTest, RowwiseAdagradKeepsOneAccumulatorPerRow) {
   RRef table = Table(3, 4);
   RowwiseAdagrad adagrad;
@@ -224,6 +245,15 @@ TEST_F(DenseTableTest, OPT_38_SgdTakesSparseGradientsOfDenseParameters) {
   EXPECT_THAT(Read(*trainer_, table), ElementsAre(0.5, 0.5, 1, 1, 0, 0));
   ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
   EXPECT_THAT(Read(*trainer_, table), ElementsAre(0.5, 0.5, 0.5, 0.5, 0, 0));
+}
+
+TEST_F(DenseTableTest, OPT_39_AdagradTakesSparseGradientsOfDenseParameters) {
+  RRef table = Dense(3, 1);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", kAdagrad, {table}));
+  ASSERT_TRUE(StepBy(*optimizer, table, {2, 2}, 1).ok());
+  ASSERT_TRUE(StepBy(*optimizer, table, {2, 0}, 1).ok());
+  EXPECT_THAT(Read(*trainer_, table),
+              Pointwise(FloatNear(1e-6f), {0.0f, 1.0f, -1 / std::sqrt(5.0f)}));
 }
 
 TEST_F(DenseTableTest, OPT_38_MomentumOfDenseParametersMovesAbsentRows) {
