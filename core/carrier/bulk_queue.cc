@@ -11,6 +11,10 @@ namespace {
 // Messages that take turns. More would only delay each other.
 constexpr size_t kMaxActive = 4;
 
+// A message is cut into at least so many pieces, unless they became smaller than this.
+constexpr size_t kMinPieces = 4;
+constexpr size_t kSmallPieceBytes = size_t{256} << 10;
+
 }  // namespace
 
 void BulkQueue::Piece::Encode(FrameEncoder* encoder) const {
@@ -24,8 +28,13 @@ void BulkQueue::Add(Message message) {
   transfer.id = next_id_++;
   transfer.total_bytes = message.TotalBytes();
   transfer.cost_bytes = AssemblyBytes(ShapeOf(message));
+  transfer.piece_bytes = PieceBytes(transfer.total_bytes);
   transfer.message = std::make_shared<const Message>(std::move(message));
   waiting_.push_back(std::move(transfer));
+}
+
+size_t BulkQueue::PieceBytes(size_t total_bytes) const {
+  return std::min(piece_bytes_, std::max(kSmallPieceBytes, total_bytes / kMinPieces));
 }
 
 void BulkQueue::Admit() {
@@ -61,9 +70,9 @@ std::optional<BulkQueue::Piece> BulkQueue::Next(size_t stream) {
   active_.pop_front();
   Piece piece;
   piece.transfer = transfer.id;
-  piece.bytes = std::min(piece_bytes_, transfer.total_bytes - transfer.cursor.offset);
+  piece.bytes = std::min(transfer.piece_bytes, transfer.total_bytes - transfer.cursor.offset);
   piece.announce = (transfer.announced_streams >> stream & 1) == 0;
-  piece.piece_bytes = piece_bytes_;
+  piece.piece_bytes = transfer.piece_bytes;
   piece.cursor = transfer.cursor;
   piece.message = transfer.message;
   transfer.announced_streams |= uint32_t{1} << stream;

@@ -35,6 +35,8 @@ class BulkQueue {
     void Encode(FrameEncoder* encoder) const;
   };
 
+  // Pieces have `piece_bytes`; those of messages that would make only a few are smaller, so that
+  // the streams share them and one end writes while the other reads.
   explicit BulkQueue(size_t piece_bytes) : piece_bytes_(piece_bytes) {}
 
   // What the peer accepts; nothing goes out before it is known.
@@ -60,12 +62,14 @@ class BulkQueue {
     uint64_t id = 0;
     size_t total_bytes = 0;
     size_t cost_bytes = 0;
+    size_t piece_bytes = 0;
     PieceCursor cursor;
     uint32_t announced_streams = 0;          // one bit per stream
     std::shared_ptr<const Message> message;  // shared with the pieces handed out
   };
 
   void Admit();
+  size_t PieceBytes(size_t total_bytes) const;
   static void MoveOn(PieceCursor* cursor, const Message& message, size_t bytes);
 
   const size_t piece_bytes_;
