@@ -143,6 +143,25 @@ TEST(BulkQueue, MessagesTakeTurnsAndSmallOnesFinishFirst) {
   EXPECT_EQ(order[3], 2u);
 }
 
+TEST(BulkQueue, MessagesOfFewPiecesAreCutSmallerSoThatTheStreamsShareThem) {
+  BulkQueue queue(size_t{1} << 20);
+  queue.set_peer_assembly_bytes(size_t{1} << 30);
+  const auto pieces = [&queue](size_t bytes) {
+    Message message;
+    message.buffers.push_back(Buffer::FromString(std::string(bytes, 'm')));
+    queue.Add(std::move(message));
+    std::vector<size_t> sizes;
+    while (auto piece = queue.Next(sizes.size())) sizes.push_back(piece->bytes);
+    return sizes;
+  };
+  constexpr size_t kKiB = 1 << 10;
+  EXPECT_EQ(pieces(100 * kKiB), (std::vector<size_t>{100 * kKiB}));
+  EXPECT_EQ(pieces(1000 * kKiB),
+            (std::vector<size_t>{256 * kKiB, 256 * kKiB, 256 * kKiB, 232 * kKiB}));
+  EXPECT_EQ(pieces(2048 * kKiB), (std::vector<size_t>(4, 512 * kKiB)));
+  EXPECT_EQ(pieces(8192 * kKiB), (std::vector<size_t>(8, 1024 * kKiB)));
+}
+
 TEST(BulkQueue, WaitsForAcksAtThePeersBound) {
   BulkQueue queue(kPiece);
   Message message;

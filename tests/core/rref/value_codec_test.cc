@@ -240,5 +240,29 @@ TEST(ValueCodec, NothingIsAdoptedFromADamagedMessage) {
   EXPECT_EQ(adopted, 0);
 }
 
+TEST(ValueCodecTest, ListsOfTensorsTravelAsValuesDoAndMayHaveGaps) {
+  const std::vector<Tensor> tensors = {Tensor::Of<float>(Shape{2}, {1, 2}), Tensor(),
+                                       Tensor::Of<double>(Shape{0, 3}, {})};
+  auto payload = EncodeTensorValues(tensors);
+  ASSERT_TRUE(payload.ok()) << payload.status();
+  auto back = DecodeTensorValues(*payload);
+  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_EQ(back->size(), 3u);
+  EXPECT_EQ((*back)[0].data<float>()[1], 2);
+  EXPECT_FALSE((*back)[1].defined());
+  EXPECT_EQ((*back)[2].shape(), (Shape{0, 3}));
+  auto values = EncodeValues({Value(tensors[0]), Value(), Value(tensors[2])}, Fork);
+  ASSERT_TRUE(values.ok());
+  EXPECT_EQ(values->header, payload->header);
+}
+
+TEST(ValueCodecTest, AListOfTensorsRefusesOtherValues) {
+  auto payload = EncodeValues({Value(Tensor::Scalar(1.0f)), Value(7)}, Fork);
+  ASSERT_TRUE(payload.ok());
+  absl::Status status = DecodeTensorValues(*payload).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("value 1 of 2"), std::string::npos) << status;
+}
+
 }  // namespace
 }  // namespace psd::rref
