@@ -121,6 +121,9 @@ struct WorkerOptions {
   // The owners to attach to. Starting fails unless all of them answer within `start_timeout`.
   std::vector<OwnerAddress> owners;
   absl::Duration start_timeout = absl::Seconds(30);
+  // False: attaches to the owners without joining the job. It has no rank and counts in no group:
+  // for tools that look at a job or save it.
+  bool join = true;
   // "host:port" where other workers may reach this one. Empty: not listening; owners call back on
   // the connections opened from here.
   std::string listen;
@@ -177,6 +180,11 @@ class Worker {
 
   const std::string& name() const;
   int rank() const;
+  // The owners that it is attached to.
+  std::vector<std::string> owners() const;
+  // All owners of the job: those that the registrar knows and that can be dialled, else the
+  // attached ones.
+  absl::StatusOr<std::vector<OwnerAddress>> JobOwners();
 
   // ---- values on owners
 

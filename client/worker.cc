@@ -62,7 +62,7 @@ absl::Status Worker::State::Attach() {
     PSD_RETURN_IF_ERROR(Annotate(connected[i].Wait().status(),
                                  absl::StrCat("attaching to ", owner.name, " at ", owner.address)));
   }
-  return JoinWorld();
+  return options.join ? JoinWorld() : absl::OkStatus();
 }
 
 // Asks every owner who knows the world, and joins there.
@@ -132,6 +132,29 @@ const std::string& Worker::name() const {
 }
 int Worker::rank() const {
   return static_cast<int>(state_->registrar_client->membership().rank);
+}
+std::vector<std::string> Worker::owners() const {
+  std::vector<std::string> names;
+  for (const OwnerAddress& owner : state_->options.owners) names.push_back(owner.name);
+  return names;
+}
+absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  const rpc::CallOptions call = state_->ToCallOptions({});
+  for (const OwnerAddress& owner : state_->options.owners) {
+    PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info,
+                         state_->runtime->info().Ask(owner.name, call).Wait());
+    if (info.registrar.empty()) continue;
+    PSD_ASSIGN_OR_RETURN(worker::World world,
+                         worker::AskWorld(state_->runtime->agent(), info.registrar, call).Wait());
+    std::vector<OwnerAddress> owners;
+    for (const worker::WorldMember& member : world.members) {
+      if (member.role == worker::WorkerRole::kOwner && !member.address.empty())
+        owners.push_back({member.name, member.address});
+    }
+    return owners;
+  }
+  return state_->options.owners;
 }
 worker::Runtime& Worker::runtime() {
   return *state_->runtime;

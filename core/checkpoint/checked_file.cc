@@ -18,7 +18,14 @@ class BufferWorker {
  public:
   explicit BufferWorker(std::function<absl::Status(const Buffer&)> apply)
       : apply_(std::move(apply)), thread_([this] { Run(); }) {}
-  ~BufferWorker() { Stop().IgnoreError(); }
+  // What still waits is not applied.
+  ~BufferWorker() {
+    {
+      MutexLock lock(mutex_);
+      waiting_.clear();
+    }
+    Stop().IgnoreError();
+  }
 
   // Waits for room. Errors: the function's.
   absl::Status Give(Buffer buffer) PSD_EXCLUDES(mutex_) {

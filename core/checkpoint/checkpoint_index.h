@@ -54,12 +54,26 @@ struct SavedState {
   std::string file;                // empty when there are none
 };
 
+// Parameters of an optimizer with the same options.
+struct SavedGroup {
+  std::map<std::string, double> options;       // when it was saved
+  std::map<std::string, double> created_with;  // what who shares the optimizer must give
+
+  friend bool operator==(const SavedGroup& a, const SavedGroup& b) {
+    return a.options == b.options && a.created_with == b.created_with;
+  }
+};
+
 // One named optimizer, on all of its owners.
 struct SavedOptimizer {
   std::string name;
   std::string type;
-  std::vector<std::map<std::string, double>> groups;  // the options of each; at least one
+  std::vector<SavedGroup> groups;  // at least one
+  // Schedule, loss scaling and mode, where they are not at their defaults (see
+  // core/optim/settings_fields.h).
+  std::map<std::string, double> settings;
   uint64_t steps_accepted = 0;
+  double loss_scale = 0;               // 0: losses are not scaled
   std::vector<SavedState> parameters;  // in the optimizer's order: the <index> of their tensors
 };
 

@@ -204,9 +204,9 @@ absl::StatusOr<SavedState> StateFrom(const Json& json, const std::string& what) 
   return state;
 }
 
-absl::StatusOr<std::map<std::string, double>> OptionsFrom(const Json& group,
-                                                          const std::string& what) {
-  PSD_ASSIGN_OR_RETURN(const Json* members, ObjectMember(group, "options", what));
+absl::StatusOr<std::map<std::string, double>> NumbersMember(const Json& json, const char* key,
+                                                            const std::string& what) {
+  PSD_ASSIGN_OR_RETURN(const Json* members, ObjectMember(json, key, what));
   std::map<std::string, double> options;
   for (const auto& [name, value] : members->items()) {
     if (!value.is_number()) return Bad(absl::StrCat("has no number for '", name, "' of ", what));
@@ -221,10 +221,13 @@ absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
   const std::string& what = optimizer.name;
   PSD_ASSIGN_OR_RETURN(optimizer.type, StringMember(json, "type", what));
   PSD_ASSIGN_OR_RETURN(optimizer.steps_accepted, UnsignedMember(json, "steps_accepted", what));
+  PSD_ASSIGN_OR_RETURN(optimizer.loss_scale, NumberMember(json, "loss_scale", what));
+  PSD_ASSIGN_OR_RETURN(optimizer.settings, NumbersMember(json, "settings", what));
   PSD_ASSIGN_OR_RETURN(const Json* groups, ArrayMember(json, "groups", what));
   for (const Json& group : *groups) {
-    PSD_ASSIGN_OR_RETURN(auto options, OptionsFrom(group, what));
-    optimizer.groups.push_back(std::move(options));
+    SavedGroup& saved = optimizer.groups.emplace_back();
+    PSD_ASSIGN_OR_RETURN(saved.options, NumbersMember(group, "options", what));
+    PSD_ASSIGN_OR_RETURN(saved.created_with, NumbersMember(group, "created_with", what));
   }
   PSD_ASSIGN_OR_RETURN(const Json* parameters, ArrayMember(json, "parameters", what));
   for (const Json& parameter : *parameters) {
@@ -284,8 +287,12 @@ OrderedJson ToJson(const SavedOptimizer& optimizer) {
   json["name"] = optimizer.name;
   json["type"] = optimizer.type;
   json["groups"] = OrderedJson::array();
-  for (const auto& options : optimizer.groups)
-    json["groups"].push_back({{"options", OrderedJson(options)}});
+  for (const SavedGroup& group : optimizer.groups) {
+    json["groups"].push_back({{"options", OrderedJson(group.options)},
+                              {"created_with", OrderedJson(group.created_with)}});
+  }
+  json["settings"] = OrderedJson(optimizer.settings);
+  json["loss_scale"] = optimizer.loss_scale;
   json["steps_accepted"] = optimizer.steps_accepted;
   json["parameters"] = OrderedJson::array();
   for (const SavedState& state : optimizer.parameters) {

@@ -35,6 +35,11 @@ class LossScale {
   // A step whose loss was multiplied by `used` has overflowed, or not. Steps that were scaled
   // otherwise than the next one will be say nothing: with several trainers some are late.
   void Record(double used, bool overflow);
+  // After loading: goes on from `scale`.
+  void Restore(double scale) {
+    scale_ = scale;
+    good_steps_ = 0;
+  }
 
  private:
   const LossScaling rules_;

@@ -24,6 +24,12 @@ using store::EntryPtr;
 using store::Parameter;
 using store::WriteClaims;
 
+std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
+  std::vector<OptimizerSpec> specs;
+  for (const FunctionPtr& function : functions) specs.push_back(function->spec());
+  return specs;
+}
+
 // Steps that are applied as one, between their turn and their end.
 struct Batch {
   struct Step {
@@ -50,7 +56,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
         store_(store),
         claim_id_(store.NewId()),
         settings_(settings),
-        type_(groups.functions()[0]->spec().type),
+        created_(SpecsOf(groups.functions())),
+        type_(created_[0].type),
         table_(std::move(table)),
         groups_(std::move(groups)),
         loss_scale_(settings.loss_scaling),
@@ -74,6 +81,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   const OptimizerSettings& settings() const override { return settings_; }
   size_t num_groups() const override PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
+  const std::vector<OptimizerSpec>& created() const override { return created_; }
   void Step(StepRequest request) override;
   void Measure(GlobalId step_id, Member member, StepPlan plan,
                absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
@@ -91,6 +99,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   absl::Status VisitState(GlobalId parameter,
                           absl::AnyInvocable<void(SteppedParameter&)> visit) override;
+  void Restore(uint64_t steps, double loss_scale) override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
@@ -122,6 +131,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   store::Store& store_;
   const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
   const OptimizerSettings settings_;
+  const std::vector<OptimizerSpec> created_;  // of each group
   const std::string type_;
   const ParameterTable table_;
   size_t state_bytes_ = 0;
@@ -403,6 +413,12 @@ absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
                                 self->store_.write_claims().Release(claim);
                               });
   return absl::OkStatus();
+}
+
+void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale) {
+  MutexLock lock(mutex_);
+  steps_ = steps;
+  if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale);
 }
 
 // ---- what it says of itself

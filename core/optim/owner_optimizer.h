@@ -62,6 +62,8 @@ class OwnerOptimizer : public store::Object {
   virtual const ParameterTable& table() const = 0;
   virtual const OptimizerSettings& settings() const = 0;
   virtual size_t num_groups() const = 0;
+  // What the groups were created with, defaults included.
+  virtual const std::vector<OptimizerSpec>& created() const = 0;
   // Errors: INVALID_ARGUMENT for no group.
   virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
 
@@ -103,6 +105,10 @@ class OwnerOptimizer : public store::Object {
   // Errors (returned, `visit` is not called): NOT_FOUND for no parameter of this optimizer.
   virtual absl::Status VisitState(GlobalId parameter,
                                   absl::AnyInvocable<void(SteppedParameter&)> visit) = 0;
+
+  // After loading: as if so many steps had been accepted here, and the loss scale moved (to
+  // `loss_scale`, if losses are scaled at all).
+  virtual void Restore(uint64_t steps, double loss_scale) = 0;
 
   struct Stats {
     uint64_t steps = 0;

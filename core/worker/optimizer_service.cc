@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
@@ -26,16 +27,18 @@ using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store 
 // Below this many elements a step is cheaper than handing it to another thread.
 constexpr int64_t kInlineElements = 512 * 1024;
 
-// What creators of one name must agree on.
+// What creators of one name must agree on: the parameters of a group in any order, which loading
+// does not keep.
 std::string Agreement(const std::vector<ParameterGroup>& groups,
                       const OptimizerSettings& settings) {
   std::string text;
   for (const ParameterGroup& group : groups) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", group.spec.ToString(), " over");
-    for (const EntryPtr& parameter : group.parameters) {
-      absl::StrAppend(&text, " ",
-                      parameter->name.empty() ? parameter->id.ToString() : parameter->name);
-    }
+    std::vector<std::string> names;
+    for (const EntryPtr& parameter : group.parameters)
+      names.push_back(parameter->name.empty() ? parameter->id.ToString() : parameter->name);
+    std::sort(names.begin(), names.end());
+    absl::StrAppend(&text, text.empty() ? "" : "; ", group.spec.ToString(), " over ",
+                    absl::StrJoin(names, " "));
   }
   return absl::StrCat(text, settings.ToString());
 }

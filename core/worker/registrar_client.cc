@@ -219,9 +219,13 @@ Membership RegistrarClient::membership() const {
 }
 
 Future<World> RegistrarClient::GetWorld(const rpc::CallOptions& call) {
-  return state_->agent()
-      .StartCall(state_->registrar(), PlainRequest("registrar.world", v1::RegistrarWorldRequest()),
-                 call)
+  return AskWorld(state_->agent(), state_->registrar(), call);
+}
+
+Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
+                       const rpc::CallOptions& call) {
+  return agent
+      .StartCall(registrar, PlainRequest("registrar.world", v1::RegistrarWorldRequest()), call)
       .reply()
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<World> {
         if (!reply.ok()) return reply.status();

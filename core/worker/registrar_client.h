@@ -49,6 +49,10 @@ struct World {
   uint32_t group_size = 0;           // 0: not declared
 };
 
+// The world as `registrar`, which `agent` can reach, knows it: anybody may ask.
+Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
+                       const rpc::CallOptions& call);
+
 // Thread-safe. Once joined it stays joined: when the registrar was restarted, or has ended this
 // worker's session, it joins again by itself; training does not wait for that. It logs
 // registrar_joined, registrar_join_failed and registrar_lost.

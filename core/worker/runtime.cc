@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/worker/call_service.h"
+#include "core/worker/checkpoint_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/rows_service.h"
@@ -84,6 +85,7 @@ absl::Status Runtime::Assemble() {
   calls_ = std::make_unique<CallService>(*this);
   optimizer_service_ = std::make_unique<OptimizerService>(*this);
   rows_ = std::make_unique<RowsService>(*this);
+  checkpoints_ = std::make_unique<CheckpointService>(*this);
   info_ = std::make_unique<InfoService>(*this);
   status_ = std::make_unique<StatusService>(*this);
   return absl::OkStatus();

@@ -30,6 +30,7 @@
 namespace psd::worker {
 
 class CallService;
+class CheckpointService;
 class InfoService;
 class OptimizerService;
 class RowsService;
@@ -108,6 +109,7 @@ class Runtime {
   CallService& calls() { return *calls_; }
   RowsService& rows() { return *rows_; }
   OptimizerService& optimizer_service() { return *optimizer_service_; }
+  CheckpointService& checkpoints() { return *checkpoints_; }
   InfoService& info() { return *info_; }
   StatusService& status() { return *status_; }
 
@@ -129,6 +131,7 @@ class Runtime {
   std::unique_ptr<CallService> calls_;
   std::unique_ptr<OptimizerService> optimizer_service_;
   std::unique_ptr<RowsService> rows_;
+  std::unique_ptr<CheckpointService> checkpoints_;
   std::unique_ptr<InfoService> info_;
   std::unique_ptr<StatusService> status_;
 };

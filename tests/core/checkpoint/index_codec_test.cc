@@ -30,7 +30,9 @@ CheckpointIndex Sample() {
   SavedOptimizer adam;
   adam.name = "main";
   adam.type = "adam";
-  adam.groups = {{{"lr", 0.1}, {"beta1", 0.9}}};
+  adam.groups = {{{{"lr", 0.1}, {"beta1", 0.9}}, {{"lr", 0.5}, {"beta1", 0.9}}}};
+  adam.settings = {{"mode.kind", 1}};
+  adam.loss_scale = 1024;
   adam.steps_accepted = 6;
   adam.parameters.push_back(
       {"owner0", "layer1/weight", 0, 6, {"exp_avg", "exp_avg_sq"}, "state-owner0-0.safetensors"});
@@ -80,9 +82,17 @@ constexpr char kGolden[] = R"json({
      "options": {
       "beta1": 0.9,
       "lr": 0.1
+     },
+     "created_with": {
+      "beta1": 0.9,
+      "lr": 0.5
      }
     }
    ],
+   "settings": {
+    "mode.kind": 1.0
+   },
+   "loss_scale": 1024.0,
    "steps_accepted": 6,
    "parameters": [
     {
@@ -113,15 +123,15 @@ TEST(IndexCodec, ReadsWhatItWrites) {
   auto index = DecodeIndex(kGolden);
   ASSERT_TRUE(index.ok()) << index.status();
   EXPECT_EQ(EncodeIndex(*index), kGolden);
-  EXPECT_EQ(index->optimizers[0].groups[0].at("lr"), 0.1);
+  EXPECT_EQ(index->optimizers[0].groups[0].options.at("lr"), 0.1);
 }
 
 TEST(IndexCodec, OptionsKeepEveryBit) {
   CheckpointIndex index = Sample();
-  index.optimizers[0].groups[0]["lr"] = 1.0 / 3;
+  index.optimizers[0].groups[0].options["lr"] = 1.0 / 3;
   auto again = DecodeIndex(EncodeIndex(index));
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(again->optimizers[0].groups[0].at("lr"), 1.0 / 3);
+  EXPECT_EQ(again->optimizers[0].groups[0].options.at("lr"), 1.0 / 3);
 }
 
 TEST(IndexCodec, AnotherVersionIsNamed) {

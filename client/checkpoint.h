@@ -1,0 +1,102 @@
+#pragma once
+
+// Saving and loading a whole job: parameters, other named tensors, and the state of named
+// optimizers, in a folder of safetensors files (see core/checkpoint/checkpoint_index.h).
+//
+//   psd::SaveOptions options;
+//   options.dir = "/data/model";
+//   PSD_ASSIGN_OR_RETURN(psd::SaveSummary saved, psd::SaveModel(*worker, options));
+//
+// The worker that calls copies everything through itself: the folder is on its host, the owners may
+// be anywhere. Training goes on meanwhile. Each parameter and its state in every optimizer are from
+// between the same two steps; different parameters may be from different steps.
+//
+// Not saved: values without a name, private optimizers, and named values that are neither tensors
+// nor optimizers; the summary lists the named ones.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/psd.h"
+#include "core/checkpoint/file_system.h"
+
+namespace psd {
+
+struct TransferProgress {
+  absl::string_view activity;  // "saving", "verifying", "loading"
+  uint64_t bytes = 0;
+  uint64_t total_bytes = 0;
+};
+// Called from the caller's thread. False stops the work: it fails with CANCELLED.
+using ProgressFunction = std::function<bool(const TransferProgress&)>;
+
+struct SaveOptions {
+  // The folder of saves: the new one is made in it, and `latest` there names it at the end.
+  std::string dir;
+  // What the save is called. Empty: the time, "2026-11-21T14-36-34.120Z".
+  std::string name;
+  // Whose values are saved. Empty: all owners that the worker is attached to.
+  std::vector<std::string> owners;
+  // What travels in one exchange, state included. Three are on their way at once, so memory for
+  // about four is needed here, and at least for four times the largest parameter with its state.
+  size_t batch_bytes = size_t{32} << 20;
+  // Of one exchange.
+  absl::Duration timeout = absl::Minutes(5);
+  ProgressFunction progress;
+  // Null: the disk.
+  std::shared_ptr<checkpoint::FileSystem> files;
+};
+
+struct SaveSummary {
+  std::string folder;  // of the save
+  uint64_t bytes = 0;
+  size_t values = 0;
+  size_t optimizers = 0;
+  std::vector<std::string> left_out;  // "owner0: 'replay' (replay_buffer)"
+};
+
+// Saves. Whatever fails, the saves that were there stay as they were.
+// Errors: RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (another save into `dir` is under
+// way), ALREADY_EXISTS (the name), NOT_FOUND (a value was dropped meanwhile: save again),
+// CANCELLED, and those of the calls, naming the owner.
+absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options);
+
+struct LoadOptions {
+  // A folder of saves, whose latest is loaded, or one save.
+  std::string dir;
+  // Into which owners. Empty: all that the worker is attached to.
+  std::vector<std::string> owners;
+  // Saved owner -> owner now. What is not named here goes back to the owner of its name, and is
+  // spread over `owners`, by bytes, if that is not among them.
+  std::map<std::string, std::string> owner_map;
+  // Spreads everything that owner_map does not name anew, by bytes.
+  bool spread = false;
+  size_t batch_bytes = size_t{32} << 20;
+  absl::Duration timeout = absl::Minutes(5);
+  ProgressFunction progress;
+  std::shared_ptr<checkpoint::FileSystem> files;
+};
+
+struct LoadSummary {
+  std::string folder;
+  uint64_t bytes = 0;
+  std::map<std::string, size_t> values;  // by owner
+  size_t optimizers = 0;
+};
+
+// Loads: makes what is missing, replaces the elements of what is there (parameters get a new
+// version), and the state of optimizers with them. All files are read and compared with their
+// checksums, and all owners asked whether everything fits, before anything changes.
+// Errors: NOT_FOUND (no save), DATA_LOSS (damaged), INVALID_ARGUMENT (no index, or a hostile one),
+// FAILED_PRECONDITION (something exists as something else: all owners' problems are named),
+// RESOURCE_EXHAUSTED, CANCELLED. An error after the first change says so: load again.
+absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options);
+
+}  // namespace psd

@@ -1,0 +1,352 @@
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/checkpoint.h"
+#include "core/checkpoint/placement.h"
+#include "core/checkpoint/save_folder.h"
+#include "core/checkpoint/save_reader.h"
+#include "core/optim/settings_fields.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
+
+namespace psd {
+namespace {
+
+using checkpoint::CheckpointIndex;
+using checkpoint::SavedOptimizer;
+using checkpoint::SavedState;
+using checkpoint::SavedValue;
+using checkpoint::SaveReader;
+using checkpoint::TensorSpec;
+using checkpoint::ValueKind;
+using worker::ImportItem;
+using worker::OwnerContents;
+
+constexpr size_t kBatchItems = 512;
+constexpr size_t kImportsAhead = 3;
+constexpr size_t kCreationsAhead = 256;
+
+// A parameter of one of the index's optimizers.
+struct StateRef {
+  size_t optimizer = 0;
+  size_t parameter = 0;
+};
+
+// What goes to one owner.
+struct OwnerPart {
+  std::string owner;
+  OwnerContents contents;             // for the check
+  std::vector<size_t> values;         // of the index's
+  std::vector<size_t> optimizers;     // the index's of contents.optimizers
+  std::map<std::string, RRef> rrefs;  // of its parameters, once they are there
+};
+
+// One load under way.
+class Loader {
+ public:
+  Loader(Worker& worker, const LoadOptions& options, const SaveReader& save)
+      : worker_(worker), options_(options), save_(save), index_(save.index()) {
+    call_.timeout = options.timeout;
+  }
+
+  absl::StatusOr<LoadSummary> Run(const std::vector<std::string>& owners);
+
+ private:
+  void Divide(const checkpoint::Placement& placement);
+  void AddOptimizer(size_t number, const std::vector<std::string>& homes,
+                    std::map<std::string, OwnerPart>& parts);
+  absl::Status CheckAll();
+  // What does not exist yet: parameters first, then optimizers over them.
+  absl::Status CreateParameters();
+  absl::Status CreateOptimizers();
+  // An owner's part of an optimizer, with the options of its groups as they are.
+  struct MadePart {
+    RRef rref;
+    std::vector<optim::GroupOptions> options;
+  };
+  absl::StatusOr<MadePart> CreateOptimizer(const OwnerPart& part, const SavedOptimizer& optimizer);
+  absl::Status SetOptions(const SavedOptimizer& optimizer, const std::vector<MadePart>& parts);
+  absl::Status ImportAll();
+  absl::Status ImportPart(const OwnerPart& part);
+  absl::Status RestoreOptimizers();
+  absl::StatusOr<ImportItem> ReadItem(size_t value) const;
+  absl::Status Tell(absl::string_view activity, uint64_t bytes);
+
+  Worker& worker_;
+  const LoadOptions& options_;
+  const SaveReader& save_;
+  const CheckpointIndex& index_;
+  rpc::CallOptions call_;
+  std::vector<OwnerPart> parts_;
+  std::map<std::pair<std::string, std::string>, std::vector<StateRef>> states_;  // by owner, name
+  std::deque<Future<Unit>> under_way_;
+  uint64_t done_bytes_ = 0;
+};
+
+// ---- what goes where
+
+void Loader::Divide(const checkpoint::Placement& placement) {
+  std::map<std::string, OwnerPart> parts;
+  for (size_t i = 0; i < index_.values.size(); ++i) {
+    OwnerPart& part = parts[placement.values[i]];
+    part.values.push_back(i);
+    part.contents.values.push_back({{}, index_.values[i]});
+  }
+  for (size_t i = 0; i < index_.optimizers.size(); ++i)
+    AddOptimizer(i, placement.optimizers[i], parts);
+  for (auto& [owner, part] : parts) {
+    part.owner = owner;
+    parts_.push_back(std::move(part));
+  }
+}
+
+void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
+                          std::map<std::string, OwnerPart>& parts) {
+  const SavedOptimizer& optimizer = index_.optimizers[number];
+  for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
+    const SavedState& state = optimizer.parameters[i];
+    states_[{state.owner, state.parameter}].push_back({number, i});
+    OwnerPart& part = parts[homes[i]];
+    if (part.optimizers.empty() || part.optimizers.back() != number) {
+      part.optimizers.push_back(number);
+      worker::HostedOptimizer& hosted = part.contents.optimizers.emplace_back();
+      hosted.optimizer = optimizer;
+      hosted.optimizer.parameters.clear();
+    }
+    worker::HostedOptimizer& hosted = part.contents.optimizers.back();
+    hosted.optimizer.parameters.push_back(state);
+    std::vector<TensorSpec>& arrays = hosted.state.emplace_back();
+    for (const std::string& slot : state.slots)
+      arrays.push_back(save_.StateSpec(optimizer, i, slot));
+  }
+}
+
+// ---- before anything changes
+
+absl::Status Loader::CheckAll() {
+  std::vector<Future<Unit>> answers;
+  for (const OwnerPart& part : parts_)
+    answers.push_back(worker_.runtime().checkpoints().Check(part.owner, part.contents, call_));
+  std::vector<std::string> problems;
+  absl::Status first;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const absl::Status& answer = answers[i].Wait().status();
+    if (answer.ok()) continue;
+    if (first.ok()) first = answer;
+    problems.push_back(absl::StrCat(parts_[i].owner, ": ", answer.message()));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::Status(first.code(),
+                      absl::StrCat("nothing was loaded: ", absl::StrJoin(problems, "; ")));
+}
+
+// ---- what changes
+
+absl::Status Loader::CreateParameters() {
+  for (OwnerPart& part : parts_) {
+    std::deque<std::pair<std::string, Future<RRef>>> asked;
+    const auto take = [&]() -> absl::Status {
+      const auto& made = asked.front().second.Wait();
+      if (!made.ok())
+        return Annotate(made.status(),
+                        absl::StrCat("making '", asked.front().first, "' on ", part.owner));
+      part.rrefs.emplace(asked.front().first, *made);
+      asked.pop_front();
+      return absl::OkStatus();
+    };
+    for (size_t i : part.values) {
+      const SavedValue& value = index_.values[i];
+      if (value.kind != ValueKind::kParameter) continue;
+      if (asked.size() == kCreationsAhead) PSD_RETURN_IF_ERROR(take());
+      asked.emplace_back(value.name, worker_.runtime().values().GetOrCreate(
+                                         part.owner, value.name, Zeros(value.shape, value.dtype),
+                                         value.requires_grad, call_));
+    }
+    while (!asked.empty()) PSD_RETURN_IF_ERROR(take());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::CreateOptimizers() {
+  std::map<size_t, std::vector<MadePart>> made;  // by the index's optimizer
+  for (const OwnerPart& part : parts_) {
+    for (size_t i = 0; i < part.optimizers.size(); ++i) {
+      const SavedOptimizer& optimizer = part.contents.optimizers[i].optimizer;
+      auto created = CreateOptimizer(part, optimizer);
+      if (!created.ok()) {
+        return Annotate(created.status(),
+                        absl::StrCat("making optimizer '", optimizer.name, "' on ", part.owner));
+      }
+      made[part.optimizers[i]].push_back(*std::move(created));
+    }
+  }
+  for (const auto& [number, parts] : made)
+    PSD_RETURN_IF_ERROR(SetOptions(index_.optimizers[number], parts));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
+                                                         const SavedOptimizer& optimizer) {
+  worker::OptimizerService& service = worker_.runtime().optimizer_service();
+  std::vector<worker::GroupRequest> groups;
+  for (const checkpoint::SavedGroup& group : optimizer.groups)
+    groups.push_back({{optimizer.type, group.created_with}, {}});
+  for (const SavedState& state : optimizer.parameters)
+    groups[state.group].parameters.push_back(part.rrefs.at(state.parameter));
+  PSD_ASSIGN_OR_RETURN(optim::OptimizerSettings settings,
+                       optim::SettingsFromFields(optimizer.settings));
+  MadePart made;
+  PSD_ASSIGN_OR_RETURN(made.rref,
+                       service.Create(part.owner, optimizer.name, groups, settings, call_).Wait());
+  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(optim::GroupOptions now, service.Options(made.rref, i, call_).Wait());
+    made.options.push_back(std::move(now));
+  }
+  return made;
+}
+
+// All owners get the same version, so that whichever decides about the next change is believed.
+absl::Status Loader::SetOptions(const SavedOptimizer& optimizer,
+                                const std::vector<MadePart>& parts) {
+  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
+    uint64_t version = 0;
+    bool same = true;
+    for (const MadePart& part : parts) {
+      version = std::max(version, part.options[i].version);
+      same = same && part.options[i].version == parts[0].options[i].version &&
+             part.options[i].spec.options == optimizer.groups[i].options;
+    }
+    if (same) continue;
+    for (const MadePart& part : parts) {
+      PSD_RETURN_IF_ERROR(
+          worker_.runtime()
+              .optimizer_service()
+              .SetOptions(part.rref, i, optimizer.groups[i].options, version + 1, call_)
+              .Wait());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ImportItem> Loader::ReadItem(size_t number) const {
+  const SavedValue& value = index_.values[number];
+  ImportItem item;
+  item.name = value.name;
+  PSD_ASSIGN_OR_RETURN(item.elements, save_.ReadValue(value));
+  auto states = states_.find({value.owner, value.name});
+  if (states == states_.end()) return item;
+  for (const StateRef& ref : states->second) {
+    const SavedOptimizer& optimizer = index_.optimizers[ref.optimizer];
+    const SavedState& saved = optimizer.parameters[ref.parameter];
+    worker::ImportedState& state = item.states.emplace_back();
+    state.optimizer = optimizer.name;
+    state.steps = saved.steps;
+    state.slots = saved.slots;
+    for (const std::string& slot : saved.slots) {
+      PSD_ASSIGN_OR_RETURN(Tensor array, save_.ReadState(optimizer, ref.parameter, slot));
+      state.arrays.push_back(std::move(array));
+    }
+  }
+  return item;
+}
+
+uint64_t BytesOf(const ImportItem& item) {
+  uint64_t bytes = item.elements.NumBytes();
+  for (const worker::ImportedState& state : item.states)
+    for (const Tensor& array : state.arrays) bytes += array.NumBytes();
+  return bytes;
+}
+
+absl::Status Loader::ImportPart(const OwnerPart& part) {
+  size_t next = 0;
+  while (next < part.values.size() || !under_way_.empty()) {
+    if (next == part.values.size() || under_way_.size() == kImportsAhead) {
+      const absl::Status done = under_way_.front().Wait().status();
+      under_way_.pop_front();
+      PSD_RETURN_IF_ERROR(Annotate(done, part.owner));
+      continue;
+    }
+    std::vector<ImportItem> items;
+    uint64_t bytes = 0;
+    while (next < part.values.size() && bytes < options_.batch_bytes &&
+           items.size() < kBatchItems) {
+      PSD_ASSIGN_OR_RETURN(ImportItem item, ReadItem(part.values[next++]));
+      bytes += BytesOf(item);
+      items.push_back(std::move(item));
+    }
+    under_way_.push_back(worker_.runtime().checkpoints().Import(part.owner, items, {}, call_));
+    PSD_RETURN_IF_ERROR(Tell("loading", bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::ImportAll() {
+  done_bytes_ = 0;
+  for (const OwnerPart& part : parts_) PSD_RETURN_IF_ERROR(ImportPart(part));
+  return absl::OkStatus();
+}
+
+absl::Status Loader::RestoreOptimizers() {
+  for (const OwnerPart& part : parts_) {
+    std::vector<worker::RestoredOptimizer> optimizers;
+    for (const worker::HostedOptimizer& hosted : part.contents.optimizers) {
+      optimizers.push_back(
+          {hosted.optimizer.name, hosted.optimizer.steps_accepted, hosted.optimizer.loss_scale});
+    }
+    if (optimizers.empty()) continue;
+    PSD_RETURN_IF_ERROR(
+        worker_.runtime().checkpoints().Import(part.owner, {}, optimizers, call_).Wait());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loader::Tell(absl::string_view activity, uint64_t bytes) {
+  done_bytes_ = std::min(done_bytes_ + bytes, save_.bytes());
+  if (options_.progress == nullptr || options_.progress({activity, done_bytes_, save_.bytes()})) {
+    return absl::OkStatus();
+  }
+  return absl::CancelledError("the load was stopped");
+}
+
+absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) {
+  PSD_RETURN_IF_ERROR(
+      save_.Verify([this](uint64_t bytes) { return Tell("verifying", bytes).ok(); }));
+  checkpoint::PlacementOptions place;
+  place.owners = options_.owner_map;
+  place.spread = options_.spread;
+  PSD_ASSIGN_OR_RETURN(checkpoint::Placement placement, checkpoint::Place(index_, owners, place));
+  Divide(placement);
+  PSD_RETURN_IF_ERROR(CheckAll());
+  absl::Status changed = CreateParameters();
+  if (changed.ok()) changed = CreateOptimizers();
+  if (changed.ok()) changed = ImportAll();
+  if (changed.ok()) changed = RestoreOptimizers();
+  if (!changed.ok())
+    return Annotate(changed, "the load has stopped half-way, load again: some values are replaced");
+  LoadSummary summary;
+  summary.folder = save_.folder();
+  summary.bytes = save_.bytes();
+  summary.optimizers = index_.optimizers.size();
+  for (const OwnerPart& part : parts_) summary.values[part.owner] = part.values.size();
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options) {
+  const auto files = options.files != nullptr ? options.files : checkpoint::FileSystem::Posix();
+  PSD_ASSIGN_OR_RETURN(std::string folder, checkpoint::FindSave(*files, options.dir));
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveReader> save, SaveReader::Open(files, folder));
+  std::vector<std::string> owners = options.owners;
+  if (owners.empty()) owners = worker.owners();
+  return Loader(worker, options, *save).Run(owners);
+}
+
+}  // namespace psd

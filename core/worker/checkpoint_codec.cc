@@ -1,0 +1,157 @@
+#include "core/worker/checkpoint_codec.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::worker {
+namespace {
+
+using checkpoint::SavedOptimizer;
+using checkpoint::SavedState;
+using checkpoint::SavedValue;
+using checkpoint::TensorSpec;
+using checkpoint::ValueKind;
+
+constexpr uint32_t kParameterNumber = 1;
+constexpr uint32_t kTensorNumber = 2;
+
+template <typename Repeated>
+absl::StatusOr<Shape> DecodeShape(const Repeated& extents, const std::string& what) {
+  auto shape = Shape::Checked({extents.data(), static_cast<size_t>(extents.size())});
+  if (!shape.ok()) return Annotate(shape.status(), what);
+  return shape;
+}
+
+absl::StatusOr<DType> DecodeDType(uint32_t number, const std::string& what) {
+  if (!IsValidDType(number))
+    return absl::InvalidArgumentError(absl::StrCat(what, " has the unknown dtype ", number));
+  return static_cast<DType>(number);
+}
+
+void Encode(const HostedValue& hosted, v1::SavedValue& message) {
+  const SavedValue& value = hosted.value;
+  message.set_incarnation(hosted.id.incarnation);
+  message.set_counter(hosted.id.counter);
+  message.set_name(value.name);
+  message.set_kind(value.kind == ValueKind::kParameter ? kParameterNumber : kTensorNumber);
+  message.set_dtype(static_cast<uint32_t>(value.dtype));
+  for (int64_t extent : value.shape.extents()) message.add_shape(extent);
+  message.set_requires_grad(value.requires_grad);
+  message.set_version(value.version);
+}
+
+absl::StatusOr<HostedValue> Decode(const v1::SavedValue& message) {
+  HostedValue hosted;
+  hosted.id = {message.incarnation(), message.counter()};
+  SavedValue& value = hosted.value;
+  value.name = message.name();
+  if (message.kind() != kParameterNumber && message.kind() != kTensorNumber) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", value.name, "' is of the unknown kind ", message.kind()));
+  }
+  value.kind = message.kind() == kParameterNumber ? ValueKind::kParameter : ValueKind::kTensor;
+  PSD_ASSIGN_OR_RETURN(value.dtype, DecodeDType(message.dtype(), value.name));
+  PSD_ASSIGN_OR_RETURN(value.shape, DecodeShape(message.shape(), value.name));
+  value.requires_grad = message.requires_grad();
+  value.version = message.version();
+  return hosted;
+}
+
+void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
+  const SavedOptimizer& optimizer = hosted.optimizer;
+  message.set_incarnation(hosted.id.incarnation);
+  message.set_counter(hosted.id.counter);
+  message.set_name(optimizer.name);
+  message.set_type(optimizer.type);
+  message.set_steps_accepted(optimizer.steps_accepted);
+  message.set_loss_scale(optimizer.loss_scale);
+  message.mutable_settings()->insert(optimizer.settings.begin(), optimizer.settings.end());
+  for (const checkpoint::SavedGroup& saved : optimizer.groups) {
+    v1::SavedGroup& group = *message.add_groups();
+    group.mutable_options()->insert(saved.options.begin(), saved.options.end());
+    group.mutable_created_with()->insert(saved.created_with.begin(), saved.created_with.end());
+  }
+  for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
+    v1::OptimizedParameter& parameter = *message.add_parameters();
+    parameter.set_name(optimizer.parameters[i].parameter);
+    parameter.set_group(static_cast<uint32_t>(optimizer.parameters[i].group));
+    for (const TensorSpec& array : hosted.state[i]) {
+      v1::StateArray& state = *parameter.add_state();
+      state.set_slot(array.name);
+      state.set_dtype(static_cast<uint32_t>(array.dtype));
+      for (int64_t extent : array.shape.extents()) state.add_shape(extent);
+    }
+  }
+}
+
+absl::StatusOr<std::vector<TensorSpec>> DecodeState(const v1::OptimizedParameter& message) {
+  std::vector<TensorSpec> arrays;
+  for (const v1::StateArray& state : message.state()) {
+    TensorSpec& array = arrays.emplace_back();
+    array.name = state.slot();
+    PSD_ASSIGN_OR_RETURN(array.dtype, DecodeDType(state.dtype(), state.slot()));
+    PSD_ASSIGN_OR_RETURN(array.shape, DecodeShape(state.shape(), state.slot()));
+  }
+  return arrays;
+}
+
+absl::StatusOr<HostedOptimizer> Decode(const v1::SavedOptimizer& message) {
+  HostedOptimizer hosted;
+  hosted.id = {message.incarnation(), message.counter()};
+  SavedOptimizer& optimizer = hosted.optimizer;
+  optimizer.name = message.name();
+  optimizer.type = message.type();
+  optimizer.steps_accepted = message.steps_accepted();
+  optimizer.loss_scale = message.loss_scale();
+  optimizer.settings.insert(message.settings().begin(), message.settings().end());
+  for (const v1::SavedGroup& group : message.groups()) {
+    checkpoint::SavedGroup& saved = optimizer.groups.emplace_back();
+    saved.options.insert(group.options().begin(), group.options().end());
+    saved.created_with.insert(group.created_with().begin(), group.created_with().end());
+  }
+  if (optimizer.groups.empty())
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer '", optimizer.name, "' has no group of options"));
+  for (const v1::OptimizedParameter& parameter : message.parameters()) {
+    if (parameter.group() >= optimizer.groups.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer '", optimizer.name, "' has ", optimizer.groups.size(),
+                       " groups, but '", parameter.name(), "' is in group ", parameter.group()));
+    }
+    SavedState& state = optimizer.parameters.emplace_back();
+    state.parameter = parameter.name();
+    state.group = parameter.group();
+    PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> arrays, DecodeState(parameter));
+    hosted.state.push_back(std::move(arrays));
+  }
+  return hosted;
+}
+
+}  // namespace
+
+v1::OwnerContents EncodeContents(const OwnerContents& contents) {
+  v1::OwnerContents message;
+  for (const HostedValue& value : contents.values) Encode(value, *message.add_values());
+  for (const HostedOptimizer& optimizer : contents.optimizers)
+    Encode(optimizer, *message.add_optimizers());
+  for (const std::string& text : contents.left_out) message.add_left_out(text);
+  return message;
+}
+
+absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message) {
+  OwnerContents contents;
+  for (const v1::SavedValue& value : message.values()) {
+    PSD_ASSIGN_OR_RETURN(HostedValue hosted, Decode(value));
+    contents.values.push_back(std::move(hosted));
+  }
+  for (const v1::SavedOptimizer& optimizer : message.optimizers()) {
+    PSD_ASSIGN_OR_RETURN(HostedOptimizer hosted, Decode(optimizer));
+    contents.optimizers.push_back(std::move(hosted));
+  }
+  contents.left_out.assign(message.left_out().begin(), message.left_out().end());
+  return contents;
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,152 @@
+// The asker's end.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/rref/value_codec.h"
+#include "core/worker/checkpoint_codec.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/message_io.h"
+#include "core/worker/runtime.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::worker {
+namespace {
+
+using store::Value;
+
+absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
+                                                const rpc::Payload& payload) {
+  if (payload.buffers.size() != 1)
+    return absl::InternalError(absl::StrCat(owner, " described itself in ", payload.buffers.size(),
+                                            " buffers instead of one"));
+  PSD_ASSIGN_OR_RETURN(auto message,
+                       ParseMessage<v1::OwnerContents>(std::string(payload.buffers[0].view()),
+                                                       "checkpoint.describe"));
+  return DecodeContents(message);
+}
+
+v1::ExportRequest EncodeItems(const std::vector<ExportItem>& items) {
+  v1::ExportRequest message;
+  for (const ExportItem& item : items) {
+    v1::ExportItem& each = *message.add_items();
+    each.set_incarnation(item.value.incarnation);
+    each.set_counter(item.value.counter);
+    for (GlobalId optimizer : item.optimizers) {
+      each.add_optimizer_incarnations(optimizer.incarnation);
+      each.add_optimizer_counters(optimizer.counter);
+    }
+  }
+  return message;
+}
+
+absl::StatusOr<std::vector<ExportedItem>> DecodeItems(const v1::ExportReply& message,
+                                                      const Values& values) {
+  std::vector<ExportedItem> items;
+  size_t next = 0;
+  const auto take = [&]() -> absl::StatusOr<Tensor> {
+    const auto* variable = next < values.size() ? values[next++].As<Variable>() : nullptr;
+    if (variable == nullptr || !variable->ok())
+      return absl::InternalError("checkpoint.export: the answer's parts do not match");
+    return variable->tensor();
+  };
+  for (const v1::ExportedItem& each : message.items()) {
+    ExportedItem& item = items.emplace_back();
+    item.version = each.version();
+    PSD_ASSIGN_OR_RETURN(item.elements, take());
+    if (each.steps_size() != each.state_arrays_size())
+      return absl::InternalError("checkpoint.export: the answer's parts do not match");
+    for (int i = 0; i < each.steps_size(); ++i) {
+      ExportedState& state = item.states.emplace_back();
+      state.steps = each.steps(i);
+      for (uint32_t k = 0; k < each.state_arrays(i); ++k) {
+        PSD_ASSIGN_OR_RETURN(Tensor array, take());
+        state.arrays.push_back(std::move(array));
+      }
+    }
+  }
+  return items;
+}
+
+}  // namespace
+
+Future<OwnerContents> CheckpointService::Describe(const std::string& owner,
+                                                  const rpc::CallOptions& options) {
+  rpc::Request request;
+  request.method = "checkpoint.describe";
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<OwnerContents> {
+        if (!reply.ok()) return reply.status();
+        return DecodeDescription(owner, reply->payload);
+      });
+}
+
+Future<std::vector<ExportedItem>> CheckpointService::Export(const std::string& owner,
+                                                            const std::vector<ExportItem>& items,
+                                                            const rpc::CallOptions& options) {
+  const size_t expected = items.size();
+  return runtime_.agent()
+      .StartCall(owner, PlainRequest("checkpoint.export", EncodeItems(items)), options)
+      .reply()
+      .Then([this, owner, expected](const absl::StatusOr<rpc::Reply>& reply)
+                -> absl::StatusOr<std::vector<ExportedItem>> {
+        if (!reply.ok()) return reply.status();
+        const std::string* fields = reply->attachment(kFieldsTag);
+        if (fields == nullptr)
+          return absl::InternalError(absl::StrCat(owner, " exported without fields"));
+        PSD_ASSIGN_OR_RETURN(auto message,
+                             ParseMessage<v1::ExportReply>(*fields, "checkpoint.export"));
+        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, nullptr, *reply));
+        PSD_ASSIGN_OR_RETURN(auto exported, DecodeItems(message, values));
+        if (exported.size() == expected) return exported;
+        return absl::InternalError(
+            absl::StrCat(owner, " was asked for ", expected, " values and sent ", exported.size()));
+      });
+}
+
+Future<Unit> CheckpointService::Check(const std::string& owner, const OwnerContents& wanted,
+                                      const rpc::CallOptions& options) {
+  rpc::Request request;
+  request.method = "checkpoint.check";
+  request.payload.buffers.push_back(Buffer::FromString(EncodeContents(wanted).SerializeAsString()));
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::Import(const std::string& owner,
+                                       const std::vector<ImportItem>& items,
+                                       const std::vector<RestoredOptimizer>& optimizers,
+                                       const rpc::CallOptions& options) {
+  v1::ImportRequest fields;
+  Values values;
+  for (const ImportItem& item : items) {
+    v1::ImportItem& each = *fields.add_items();
+    each.set_name(item.name);
+    values.emplace_back(item.elements);
+    for (const ImportedState& state : item.states) {
+      v1::ImportedState& message = *each.add_states();
+      message.set_optimizer(state.optimizer);
+      message.set_steps(state.steps);
+      for (const std::string& slot : state.slots) message.add_slots(slot);
+      for (const Tensor& array : state.arrays) values.emplace_back(array);
+    }
+  }
+  for (const RestoredOptimizer& optimizer : optimizers) {
+    v1::RestoredOptimizer& message = *fields.add_optimizers();
+    message.set_name(optimizer.name);
+    message.set_steps_accepted(optimizer.steps_accepted);
+    message.set_loss_scale(optimizer.loss_scale);
+  }
+  auto request = EncodeRequest(runtime_, "checkpoint.import", owner, values, nullptr);
+  if (!request.ok()) return Future<Unit>::Ready(request.status());
+  request->attachments.push_back(FieldsAttachment(fields));
+  return runtime_.agent()
+      .StartCall(owner, *std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+}  // namespace psd::worker

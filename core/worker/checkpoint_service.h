@@ -1,0 +1,65 @@
+#pragma once
+
+// Consistent copies of what an owner hosts, out and in: for saving and loading.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/checkpoint_types.h"
+#include "core/worker/exchange.h"
+
+namespace psd::worker {
+
+// Both ends of the "checkpoint.*" methods. Thread-safe. Errors, besides those below: those of the
+// call (RpcAgent::StartCall).
+class CheckpointService {
+ public:
+  // Registers the methods; `runtime` outlives the service and has not started.
+  explicit CheckpointService(Runtime& runtime);
+
+  Future<OwnerContents> Describe(const std::string& owner, const rpc::CallOptions& options);
+
+  // Copies of values of `owner` with their state, each as it was between two steps; steps of these
+  // parameters wait while the state is copied. `arrays` is how many state arrays each item has in
+  // each of its optimizers.
+  // Errors: NOT_FOUND for a value or optimizer that was dropped since it was described.
+  Future<std::vector<ExportedItem>> Export(const std::string& owner,
+                                           const std::vector<ExportItem>& items,
+                                           const rpc::CallOptions& options);
+
+  // Would this fit there? Errors: see CheckContents.
+  Future<Unit> Check(const std::string& owner, const OwnerContents& wanted,
+                     const rpc::CallOptions& options);
+
+  // Replaces the elements of existing parameters and their state in existing optimizers, all of a
+  // value at once; makes or replaces values that are no parameters. Then sets how far `optimizers`
+  // have come.
+  // Errors: NOT_FOUND, FAILED_PRECONDITION for what does not fit: nothing has changed there then;
+  // RESOURCE_EXHAUSTED naming the value that there was no memory for.
+  Future<Unit> Import(const std::string& owner, const std::vector<ImportItem>& items,
+                      const std::vector<RestoredOptimizer>& optimizers,
+                      const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  void ServeDescribe(const CallPtr& call);
+  void ServeCheck(const CallPtr& call);
+  void ServeExport(const CallPtr& call);
+  void ServeImport(const CallPtr& call);
+  // On the executor: `work` with the write claims of all `ids`, then `done` without them. Answers
+  // `call` itself if neither can run.
+  void WithClaims(std::vector<GlobalId> ids, const CallPtr& call, std::function<void()> work,
+                  std::function<void()> done);
+  // A value that is no parameter: made anew, in place of another of its name.
+  absl::Status MakeValue(const std::string& name, const Tensor& elements);
+
+  Runtime& runtime_;
+};
+
+}  // namespace psd::worker

@@ -1,0 +1,71 @@
+#pragma once
+
+// What owners and those who save or load tell each other.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/ids.h"
+#include "core/checkpoint/checkpoint_index.h"
+#include "core/checkpoint/safetensors_codec.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::worker {
+
+struct HostedValue {
+  GlobalId id;
+  checkpoint::SavedValue value;  // its owner and file are left open
+};
+
+struct HostedOptimizer {
+  GlobalId id;
+  checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are left open
+  std::vector<std::vector<checkpoint::TensorSpec>> state;  // of each parameter, named by slot
+};
+
+// What one owner hosts, or is to host.
+struct OwnerContents {
+  std::vector<HostedValue> values;  // sorted by name
+  std::vector<HostedOptimizer> optimizers;
+  std::vector<std::string> left_out;  // "'replay' (replay_buffer)": what cannot be saved
+};
+
+struct ExportItem {
+  GlobalId value;
+  std::vector<GlobalId> optimizers;
+};
+
+struct ExportedState {
+  uint64_t steps = 0;
+  std::vector<Tensor> arrays;  // as OwnerContents describes them
+};
+
+// A value and its state, from between two steps.
+struct ExportedItem {
+  uint64_t version = 0;
+  Tensor elements;
+  std::vector<ExportedState> states;  // in the order of ExportItem::optimizers
+};
+
+struct ImportedState {
+  std::string optimizer;
+  uint64_t steps = 0;
+  std::vector<std::string> slots;
+  std::vector<Tensor> arrays;  // one per slot
+};
+
+struct ImportItem {
+  std::string name;
+  Tensor elements;
+  std::vector<ImportedState> states;
+};
+
+// How far an optimizer had come.
+struct RestoredOptimizer {
+  std::string name;
+  uint64_t steps_accepted = 0;
+  double loss_scale = 0;
+};
+
+}  // namespace psd::worker

@@ -1,0 +1,262 @@
+#include "core/worker/owner_contents.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/status.h"
+#include "core/optim/settings_fields.h"
+
+namespace psd::worker {
+namespace {
+
+using checkpoint::SavedState;
+using checkpoint::SavedValue;
+using checkpoint::TensorSpec;
+using checkpoint::ValueKind;
+using optim::OwnerOptimizer;
+using store::EntryPtr;
+
+// The dense tensor that `entry` hosts, if it is one and no parameter.
+std::optional<Tensor> PlainTensor(const store::Entry& entry) {
+  const auto* variable = entry.value.As<Variable>();
+  if (variable == nullptr || !variable->ok() || !variable->tensor().defined()) return std::nullopt;
+  return variable->tensor();
+}
+
+std::optional<HostedValue> DescribeValue(const store::Entry& entry) {
+  HostedValue hosted;
+  hosted.id = entry.id;
+  SavedValue& value = hosted.value;
+  value.name = entry.name;
+  if (entry.parameter != nullptr) {
+    value.kind = ValueKind::kParameter;
+    value.dtype = entry.parameter->dtype();
+    value.shape = entry.parameter->shape();
+    value.requires_grad = entry.parameter->requires_grad();
+    value.version = entry.parameter->version();
+    return hosted;
+  }
+  const std::optional<Tensor> tensor = PlainTensor(entry);
+  if (!tensor.has_value()) return std::nullopt;
+  value.kind = ValueKind::kTensor;
+  value.dtype = tensor->dtype();
+  value.shape = tensor->shape();
+  return hosted;
+}
+
+// Parameters without a name cannot be found again, so they are left out.
+void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
+                  OwnerContents& contents) {
+  HostedOptimizer hosted;
+  hosted.id = entry.id;
+  hosted.optimizer.name = entry.name;
+  const std::vector<optim::OptimizerSpec>& created = optimizer.created();
+  hosted.optimizer.type = created[0].type;
+  for (size_t i = 0; i < created.size(); ++i) {
+    const auto now = optimizer.options(i);
+    hosted.optimizer.groups.push_back(
+        {now.ok() ? now->spec.options : created[i].options, created[i].options});
+  }
+  hosted.optimizer.settings = optim::SettingsFields(optimizer.settings());
+  const OwnerOptimizer::Stats stats = optimizer.stats();
+  hosted.optimizer.steps_accepted = stats.steps;
+  hosted.optimizer.loss_scale = stats.loss_scale;
+  const optim::ParameterTable& table = optimizer.table();
+  for (size_t i = 0; i < table.size(); ++i) {
+    const optim::SteppedParameter& parameter = table[i];
+    if (parameter.entry()->name.empty()) {
+      contents.left_out.push_back(
+          absl::StrCat("an unnamed parameter of optimizer '", entry.name, "'"));
+      continue;
+    }
+    SavedState& state = hosted.optimizer.parameters.emplace_back();
+    state.parameter = parameter.entry()->name;
+    state.group = parameter.group();
+    hosted.state.push_back(DescribeState(parameter));
+  }
+  contents.optimizers.push_back(std::move(hosted));
+}
+
+std::string Describe(const SavedValue& value) {
+  return absl::StrCat(value.kind == ValueKind::kParameter ? "parameter " : "tensor ",
+                      DTypeName(value.dtype), value.shape.ToString(),
+                      value.requires_grad ? " that requires grad" : "");
+}
+
+absl::Status CheckValue(store::Store& store, const SavedValue& wanted, uint64_t* new_bytes) {
+  PSD_RETURN_IF_ERROR(store.CheckName(wanted.name));
+  auto entry = store.Lookup(wanted.name);
+  if (!entry.ok()) {
+    *new_bytes += static_cast<uint64_t>(wanted.shape.NumElements()) * ItemSize(wanted.dtype) *
+                  (wanted.requires_grad ? 2 : 1);
+    return absl::OkStatus();
+  }
+  const std::optional<HostedValue> there = DescribeValue(**entry);
+  if (there.has_value() && there->value.kind == wanted.kind && there->value.dtype == wanted.dtype &&
+      there->value.shape == wanted.shape && there->value.requires_grad == wanted.requires_grad) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("'", wanted.name, "' exists as ",
+                   there.has_value() ? Describe(there->value) : (*entry)->KindName(),
+                   ", and the save has a ", Describe(wanted), "; drop it, or load elsewhere"));
+}
+
+absl::Status CheckState(const std::string& label, const std::vector<TensorSpec>& there,
+                        const std::vector<TensorSpec>& wanted) {
+  const auto text = [](const std::vector<TensorSpec>& arrays) {
+    return absl::StrJoin(arrays, ", ", [](std::string* out, const TensorSpec& array) {
+      absl::StrAppend(out, array.name, " ", DTypeName(array.dtype), array.shape.ToString());
+    });
+  };
+  const std::string have = text(there), want = text(wanted);
+  if (have == want) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(label, " keeps the state (", have, "), and the save has (", want, ")"));
+}
+
+std::string Describe(const std::vector<optim::OptimizerSpec>& groups,
+                     const optim::OptimizerSettings& settings) {
+  const std::string text =
+      absl::StrJoin(groups, "; ", [](std::string* out, const optim::OptimizerSpec& spec) {
+        absl::StrAppend(out, spec.ToString());
+      });
+  return absl::StrCat(text, settings.ToString());
+}
+
+// An optimizer that exists: of the same type and options, over the same parameters.
+absl::Status CheckExisting(const EntryPtr& entry, const HostedOptimizer& wanted) {
+  const auto optimizer = OptimizerOf(*entry);
+  const std::string label = entry->Label();
+  if (optimizer == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(label, " exists as ", entry->KindName(), ", and the save has an optimizer"));
+  }
+  PSD_ASSIGN_OR_RETURN(optim::OptimizerSettings settings,
+                       optim::SettingsFromFields(wanted.optimizer.settings));
+  std::vector<optim::OptimizerSpec> saved;
+  for (const checkpoint::SavedGroup& group : wanted.optimizer.groups)
+    saved.push_back({wanted.optimizer.type, group.created_with});
+  const std::string there = Describe(optimizer->created(), optimizer->settings());
+  if (const std::string want = Describe(saved, settings); there != want) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        label, " exists as ", there, ", and the save has ", want, "; drop it, or load elsewhere"));
+  }
+  std::map<std::string, const optim::SteppedParameter*> parameters;
+  for (size_t i = 0; i < optimizer->table().size(); ++i) {
+    const optim::SteppedParameter& parameter = optimizer->table()[i];
+    parameters[parameter.entry()->name] = &parameter;
+  }
+  if (parameters.size() != wanted.optimizer.parameters.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(label, " steps ", parameters.size(), " parameters here, and the save has ",
+                     wanted.optimizer.parameters.size(), " for this owner; drop it first"));
+  }
+  for (size_t i = 0; i < wanted.optimizer.parameters.size(); ++i) {
+    const std::string& name = wanted.optimizer.parameters[i].parameter;
+    auto found = parameters.find(name);
+    if (found == parameters.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(label, " exists and does not step '", name, "'; drop it first"));
+    }
+    PSD_RETURN_IF_ERROR(CheckState(absl::StrCat(label, " for '", name, "'"),
+                                   DescribeState(*found->second), wanted.state[i]));
+  }
+  return absl::OkStatus();
+}
+
+// One that is to be made.
+absl::Status CheckNew(const optim::OptimizerRegistry& registry, const HostedOptimizer& wanted,
+                      const std::map<std::string, const SavedValue*>& values, uint64_t* new_bytes) {
+  const checkpoint::SavedOptimizer& saved = wanted.optimizer;
+  std::vector<std::unique_ptr<optim::FunctionalOptimizer>> functions;
+  PSD_RETURN_IF_ERROR(optim::SettingsFromFields(saved.settings));
+  for (const checkpoint::SavedGroup& group : saved.groups) {
+    auto function = registry.Create({saved.type, group.created_with});
+    if (function.ok()) PSD_RETURN_IF_ERROR(registry.Create({saved.type, group.options}));
+    if (!function.ok())
+      return Annotate(function.status(), absl::StrCat("optimizer '", saved.name, "'"));
+    functions.push_back(*std::move(function));
+  }
+  for (size_t i = 0; i < saved.parameters.size(); ++i) {
+    const SavedState& state = saved.parameters[i];
+    const std::string label =
+        absl::StrCat("optimizer '", saved.name, "' for '", state.parameter, "'");
+    auto found = values.find(state.parameter);
+    if (found == values.end() || !found->second->requires_grad)
+      return absl::InvalidArgumentError(
+          absl::StrCat(label, ": the save has no parameter of that name that requires grad"));
+    const SavedValue& value = *found->second;
+    const optim::FunctionalOptimizer& function = *functions[state.group];
+    PSD_RETURN_IF_ERROR(Annotate(function.CheckDType(value.dtype), label));
+    std::vector<TensorSpec> slots;
+    for (const optim::StateSlot& slot : function.Slots(value.dtype)) {
+      slots.push_back({slot.name, slot.dtype, value.shape});
+      *new_bytes += slots.back().bytes();
+    }
+    PSD_RETURN_IF_ERROR(CheckState(label, slots, wanted.state[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::shared_ptr<OwnerOptimizer> OptimizerOf(const store::Entry& entry) {
+  const auto* object = entry.value.As<std::shared_ptr<store::Object>>();
+  return object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
+}
+
+std::vector<TensorSpec> DescribeState(const optim::SteppedParameter& parameter) {
+  const Shape& shape = parameter.entry()->parameter->shape();
+  std::vector<TensorSpec> arrays;
+  for (const optim::StateArray& array : parameter.state()) {
+    const auto elements = static_cast<int64_t>(array.bytes / ItemSize(array.dtype));
+    const bool same = elements == shape.NumElements();
+    arrays.push_back({array.name, array.dtype, same ? shape : Shape{elements}});
+  }
+  return arrays;
+}
+
+OwnerContents DescribeContents(const store::Store& store) {
+  OwnerContents contents;
+  for (const EntryPtr& entry : store.List("")) {
+    if (const auto optimizer = OptimizerOf(*entry); optimizer != nullptr) {
+      AddOptimizer(*entry, *optimizer, contents);
+    } else if (std::optional<HostedValue> value = DescribeValue(*entry); value.has_value()) {
+      contents.values.push_back(*std::move(value));
+    } else {
+      contents.left_out.push_back(absl::StrCat(entry->Label(), " (", entry->KindName(), ")"));
+    }
+  }
+  return contents;
+}
+
+absl::Status CheckContents(store::Store& store, const optim::OptimizerRegistry& optimizers,
+                           const OwnerContents& wanted) {
+  uint64_t new_bytes = 0;
+  std::map<std::string, const SavedValue*> values;
+  for (const HostedValue& hosted : wanted.values) {
+    PSD_RETURN_IF_ERROR(CheckValue(store, hosted.value, &new_bytes));
+    values[hosted.value.name] = &hosted.value;
+  }
+  for (const HostedOptimizer& hosted : wanted.optimizers) {
+    PSD_RETURN_IF_ERROR(store.CheckName(hosted.optimizer.name));
+    auto entry = store.Lookup(hosted.optimizer.name);
+    PSD_RETURN_IF_ERROR(entry.ok() ? CheckExisting(*entry, hosted)
+                                   : CheckNew(optimizers, hosted, values, &new_bytes));
+  }
+  const store::Store::Stats stats = store.stats();
+  if (stats.limit_bytes == 0 || stats.used_bytes + new_bytes <= stats.limit_bytes)
+    return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "what is to be loaded here needs ", new_bytes, " bytes more, and the memory budget has ",
+      stats.limit_bytes - std::min(stats.used_bytes, stats.limit_bytes),
+      " left; raise it, or load into more owners"));
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,412 @@
+#include "client/checkpoint.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/checkpoint/save_folder.h"
+#include "core/checkpoint/save_reader.h"
+#include "core/store/store.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/core/checkpoint/fake_file_system.h"
+
+namespace psd {
+namespace {
+
+using checkpoint::FakeFileSystem;
+using checkpoint::SaveReader;
+using ::testing::HasSubstr;
+
+// Parameters of different sizes, their optimizer, and steps that depend on all of it.
+class Model {
+ public:
+  Model(Worker& worker, std::vector<std::string> owners, const OptimizerSpec& spec)
+      : worker_(worker) {
+    for (int i = 0; i < 6; ++i) {
+      std::vector<float> elements(static_cast<size_t>(3 + 50 * i));
+      for (size_t k = 0; k < elements.size(); ++k)
+        elements[k] = 0.01f * static_cast<float>((k * 37 + static_cast<size_t>(i)) % 100);
+      const Tensor start = Tensor::Of<float>(Shape{static_cast<int64_t>(elements.size())},
+                                             absl::MakeConstSpan(elements));
+      CreateOptions options;
+      options.requires_grad = true;
+      const std::string name = "layer" + std::to_string(i) + "/w";
+      const std::string& owner = owners[static_cast<size_t>(i) % owners.size()];
+      const bool exists = worker.Lookup(owner, name).ok();
+      rrefs_.push_back(exists ? Must(worker.Lookup(owner, name))
+                              : MakeParameter(worker, owner, name, start));
+    }
+    optimizer_ = Must(DistributedOptimizer::Create(worker, "main", spec, rrefs_));
+  }
+
+  // The loss is the sum of w * w * c.
+  void Step(double c) {
+    Context context = Must(worker_.NewContext());
+    std::vector<Variable> parameters = Must(worker_.ToHere(rrefs_, context));
+    std::vector<Variable> roots;
+    for (const Variable& w : parameters) roots.push_back(Sum(w * w * c));
+    ASSERT_TRUE(context.Backward(roots).ok());
+    const absl::Status stepped = optimizer_->Step(context);
+    ASSERT_TRUE(stepped.ok()) << stepped;
+  }
+  void Steps(int count) {
+    for (int i = 0; i < count; ++i) Step(0.5 + 0.25 * i);
+  }
+
+  std::vector<std::string> Elements() {
+    std::vector<std::string> elements;
+    for (const Value& value : Must(worker_.ToHere(rrefs_)))
+      elements.emplace_back(value.As<Variable>()->tensor().AsBuffer().view());
+    return elements;
+  }
+
+ private:
+  Worker& worker_;
+  std::vector<RRef> rrefs_;
+  std::unique_ptr<DistributedOptimizer> optimizer_;
+};
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  SaveOptions Saving() {
+    SaveOptions options;
+    options.dir = "saves";
+    options.files = disk_;
+    options.batch_bytes = 1000;  // several batches
+    return options;
+  }
+  LoadOptions Loading() {
+    LoadOptions options;
+    options.dir = "saves";
+    options.files = disk_;
+    options.batch_bytes = 1000;
+    return options;
+  }
+  // A trainer attached to fresh owners of these names.
+  std::unique_ptr<Worker> StartJob(const std::vector<std::string>& names) {
+    std::vector<OwnerAddress> addresses;
+    for (const std::string& name : names) {
+      owners_.push_back(std::make_unique<TestOwner>(name));
+      addresses.push_back(owners_.back()->address());
+    }
+    return StartTrainer("trainer", addresses);
+  }
+
+  std::shared_ptr<FakeFileSystem> disk_ = std::make_shared<FakeFileSystem>();
+  std::vector<std::unique_ptr<TestOwner>> owners_;
+};
+
+struct Continued {
+  std::vector<std::string> at_save;
+  std::vector<std::string> three_later;
+};
+
+// Saves after five steps, takes three more.
+Continued TrainAndSave(Worker& worker, const std::vector<std::string>& owners,
+                       const OptimizerSpec& spec, const SaveOptions& options) {
+  Model model(worker, owners, spec);
+  model.Steps(5);
+  const SaveSummary saved = Must(SaveModel(worker, options));
+  EXPECT_EQ(saved.values, 6u);
+  EXPECT_EQ(saved.optimizers, 1u);
+  Continued continued;
+  continued.at_save = model.Elements();
+  model.Steps(3);
+  continued.three_later = model.Elements();
+  return continued;
+}
+
+TEST_F(CheckpointTest, ContinuesWithTheSameNumbers) {
+  for (const OptimizerSpec& spec :
+       {OptimizerSpec(Adam{}), OptimizerSpec(Sgd{0.1, 0.9}), OptimizerSpec(Sgd{0.1})}) {
+    disk_ = std::make_shared<FakeFileSystem>();
+    auto first = StartJob({"a", "b"});
+    const Continued expected = TrainAndSave(*first, {"a", "b"}, spec, Saving());
+    // Into the same owners, which are three steps ahead, and into fresh ones of the same names.
+    ASSERT_TRUE(LoadModel(*first, Loading()).ok());
+    auto second = StartJob({"a", "b"});
+    const LoadSummary loaded = Must(LoadModel(*second, Loading()));
+    EXPECT_EQ(loaded.values.at("a"), 3u);
+    for (Worker* worker : {first.get(), second.get()}) {
+      Model model(*worker, {"a", "b"}, spec);
+      EXPECT_EQ(model.Elements(), expected.at_save);
+      model.Steps(3);
+      EXPECT_EQ(model.Elements(), expected.three_later) << spec.ToString();
+    }
+  }
+}
+
+TEST_F(CheckpointTest, LoadsIntoAnyNumberOfOwners) {
+  auto first = StartJob({"a", "b"});
+  const Continued expected = TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
+  auto one = StartJob({"z"});
+  ASSERT_TRUE(LoadModel(*one, Loading()).ok());
+  Model model(*one, {"z"}, Adam{});
+  EXPECT_EQ(model.Elements(), expected.at_save);
+  model.Steps(3);
+  EXPECT_EQ(model.Elements(), expected.three_later);
+
+  // Into four, and from there back into one.
+  auto four = StartJob({"p", "q", "r", "s"});
+  EXPECT_EQ(Must(LoadModel(*four, Loading())).values.size(), 4u);
+  SaveOptions again = Saving();
+  again.dir = "again";
+  EXPECT_EQ(Must(SaveModel(*four, again)).values, 6u);
+  auto last = StartJob({"z"});
+  LoadOptions from_again = Loading();
+  from_again.dir = "again";
+  ASSERT_TRUE(LoadModel(*last, from_again).ok());
+  Model continued(*last, {"z"}, Adam{});
+  continued.Steps(3);
+  EXPECT_EQ(continued.Elements(), expected.three_later);
+}
+
+TEST_F(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
+  const auto build = [](Worker& worker) {
+    std::vector<psd::ParameterGroup> groups(2);
+    for (int i = 0; i < 4; ++i) {
+      const std::string owner = i % 2 == 0 ? "a" : "b", name = "w" + std::to_string(i);
+      auto known = worker.Lookup(owner, name);
+      groups[static_cast<size_t>(i / 2)].parameters.push_back(
+          known.ok() ? *known : MakeParameter(worker, owner, name, Tensor::Of<float>({1}, {1})));
+    }
+    groups[1].options = {{"lr", 0.25}};
+    OptimizerSettings settings;
+    settings.schedule = Schedule::Step(2, 0.5).WithWarmup(3, 0.25);
+    settings.loss_scaling = LossScaling::Dynamic(1024);
+    return Must(DistributedOptimizer::Create(worker, "main", Adam{}, groups, settings));
+  };
+  const auto step = [](Worker& worker, DistributedOptimizer& optimizer) {
+    std::vector<RRef> rrefs;
+    for (int i = 0; i < 4; ++i)
+      rrefs.push_back(Must(worker.Lookup(i % 2 == 0 ? "a" : "b", "w" + std::to_string(i))));
+    Context context = Must(worker.NewContext());
+    std::vector<Variable> roots;
+    for (const Variable& w : Must(worker.ToHere(rrefs, context)))
+      roots.push_back(Sum(w * w * optimizer.LossScale()));
+    EXPECT_TRUE(context.Backward(roots).ok());
+    StepOptions options;
+    options.loss_scale = optimizer.LossScale();
+    const absl::Status stepped = optimizer.Step(context, options);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    std::vector<float> elements;
+    for (const Value& value : Must(worker.ToHere(rrefs)))
+      elements.push_back(*value.As<Variable>()->tensor().data<float>());
+    return elements;
+  };
+  auto first = StartJob({"a", "b"});
+  auto optimizer = build(*first);
+  step(*first, *optimizer);
+  ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 0.125}}).ok());
+  step(*first, *optimizer);
+  ASSERT_TRUE(SaveModel(*first, Saving()).ok());
+  std::vector<std::vector<float>> expected;
+  for (int i = 0; i < 3; ++i) expected.push_back(step(*first, *optimizer));
+
+  auto second = StartJob({"a", "b"});
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok());
+  auto continued = build(*second);
+  EXPECT_EQ(Must(continued->Options(0)).options.at("lr"), 0.125);
+  EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 0.25);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(step(*second, *continued), expected[static_cast<size_t>(i)]);
+  EXPECT_TRUE(continued->SetOptions(1, {{"lr", 1.5}}).ok());
+  EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 1.5);
+}
+
+TEST_F(CheckpointTest, OtherNamedValues) {
+  auto first = StartJob({"a"});
+  store::Store& store = owners_[0]->runtime().store();
+  const auto host = [&](const std::string& name, store::Value value) {
+    Must(store.GetOrCreate(name, {}, [&] { return absl::StatusOr<store::Value>(value); }).Wait());
+  };
+  host("counts", Tensor::Of<int64_t>(Shape{2}, {4, 5}));
+  host("mean", Tensor::Of<double>(Shape{1}, {0.5}));
+  host("note", store::Value("hello"));
+  const SaveSummary saved = Must(SaveModel(*first, Saving()));
+  EXPECT_EQ(saved.values, 2u);
+  EXPECT_THAT(saved.left_out, ::testing::ElementsAre("a: 'note' (string)"));
+  auto second = StartJob({"a"});
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok());
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok()) << "again, over what is there";
+  for (const std::string name : {"counts", "mean"}) {
+    const auto there = Must(second->ToHere({Must(second->Lookup("a", name))}));
+    const auto here = Must(first->ToHere({Must(first->Lookup("a", name))}));
+    EXPECT_EQ(there[0].As<Variable>()->tensor().AsBuffer().view(),
+              here[0].As<Variable>()->tensor().AsBuffer().view());
+  }
+}
+
+// With momentum 1 and a gradient of one everywhere, n steps leave a momentum of n and a parameter
+// of -n(n+1)/2: whatever moment a save caught, all three must agree.
+TEST_F(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
+  auto saver = StartJob({"a"});
+  auto trainer = StartTrainer("trainer2", {owners_[0]->address()});
+  std::vector<RRef> rrefs;
+  for (int i = 0; i < 8; ++i)
+    rrefs.push_back(MakeParameter(*trainer, "a", "w" + std::to_string(i),
+                                  Must(Tensor::Zeros(Shape{5000}, DType::kF32))));
+  Sgd sgd;
+  sgd.lr = 1;
+  sgd.momentum = 1;
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", sgd, rrefs));
+  std::atomic<bool> stop{false};
+  std::atomic<int> steps{0};
+  std::thread training([&] {
+    while (!stop) {
+      Context context = Must(trainer->NewContext());
+      std::vector<Variable> roots;
+      for (const Variable& w : Must(trainer->ToHere(rrefs, context))) roots.push_back(Sum(w));
+      if (!context.Backward(roots).ok() || !optimizer->Step(context).ok()) std::abort();
+      ++steps;
+    }
+  });
+  for (int round = 0; round < 5; ++round) {
+    const int before = steps;
+    while (steps < before + 3) std::this_thread::yield();
+    SaveOptions options = Saving();
+    options.name = "round" + std::to_string(round);
+    options.batch_bytes = 100'000;
+    ASSERT_TRUE(SaveModel(*saver, options).ok());
+    auto save = Must(SaveReader::Open(disk_, "saves/" + options.name));
+    ASSERT_TRUE(save->Verify(nullptr).ok());
+    const checkpoint::SavedOptimizer& main = save->index().optimizers[0];
+    for (size_t i = 0; i < main.parameters.size(); ++i) {
+      const auto n = static_cast<float>(main.parameters[i].steps);
+      const Tensor momentum = Must(save->ReadState(main, i, "momentum_buffer"));
+      const checkpoint::SavedValue* value = nullptr;
+      for (const auto& each : save->index().values)
+        if (each.name == main.parameters[i].parameter) value = &each;
+      const Tensor elements = Must(save->ReadValue(*value));
+      EXPECT_EQ(value->version, main.parameters[i].steps + 2) << "created, assigned, stepped";
+      for (int64_t k = 0; k < 5000; ++k) {
+        ASSERT_EQ(momentum.data<float>()[k], n);
+        ASSERT_EQ(elements.data<float>()[k], -n * (n + 1) / 2);
+      }
+    }
+  }
+  stop = true;
+  training.join();
+}
+
+TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedBeforeAnythingChanges) {
+  auto first = StartJob({"a", "b"});
+  TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
+  const auto refuse = [&](Worker& worker, const std::string& says) {
+    const absl::Status loaded = LoadModel(worker, Loading()).status();
+    EXPECT_EQ(loaded.code(), absl::StatusCode::kFailedPrecondition) << loaded;
+    EXPECT_THAT(std::string(loaded.message()), HasSubstr(says));
+    EXPECT_THAT(std::string(loaded.message()), HasSubstr("nothing was loaded"));
+  };
+  {
+    // Another shape on one owner: the other one stays empty.
+    auto job = StartJob({"a", "b"});
+    MakeParameter(*job, "b", "layer1/w", Tensor::Of<float>(Shape{2}, {1, 2}));
+    refuse(*job, "'layer1/w' exists as parameter f32[2] that requires grad");
+    EXPECT_TRUE(Must(job->List("a")).empty());
+    EXPECT_EQ(Must(job->List("b")).size(), 1u);
+  }
+  {
+    auto job = StartJob({"a", "b"});
+    MakeParameter(*job, "a", "main", Tensor::Of<float>(Shape{2}, {1, 2}));
+    refuse(*job, "'main' exists as parameter");
+  }
+  {
+    auto job = StartJob({"a", "b"});
+    Model other(*job, {"a", "b"}, Sgd{0.1, 0.9});
+    refuse(*job, "'main' exists as sgd");
+  }
+  {
+    auto job = StartJob({"a", "b"});
+    Adam adam;
+    adam.lr = 0.5;
+    Model other(*job, {"a", "b"}, adam);
+    refuse(*job, "lr=0.5");
+  }
+  {
+    auto job = StartJob({"a", "b"});
+    const RRef w = MakeParameter(*job, "a", "layer0/w", Tensor::Of<float>(Shape{3}, {1, 2, 3}));
+    auto partial = Must(DistributedOptimizer::Create(*job, "main", Adam{}, {w}));
+    refuse(*job, "steps 1 parameters here");
+  }
+}
+
+TEST_F(CheckpointTest, AFullOwnerIsToldBeforehand) {
+  auto first = StartJob({"a"});
+  MakeParameter(*first, "a", "w", Must(Tensor::Zeros(Shape{100'000}, DType::kF32)));
+  ASSERT_TRUE(SaveModel(*first, Saving()).ok());
+  worker::RuntimeOptions small;
+  small.memory_budget_bytes = 100'000;
+  TestOwner owner("a", small);
+  auto worker = StartTrainer("t", {owner.address()});
+  const absl::Status loaded = LoadModel(*worker, Loading()).status();
+  EXPECT_EQ(loaded.code(), absl::StatusCode::kResourceExhausted) << loaded;
+  EXPECT_TRUE(Must(worker->List("a")).empty());
+}
+
+TEST_F(CheckpointTest, DiskFullOrStoppedLeavesTheLastSave) {
+  auto first = StartJob({"a", "b"});
+  const Continued expected = TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
+  uint64_t used = 0;
+  for (const auto& [path, bytes] : disk_->files()) used += bytes.size();
+  disk_->capacity = used + 4000;
+  disk_->claims_free = 1 << 30;
+  const absl::Status full = SaveModel(*first, Saving()).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  disk_->capacity = UINT64_MAX;
+  SaveOptions stopped = Saving();
+  stopped.progress = [](const TransferProgress& progress) { return progress.bytes < 3000; };
+  EXPECT_EQ(SaveModel(*first, stopped).status().code(), absl::StatusCode::kCancelled);
+  uint64_t left = 0;
+  for (const auto& [path, bytes] : disk_->files()) left += bytes.size();
+  EXPECT_EQ(left, used);
+  auto second = StartJob({"a", "b"});
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok());
+  EXPECT_EQ(Model(*second, {"a", "b"}, Adam{}).Elements(), expected.at_save);
+}
+
+TEST_F(CheckpointTest, DamageIsRefusedBeforeAnythingChanges) {
+  auto first = StartJob({"a"});
+  TrainAndSave(*first, {"a"}, Adam{}, Saving());
+  auto second = StartJob({"a"});
+  for (const auto& [path, bytes] : disk_->files()) {
+    if (path == "saves/latest") continue;
+    std::string bad = bytes;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
+    disk_->Put(path, bad);
+    EXPECT_FALSE(LoadModel(*second, Loading()).ok()) << path;
+    disk_->Put(path, bytes);
+  }
+  EXPECT_TRUE(Must(second->List("a")).empty());
+}
+
+TEST_F(CheckpointTest, ProgressEndsAtTheTotal) {
+  auto first = StartJob({"a", "b"});
+  uint64_t last = 0, total = 0;
+  SaveOptions saving = Saving();
+  saving.progress = [&](const TransferProgress& progress) {
+    EXPECT_GE(progress.bytes, last);
+    last = progress.bytes;
+    total = progress.total_bytes;
+    return true;
+  };
+  TrainAndSave(*first, {"a", "b"}, Adam{}, saving);
+  EXPECT_EQ(last, total);
+  EXPECT_GT(total, 0u);
+}
+
+TEST_F(CheckpointTest, NobodyThere) {
+  auto worker = StartJob({"a"});
+  EXPECT_EQ(LoadModel(*worker, Loading()).status().code(), absl::StatusCode::kNotFound);
+  SaveOptions saving = Saving();
+  saving.owners = {"nobody"};
+  EXPECT_EQ(SaveModel(*worker, saving).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(SaveModel(*worker, SaveOptions{}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace psd
