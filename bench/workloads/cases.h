@@ -15,5 +15,6 @@ std::vector<Case> OptimizerCases();  // opt_<name>, opt_small
 std::vector<Case> RowsCases();       // rows_lookup, rows_update, embedding
 std::vector<Case> TrainerCases();    // trainers_1, trainers_2, trainers_4
 std::vector<Case> MemoryCases();     // memory, memory_dropped
+std::vector<Case> SavingCases();     // save, save_steps
 
 }  // namespace psd::bench

@@ -69,9 +69,9 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
   const optim::ParameterTable& table = optimizer.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const optim::SteppedParameter& parameter = table[i];
-    if (parameter.entry()->name.empty()) {
-      contents.left_out.push_back(
-          absl::StrCat("an unnamed parameter of optimizer '", entry.name, "'"));
+    if (parameter.entry()->name.empty() || parameter.entry()->parameter == nullptr) {
+      contents.left_out.push_back(absl::StrCat("the state of ", parameter.entry()->Label(),
+                                               " in optimizer '", entry.name, "'"));
       continue;
     }
     SavedState& state = hosted.optimizer.parameters.emplace_back();
@@ -212,7 +212,9 @@ std::shared_ptr<OwnerOptimizer> OptimizerOf(const store::Entry& entry) {
 }
 
 std::vector<TensorSpec> DescribeState(const optim::SteppedParameter& parameter) {
-  const Shape& shape = parameter.entry()->parameter->shape();
+  const Shape shape = parameter.entry()->parameter == nullptr
+                          ? Shape{}
+                          : parameter.entry()->parameter->shape();
   std::vector<TensorSpec> arrays;
   for (const optim::StateArray& array : parameter.state()) {
     const auto elements = static_cast<int64_t>(array.bytes / ItemSize(array.dtype));

@@ -18,6 +18,13 @@ struct Options {
   absl::Duration timeout = absl::Seconds(5);
   bool json = false;
   bool color = false;  // headings are bold: standard output is a terminal
+
+  // Flags of single commands, see Command::flags.
+  std::string owners;  // "owner0=10.0.0.5:7071,owner1=…"; empty: those that the registrar knows
+  std::string name;    // of a save
+  std::string map;     // "saved owner=owner now,…"
+  bool spread = false;
+  std::vector<std::string> given;  // those of the above that were given
 };
 
 // Prints to standard output. Errors: INVALID_ARGUMENT is a wrong use of the command; all else is a
@@ -29,6 +36,7 @@ struct Command {
   absl::string_view name;
   absl::string_view arguments;  // "[PREFIX]"
   absl::string_view help;
+  absl::string_view flags;  // "--map --spread": its own, beside those that all take
   size_t min_arguments;
   size_t max_arguments;
   CommandFunction run;
@@ -38,8 +46,11 @@ absl::Span<const Command> Commands();
 
 absl::Status RunCheck(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunDrop(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunInspect(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunList(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunLoad(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunPing(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunSave(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunStatus(const Options& options, const std::vector<std::string>& arguments);
 
 }  // namespace psd::cli

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "tools/cli/command.h"
@@ -20,16 +22,22 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
 constexpr Command kCommands[] = {
-    {"status", "", "What the worker says of itself: values, optimizers, sessions, memory.", 0, 0,
-     RunStatus},
-    {"list", "[PREFIX]", "Named values, sorted.", 0, 1, RunList},
-    {"drop", "NAME", "Ends a name; who holds the value keeps it.", 1, 1, RunDrop},
-    {"ping", "", "Does it serve? Exit code 0 if so: for probes.", 0, 0, RunPing},
-    {"check", "FILE", "Checks a configuration file of psd.", 1, 1, RunCheck},
+    {"status", "", "What the worker says of itself: values, optimizers, sessions, memory.", "", 0,
+     0, RunStatus},
+    {"list", "[PREFIX]", "Named values, sorted.", "", 0, 1, RunList},
+    {"drop", "NAME", "Ends a name; who holds the value keeps it.", "", 1, 1, RunDrop},
+    {"ping", "", "Does it serve? Exit code 0 if so: for probes.", "", 0, 0, RunPing},
+    {"check", "FILE", "Checks a configuration file of psd.", "", 1, 1, RunCheck},
+    {"save", "DIR", "Saves all owners' values and optimizers while training goes on.",
+     "--owners --name", 1, 1, RunSave},
+    {"load", "DIR", "Loads the latest save of DIR, or the save DIR, into the job's owners.",
+     "--owners --map --spread", 1, 1, RunLoad},
+    {"inspect", "FILE", "What a save or a safetensors file holds, checksums compared.", "", 1, 1,
+     RunInspect},
 };
 
 void PrintUsage(std::FILE* out) {
-  std::fprintf(out, "psctl: looks at a running owner, and tidies up.\n\n");
+  std::fprintf(out, "psctl: looks at running owners, saves and loads them, tidies up.\n\n");
   for (const Command& command : Commands()) {
     const std::string call = absl::StrCat(command.name, " ", command.arguments);
     std::fprintf(out, "  psctl %-16s %s\n", call.c_str(), std::string(command.help).c_str());
@@ -38,6 +46,10 @@ void PrintUsage(std::FILE* out) {
                "\n  --address HOST:PORT  the owner (default $PSD_ADDRESS, else 127.0.0.1:7071)\n"
                "  --timeout TIME       how long to wait for an answer (default 5s)\n"
                "  --json               for programs: status, list, ping\n"
+               "  --owners A=HOST:PORT,…  save, load: these owners, not those the registrar knows\n"
+               "  --name NAME          save: what it is called (default: the time)\n"
+               "  --map OLD=NEW,…      load: the values of saved owner OLD go to NEW\n"
+               "  --spread             load: over all owners by bytes, wherever they were\n"
                "\nExit codes: 0 done; 1 it failed; 2 wrong usage.\n");
 }
 
@@ -60,12 +72,31 @@ bool TakeFlag(const std::string& name, const std::vector<std::string>& arguments
   return true;
 }
 
+// Takes a flag of single commands.
+bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options* options) {
+  const std::string name = arguments[*at].substr(0, arguments[*at].find('='));
+  if (arguments[*at] == "--spread") {
+    options->spread = true;
+  } else if (!TakeFlag("--owners", arguments, at, &options->owners) &&
+             !TakeFlag("--map", arguments, at, &options->map) &&
+             !TakeFlag("--name", arguments, at, &options->name)) {
+    return false;
+  }
+  options->given.push_back(name);
+  return true;
+}
+
 int RunCommand(const Options& options, const std::vector<std::string>& words) {
   for (const Command& command : Commands()) {
     if (command.name != words[0]) continue;
     const std::vector<std::string> arguments(words.begin() + 1, words.end());
     if (arguments.size() < command.min_arguments || arguments.size() > command.max_arguments) {
       return Refuse(absl::StrCat("usage: psctl ", command.name, " ", command.arguments));
+    }
+    const std::vector<std::string> flags = absl::StrSplit(command.flags, ' ');
+    for (const std::string& flag : options.given) {
+      if (std::find(flags.begin(), flags.end(), flag) == flags.end())
+        return Refuse(absl::StrCat("'", flag, "' is no flag of psctl ", command.name));
     }
     const absl::Status status = command.run(options, arguments);
     if (status.ok()) return 0;
@@ -93,7 +124,8 @@ int Main(const std::vector<std::string>& arguments) {
       if (!absl::ParseDuration(timeout, &options.timeout) ||
           options.timeout <= absl::ZeroDuration() || options.timeout > absl::Hours(24))
         return Refuse(absl::StrCat("--timeout: expected a time such as 5s, got '", timeout, "'"));
-    } else if (!TakeFlag("--address", arguments, &i, &options.address)) {
+    } else if (!TakeOwnFlag(arguments, &i, &options) &&
+               !TakeFlag("--address", arguments, &i, &options.address)) {
       if (absl::StartsWith(argument, "--"))
         return Refuse(absl::StrCat("'", argument, "': unknown flag, or its value is missing"));
       words.push_back(argument);

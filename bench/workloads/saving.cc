@@ -1,0 +1,163 @@
+// save: a whole job to disk, training standing still; floor: the same bytes written to one file in
+// the same folder and brought to disk. save_steps: a train step while saves run one after the other;
+// floor: the same step without.
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/job.h"
+#include "bench/stats.h"
+#include "bench/train_step.h"
+#include "bench/workloads/cases.h"
+#include "client/checkpoint.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/checkpoint/file_system.h"
+
+namespace psd::bench {
+namespace {
+
+constexpr StepShape kModel = {16, 2'000'000};  // 128 MB, and twice as much state
+constexpr int kSteps = 12;
+constexpr size_t kFloorPiece = size_t{4} << 20;
+
+// A folder of its own, removed at the end.
+class Scratch {
+ public:
+  Scratch() : path_(std::filesystem::temp_directory_path() / "psd-bench-XXXXXX") {}
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  absl::Status Make() {
+    if (::mkdtemp(path_.data()) != nullptr) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("cannot make ", path_));
+  }
+  // Without what was in it.
+  absl::Status Empty() {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error))
+      std::filesystem::remove_all(entry.path(), error);
+    return error ? absl::UnavailableError(absl::StrCat("cannot empty ", path_)) : absl::OkStatus();
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class Saving : public Workload {
+ public:
+  absl::Status Start(const Environment& environment) override {
+    PSD_RETURN_IF_ERROR(scratch_.Make());
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), kModel, Adam{}));
+    PSD_RETURN_IF_ERROR(step_->Run());
+    return RunPsd().status();
+  }
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    PSD_RETURN_IF_ERROR(scratch_.Empty());
+    const absl::Time start = Clock::Steady().Now();
+    SaveOptions options;
+    options.dir = scratch_.path();
+    PSD_ASSIGN_OR_RETURN(SaveSummary saved, SaveModel(job_->worker(), options));
+    bytes_ = saved.bytes;
+    const double seconds = absl::ToDoubleSeconds(Clock::Steady().Now() - start);
+    return std::vector<double>{seconds / static_cast<double>(bytes_)};
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_RETURN_IF_ERROR(scratch_.Empty());
+    const std::string piece(kFloorPiece, 'p');
+    const absl::Time start = Clock::Steady().Now();
+    PSD_ASSIGN_OR_RETURN(auto file, checkpoint::FileSystem::Posix()->Create(
+                                        absl::StrCat(scratch_.path(), "/floor")));
+    for (uint64_t written = 0; written < bytes_;) {
+      const auto size = static_cast<size_t>(std::min<uint64_t>(piece.size(), bytes_ - written));
+      PSD_RETURN_IF_ERROR(file->Append({piece.data(), size}));
+      written += size;
+    }
+    PSD_RETURN_IF_ERROR(file->Sync());
+    const double seconds = absl::ToDoubleSeconds(Clock::Steady().Now() - start);
+    return seconds / static_cast<double>(bytes_);
+  }
+
+ private:
+  Scratch scratch_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<TrainStep> step_;
+  uint64_t bytes_ = 0;
+};
+
+class SteppingWhileSaving : public Workload {
+ public:
+  absl::Status Start(const Environment& environment) override {
+    PSD_RETURN_IF_ERROR(scratch_.Make());
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(saver_, Attach("saver", job_->address()));
+    PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), kModel, Adam{}));
+    return RunFloor().status();
+  }
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    std::atomic<bool> stop{false};
+    absl::Status saved;
+    std::thread saving([&] {
+      while (!stop && saved.ok()) saved = SaveOnce(stop);
+    });
+    auto times = TimeEach(kSteps, [this] { return step_->Run(); });
+    stop = true;
+    saving.join();
+    PSD_RETURN_IF_ERROR(saved);
+    return times;
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(std::vector<double> times,
+                         TimeEach(kSteps, [this] { return step_->Run(); }));
+    return Median(std::move(times));
+  }
+
+ private:
+  absl::Status SaveOnce(const std::atomic<bool>& stop) {
+    PSD_RETURN_IF_ERROR(scratch_.Empty());
+    SaveOptions options;
+    options.dir = scratch_.path();
+    options.progress = [&stop](const TransferProgress&) { return !stop; };
+    absl::Status saved = SaveModel(*saver_, options).status();
+    return absl::IsCancelled(saved) ? absl::OkStatus() : saved;
+  }
+
+  Scratch scratch_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Worker> saver_;
+  std::unique_ptr<TrainStep> step_;
+};
+
+}  // namespace
+
+std::vector<Case> SavingCases() {
+  Case save;
+  save.name = "save";
+  save.carrier = "grpc";
+  save.unit = {"GB/s", 1e-9, /*rate=*/true};
+  save.has_peer = false;
+  save.make = [] { return std::make_unique<Saving>(); };
+  Case steps;
+  steps.name = "save_steps";
+  steps.carrier = "grpc";
+  steps.unit = {"ms", 1e3};
+  steps.has_peer = false;
+  steps.make = [] { return std::make_unique<SteppingWhileSaving>(); };
+  return {save, steps};
+}
+
+}  // namespace psd::bench

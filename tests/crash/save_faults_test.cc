@@ -1,0 +1,110 @@
+// psctl killed while it saves: the last good save stays, and the next one tidies up.
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "client/checkpoint.h"
+#include "client/psd.h"
+#include "core/checkpoint/file_system.h"
+#include "core/checkpoint/save_folder.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/crash/process_world.h"
+#include "tests/crash/training.h"
+
+namespace psd::crash {
+namespace {
+
+constexpr int64_t kElements = 4 << 20;
+constexpr int kParameters = 4;
+
+// Bytes that an unfinished save in `dir` has so far; -1 when there is none.
+int64_t UnfinishedBytes(const std::string& dir) {
+  int64_t bytes = -1;
+  std::error_code gone;  // files come and go while we look
+  for (std::filesystem::directory_iterator entry(dir, gone), end; !gone && entry != end;
+       entry.increment(gone)) {
+    if (!absl::StartsWith(entry->path().filename().string(), checkpoint::kUnfinishedPrefix))
+      continue;
+    bytes = std::max<int64_t>(bytes, 0);
+    std::error_code none;
+    for (std::filesystem::directory_iterator file(entry->path(), none); !none && file != end;
+         file.increment(none)) {
+      const auto size = static_cast<int64_t>(file->file_size(none));
+      if (!none) bytes += size;
+    }
+  }
+  return bytes;
+}
+
+class SaveFaultsTest : public ::testing::Test {
+ protected:
+  SaveFaultsTest() {
+    std::filesystem::remove_all(dir_);
+    std::filesystem::create_directories(dir_);
+    for (int i = 0; i < kParameters; ++i)
+      MakeParameter(*worker_, "owner0", "w" + std::to_string(i),
+                    Must(Tensor::Full(Shape{kElements}, DType::kF32, i)));
+  }
+  ~SaveFaultsTest() override { std::filesystem::remove_all(dir_); }
+
+  std::vector<std::string> SaveCommand() {
+    return {"tools/cli/psctl", "save", dir_, "--address", daemon_.address().address};
+  }
+  std::string Latest() { return Must(checkpoint::FindSave(*files_, dir_)); }
+
+  const std::string dir_ = ::testing::TempDir() + "/save_faults";
+  const std::shared_ptr<checkpoint::FileSystem> files_ = checkpoint::FileSystem::Posix();
+  Daemon daemon_;
+  std::unique_ptr<Worker> worker_ = Must(Worker::Start(
+      TrainerOptions("trainer", {daemon_.address()})));
+};
+
+TEST_F(SaveFaultsTest, KilledWhileSaving) {
+  Process(SaveCommand()).WaitForLine("saved 4 values");
+  const std::string good = Latest();
+  for (const int64_t at : {0, 1 << 20, 20 << 20, 50 << 20}) {
+    Process saving(SaveCommand());
+    ASSERT_TRUE(Eventually([&] { return UnfinishedBytes(dir_) >= at; }));
+    saving.Kill();
+    EXPECT_EQ(Latest(), good) << "killed after " << at << " bytes";
+    LoadOptions load;
+    load.dir = dir_;
+    const auto loaded = LoadModel(*worker_, load);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+  }
+  EXPECT_GE(UnfinishedBytes(dir_), 0) << "the killed ones left something";
+  Process(SaveCommand()).WaitForLine("saved 4 values");
+  EXPECT_NE(Latest(), good);
+  EXPECT_EQ(UnfinishedBytes(dir_), -1);
+  EXPECT_EQ(Must(files_->List(dir_)).size(), 3u) << "two saves and what names the last";
+}
+
+TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
+  Process(SaveCommand()).WaitForLine("saved 4 values");
+  const std::string good = Latest();
+  SaveOptions save;
+  save.dir = dir_;
+  save.batch_bytes = 1 << 20;
+  save.progress = [&](const TransferProgress&) {
+    if (daemon_.process().running()) daemon_.process().Kill();
+    return true;
+  };
+  EXPECT_FALSE(SaveModel(*worker_, save).ok());
+  EXPECT_EQ(Latest(), good);
+  EXPECT_EQ(UnfinishedBytes(dir_), -1);
+  daemon_.Restart();
+  auto again = Must(Worker::Start(TrainerOptions("trainer2", {daemon_.address()})));
+  LoadOptions load;
+  load.dir = dir_;
+  EXPECT_EQ(Must(LoadModel(*again, load)).values.at("owner0"), 4u);
+  const auto values = Must(again->ToHere({Must(again->Lookup("owner0", "w3"))}));
+  EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[kElements - 1], 3);
+}
+
+}  // namespace
+}  // namespace psd::crash
