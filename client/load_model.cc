@@ -2,6 +2,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,7 +77,9 @@ class Loader {
   absl::Status ImportAll();
   absl::Status ImportPart(const OwnerPart& part);
   absl::Status RestoreOptimizers();
-  absl::StatusOr<ImportItem> ReadItem(size_t value) const;
+  absl::StatusOr<ImportItem> ReadItem(size_t number,
+                                      std::optional<checkpoint::RowRange> rows) const;
+  std::optional<checkpoint::RowRange> NextRows(size_t number, uint64_t room, int64_t* row) const;
   absl::Status Tell(absl::string_view activity, uint64_t bytes);
 
   Worker& worker_;
@@ -123,7 +126,7 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
     worker::HostedOptimizer& hosted = part.contents.optimizers.back();
     hosted.optimizer.parameters.push_back(state);
     std::vector<TensorSpec>& arrays = hosted.state.emplace_back();
-    for (const std::string& slot : state.slots)
+    for (const checkpoint::SavedSlot& slot : state.slots)
       arrays.push_back(save_.StateSpec(optimizer, i, slot));
   }
 }
@@ -163,11 +166,13 @@ absl::Status Loader::CreateParameters() {
     };
     for (size_t i : part.values) {
       const SavedValue& value = index_.values[i];
-      if (value.kind != ValueKind::kParameter) continue;
+      if (value.kind == ValueKind::kTensor) continue;
+      const auto hosted = value.kind == ValueKind::kRows ? worker::ValueService::Hosted::kRows
+                                                         : worker::ValueService::Hosted::kTensor;
       if (asked.size() == kCreationsAhead) PSD_RETURN_IF_ERROR(take());
       asked.emplace_back(value.name, worker_.runtime().values().GetOrCreate(
                                          part.owner, value.name, Zeros(value.shape, value.dtype),
-                                         value.requires_grad, call_));
+                                         value.requires_grad, call_, hosted));
     }
     while (!asked.empty()) PSD_RETURN_IF_ERROR(take());
   }
@@ -235,11 +240,13 @@ absl::Status Loader::SetOptions(const SavedOptimizer& optimizer,
   return absl::OkStatus();
 }
 
-absl::StatusOr<ImportItem> Loader::ReadItem(size_t number) const {
+absl::StatusOr<ImportItem> Loader::ReadItem(size_t number,
+                                            std::optional<checkpoint::RowRange> rows) const {
   const SavedValue& value = index_.values[number];
   ImportItem item;
   item.name = value.name;
-  PSD_ASSIGN_OR_RETURN(item.elements, save_.ReadValue(value));
+  item.first_row = rows.has_value() ? rows->first : 0;
+  PSD_ASSIGN_OR_RETURN(item.elements, save_.ReadValue(value, rows));
   auto states = states_.find({value.owner, value.name});
   if (states == states_.end()) return item;
   for (const StateRef& ref : states->second) {
@@ -248,13 +255,34 @@ absl::StatusOr<ImportItem> Loader::ReadItem(size_t number) const {
     worker::ImportedState& state = item.states.emplace_back();
     state.optimizer = optimizer.name;
     state.steps = saved.steps;
-    state.slots = saved.slots;
-    for (const std::string& slot : saved.slots) {
-      PSD_ASSIGN_OR_RETURN(Tensor array, save_.ReadState(optimizer, ref.parameter, slot));
+    for (const checkpoint::SavedSlot& slot : saved.slots) {
+      PSD_ASSIGN_OR_RETURN(Tensor array, save_.ReadState(optimizer, ref.parameter, slot, rows));
+      state.slots.push_back(slot.name);
       state.arrays.push_back(std::move(array));
     }
   }
   return item;
+}
+
+// The next part of value number `number`: all of it, or rows of about `room` bytes with their state
+// from `*row` on, which moves behind them; zero when that was all.
+std::optional<checkpoint::RowRange> Loader::NextRows(size_t number, uint64_t room,
+                                                     int64_t* row) const {
+  const SavedValue& value = index_.values[number];
+  if (value.kind != ValueKind::kRows) return std::nullopt;
+  size_t arrays = 1;
+  auto states = states_.find({value.owner, value.name});
+  if (states != states_.end()) {
+    for (const StateRef& ref : states->second)
+      arrays += index_.optimizers[ref.optimizer].parameters[ref.parameter].slots.size();
+  }
+  const uint64_t row_bytes =
+      static_cast<uint64_t>(value.shape[1]) * ItemSize(value.dtype) * arrays + 1;
+  const int64_t left = value.shape[0] - *row;
+  const checkpoint::RowRange rows{
+      *row, std::clamp<int64_t>(static_cast<int64_t>(room / row_bytes), 1, left)};
+  *row = rows.count == left ? 0 : *row + rows.count;
+  return rows;
 }
 
 uint64_t BytesOf(const ImportItem& item) {
@@ -266,6 +294,7 @@ uint64_t BytesOf(const ImportItem& item) {
 
 absl::Status Loader::ImportPart(const OwnerPart& part) {
   size_t next = 0;
+  int64_t row = 0;  // of the next value
   while (next < part.values.size() || !under_way_.empty()) {
     if (next == part.values.size() || under_way_.size() == kImportsAhead) {
       const absl::Status done = under_way_.front().Wait().status();
@@ -277,7 +306,10 @@ absl::Status Loader::ImportPart(const OwnerPart& part) {
     uint64_t bytes = 0;
     while (next < part.values.size() && bytes < options_.batch_bytes &&
            items.size() < kBatchItems) {
-      PSD_ASSIGN_OR_RETURN(ImportItem item, ReadItem(part.values[next++]));
+      const size_t number = part.values[next];
+      PSD_ASSIGN_OR_RETURN(ImportItem item,
+                           ReadItem(number, NextRows(number, options_.batch_bytes - bytes, &row)));
+      if (row == 0) ++next;
       bytes += BytesOf(item);
       items.push_back(std::move(item));
     }

@@ -38,10 +38,11 @@ struct FilePlan {
 // Where a parameter's state in one optimizer goes.
 struct StatePlan {
   GlobalId optimizer_id;
-  size_t file = 0;                 // of the owner's
   size_t optimizer = 0;            // of the index's
   size_t parameter = 0;            // of the optimizer's
   std::vector<TensorSpec> arrays;  // named by slot
+  std::vector<size_t> files;       // of each array, of the owner's
+  size_t step_file = 0;            // of the count of steps
 };
 
 struct ValuePlan {
@@ -49,6 +50,15 @@ struct ValuePlan {
   GlobalId id;
   std::vector<StatePlan> states;
   uint64_t bytes = 0;  // state included
+  int64_t rows = 0;    // that can be had in parts; 0: only as a whole
+};
+
+// A value, or some of its rows.
+struct Piece {
+  size_t value = 0;  // of the owner's
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  uint64_t bytes = 0;
 };
 
 struct OwnerPlan {
@@ -87,22 +97,39 @@ size_t FindOrAddOptimizer(CheckpointIndex& index, const SavedOptimizer& part) {
   return index.optimizers.size() - 1;
 }
 
+size_t AddStateFile(OwnerPlan& owner) {
+  owner.files.push_back({absl::StrCat("state-", owner.owner, "-", owner.files.size() - 1,
+                                      checkpoint::kSafetensorsSuffix),
+                         {},
+                         {}});
+  return owner.files.size() - 1;
+}
+
+// One file for all of it, but for the state of rows: it comes in parts, array beside array, so each
+// array has a file of its own.
 void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index, OwnerPlan& owner,
                    std::map<std::string, ValuePlan*>& values) {
   if (hosted.optimizer.parameters.empty()) return;
   const size_t number = FindOrAddOptimizer(index, hosted.optimizer);
-  const size_t file = owner.files.size();
-  owner.files.push_back(
-      {absl::StrCat("state-", owner.owner, "-", file - 1, checkpoint::kSafetensorsSuffix), {}, {}});
+  const size_t file = AddStateFile(owner);
   std::vector<SavedState>& parameters = index.optimizers[number].parameters;
   for (size_t i = 0; i < hosted.optimizer.parameters.size(); ++i) {
     SavedState state = hosted.optimizer.parameters[i];
     state.owner = owner.owner;
     state.file = owner.files[file].name;
-    for (const TensorSpec& array : hosted.state[i]) state.slots.push_back(array.name);
     ValuePlan& value = *values.at(state.parameter);
-    value.states.push_back({hosted.id, file, number, parameters.size(), hosted.state[i]});
-    for (const TensorSpec& array : hosted.state[i]) value.bytes += array.bytes();
+    StatePlan plan;
+    plan.optimizer_id = hosted.id;
+    plan.optimizer = number;
+    plan.parameter = parameters.size();
+    plan.arrays = hosted.state[i];
+    plan.step_file = file;
+    for (const TensorSpec& array : plan.arrays) {
+      plan.files.push_back(value.rows > 0 ? AddStateFile(owner) : file);
+      state.slots.push_back({array.name, owner.files[plan.files.back()].name});
+      value.bytes += array.bytes();
+    }
+    value.states.push_back(std::move(plan));
     parameters.push_back(std::move(state));
   }
 }
@@ -110,21 +137,24 @@ void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index
 // The tensors of the owner's files, in the order in which the values will come; the counts of steps
 // are known last.
 void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
+  const auto add = [&owner](size_t file, const StatePlan& state, absl::string_view slot,
+                            DType dtype, const Shape& shape) {
+    owner.files[file].tensors.push_back(
+        {checkpoint::StateTensorName(state.parameter, slot), dtype, shape});
+  };
   for (const ValuePlan& plan : owner.values) {
     const checkpoint::SavedValue& value = index.values[plan.value];
     owner.files[0].tensors.push_back({value.name, value.dtype, value.shape});
     for (const StatePlan& state : plan.states) {
-      for (const TensorSpec& array : state.arrays)
-        owner.files[state.file].tensors.push_back(
-            {checkpoint::StateTensorName(state.parameter, array.name), array.dtype, array.shape});
+      for (size_t i = 0; i < state.arrays.size(); ++i) {
+        const TensorSpec& array = state.arrays[i];
+        add(state.files[i], state, array.name, array.dtype, array.shape);
+      }
     }
   }
-  for (const ValuePlan& plan : owner.values) {
+  for (const ValuePlan& plan : owner.values)
     for (const StatePlan& state : plan.states)
-      owner.files[state.file].tensors.push_back(
-          {checkpoint::StateTensorName(state.parameter, checkpoint::kStepSlot), DType::kF32,
-           Shape{}});
-  }
+      add(state.step_file, state, checkpoint::kStepSlot, DType::kF32, Shape{});
 }
 
 void PlanOwner(const std::string& name, const OwnerContents& contents, SavePlan& plan) {
@@ -147,6 +177,7 @@ void PlanOwner(const std::string& name, const OwnerContents& contents, SavePlan&
     each.value = plan.index.values.size() - 1;
     each.id = hosted->id;
     each.bytes = TensorSpec{"", value.dtype, value.shape}.bytes();
+    if (value.kind == checkpoint::ValueKind::kRows) each.rows = value.shape[0];
     by_name[value.name] = &each;
   }
   for (const worker::HostedOptimizer& hosted : contents.optimizers)
@@ -158,8 +189,10 @@ void PlanOwner(const std::string& name, const OwnerContents& contents, SavePlan&
 }
 
 // Whether what came is what the file's header says will come.
-absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned) {
-  if (tensor.dtype() == planned.dtype && tensor.shape() == planned.shape) return absl::OkStatus();
+absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned, const Piece& piece) {
+  const Shape shape =
+      piece.rows > 0 ? checkpoint::WithRows(planned.shape, piece.rows) : planned.shape;
+  if (tensor.dtype() == planned.dtype && tensor.shape() == shape) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("'", planned.name, "' was ", DTypeName(planned.dtype),
                                          planned.shape.ToString(), " and has become ",
                                          tensor.ToString(), " during the save; save again"));
@@ -179,15 +212,17 @@ class Saver {
   // Values of one owner that travel together.
   struct Batch {
     size_t owner = 0;
-    size_t first = 0;
-    size_t count = 0;
+    std::vector<Piece> pieces;
+    bool first = false;  // of its owner
+    bool last = false;
     Future<std::vector<ExportedItem>> exported;
   };
 
   // The next batch, asked for; none after the last one.
   std::optional<Batch> Ask();
   absl::Status Take(const Batch& batch);
-  absl::Status TakeValue(OwnerPlan& owner, const ValuePlan& plan, const ExportedItem& item);
+  Piece NextPiece(const OwnerPlan& owner, uint64_t room);
+  absl::Status TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item);
   absl::Status OpenFiles(OwnerPlan& owner);
   absl::Status FinishFiles(OwnerPlan& owner);
   absl::Status Tell(uint64_t bytes);
@@ -199,8 +234,28 @@ class Saver {
   SavePlan plan_;          // after the folder: its files are closed before the folder goes
   size_t next_owner_ = 0;  // of those to ask
   size_t next_value_ = 0;
+  int64_t next_row_ = 0;
   uint64_t done_bytes_ = 0;
 };
+
+// The next value, or as many of its rows as have room, but at least one.
+Piece Saver::NextPiece(const OwnerPlan& owner, uint64_t room) {
+  const ValuePlan& value = owner.values[next_value_];
+  Piece piece{next_value_, 0, 0, value.bytes};
+  if (value.rows > 0) {
+    const uint64_t row_bytes = value.bytes / static_cast<uint64_t>(value.rows) + 1;
+    const int64_t left = value.rows - next_row_;
+    piece.first_row = next_row_;
+    piece.rows = std::clamp<int64_t>(static_cast<int64_t>(room / row_bytes), 1, left);
+    piece.bytes =
+        value.bytes / static_cast<uint64_t>(value.rows) * static_cast<uint64_t>(piece.rows);
+    next_row_ += piece.rows;
+    if (next_row_ < value.rows) return piece;
+  }
+  ++next_value_;
+  next_row_ = 0;
+  return piece;
+}
 
 std::optional<Saver::Batch> Saver::Ask() {
   while (next_owner_ < plan_.owners.size() &&
@@ -212,27 +267,34 @@ std::optional<Saver::Batch> Saver::Ask() {
   const OwnerPlan& owner = plan_.owners[next_owner_];
   Batch batch;
   batch.owner = next_owner_;
-  batch.first = next_value_;
+  batch.first = next_value_ == 0 && next_row_ == 0;
   std::vector<ExportItem> items;
   uint64_t bytes = 0;
   while (next_value_ < owner.values.size() && items.size() < kBatchItems) {
     const ValuePlan& value = owner.values[next_value_];
-    if (!items.empty() && bytes + value.bytes > options_.batch_bytes) break;
-    bytes += value.bytes;
+    const uint64_t least =
+        value.rows > 0 ? value.bytes / static_cast<uint64_t>(value.rows) : value.bytes;
+    if (!items.empty() && bytes + least > options_.batch_bytes) break;
+    const Piece piece =
+        NextPiece(owner, options_.batch_bytes - std::min<uint64_t>(bytes, options_.batch_bytes));
+    bytes += piece.bytes;
     ExportItem& item = items.emplace_back();
     item.value = value.id;
+    item.first_row = piece.first_row;
+    item.rows = piece.rows;
     for (const StatePlan& state : value.states) item.optimizers.push_back(state.optimizer_id);
-    ++next_value_;
+    batch.pieces.push_back(piece);
   }
-  batch.count = items.size();
+  batch.last = next_value_ == owner.values.size();
   batch.exported = worker_.runtime().checkpoints().Export(owner.owner, items, call_);
   return batch;
 }
 
-absl::Status Saver::TakeValue(OwnerPlan& owner, const ValuePlan& plan, const ExportedItem& item) {
+absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item) {
+  const ValuePlan& plan = owner.values[piece.value];
   checkpoint::SavedValue& value = plan_.index.values[plan.value];
   value.version = item.version;
-  PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}));
+  PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}, piece));
   PSD_ASSIGN_OR_RETURN(Tensor dense, item.elements.Contiguous());
   PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer()));
   if (item.states.size() != plan.states.size())
@@ -246,22 +308,21 @@ absl::Status Saver::TakeValue(OwnerPlan& owner, const ValuePlan& plan, const Exp
     if (exported.arrays.size() != state.arrays.size())
       return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
     for (size_t k = 0; k < exported.arrays.size(); ++k) {
-      PSD_RETURN_IF_ERROR(CheckArray(exported.arrays[k], state.arrays[k]));
-      PSD_RETURN_IF_ERROR(owner.files[state.file].file->Append(exported.arrays[k].AsBuffer()));
+      PSD_RETURN_IF_ERROR(CheckArray(exported.arrays[k], state.arrays[k], piece));
+      PSD_RETURN_IF_ERROR(owner.files[state.files[k]].file->Append(exported.arrays[k].AsBuffer()));
     }
   }
-  return Tell(plan.bytes);
+  return Tell(piece.bytes);
 }
 
 absl::Status Saver::Take(const Batch& batch) {
   OwnerPlan& owner = plan_.owners[batch.owner];
   const auto& exported = batch.exported.Wait();
   if (!exported.ok()) return Annotate(exported.status(), absl::StrCat("saving ", owner.owner));
-  if (batch.first == 0) PSD_RETURN_IF_ERROR(OpenFiles(owner));
-  for (size_t i = 0; i < batch.count; ++i)
-    PSD_RETURN_IF_ERROR(TakeValue(owner, owner.values[batch.first + i], (*exported)[i]));
-  if (batch.first + batch.count < owner.values.size()) return absl::OkStatus();
-  return FinishFiles(owner);
+  if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
+  for (size_t i = 0; i < batch.pieces.size(); ++i)
+    PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], (*exported)[i]));
+  return batch.last ? FinishFiles(owner) : absl::OkStatus();
 }
 
 absl::Status Saver::OpenFiles(OwnerPlan& owner) {
@@ -276,7 +337,8 @@ absl::Status Saver::FinishFiles(OwnerPlan& owner) {
     for (const StatePlan& state : value.states) {
       const SavedOptimizer& optimizer = plan_.index.optimizers[state.optimizer];
       const auto steps = static_cast<float>(optimizer.parameters[state.parameter].steps);
-      PSD_RETURN_IF_ERROR(owner.files[state.file].file->Append(Tensor::Scalar(steps).AsBuffer()));
+      PSD_RETURN_IF_ERROR(
+          owner.files[state.step_file].file->Append(Tensor::Scalar(steps).AsBuffer()));
     }
   }
   for (FilePlan& file : owner.files) {

@@ -31,6 +31,7 @@ struct SavedFile {
 enum class ValueKind {
   kParameter,  // moves through versions; may have optimizer state
   kTensor,     // any other named dense tensor
+  kRows,       // an embedding table, updated in place; may have optimizer state
 };
 
 struct SavedValue {
@@ -44,14 +45,20 @@ struct SavedValue {
   std::string file;
 };
 
+// One array of state.
+struct SavedSlot {
+  std::string name;  // "exp_avg"
+  std::string file;
+};
+
 // One parameter of an optimizer, and its state.
 struct SavedState {
   std::string owner;
   std::string parameter;
-  size_t group = 0;                // of the optimizer's
-  uint64_t steps = 0;              // that this parameter has taken
-  std::vector<std::string> slots;  // names of its state arrays; each lies in `file`
-  std::string file;                // empty when there are none
+  size_t group = 0;    // of the optimizer's
+  uint64_t steps = 0;  // that this parameter has taken
+  std::vector<SavedSlot> slots;
+  std::string file;  // holds the count of steps, as a tensor
 };
 
 // Parameters of an optimizer with the same options.

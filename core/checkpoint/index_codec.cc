@@ -25,8 +25,22 @@ absl::Status Bad(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("the index ", problem));
 }
 
+constexpr std::pair<ValueKind, absl::string_view> kKinds[] = {
+    {ValueKind::kParameter, "parameter"},
+    {ValueKind::kTensor, "tensor"},
+    {ValueKind::kRows, "rows"},
+};
+
 absl::string_view KindName(ValueKind kind) {
-  return kind == ValueKind::kParameter ? "parameter" : "tensor";
+  for (const auto& [known, name] : kKinds)
+    if (known == kind) return name;
+  PSD_CHECK(false, "every kind has a name");
+}
+
+absl::StatusOr<ValueKind> KindOf(const std::string& value, absl::string_view name) {
+  for (const auto& [kind, known] : kKinds)
+    if (known == name) return kind;
+  return Bad(absl::StrCat("gives '", value, "' the unknown kind '", name, "'"));
 }
 
 // ---- checks
@@ -81,7 +95,7 @@ absl::Status CheckValues(const CheckpointIndex& index, const std::set<std::strin
       return Bad(absl::StrCat("has '", value.name, "' of ", value.owner, " twice"));
     if (files.count(value.file) == 0)
       return Bad(absl::StrCat("puts '", value.name, "' into a file that it does not list"));
-    if (value.kind == ValueKind::kParameter) parameters->insert(key);
+    if (value.kind != ValueKind::kTensor) parameters->insert(key);
   }
   return absl::OkStatus();
 }
@@ -103,13 +117,15 @@ absl::Status CheckOptimizer(const SavedOptimizer& optimizer, const std::set<std:
     if (state.group >= optimizer.groups.size())
       return Bad(
           absl::StrCat("puts '", state.parameter, "' into a group that ", label, " has not"));
-    if (state.file.empty() ? !state.slots.empty() : files.count(state.file) == 0)
-      return Bad(absl::StrCat("puts state of ", label, " into a file that it does not list"));
+    const std::string elsewhere =
+        absl::StrCat("puts state of ", label, " into a file that it does not list");
+    if (files.count(state.file) == 0) return Bad(elsewhere);
     std::set<std::string> slots;
-    for (const std::string& slot : state.slots) {
-      PSD_RETURN_IF_ERROR(CheckName(label, slot));
-      if (slot == kStepSlot || !slots.insert(slot).second)
-        return Bad(absl::StrCat("has the state '", slot, "' of ", label, " twice"));
+    for (const SavedSlot& slot : state.slots) {
+      PSD_RETURN_IF_ERROR(CheckName(label, slot.name));
+      if (files.count(slot.file) == 0) return Bad(elsewhere);
+      if (slot.name == kStepSlot || !slots.insert(slot.name).second)
+        return Bad(absl::StrCat("has the state '", slot.name, "' of ", label, " twice"));
     }
   }
   return absl::OkStatus();
@@ -178,16 +194,16 @@ absl::StatusOr<SavedValue> ValueFrom(const Json& json) {
   const std::string& what = value.name;
   PSD_ASSIGN_OR_RETURN(value.owner, StringMember(json, "owner", what));
   PSD_ASSIGN_OR_RETURN(std::string kind, StringMember(json, "kind", what));
-  if (kind != KindName(ValueKind::kParameter) && kind != KindName(ValueKind::kTensor))
-    return Bad(absl::StrCat("gives '", what, "' the unknown kind '", kind, "'"));
-  value.kind = kind == KindName(ValueKind::kParameter) ? ValueKind::kParameter : ValueKind::kTensor;
+  PSD_ASSIGN_OR_RETURN(value.kind, KindOf(value.name, kind));
   PSD_ASSIGN_OR_RETURN(value.dtype, DTypeMember(json, what));
   PSD_ASSIGN_OR_RETURN(value.shape, ShapeMember(json, what));
   PSD_ASSIGN_OR_RETURN(value.requires_grad, BoolMember(json, "requires_grad", what));
   PSD_ASSIGN_OR_RETURN(value.version, UnsignedMember(json, "version", what));
   PSD_ASSIGN_OR_RETURN(value.file, StringMember(json, "file", what));
-  if (value.kind == ValueKind::kParameter && !IsFloating(value.dtype))
-    return Bad(absl::StrCat("calls '", what, "' a parameter, whose elements are not floating"));
+  if (value.kind != ValueKind::kTensor && !IsFloating(value.dtype))
+    return Bad(absl::StrCat("calls '", what, "' a ", kind, ", whose elements are not floating"));
+  if (value.kind == ValueKind::kRows && value.shape.rank() != 2)
+    return Bad(absl::StrCat("has rows '", what, "' of the shape ", value.shape.ToString()));
   return value;
 }
 
@@ -199,7 +215,11 @@ absl::StatusOr<SavedState> StateFrom(const Json& json, const std::string& what) 
   PSD_ASSIGN_OR_RETURN(state.steps, UnsignedMember(json, "steps", what));
   if (state.steps > uint64_t{INT64_MAX}) return Bad(absl::StrCat("counts too many steps: ", what));
   PSD_ASSIGN_OR_RETURN(const Json* slots, ArrayMember(json, "slots", what));
-  PSD_ASSIGN_OR_RETURN(state.slots, Strings(*slots, "a slot"));
+  for (const Json& slot : *slots) {
+    SavedSlot& saved = state.slots.emplace_back();
+    PSD_ASSIGN_OR_RETURN(saved.name, StringMember(slot, "name", what));
+    PSD_ASSIGN_OR_RETURN(saved.file, StringMember(slot, "file", what));
+  }
   PSD_ASSIGN_OR_RETURN(state.file, StringMember(json, "file", what));
   return state;
 }
@@ -282,6 +302,18 @@ OrderedJson ToJson(const SavedValue& value) {
   return json;
 }
 
+OrderedJson ToJson(const SavedState& state) {
+  OrderedJson json = {{"owner", state.owner},
+                      {"name", state.parameter},
+                      {"group", state.group},
+                      {"steps", state.steps}};
+  json["slots"] = OrderedJson::array();
+  for (const SavedSlot& slot : state.slots)
+    json["slots"].push_back({{"name", slot.name}, {"file", slot.file}});
+  json["file"] = state.file;
+  return json;
+}
+
 OrderedJson ToJson(const SavedOptimizer& optimizer) {
   OrderedJson json;
   json["name"] = optimizer.name;
@@ -295,14 +327,7 @@ OrderedJson ToJson(const SavedOptimizer& optimizer) {
   json["loss_scale"] = optimizer.loss_scale;
   json["steps_accepted"] = optimizer.steps_accepted;
   json["parameters"] = OrderedJson::array();
-  for (const SavedState& state : optimizer.parameters) {
-    json["parameters"].push_back({{"owner", state.owner},
-                                  {"name", state.parameter},
-                                  {"group", state.group},
-                                  {"steps", state.steps},
-                                  {"slots", OrderedJson(state.slots)},
-                                  {"file", state.file}});
-  }
+  for (const SavedState& state : optimizer.parameters) json["parameters"].push_back(ToJson(state));
   return json;
 }
 

@@ -113,6 +113,14 @@ Json EncodeEntry(const TensorSpec& tensor, uint64_t begin) {
 
 }  // namespace
 
+Shape WithRows(const Shape& shape, int64_t rows) {
+  std::vector<int64_t> extents(shape.extents().begin(), shape.extents().end());
+  extents.at(0) = rows;
+  auto changed = Shape::Checked(extents);
+  PSD_CHECK(changed.ok(), "a part of a shape is one");
+  return *changed;
+}
+
 absl::string_view SafetensorsTypeName(DType dtype) {
   for (const SafetensorsType& type : kSafetensorsTypes)
     if (type.dtype == dtype) return type.name;

@@ -25,6 +25,9 @@ struct TensorSpec {
   uint64_t bytes() const { return static_cast<uint64_t>(shape.NumElements()) * ItemSize(dtype); }
 };
 
+// `shape` with another first extent. Requires: it has one.
+Shape WithRows(const Shape& shape, int64_t rows);
+
 // A tensor that a file holds.
 struct SafetensorsEntry {
   std::string name;

@@ -72,21 +72,21 @@ class SaveReaderImpl : public SaveReader {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Tensor> ReadValue(const SavedValue& value) const override {
-    return Read(value.file, value.name);
+  absl::StatusOr<Tensor> ReadValue(const SavedValue& value,
+                                   std::optional<RowRange> rows) const override {
+    return Read(value.file, value.name, rows);
   }
 
-  absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
-                                   const std::string& slot) const override {
-    return Read(optimizer.parameters[parameter].file, StateTensorName(parameter, slot));
+  absl::StatusOr<Tensor> ReadState(const SavedOptimizer&, size_t parameter, const SavedSlot& slot,
+                                   std::optional<RowRange> rows) const override {
+    return Read(slot.file, StateTensorName(parameter, slot.name), rows);
   }
 
-  TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
-                       const std::string& slot) const override {
-    const SafetensorsEntry* entry =
-        Find(optimizer.parameters[parameter].file, StateTensorName(parameter, slot));
+  TensorSpec StateSpec(const SavedOptimizer&, size_t parameter,
+                       const SavedSlot& slot) const override {
+    const SafetensorsEntry* entry = Find(slot.file, StateTensorName(parameter, slot.name));
     PSD_CHECK(entry != nullptr, "Open has found every state");
-    return {slot, *entry->type->dtype, entry->shape};
+    return {slot.name, *entry->type->dtype, entry->shape};
   }
 
  private:
@@ -110,12 +110,12 @@ class SaveReaderImpl : public SaveReader {
   absl::Status CheckStates(const SavedOptimizer& optimizer) const {
     for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
       const SavedState& state = optimizer.parameters[i];
-      for (const std::string& slot : state.slots) {
-        const SafetensorsEntry* entry = Find(state.file, StateTensorName(i, slot));
+      for (const SavedSlot& slot : state.slots) {
+        const SafetensorsEntry* entry = Find(slot.file, StateTensorName(i, slot.name));
         if (entry != nullptr && entry->type->dtype.has_value()) continue;
-        return absl::DataLossError(absl::StrCat(files_.at(state.file).path, " should hold ",
-                                                StateTensorName(i, slot), " of '", optimizer.name,
-                                                "', and does not"));
+        return absl::DataLossError(absl::StrCat(files_.at(slot.file).path, " should hold ",
+                                                StateTensorName(i, slot.name), " of '",
+                                                optimizer.name, "', and does not"));
       }
     }
     return absl::OkStatus();
@@ -140,12 +140,22 @@ class SaveReaderImpl : public SaveReader {
                                             ", and the index says ", open.saved.sha256));
   }
 
-  absl::StatusOr<Tensor> Read(const std::string& file, const std::string& name) const {
+  absl::StatusOr<Tensor> Read(const std::string& file, const std::string& name,
+                              std::optional<RowRange> rows) const {
     const OpenFile& open = files_.at(file);
     const SafetensorsEntry& entry = open.tensors.at(name);
-    PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(entry.shape, *entry.type->dtype));
-    PSD_RETURN_IF_ERROR(
-        open.file->Read(entry.offset, static_cast<size_t>(entry.bytes), tensor.mutable_raw_data()));
+    Shape shape = entry.shape;
+    uint64_t offset = entry.offset;
+    if (rows.has_value()) {
+      PSD_CHECK(shape.rank() > 0 && rows->first >= 0 && rows->count >= 0 &&
+                    rows->count <= shape[0] - rows->first,
+                "rows beyond the tensor");
+      shape = WithRows(shape, rows->count);
+      offset +=
+          static_cast<uint64_t>(WithRows(shape, rows->first).NumElements()) * entry.type->bytes;
+    }
+    PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(shape, *entry.type->dtype));
+    PSD_RETURN_IF_ERROR(open.file->Read(offset, tensor.NumBytes(), tensor.mutable_raw_data()));
     return tensor;
   }
 

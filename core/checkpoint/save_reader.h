@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -18,6 +19,12 @@ namespace psd::checkpoint {
 // The header of the safetensors file at `path`. Errors: those of the codec, naming the file.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file,
                                                         const std::string& path);
+
+// Some slices of a tensor along its first axis. Requires, where it is read: within the tensor.
+struct RowRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
 
 // Thread-safe.
 class SaveReader {
@@ -40,13 +47,15 @@ class SaveReader {
   virtual absl::Status Verify(const std::function<bool(uint64_t bytes)>& progress) const = 0;
 
   // The elements of `value`, one of index().values.
-  virtual absl::StatusOr<Tensor> ReadValue(const SavedValue& value) const = 0;
+  virtual absl::StatusOr<Tensor> ReadValue(const SavedValue& value,
+                                           std::optional<RowRange> rows = std::nullopt) const = 0;
   // One array of state: of parameter number `parameter` of `optimizer`, one of index().optimizers.
   virtual absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
-                                           const std::string& slot) const = 0;
+                                           const SavedSlot& slot,
+                                           std::optional<RowRange> rows = std::nullopt) const = 0;
   // The shape and dtype of the same.
   virtual TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
-                               const std::string& slot) const = 0;
+                               const SavedSlot& slot) const = 0;
 };
 
 }  // namespace psd::checkpoint

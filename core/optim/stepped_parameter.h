@@ -97,6 +97,8 @@ class SteppedParameter {
   void set_steps(int64_t steps) { steps_ = steps; }
 
   virtual std::vector<StateArray> state() const = 0;
+  // Somebody has written into the arrays of state().
+  virtual void StateReplaced() {}
 
  protected:
   int64_t NextStep() { return ++steps_; }

@@ -1,5 +1,6 @@
 #include "core/optim/stepped_rows.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,7 @@ class SteppedRows : public SteppedParameter {
   }
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
+  void StateReplaced() override;
   std::vector<StateArray> state() const override {
     std::vector<StateArray> arrays;
     for (const StateBlock& each : blocks_)
@@ -84,6 +86,22 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, store::MemoryBudget
     blocks_.push_back(std::move(blocks[0]));
   }
   return absl::OkStatus();
+}
+
+// Rows with state had a gradient once.
+void SteppedRows::StateReplaced() {
+  const auto rows = static_cast<size_t>(rows_->NumRows());
+  touched_.clear();
+  for (size_t row = 0; row < rows; ++row) {
+    for (const StateBlock& each : blocks_) {
+      const size_t bytes = each.block->size() / rows;
+      const std::byte* begin = each.block->data() + row * bytes;
+      if (std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; }))
+        continue;
+      touched_.push_back(static_cast<int64_t>(row));
+      break;
+    }
+  }
 }
 
 absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {

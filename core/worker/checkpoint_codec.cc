@@ -1,5 +1,7 @@
 #include "core/worker/checkpoint_codec.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +16,8 @@ using checkpoint::SavedValue;
 using checkpoint::TensorSpec;
 using checkpoint::ValueKind;
 
-constexpr uint32_t kParameterNumber = 1;
-constexpr uint32_t kTensorNumber = 2;
+constexpr std::pair<ValueKind, uint32_t> kKinds[] = {
+    {ValueKind::kParameter, 1}, {ValueKind::kTensor, 2}, {ValueKind::kRows, 3}};
 
 template <typename Repeated>
 absl::StatusOr<Shape> DecodeShape(const Repeated& extents, const std::string& what) {
@@ -35,7 +37,8 @@ void Encode(const HostedValue& hosted, v1::SavedValue& message) {
   message.set_incarnation(hosted.id.incarnation);
   message.set_counter(hosted.id.counter);
   message.set_name(value.name);
-  message.set_kind(value.kind == ValueKind::kParameter ? kParameterNumber : kTensorNumber);
+  for (const auto& [kind, number] : kKinds)
+    if (kind == value.kind) message.set_kind(number);
   message.set_dtype(static_cast<uint32_t>(value.dtype));
   for (int64_t extent : value.shape.extents()) message.add_shape(extent);
   message.set_requires_grad(value.requires_grad);
@@ -47,11 +50,14 @@ absl::StatusOr<HostedValue> Decode(const v1::SavedValue& message) {
   hosted.id = {message.incarnation(), message.counter()};
   SavedValue& value = hosted.value;
   value.name = message.name();
-  if (message.kind() != kParameterNumber && message.kind() != kTensorNumber) {
+  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const auto& known) {
+    return known.second == message.kind();
+  });
+  if (kind == std::end(kKinds)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", value.name, "' is of the unknown kind ", message.kind()));
   }
-  value.kind = message.kind() == kParameterNumber ? ValueKind::kParameter : ValueKind::kTensor;
+  value.kind = kind->first;
   PSD_ASSIGN_OR_RETURN(value.dtype, DecodeDType(message.dtype(), value.name));
   PSD_ASSIGN_OR_RETURN(value.shape, DecodeShape(message.shape(), value.name));
   value.requires_grad = message.requires_grad();

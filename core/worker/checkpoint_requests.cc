@@ -31,6 +31,8 @@ v1::ExportRequest EncodeItems(const std::vector<ExportItem>& items) {
     v1::ExportItem& each = *message.add_items();
     each.set_incarnation(item.value.incarnation);
     each.set_counter(item.value.counter);
+    each.set_first_row(item.first_row);
+    each.set_rows(item.rows);
     for (GlobalId optimizer : item.optimizers) {
       each.add_optimizer_incarnations(optimizer.incarnation);
       each.add_optimizer_counters(optimizer.counter);
@@ -125,6 +127,7 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
   for (const ImportItem& item : items) {
     v1::ImportItem& each = *fields.add_items();
     each.set_name(item.name);
+    each.set_first_row(item.first_row);
     values.emplace_back(item.elements);
     for (const ImportedState& state : item.states) {
       v1::ImportedState& message = *each.add_states();

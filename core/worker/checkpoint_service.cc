@@ -3,11 +3,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/checkpoint/safetensors_codec.h"
 #include "core/rref/value_codec.h"
+#include "core/store/rows.h"
 #include "core/worker/checkpoint_codec.h"
 #include "core/worker/message_io.h"
 #include "core/worker/owner_contents.h"
@@ -26,9 +29,30 @@ using store::Value;
 
 // ---- out
 
+// Some rows of a table.
+struct Rows {
+  std::shared_ptr<store::Rows> table;  // null: no rows, but the whole of a value
+  int64_t first = 0;
+  int64_t count = 0;
+
+  // The part of an array with so many bytes for all rows.
+  size_t Offset(size_t bytes) const { return bytes / NumRows() * static_cast<size_t>(first); }
+  size_t NumRows() const { return table == nullptr ? 1 : static_cast<size_t>(table->NumRows()); }
+};
+
+absl::StatusOr<Rows> RowsOf(const store::Entry& entry, int64_t first, int64_t count) {
+  Rows rows{store::AsRows(entry.value), first, count};
+  if (rows.table == nullptr ? first == 0 && count == 0
+                            : first >= 0 && count > 0 && count <= rows.table->NumRows() - first)
+    return rows;
+  return absl::InvalidArgumentError(absl::StrCat(entry.Label(), " is ", entry.KindName(),
+                                                 ", and has no ", count, " rows from ", first));
+}
+
 // A value that is to be copied out, and the copy.
 struct Outgoing {
   EntryPtr entry;
+  Rows rows;
   std::vector<std::shared_ptr<OwnerOptimizer>> optimizers;
   std::vector<SteppedParameter*> states;  // the entry, as each of the optimizers steps it
 };
@@ -53,6 +77,7 @@ absl::StatusOr<SteppedParameter*> FindStepped(const OwnerOptimizer& optimizer,
 absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
   Outgoing found;
   PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
+  PSD_ASSIGN_OR_RETURN(found.rows, RowsOf(*found.entry, item.first_row(), item.rows()));
   if (item.optimizer_incarnations_size() != item.optimizer_counters_size())
     return absl::InvalidArgumentError("checkpoint.export: ids of optimizers are incomplete");
   for (int i = 0; i < item.optimizer_counters_size(); ++i) {
@@ -71,32 +96,50 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
 }
 
 // With the claim of the parameter.
-absl::Status CopyState(const SteppedParameter& stepped, Outbound& out, v1::ExportedItem& item) {
+absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbound& out,
+                       v1::ExportedItem& item) {
   const std::vector<TensorSpec> specs = DescribeState(stepped);
   const std::vector<optim::StateArray> arrays = stepped.state();
   item.add_steps(static_cast<uint64_t>(stepped.steps()));
   item.add_state_arrays(static_cast<uint32_t>(arrays.size()));
   for (size_t i = 0; i < arrays.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(specs[i].shape, specs[i].dtype));
-    std::memcpy(copy.mutable_raw_data(), arrays[i].data, arrays[i].bytes);
+    const Shape shape =
+        rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
+    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype));
+    std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
+                copy.NumBytes());
     out.values.emplace_back(std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+// With the claim of the value, if it changes.
+absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem& item) {
+  if (from.rows.table != nullptr) {
+    const store::Rows& table = *from.rows.table;
+    PSD_ASSIGN_OR_RETURN(
+        Tensor copy,
+        Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count), table.dtype()));
+    std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
+                copy.NumBytes());
+    item.set_version(table.version());
+    out.values.emplace_back(std::move(copy));
+  } else if (from.entry->parameter != nullptr) {
+    PSD_ASSIGN_OR_RETURN(auto pinned, from.entry->parameter->Pin());
+    item.set_version(pinned.version);
+    out.values.emplace_back(std::move(pinned.tensor));
+  } else {
+    out.values.push_back(from.entry->value);
   }
   return absl::OkStatus();
 }
 
 absl::Status CopyItem(const Outgoing& from, Outbound& out) {
   v1::ExportedItem& item = *out.reply.add_items();
-  if (from.entry->parameter == nullptr) {
-    out.values.push_back(from.entry->value);
-    return absl::OkStatus();
-  }
-  auto pinned = from.entry->parameter->Pin();
-  if (!pinned.ok()) return Annotate(pinned.status(), from.entry->Label());
-  item.set_version(pinned->version);
-  out.values.emplace_back(std::move(pinned->tensor));
+  absl::Status copied = CopyElements(from, out, item);
   for (const SteppedParameter* stepped : from.states)
-    PSD_RETURN_IF_ERROR(Annotate(CopyState(*stepped, out, item), from.entry->Label()));
-  return absl::OkStatus();
+    if (copied.ok()) copied = CopyState(*stepped, from.rows, out, item);
+  return Annotate(copied, from.entry->Label());
 }
 
 // ---- in
@@ -104,6 +147,7 @@ absl::Status CopyItem(const Outgoing& from, Outbound& out) {
 // A value that replaces another, and its state.
 struct Incoming {
   EntryPtr entry;  // null: made anew
+  Rows rows;
   std::string name;
   Tensor elements;
   struct State {
@@ -155,7 +199,7 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> LookupOptimizer(store::Store& st
 }
 
 absl::StatusOr<Incoming::State> DecodeState(store::Store& store, const store::Entry& entry,
-                                            const v1::ImportedState& message,
+                                            const Rows& rows, const v1::ImportedState& message,
                                             TensorReader& tensors) {
   Incoming::State state;
   PSD_ASSIGN_OR_RETURN(state.optimizer, LookupOptimizer(store, message.optimizer()));
@@ -171,7 +215,8 @@ absl::StatusOr<Incoming::State> DecodeState(store::Store& store, const store::En
   }
   for (size_t i = 0; i < expected.size(); ++i) {
     PSD_ASSIGN_OR_RETURN(Tensor array, tensors.Next());
-    const TensorSpec& want = expected[i];
+    TensorSpec want = expected[i];
+    if (rows.table != nullptr) want.shape = checkpoint::WithRows(want.shape, rows.count);
     if (message.slots(static_cast<int>(i)) != want.name || array.dtype() != want.dtype ||
         array.shape() != want.shape) {
       return absl::FailedPreconditionError(
@@ -191,18 +236,25 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
   PSD_ASSIGN_OR_RETURN(item.elements, tensors.Next());
   auto entry = store.Lookup(item.name);
   if (entry.ok()) item.entry = *std::move(entry);
-  if (item.entry == nullptr || item.entry->parameter == nullptr) {
-    if (message.states_size() == 0) return item;
+  const auto table = item.entry == nullptr ? nullptr : store::AsRows(item.entry->value);
+  if (table == nullptr && (item.entry == nullptr || item.entry->parameter == nullptr)) {
+    if (message.states_size() == 0 && message.first_row() == 0) return item;
     return absl::FailedPreconditionError(
-        absl::StrCat("'", item.name, "' is no parameter here, but state comes with it"));
+        absl::StrCat("'", item.name, "' is no parameter here, but state or rows come with it"));
   }
-  const store::Parameter& parameter = *item.entry->parameter;
-  if (item.elements.dtype() != parameter.dtype() || item.elements.shape() != parameter.shape()) {
+  const DType dtype = table != nullptr ? table->dtype() : item.entry->parameter->dtype();
+  Shape shape = table != nullptr ? table->shape() : item.entry->parameter->shape();
+  const bool some = table != nullptr && item.elements.rank() == 2;
+  PSD_ASSIGN_OR_RETURN(
+      item.rows, RowsOf(*item.entry, message.first_row(), some ? item.elements.shape()[0] : 0));
+  if (some) shape = checkpoint::WithRows(shape, item.rows.count);
+  if (item.elements.dtype() != dtype || item.elements.shape() != shape) {
     return absl::FailedPreconditionError(absl::StrCat(
         item.entry->Label(), " is ", item.entry->KindName(), ", not ", item.elements.ToString()));
   }
   for (const v1::ImportedState& state : message.states()) {
-    PSD_ASSIGN_OR_RETURN(Incoming::State decoded, DecodeState(store, *item.entry, state, tensors));
+    PSD_ASSIGN_OR_RETURN(Incoming::State decoded,
+                         DecodeState(store, *item.entry, item.rows, state, tensors));
     item.states.push_back(std::move(decoded));
   }
   return item;
@@ -231,15 +283,36 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
   return import;
 }
 
-// With the claim of the parameter.
+void WriteRows(const Rows& rows, const Tensor& elements) {
+  std::vector<int64_t> ids(static_cast<size_t>(rows.count));
+  std::iota(ids.begin(), ids.end(), rows.first);
+  rows.table->Write(ids, elements.raw_data());
+  rows.table->FinishUpdate();
+}
+
+bool Changes(const Incoming& item) {
+  return item.entry != nullptr && (item.entry->parameter != nullptr || item.rows.table != nullptr);
+}
+
+// With the claim of the value. Requires: Changes(item).
 absl::Status Replace(const Incoming& item) {
-  auto version = item.entry->parameter->Assign(item.elements);
-  if (!version.ok()) return Annotate(version.status(), item.entry->Label());
+  const Rows& rows = item.rows;
+  if (rows.table != nullptr) {
+    WriteRows(rows, item.elements);
+  } else {
+    auto version = item.entry->parameter->Assign(item.elements);
+    if (!version.ok()) return Annotate(version.status(), item.entry->Label());
+  }
   for (const Incoming::State& state : item.states) {
     const std::vector<optim::StateArray> arrays = state.stepped->state();
-    for (size_t i = 0; i < arrays.size(); ++i)
-      std::memcpy(arrays[i].data, state.arrays[i].raw_data(), arrays[i].bytes);
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      std::memcpy(arrays[i].data + rows.Offset(arrays[i].bytes), state.arrays[i].raw_data(),
+                  state.arrays[i].NumBytes());
+    }
     state.stepped->set_steps(state.steps);
+    // Looks at all of the state: once, after the last rows.
+    if (rows.table == nullptr || rows.first + rows.count == rows.table->NumRows())
+      state.stepped->StateReplaced();
   }
   return absl::OkStatus();
 }
@@ -303,7 +376,8 @@ void CheckpointService::ServeExport(const CallPtr& call) {
   for (const v1::ExportItem& item : request->items()) {
     auto found = FindItem(runtime_.store(), item);
     if (!found.ok()) return call->Reply(found.status());
-    if (found->entry->parameter != nullptr) ids.push_back(found->entry->id);
+    if (found->entry->parameter != nullptr || found->rows.table != nullptr)
+      ids.push_back(found->entry->id);
     out->items.push_back(*std::move(found));
   }
   WithClaims(
@@ -333,15 +407,13 @@ void CheckpointService::ServeImport(const CallPtr& call) {
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
   std::vector<GlobalId> ids;
   for (const Incoming& item : (*import)->items)
-    if (item.entry != nullptr && item.entry->parameter != nullptr) ids.push_back(item.entry->id);
+    if (Changes(item)) ids.push_back(item.entry->id);
   WithClaims(
       std::move(ids), call,
       [this, in = *import] {
         for (const Incoming& item : in->items) {
           if (!in->status.ok()) return;
-          in->status = item.entry != nullptr && item.entry->parameter != nullptr
-                           ? Replace(item)
-                           : MakeValue(item.name, item.elements);
+          in->status = Changes(item) ? Replace(item) : MakeValue(item.name, item.elements);
         }
         for (const Inbound::Restored& each : in->optimizers)
           each.optimizer->Restore(each.steps_accepted, each.loss_scale);

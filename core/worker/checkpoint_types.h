@@ -33,6 +33,8 @@ struct OwnerContents {
 
 struct ExportItem {
   GlobalId value;
+  int64_t first_row = 0;  // of rows, with their state; 0 for other kinds
+  int64_t rows = 0;
   std::vector<GlobalId> optimizers;
 };
 
@@ -57,6 +59,7 @@ struct ImportedState {
 
 struct ImportItem {
   std::string name;
+  int64_t first_row = 0;  // of rows; how many says `elements`
   Tensor elements;
   std::vector<ImportedState> states;
 };

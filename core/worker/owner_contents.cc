@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
+#include "core/optim/row_optimizer.h"
 #include "core/optim/settings_fields.h"
+#include "core/store/rows.h"
 
 namespace psd::worker {
 namespace {
@@ -41,6 +43,14 @@ std::optional<HostedValue> DescribeValue(const store::Entry& entry) {
     value.version = entry.parameter->version();
     return hosted;
   }
+  if (const auto rows = store::AsRows(entry.value); rows != nullptr) {
+    value.kind = ValueKind::kRows;
+    value.dtype = rows->dtype();
+    value.shape = rows->shape();
+    value.requires_grad = rows->requires_grad();
+    value.version = rows->version();
+    return hosted;
+  }
   const std::optional<Tensor> tensor = PlainTensor(entry);
   if (!tensor.has_value()) return std::nullopt;
   value.kind = ValueKind::kTensor;
@@ -69,9 +79,9 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
   const optim::ParameterTable& table = optimizer.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const optim::SteppedParameter& parameter = table[i];
-    if (parameter.entry()->name.empty() || parameter.entry()->parameter == nullptr) {
-      contents.left_out.push_back(absl::StrCat("the state of ", parameter.entry()->Label(),
-                                               " in optimizer '", entry.name, "'"));
+    if (parameter.entry()->name.empty()) {
+      contents.left_out.push_back(
+          absl::StrCat("an unnamed parameter of optimizer '", entry.name, "'"));
       continue;
     }
     SavedState& state = hosted.optimizer.parameters.emplace_back();
@@ -83,8 +93,10 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
 }
 
 std::string Describe(const SavedValue& value) {
-  return absl::StrCat(value.kind == ValueKind::kParameter ? "parameter " : "tensor ",
-                      DTypeName(value.dtype), value.shape.ToString(),
+  const absl::string_view kind = value.kind == ValueKind::kParameter ? "parameter "
+                                 : value.kind == ValueKind::kRows    ? "rows "
+                                                                     : "tensor ";
+  return absl::StrCat(kind, DTypeName(value.dtype), value.shape.ToString(),
                       value.requires_grad ? " that requires grad" : "");
 }
 
@@ -93,7 +105,7 @@ absl::Status CheckValue(store::Store& store, const SavedValue& wanted, uint64_t*
   auto entry = store.Lookup(wanted.name);
   if (!entry.ok()) {
     *new_bytes += static_cast<uint64_t>(wanted.shape.NumElements()) * ItemSize(wanted.dtype) *
-                  (wanted.requires_grad ? 2 : 1);
+                  (wanted.requires_grad && wanted.kind == ValueKind::kParameter ? 2 : 1);
     return absl::OkStatus();
   }
   const std::optional<HostedValue> there = DescribeValue(**entry);
@@ -170,6 +182,26 @@ absl::Status CheckExisting(const EntryPtr& entry, const HostedOptimizer& wanted)
   return absl::OkStatus();
 }
 
+// The state that `function` would keep for `value`. Errors: INVALID_ARGUMENT if it cannot step it.
+absl::StatusOr<std::vector<TensorSpec>> NewState(const optim::FunctionalOptimizer& function,
+                                                 const SavedValue& value) {
+  std::vector<TensorSpec> arrays;
+  if (value.kind == ValueKind::kRows) {
+    if (function.rows() == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat(function.spec().type, " steps no rows"));
+    PSD_RETURN_IF_ERROR(function.rows()->CheckOptions());
+    for (const optim::RowSlot& slot : function.rows()->Slots(value.dtype)) {
+      arrays.push_back({slot.slot.name, slot.slot.dtype,
+                        slot.one_per_row ? Shape{value.shape[0]} : value.shape});
+    }
+    return arrays;
+  }
+  PSD_RETURN_IF_ERROR(function.CheckDType(value.dtype));
+  for (const optim::StateSlot& slot : function.Slots(value.dtype))
+    arrays.push_back({slot.name, slot.dtype, value.shape});
+  return arrays;
+}
+
 // One that is to be made.
 absl::Status CheckNew(const optim::OptimizerRegistry& registry, const HostedOptimizer& wanted,
                       const std::map<std::string, const SavedValue*>& values, uint64_t* new_bytes) {
@@ -193,13 +225,10 @@ absl::Status CheckNew(const optim::OptimizerRegistry& registry, const HostedOpti
           absl::StrCat(label, ": the save has no parameter of that name that requires grad"));
     const SavedValue& value = *found->second;
     const optim::FunctionalOptimizer& function = *functions[state.group];
-    PSD_RETURN_IF_ERROR(Annotate(function.CheckDType(value.dtype), label));
-    std::vector<TensorSpec> slots;
-    for (const optim::StateSlot& slot : function.Slots(value.dtype)) {
-      slots.push_back({slot.name, slot.dtype, value.shape});
-      *new_bytes += slots.back().bytes();
-    }
-    PSD_RETURN_IF_ERROR(CheckState(label, slots, wanted.state[i]));
+    auto slots = NewState(function, value);
+    if (!slots.ok()) return Annotate(slots.status(), label);
+    for (const TensorSpec& slot : *slots) *new_bytes += slot.bytes();
+    PSD_RETURN_IF_ERROR(CheckState(label, *slots, wanted.state[i]));
   }
   return absl::OkStatus();
 }
@@ -212,9 +241,9 @@ std::shared_ptr<OwnerOptimizer> OptimizerOf(const store::Entry& entry) {
 }
 
 std::vector<TensorSpec> DescribeState(const optim::SteppedParameter& parameter) {
-  const Shape shape = parameter.entry()->parameter == nullptr
-                          ? Shape{}
-                          : parameter.entry()->parameter->shape();
+  const store::Entry& entry = *parameter.entry();
+  const auto rows = store::AsRows(entry.value);
+  const Shape shape = rows != nullptr ? rows->shape() : entry.parameter->shape();
   std::vector<TensorSpec> arrays;
   for (const optim::StateArray& array : parameter.state()) {
     const auto elements = static_cast<int64_t>(array.bytes / ItemSize(array.dtype));

@@ -218,6 +218,44 @@ TEST_F(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
   EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 1.5);
 }
 
+TEST_F(CheckpointTest, RowsAndTheirStateComeBackInParts) {
+  for (const OptimizerSpec& spec : {OptimizerSpec(RowwiseAdagrad{}), OptimizerSpec(SparseAdam{}),
+                                    OptimizerSpec(Sgd{0.1, 0.9})}) {
+    disk_ = std::make_shared<FakeFileSystem>();
+    CreateOptions as_rows;
+    as_rows.rows = true;
+    as_rows.requires_grad = true;
+    const auto step = [&](Worker& worker, const std::string& owner, int number) {
+      const RRef table = Must(
+          worker.GetOrCreate(owner, "table", Uniform(Shape{100, 8}, -1, 1, /*seed=*/3), as_rows));
+      auto optimizer = Must(DistributedOptimizer::Create(worker, "main", spec, {table}));
+      Context context = Must(worker.NewContext());
+      const Tensor ids = Tensor::Of<int64_t>(Shape{4}, {number, 7, 99, number});
+      auto rows = Must(worker.LookUpRows({{table, ids}}, context));
+      EXPECT_TRUE(context.Backward({Sum(rows[0] * rows[0])}).ok());
+      const absl::Status stepped = optimizer->Step(context);
+      EXPECT_TRUE(stepped.ok()) << stepped;
+      std::vector<int64_t> all(100);
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
+      auto table_now = Must(worker.LookUpRows(
+          {{table, Tensor::Of<int64_t>(Shape{100}, absl::MakeConstSpan(all))}}, context));
+      return std::string(table_now[0].tensor().AsBuffer().view());
+    };
+    auto first = StartJob({"a"});
+    for (int i = 0; i < 4; ++i) step(*first, "a", i);
+    const SaveSummary saved = Must(SaveModel(*first, Saving()));
+    EXPECT_EQ(saved.values, 1u);
+    EXPECT_TRUE(saved.left_out.empty());
+    std::vector<std::string> expected;
+    for (int i = 2; i < 6; ++i) expected.push_back(step(*first, "a", i));
+    auto second = StartJob({"b"});
+    const auto loaded = LoadModel(*second, Loading());
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    for (int i = 2; i < 6; ++i)
+      EXPECT_EQ(step(*second, "b", i), expected[static_cast<size_t>(i - 2)]) << spec.ToString();
+  }
+}
+
 TEST_F(CheckpointTest, OtherNamedValues) {
   auto first = StartJob({"a"});
   store::Store& store = owners_[0]->runtime().store();
@@ -277,7 +315,7 @@ TEST_F(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
     const checkpoint::SavedOptimizer& main = save->index().optimizers[0];
     for (size_t i = 0; i < main.parameters.size(); ++i) {
       const auto n = static_cast<float>(main.parameters[i].steps);
-      const Tensor momentum = Must(save->ReadState(main, i, "momentum_buffer"));
+      const Tensor momentum = Must(save->ReadState(main, i, main.parameters[i].slots.at(0)));
       const checkpoint::SavedValue* value = nullptr;
       for (const auto& each : save->index().values)
         if (each.name == main.parameters[i].parameter) value = &each;

@@ -88,9 +88,10 @@ def torch_state_dict(optimizer, files, torch):
     state = {}
     for i, parameter in enumerate(optimizer["parameters"]):
         state[i] = {}
-        for slot in parameter["slots"] + ["step"]:
-            dtype, shape, data = files[parameter["file"]]["state.%d.%s" % (i, slot)]
-            state[i][slot] = torch.frombuffer(bytearray(data), dtype=types[dtype]).reshape(shape)
+        slots = parameter["slots"] + [{"name": "step", "file": parameter["file"]}]
+        for slot in slots:
+            dtype, shape, data = files[slot["file"]]["state.%d.%s" % (i, slot["name"])]
+            state[i][slot["name"]] = torch.frombuffer(bytearray(data), dtype=types[dtype]).reshape(shape)
     groups = []
     for number, group in enumerate(optimizer["groups"]):
         options = dict(group["options"])

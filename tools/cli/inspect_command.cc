@@ -44,8 +44,12 @@ absl::Status InspectTensors(const Options& options, const std::string& path) {
 void PrintValues(const CheckpointIndex& index, const Options& options) {
   Table table({"OWNER", "NAME", "KIND", "DTYPE", "SHAPE", ">VERSION", "FILE"});
   for (const checkpoint::SavedValue& value : index.values) {
-    const bool parameter = value.kind == checkpoint::ValueKind::kParameter;
-    table.AddRow({value.owner, value.name, parameter ? "parameter" : "tensor",
+    const bool parameter = value.kind != checkpoint::ValueKind::kTensor;
+    const bool rows = value.kind == checkpoint::ValueKind::kRows;
+    table.AddRow({value.owner, value.name,
+                  rows        ? "rows"
+                  : parameter ? "parameter"
+                              : "tensor",
                   std::string(DTypeName(value.dtype)), value.shape.ToString(),
                   parameter ? absl::StrCat(value.version) : "-", value.file});
   }

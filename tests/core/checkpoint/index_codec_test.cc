@@ -34,8 +34,9 @@ CheckpointIndex Sample() {
   adam.settings = {{"mode.kind", 1}};
   adam.loss_scale = 1024;
   adam.steps_accepted = 6;
+  const std::string file = "state-owner0-0.safetensors";
   adam.parameters.push_back(
-      {"owner0", "layer1/weight", 0, 6, {"exp_avg", "exp_avg_sq"}, "state-owner0-0.safetensors"});
+      {"owner0", "layer1/weight", 0, 6, {{"exp_avg", file}, {"exp_avg_sq", file}}, file});
   index.optimizers.push_back(adam);
   index.left_out = {"owner0: 'notes' (string)"};
   return index;
@@ -101,8 +102,14 @@ constexpr char kGolden[] = R"json({
      "group": 0,
      "steps": 6,
      "slots": [
-      "exp_avg",
-      "exp_avg_sq"
+      {
+       "name": "exp_avg",
+       "file": "state-owner0-0.safetensors"
+      },
+      {
+       "name": "exp_avg_sq",
+       "file": "state-owner0-0.safetensors"
+      }
      ],
      "file": "state-owner0-0.safetensors"
     }

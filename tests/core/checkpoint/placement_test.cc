@@ -29,7 +29,8 @@ CheckpointIndex TwoOwners() {
   AddValue(index, "b", "w3", 5);
   SavedOptimizer adam;
   adam.name = "main";
-  adam.parameters = {{"b", "w2", 0, 1, {"exp_avg", "exp_avg_sq"}, "f"}, {"a", "w0", 0, 1, {}, ""}};
+  adam.parameters = {{"b", "w2", 0, 1, {{"exp_avg", "f"}, {"exp_avg_sq", "f"}}, "f"},
+                     {"a", "w0", 0, 1, {}, ""}};
   index.optimizers.push_back(adam);
   return index;
 }
