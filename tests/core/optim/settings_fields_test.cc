@@ -23,10 +23,10 @@ TEST(SettingsFields, EverythingComesBack) {
   settings.schedule = Schedule::OneCycle(1000).WithWarmup(10, 0.125);
   settings.schedule.linear = true;
   settings.loss_scaling = LossScaling::Dynamic(512);
-  settings.mode = UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum);
+  settings.mode = UpdateMode::BoundedStaleness(3, UpdateMode::WhenStale::kWait);
   const Fields fields = SettingsFields(settings);
   EXPECT_EQ(fields.at("schedule.linear"), 1);
-  EXPECT_EQ(fields.at("mode.trainers"), 3);
+  EXPECT_EQ(fields.at("mode.staleness"), 3);
   auto again = SettingsFromFields(fields);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->ToString(), settings.ToString());
