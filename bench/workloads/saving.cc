@@ -1,6 +1,6 @@
 // save: a whole job to disk, training standing still; floor: the same bytes written to one file in
-// the same folder and brought to disk. save_steps: a train step while saves run one after the other;
-// floor: the same step without.
+// the same folder and brought to disk. save_steps: a train step while saves run one after the
+// other; floor: the same step without.
 
 #include <stdlib.h>
 
