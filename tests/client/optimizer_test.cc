@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "core/store/write_claims.h"
 #include "core/worker/runtime.h"
@@ -99,11 +100,22 @@ TEST_F(OptimizerTest, OPT_02_ParametersMayBeTheTrainersOwn) {
 }
 
 TEST_F(OptimizerTest, OPT_04_SeveralOwnersEqualOne) {
-  for (const OptimizerSpec& spec :
-       {OptimizerSpec{"adam", {{"amsgrad", 1}}}, OptimizerSpec{"adamw", {{"amsgrad", 1}}},
-        OptimizerSpec{"sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}, {"nesterov", 1}}}}) {
-    RRef a0 = Make("owner0", spec.type + "/a0", 1), a1 = Make("owner0", spec.type + "/a1", 2);
-    RRef s0 = Make("owner0", spec.type + "/s0", 1), s1 = Make("owner1", spec.type + "/s1", 2);
+  const std::vector<OptimizerSpec> specs = {
+      {"adagrad", {}},
+      {"adam", {{"amsgrad", 1}}},
+      {"adamw", {{"amsgrad", 1}}},
+      {"sgd", {}},
+      {"sgd", {{"momentum", 0.9}, {"weight_decay", 0.1}, {"nesterov", 1}}},
+      {"adadelta", {}},
+      {"rmsprop", {{"centered", 1}}},
+      {"adamax", {}},
+      {"rprop", {}},
+  };
+  int number = 0;
+  for (const OptimizerSpec& spec : specs) {
+    const std::string prefix = absl::StrCat(spec.type, number++);
+    RRef a0 = Make("owner0", prefix + "/a0", 1), a1 = Make("owner0", prefix + "/a1", 2);
+    RRef s0 = Make("owner0", prefix + "/s0", 1), s1 = Make("owner1", prefix + "/s1", 2);
     auto alone = Must(DistributedOptimizer::Create(*trainer_, spec, {a0, a1}));
     auto spread = Must(DistributedOptimizer::Create(*trainer_, spec, {s0, s1}));
     for (int i = 0; i < 3; ++i) {
@@ -114,6 +126,20 @@ TEST_F(OptimizerTest, OPT_04_SeveralOwnersEqualOne) {
     EXPECT_EQ(First(a0), First(s0)) << spec.type;
     EXPECT_EQ(First(a1), First(s1)) << spec.type;
   }
+}
+
+TEST_F(OptimizerTest, OPT_07_GradientsBelongToTheirParametersWhateverHasNone) {
+  RRef first = Make("owner0", "first", 1), second = Make("owner0", "second", 1);
+  RRef alone = Make("owner0", "alone", 1);
+  const OptimizerSpec spec{"adagrad", {{"lr", 0.1}, {"lr_decay", 0.5}}};
+  auto both = Must(DistributedOptimizer::Create(*trainer_, spec, {first, second}));
+  auto one = Must(DistributedOptimizer::Create(*trainer_, spec, {alone}));
+  for (const double g : {3.0, -1.0}) {
+    ASSERT_TRUE(both->Step(Collect(*trainer_, {{second, g}})).ok());
+    ASSERT_TRUE(one->Step(Collect(*trainer_, {{alone, g}})).ok());
+  }
+  EXPECT_EQ(First(first), 1) << "it never had a gradient";
+  EXPECT_EQ(First(second), First(alone));
 }
 
 TEST_F(OptimizerTest, OPT_09_AnOwnersErrorAtConstructionFailsItWithThatText) {
