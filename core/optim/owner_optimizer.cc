@@ -97,8 +97,6 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::Status CheckFresh(const StepPlan& plan) const override;
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
-  absl::Status VisitState(GlobalId parameter,
-                          absl::AnyInvocable<void(SteppedParameter&)> visit) override;
   void Restore(uint64_t steps, double loss_scale) override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
@@ -396,23 +394,6 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
   };
   MutexLock lock(mutex_);
   return groups_.Change(group, changes, version, registry_, check);
-}
-
-absl::Status OwnerOptimizerImpl::VisitState(GlobalId parameter,
-                                            absl::AnyInvocable<void(SteppedParameter&)> visit) {
-  const std::optional<size_t> index = table_.Find(parameter);
-  if (!index.has_value()) {
-    return absl::NotFoundError(absl::StrCat("value ", parameter.ToString(), " is none of the ",
-                                            table_.size(), " parameters of this ", type_,
-                                            " optimizer"));
-  }
-  store_.write_claims().Claim({std::min(parameter, claim_id_), std::max(parameter, claim_id_)},
-                              [self = shared_from_this(), index = *index,
-                               visit = std::move(visit)](WriteClaims::ClaimId claim) mutable {
-                                visit(self->table_[index]);
-                                self->store_.write_claims().Release(claim);
-                              });
-  return absl::OkStatus();
 }
 
 void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale) {

@@ -99,13 +99,6 @@ class OwnerOptimizer : public store::Object {
   virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
-  // Calls `visit` with one of the parameters and the right to read and write its state and step
-  // count: between steps, none of which runs on this parameter meanwhile. Now, or on the thread of
-  // the last step before it; `visit` may not wait for a step. For saving and loading.
-  // Errors (returned, `visit` is not called): NOT_FOUND for no parameter of this optimizer.
-  virtual absl::Status VisitState(GlobalId parameter,
-                                  absl::AnyInvocable<void(SteppedParameter&)> visit) = 0;
-
   // After loading: as if so many steps had been accepted here, and the loss scale moved (to
   // `loss_scale`, if losses are scaled at all).
   virtual void Restore(uint64_t steps, double loss_scale) = 0;

@@ -40,7 +40,7 @@ struct ParameterGradient {
 uint64_t OlderVersion(uint64_t a, uint64_t b);
 
 // One array of a parameter's optimizer state, in place. Whoever reads or writes it holds the
-// optimizer's write claim (see OwnerOptimizer::VisitState).
+// parameter's write claim, which every step of it holds too.
 struct StateArray {
   std::string name;  // its slot's
   DType dtype = DType::kF32;
