@@ -47,6 +47,9 @@ struct SaveOptions {
   // What travels in one exchange, state included. Three are on their way at once, so memory for
   // about four is needed here, and at least for four times the largest parameter with its state.
   size_t batch_bytes = size_t{32} << 20;
+  // How much of the time the save works while training goes on (optimizers accept steps): the rest
+  // is the steps'. Above 0; 1: always. While training stands still it works all the time.
+  double busy_share = 0.2;
   // Of one exchange.
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint.h"
+#include "core/base/clock.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/worker/checkpoint_service.h"
@@ -27,6 +28,7 @@ using worker::OwnerContents;
 
 constexpr size_t kBatchItems = 512;
 constexpr size_t kExportsAhead = 3;
+constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
 // A file of the save: its tensors in the order in which they come.
 struct FilePlan {
@@ -63,6 +65,7 @@ struct Piece {
 
 struct OwnerPlan {
   std::string owner;
+  uint64_t steps_accepted = 0;  // by its optimizers, when it was asked last
   std::vector<ValuePlan> values;
   std::vector<FilePlan> files;  // the first holds the values
 };
@@ -180,8 +183,10 @@ void PlanOwner(const std::string& name, const OwnerContents& contents, SavePlan&
     if (value.kind == checkpoint::ValueKind::kRows) each.rows = value.shape[0];
     by_name[value.name] = &each;
   }
-  for (const worker::HostedOptimizer& hosted : contents.optimizers)
+  for (const worker::HostedOptimizer& hosted : contents.optimizers) {
+    owner.steps_accepted += hosted.optimizer.steps_accepted;
     PlanOptimizer(hosted, plan.index, owner, by_name);
+  }
   PlanFiles(plan.index, owner);
   for (const ValuePlan& value : owner.values) plan.bytes += value.bytes;
   for (const std::string& text : contents.left_out)
@@ -215,7 +220,7 @@ class Saver {
     std::vector<Piece> pieces;
     bool first = false;  // of its owner
     bool last = false;
-    Future<std::vector<ExportedItem>> exported;
+    Future<worker::Exported> exported;
   };
 
   // The next batch, asked for; none after the last one.
@@ -226,6 +231,8 @@ class Saver {
   absl::Status OpenFiles(OwnerPlan& owner);
   absl::Status FinishFiles(OwnerPlan& owner);
   absl::Status Tell(uint64_t bytes);
+  // After a batch that took since `started`: leaves the time to training, if that goes on.
+  void Pace(const Batch& batch, absl::Time started);
 
   Worker& worker_;
   const SaveOptions& options_;
@@ -236,6 +243,7 @@ class Saver {
   size_t next_value_ = 0;
   int64_t next_row_ = 0;
   uint64_t done_bytes_ = 0;
+  bool training_ = true;  // until an owner shows otherwise
 };
 
 // The next value, or as many of its rows as have room, but at least one.
@@ -321,7 +329,7 @@ absl::Status Saver::Take(const Batch& batch) {
   if (!exported.ok()) return Annotate(exported.status(), absl::StrCat("saving ", owner.owner));
   if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
   for (size_t i = 0; i < batch.pieces.size(); ++i)
-    PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], (*exported)[i]));
+    PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], exported->items[i]));
   return batch.last ? FinishFiles(owner) : absl::OkStatus();
 }
 
@@ -349,6 +357,15 @@ absl::Status Saver::FinishFiles(OwnerPlan& owner) {
   return absl::OkStatus();
 }
 
+void Saver::Pace(const Batch& batch, absl::Time started) {
+  OwnerPlan& owner = plan_.owners[batch.owner];
+  const uint64_t steps = batch.exported.Wait()->steps_accepted;
+  training_ = steps != std::exchange(owner.steps_accepted, steps);
+  if (!training_) return;
+  const absl::Duration worked = Clock::Steady().Now() - started;
+  absl::SleepFor(std::min(worked * (1 / options_.busy_share - 1), kLongestPause));
+}
+
 absl::Status Saver::Tell(uint64_t bytes) {
   done_bytes_ += bytes;
   if (options_.progress == nullptr || options_.progress({"saving", done_bytes_, plan_.bytes}))
@@ -369,13 +386,16 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
                    absl::StrCat(absl::Hex(unique.incarnation), "-", unique.counter), plan_.bytes));
   std::deque<Batch> asked;
   for (bool more = true; more || !asked.empty();) {
-    while (more && asked.size() < kExportsAhead) {
+    const absl::Time started = Clock::Steady().Now();
+    // Only one at a time beside training, so that the pauses are pauses for the owners too.
+    while (more && asked.size() < (training_ ? 1 : kExportsAhead)) {
       std::optional<Batch> batch = Ask();
       more = batch.has_value();
       if (more) asked.push_back(*std::move(batch));
     }
     if (asked.empty()) break;
     PSD_RETURN_IF_ERROR(Take(asked.front()));
+    if (more || asked.size() > 1) Pace(asked.front(), started);
     asked.pop_front();
   }
   SaveSummary summary;
@@ -391,6 +411,10 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
 
 absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options) {
   if (options.dir.empty()) return absl::InvalidArgumentError("SaveOptions::dir is empty");
+  if (!(options.busy_share > 0 && options.busy_share <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "SaveOptions::busy_share is ", options.busy_share, "; it must be above 0 and at most 1"));
+  }
   std::vector<std::string> owners = options.owners;
   if (owners.empty()) owners = worker.owners();
   rpc::CallOptions call;

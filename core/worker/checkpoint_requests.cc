@@ -84,15 +84,15 @@ Future<OwnerContents> CheckpointService::Describe(const std::string& owner,
       });
 }
 
-Future<std::vector<ExportedItem>> CheckpointService::Export(const std::string& owner,
-                                                            const std::vector<ExportItem>& items,
-                                                            const rpc::CallOptions& options) {
+Future<Exported> CheckpointService::Export(const std::string& owner,
+                                           const std::vector<ExportItem>& items,
+                                           const rpc::CallOptions& options) {
   const size_t expected = items.size();
   return runtime_.agent()
       .StartCall(owner, PlainRequest("checkpoint.export", EncodeItems(items)), options)
       .reply()
-      .Then([this, owner, expected](const absl::StatusOr<rpc::Reply>& reply)
-                -> absl::StatusOr<std::vector<ExportedItem>> {
+      .Then([this, owner,
+             expected](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
         if (!reply.ok()) return reply.status();
         const std::string* fields = reply->attachment(kFieldsTag);
         if (fields == nullptr)
@@ -100,10 +100,12 @@ Future<std::vector<ExportedItem>> CheckpointService::Export(const std::string& o
         PSD_ASSIGN_OR_RETURN(auto message,
                              ParseMessage<v1::ExportReply>(*fields, "checkpoint.export"));
         PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, nullptr, *reply));
-        PSD_ASSIGN_OR_RETURN(auto exported, DecodeItems(message, values));
-        if (exported.size() == expected) return exported;
-        return absl::InternalError(
-            absl::StrCat(owner, " was asked for ", expected, " values and sent ", exported.size()));
+        Exported exported;
+        exported.steps_accepted = message.steps_accepted();
+        PSD_ASSIGN_OR_RETURN(exported.items, DecodeItems(message, values));
+        if (exported.items.size() == expected) return exported;
+        return absl::InternalError(absl::StrCat(owner, " was asked for ", expected,
+                                                " values and sent ", exported.items.size()));
       });
 }
 

@@ -387,8 +387,9 @@ void CheckpointService::ServeExport(const CallPtr& call) {
         for (const Outgoing& item : out->items)
           if (out->status.ok()) out->status = CopyItem(item, *out);
       },
-      [call, out] {
+      [this, call, out] {
         if (!out->status.ok()) return call->Reply(out->status);
+        out->reply.set_steps_accepted(StepsAccepted(runtime_.store()));
         auto payload = rref::EncodeValues(
             out->values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
               return absl::InternalError("only tensors are copied out");

@@ -29,9 +29,8 @@ class CheckpointService {
   // parameters wait while the state is copied. `arrays` is how many state arrays each item has in
   // each of its optimizers.
   // Errors: NOT_FOUND for a value or optimizer that was dropped since it was described.
-  Future<std::vector<ExportedItem>> Export(const std::string& owner,
-                                           const std::vector<ExportItem>& items,
-                                           const rpc::CallOptions& options);
+  Future<Exported> Export(const std::string& owner, const std::vector<ExportItem>& items,
+                          const rpc::CallOptions& options);
 
   // Would this fit there? Errors: see CheckContents.
   Future<Unit> Check(const std::string& owner, const OwnerContents& wanted,

@@ -50,6 +50,11 @@ struct ExportedItem {
   std::vector<ExportedState> states;  // in the order of ExportItem::optimizers
 };
 
+struct Exported {
+  std::vector<ExportedItem> items;
+  uint64_t steps_accepted = 0;  // by all named optimizers of the owner
+};
+
 struct ImportedState {
   std::string optimizer;
   uint64_t steps = 0;

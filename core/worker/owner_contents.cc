@@ -253,6 +253,15 @@ std::vector<TensorSpec> DescribeState(const optim::SteppedParameter& parameter) 
   return arrays;
 }
 
+uint64_t StepsAccepted(const store::Store& store) {
+  uint64_t steps = 0;
+  for (const EntryPtr& entry : store.List("")) {
+    if (const auto optimizer = OptimizerOf(*entry); optimizer != nullptr)
+      steps += optimizer->stats().steps;
+  }
+  return steps;
+}
+
 OwnerContents DescribeContents(const store::Store& store) {
   OwnerContents contents;
   for (const EntryPtr& entry : store.List("")) {

@@ -15,6 +15,9 @@ namespace psd::worker {
 // The optimizer that `entry` hosts, or null.
 std::shared_ptr<optim::OwnerOptimizer> OptimizerOf(const store::Entry& entry);
 
+// By all named optimizers together.
+uint64_t StepsAccepted(const store::Store& store);
+
 // All named values.
 OwnerContents DescribeContents(const store::Store& store);
 

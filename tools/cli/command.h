@@ -24,6 +24,7 @@ struct Options {
   std::string name;    // of a save
   std::string map;     // "saved owner=owner now,…"
   bool spread = false;
+  bool full_speed = false;
   std::vector<std::string> given;  // those of the above that were given
 };
 

@@ -19,6 +19,7 @@ absl::Status RunSave(const Options& options, const std::vector<std::string>& arg
   SaveOptions save;
   save.dir = arguments[0];
   save.name = options.name;
+  if (options.full_speed) save.busy_share = 1;
   SaveSummary saved;
   {
     ProgressBar bar(stderr, ::isatty(STDERR_FILENO) == 1);
