@@ -49,7 +49,7 @@ struct SaveOptions {
   size_t batch_bytes = size_t{32} << 20;
   // How much of the time the save works while training goes on (optimizers accept steps): the rest
   // is the steps'. Above 0; 1: always. While training stands still it works all the time.
-  double busy_share = 0.2;
+  double busy_share = 0.15;
   // Of one exchange.
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;
