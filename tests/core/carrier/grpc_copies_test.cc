@@ -33,6 +33,12 @@ void* operator new(size_t bytes) {
 void* operator new[](size_t bytes) {
   return CountedNew(bytes);
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return CountedNew(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return CountedNew(bytes);
+}
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
