@@ -39,7 +39,8 @@ void StreamR4W3(float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_R
   }
 }
 
-// Next is streamed and everything read is fetched ahead, as in the kernels (kernels/optim-inl.h):
+// Next is streamed and everything read is fetched ahead, as in the kernels
+// (kernels/optim/optim-inl.h):
 // what is left is the memory.
 template <bool kC, bool kD>
 HWY_INLINE void Update(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,

@@ -11,7 +11,7 @@
 #include "core/checkpoint/placement.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
-#include "core/optim/settings_fields.h"
+#include "core/optim/options/settings_fields.h"
 #include "core/worker/checkpoint_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"

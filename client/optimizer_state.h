@@ -10,7 +10,7 @@
 
 #include "client/psd.h"
 #include "client/worker_state.h"
-#include "core/optim/step_request.h"
+#include "core/optim/steps/step_request.h"
 #include "core/worker/optimizer_service.h"
 
 namespace psd {

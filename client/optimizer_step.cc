@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/optimizer_state.h"
 #include "client/psd.h"
-#include "core/optim/step_decision.h"
+#include "core/optim/steps/step_decision.h"
 
 namespace psd {
 namespace {

@@ -15,8 +15,8 @@
 #include "bench/stats.h"
 #include "bench/workloads/cases.h"
 #include "core/base/buffer.h"
-#include "core/optim/functional_optimizer.h"
-#include "core/optim/optimizer_registry.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_registry.h"
 
 namespace psd::bench {
 namespace {

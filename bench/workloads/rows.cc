@@ -11,7 +11,7 @@
 #include "bench/stats.h"
 #include "bench/workloads/cases.h"
 #include "core/base/future.h"
-#include "core/optim/owner_optimizer.h"
+#include "core/optim/owner/owner_optimizer.h"
 #include "core/store/rows.h"
 #include "core/store/store.h"
 

@@ -77,7 +77,7 @@ struct SavedOptimizer {
   std::string type;
   std::vector<SavedGroup> groups;  // at least one
   // Schedule, loss scaling and mode, where they are not at their defaults (see
-  // core/optim/settings_fields.h).
+  // core/optim/options/settings_fields.h).
   std::map<std::string, double> settings;
   uint64_t steps_accepted = 0;
   double loss_scale = 0;               // 0: losses are not scaled

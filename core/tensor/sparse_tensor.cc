@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "kernels/rows.h"
+#include "kernels/rows/rows.h"
 
 namespace psd {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
-#include "core/optim/functional_optimizer.h"
-#include "core/optim/optimizer_config.h"
-#include "core/optim/owner_optimizer.h"
-#include "core/optim/step_request.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/steps/step_request.h"
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::worker {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/status.h"
-#include "core/optim/row_optimizer.h"
-#include "core/optim/settings_fields.h"
+#include "core/optim/functional/row_optimizer.h"
+#include "core/optim/options/settings_fields.h"
 #include "core/store/rows.h"
 
 namespace psd::worker {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "core/optim/optimizer_registry.h"
-#include "core/optim/owner_optimizer.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/optim/owner/owner_optimizer.h"
 #include "core/store/store.h"
 #include "core/worker/checkpoint_types.h"
 

@@ -19,7 +19,7 @@
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/dist_autograd/dist_autograd.h"
-#include "core/optim/optimizer_registry.h"
+#include "core/optim/options/optimizer_registry.h"
 #include "core/program/program.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/rpc_agent.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/optim/owner_optimizer.h"
+#include "core/optim/owner/owner_optimizer.h"
 #include "core/store/rows.h"
 #include "core/worker/exchange.h"
 #include "core/worker/runtime.h"

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/log.h"
-#include "core/optim/optimizer_registry.h"
+#include "core/optim/options/optimizer_registry.h"
 #include "core/worker/functions.h"
 #include "core/worker/registrar_client.h"
 #include "core/worker/runtime.h"

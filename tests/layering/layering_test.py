@@ -45,6 +45,11 @@ ARROWS = {
 }
 ANYTHING = {"tests"}  # may include every layer
 
+# The folders of a layer, each of which may include those before it.
+ORDERS = {
+    "core/optim": ["functional", "rows", "dense", "options", "parameters", "steps", "owner"],
+}
+
 SOURCE = re.compile(r"\.(h|cc|cu|cuh)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -59,6 +64,25 @@ def layer_of(path):
     return None
 
 
+def order_of(path, layer):
+    """Where the folder of `path` stands among its layer's, or None."""
+    folder = path[len(layer) + 1:].partition("/")[0]
+    order = ORDERS.get(layer, [])
+    return order.index(folder) if folder in order else None
+
+
+def problem_within(layer, path, included):
+    """Why the file at `path` may not include `included` of its own layer, or None."""
+    if layer not in ORDERS:
+        return None
+    place, target = order_of(path, layer), order_of(included, layer)
+    if place is None:
+        return "it lies in no known folder of %s" % layer
+    if target is None or target <= place:
+        return None
+    return "it comes before %s" % ORDERS[layer][target]
+
+
 def problem(path, included):
     """Why the file at `path` may not include `included`, or None."""
     layer, target = layer_of(path), layer_of(included)
@@ -66,7 +90,9 @@ def problem(path, included):
         return "it lies in no known layer"
     if target is None:
         return None  # a system header, or one of the same folder's tools
-    if layer in ANYTHING or layer == target or target in ARROWS[layer]:
+    if layer == target:
+        return problem_within(layer, path, included)
+    if layer in ANYTHING or target in ARROWS[layer]:
         return None
     return "%s may not include %s" % (layer, target)
 
@@ -96,6 +122,9 @@ def check_table():
         ("core/store/value.h", "core/autograd/variable.h", True),
         ("core/checkpoint/x.h", "core/store/value.h", False),
         ("core/worker/x.cc", "core/checkpoint/placement.h", True),
+        ("core/optim/owner/x.cc", "core/optim/steps/x.h", True),
+        ("core/optim/steps/x.cc", "core/optim/owner/x.h", False),
+        ("core/optim/x.cc", "core/optim/owner/x.h", False),
         ("tests/sim/x.cc", "server/daemon/config.h", True),
         ("elsewhere/x.h", "core/base/ids.h", False),
     ]:

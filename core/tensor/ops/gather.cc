@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/check.h"
-#include "kernels/rows.h"
+#include "kernels/rows/rows.h"
 
 namespace psd::ops {
 

@@ -1,6 +1,6 @@
 // The row optimizers, each instruction set of this machine, against scalar loops.
 
-#include "kernels/rows_optim.h"
+#include "kernels/rows/rows_optim.h"
 
 #include <cmath>
 #include <limits>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/rows.h"
-#include "kernels/rows_reference.h"
+#include "kernels/rows/rows.h"
+#include "kernels/rows/rows_reference.h"
 #include "tests/kernels/on_every_target.h"
 
 namespace psd::kernels {

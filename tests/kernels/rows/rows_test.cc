@@ -1,6 +1,6 @@
 // Grouping, gathering and adding up rows against plain loops.
 
-#include "kernels/rows.h"
+#include "kernels/rows/rows.h"
 
 #include <algorithm>
 #include <map>

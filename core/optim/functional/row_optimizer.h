@@ -1,0 +1,55 @@
+#pragma once
+
+// How an optimizer steps some rows of a table by a sparse gradient.
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/tensor/dtype.h"
+
+namespace psd::optim {
+
+// One array of state of a table: an array of the table's shape, or one number per row.
+struct RowSlot {
+  StateSlot slot;
+  bool one_per_row = false;
+};
+
+// Some rows of a table in a step, as kernels::RowBatch says.
+struct RowArrays {
+  const std::byte* table = nullptr;
+  std::byte* next = nullptr;
+  size_t width = 0;
+  const int64_t* ids = nullptr;
+  const uint32_t* begins = nullptr;
+  size_t count = 0;
+  size_t ahead = 0;
+  const uint32_t* positions = nullptr;
+  const std::byte* gradients = nullptr;
+  absl::Span<std::byte* const> state;  // one per slot, updated in place
+  DType dtype = DType::kF32;           // f32 or f64
+  int64_t step = 1;                    // of the table: 1, 2, …
+  double gradient_scale = 1;           // as StepArrays, of the summed gradient of a row
+  double gradient_limit = std::numeric_limits<double>::infinity();
+};
+
+// The part of a functional optimizer that concerns rows. Thread-safe.
+class RowOptimizer {
+ public:
+  virtual ~RowOptimizer() = default;
+
+  virtual std::vector<RowSlot> Slots(DType dtype) const = 0;
+  // Errors: INVALID_ARGUMENT for options that sparse gradients do not allow, naming them.
+  virtual absl::Status CheckOptions() const = 0;
+  // Whether rows that had a gradient in an earlier step move in steps without one too.
+  virtual bool MovesWithoutGradient() const { return false; }
+  // Cannot fail: everything was checked before.
+  virtual void Apply(const RowArrays& arrays) const = 0;
+};
+
+}  // namespace psd::optim

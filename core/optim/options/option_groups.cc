@@ -1,0 +1,76 @@
+#include "core/optim/options/option_groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::optim {
+namespace {
+
+// Whether one may go on with the state of the other.
+bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const StateSlot& x, const StateSlot& y) {
+                      return x.name == y.name && x.dtype == y.dtype;
+                    });
+}
+
+}  // namespace
+
+void OptionGroups::Add(FunctionPtr function, std::vector<DType> dtypes) {
+  if (dtypes.empty()) dtypes.push_back(DType::kF32);
+  std::sort(dtypes.begin(), dtypes.end());
+  dtypes.erase(std::unique(dtypes.begin(), dtypes.end()), dtypes.end());
+  groups_.push_back({std::move(function), 1, std::move(dtypes)});
+}
+
+GroupFunctions OptionGroups::functions() const {
+  GroupFunctions functions;
+  for (const Group& group : groups_) functions.push_back(group.function);
+  return functions;
+}
+
+absl::StatusOr<GroupOptions> OptionGroups::Get(size_t group) const {
+  if (group >= groups_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", group, " of an optimizer with ",
+                                                   groups_.size(), "; they count from 0"));
+  }
+  return GroupOptions{groups_[group].function->spec(), groups_[group].version};
+}
+
+absl::StatusOr<GroupOptions> OptionGroups::Change(
+    size_t group, const std::map<std::string, double>& changes, uint64_t version,
+    const OptimizerRegistry& registry,
+    absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) {
+  PSD_ASSIGN_OR_RETURN(GroupOptions current, Get(group));
+  if (version != 0 && version <= current.version) return current;
+  OptimizerSpec spec = current.spec;
+  for (const auto& [name, value] : changes) spec.options[name] = value;
+  PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry.Create(spec));
+  PSD_RETURN_IF_ERROR(check(*changed));
+  Group& place = groups_[group];
+  for (DType dtype : place.dtypes) {
+    if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        changed->spec().ToString(), " needs other state than ", place.function->spec().ToString(),
+        " has reserved; create an optimizer with options that need the same"));
+  }
+  place.function = std::move(changed);
+  place.version = version == 0 ? place.version + 1 : version;
+  return Get(group);
+}
+
+absl::Status ApplySchedule(const Schedule& schedule, uint64_t step,
+                           const OptimizerRegistry& registry, GroupFunctions& functions) {
+  for (FunctionPtr& function : functions) {
+    OptimizerSpec spec = function->spec();
+    double& rate = spec.options.at("lr");
+    rate = schedule.LearningRate(rate, step);
+    PSD_ASSIGN_OR_RETURN(function, registry.Create(spec));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace psd::optim

@@ -1,0 +1,494 @@
+#include "core/optim/owner/owner_optimizer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+#include "core/optim/options/loss_scale.h"
+#include "core/optim/parameters/stepped_rows.h"
+#include "core/optim/steps/round_measure.h"
+#include "core/optim/steps/staleness_record.h"
+#include "core/optim/steps/step_gate.h"
+#include "core/optim/steps/step_log.h"
+#include "core/store/rows.h"
+
+namespace psd::optim {
+namespace {
+
+using store::EntryPtr;
+using store::Parameter;
+using store::WriteClaims;
+
+std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
+  std::vector<OptimizerSpec> specs;
+  for (const FunctionPtr& function : functions) specs.push_back(function->spec());
+  return specs;
+}
+
+// Steps that are applied as one, between their turn and their end.
+struct Batch {
+  struct Step {
+    explicit Step(StepRequest r) : request(std::move(r)) {}
+    StepRequest request;
+    absl::StatusOr<StepResult> result = StepResult{};
+    bool applies = true;  // until something speaks against it
+  };
+  absl::InlinedVector<Step, 1> steps;
+};
+
+// What a batch is run with, as it is at its turn.
+struct RunState {
+  GroupFunctions functions;
+  uint64_t steps_accepted = 0;
+};
+
+class OwnerOptimizerImpl : public OwnerOptimizer,
+                           public std::enable_shared_from_this<OwnerOptimizerImpl> {
+ public:
+  OwnerOptimizerImpl(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
+                     const OptimizerRegistry& registry, store::Store& store)
+      : registry_(registry),
+        store_(store),
+        claim_id_(store.NewId()),
+        settings_(settings),
+        created_(SpecsOf(groups.functions())),
+        type_(created_[0].type),
+        table_(std::move(table)),
+        groups_(std::move(groups)),
+        loss_scale_(settings.loss_scaling),
+        staleness_(table_.size()),
+        gate_(StepGate::Create(settings.mode,
+                               [this](std::vector<StepRequest> requests) {
+                                 auto batch = std::make_unique<Batch>();
+                                 for (StepRequest& request : requests)
+                                   batch->steps.emplace_back(std::move(request));
+                                 Start(std::move(batch));
+                               })),
+        measure_(settings.mode.kind == UpdateMode::Kind::kSynchronous
+                     ? std::make_unique<RoundMeasure>(table_, settings.mode)
+                     : nullptr) {
+    for (size_t i = 0; i < table_.size(); ++i)
+      for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
+  }
+
+  std::string TypeName() const override { return absl::StrCat("optimizer/", type_); }
+  const ParameterTable& table() const override { return table_; }
+  const OptimizerSettings& settings() const override { return settings_; }
+  size_t num_groups() const override PSD_EXCLUDES(mutex_);
+  absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
+  const std::vector<OptimizerSpec>& created() const override { return created_; }
+  void Step(StepRequest request) override;
+  void Measure(GlobalId step_id, Member member, StepPlan plan,
+               absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
+  bool waits() const override { return gate_ != nullptr; }
+  void Withdraw(GlobalId step) override {
+    if (gate_ != nullptr) gate_->Withdraw(step);
+    if (measure_ != nullptr) measure_->Withdraw(step);
+  }
+  void Leave(GlobalId session, bool ended) override {
+    if (gate_ != nullptr) gate_->Leave(session, ended);
+    if (measure_ != nullptr) measure_->Leave(session, ended);
+  }
+  absl::Status CheckFresh(const StepPlan& plan) const override;
+  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                  absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
+  void Restore(uint64_t steps, double loss_scale) override PSD_EXCLUDES(mutex_);
+  Stats stats() const override PSD_EXCLUDES(mutex_);
+  std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
+
+ private:
+  StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
+  // The answer to a step that was applied before.
+  std::optional<StepResult> FindApplied(GlobalId step) const PSD_EXCLUDES(mutex_);
+  std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
+  void Start(std::unique_ptr<Batch> batch);
+
+  // The following run with the claim granted.
+
+  // Applies what applies of the batch and sets all its results.
+  void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
+  // What was applied before is answered so.
+  RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
+  // The steps that still apply, as one plan and one set of terms. None: nothing is to be done.
+  absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, StepTerms& terms);
+  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
+                  absl::Span<const Parameter::Write> writes);
+  void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+              absl::Span<const Parameter::Write> writes) PSD_EXCLUDES(mutex_);
+  void RecordOverflow(Batch& batch) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
+                                             const std::map<std::string, double>& changes,
+                                             uint64_t version) PSD_EXCLUDES(mutex_);
+
+  const OptimizerRegistry& registry_;
+  store::Store& store_;
+  const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
+  const OptimizerSettings settings_;
+  const std::vector<OptimizerSpec> created_;  // of each group
+  const std::string type_;
+  const ParameterTable table_;
+  size_t state_bytes_ = 0;
+
+  mutable Mutex mutex_;  // leaf
+  OptionGroups groups_ PSD_GUARDED_BY(mutex_);
+  StepLog applied_ PSD_GUARDED_BY(mutex_){kRememberedSteps};
+  uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
+  LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
+  StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
+
+  // Null where no step waits; their locks are not nested in this one.
+  const std::unique_ptr<StepGate> gate_;
+  const std::unique_ptr<RoundMeasure> measure_;  // synchronous rounds only
+};
+
+// ---- a step's way
+
+void OwnerOptimizerImpl::Step(StepRequest request) {
+  if (gate_ != nullptr) {
+    if (std::optional<StepResult> repeated = FindApplied(request.step_id); repeated.has_value())
+      return request.done(*repeated);
+    return gate_->Submit(std::move(request));
+  }
+  auto batch = std::make_unique<Batch>();
+  batch->steps.emplace_back(std::move(request));
+  Start(std::move(batch));
+}
+
+std::optional<StepResult> OwnerOptimizerImpl::FindApplied(GlobalId step) const {
+  MutexLock lock(mutex_);
+  if (!applied_.Contains(step)) return std::nullopt;
+  return RepeatedResult();
+}
+
+StepResult OwnerOptimizerImpl::RepeatedResult() const {
+  StepResult result;
+  result.steps_accepted = steps_;
+  result.loss_scale = loss_scale_.scale();
+  result.repeated = true;
+  return result;
+}
+
+std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
+  std::vector<GlobalId> ids;
+  ids.reserve(batch.steps[0].request.plan.gradients.size() + 1);
+  for (const Batch::Step& step : batch.steps)
+    for (const ParameterGradient& each : step.request.plan.gradients) ids.push_back(each.parameter);
+  if (batch.steps.size() > 1) std::sort(ids.begin(), ids.end());
+  ids.insert(std::lower_bound(ids.begin(), ids.end(), claim_id_), claim_id_);
+  return ids;
+}
+
+void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
+  std::vector<GlobalId> ids = ClaimedIds(*batch);
+  store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
+                                                  WriteClaims::ClaimId claim) {
+    self->Apply(*batch);
+    for (Batch::Step& step : batch->steps) step.request.plan.gradients.clear();
+    self->store_.write_claims().Release(claim);
+    for (Batch::Step& step : batch->steps) step.request.done(std::move(step.result));
+  });
+}
+
+void OwnerOptimizerImpl::Apply(Batch& batch) {
+  const auto fail = [&batch](const absl::Status& error) {
+    for (Batch::Step& step : batch.steps)
+      if (step.applies) step.result = error;
+  };
+  RunState state = Begin(batch);
+  StepTerms terms;
+  absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, terms);
+  if (!merged.ok()) return fail(merged.status());
+  if (!merged->has_value()) return;
+  if (terms.overflow) return RecordOverflow(batch);
+  if (!settings_.schedule.IsConstant()) {
+    const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
+    absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
+    if (!ready.ok()) return fail(ready);
+  }
+
+  const StepPlan& plan = **merged;
+  std::vector<Parameter*> versions;
+  versions.reserve(plan.indices.size());
+  for (size_t index : plan.indices) {
+    if (Parameter* each = table_[index].versions(); each != nullptr) versions.push_back(each);
+  }
+  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
+  RunKernels(plan, terms, state, writes);
+  Parameter::Publish(versions);
+  Record(batch, plan, terms, writes);
+}
+
+RunState OwnerOptimizerImpl::Begin(Batch& batch) {
+  RunState state;
+  MutexLock lock(mutex_);
+  state.steps_accepted = steps_;
+  state.functions = groups_.functions();
+  for (Batch::Step& step : batch.steps) {
+    if (!applied_.Contains(step.request.step_id)) continue;
+    step.applies = false;
+    step.result = RepeatedResult();
+  }
+  return state;
+}
+
+absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, StepTerms& terms) {
+  std::optional<StepPlan> merged;
+  size_t trainers = 0;
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    StepRequest& request = step.request;
+    if (absl::Status fresh = CheckFresh(request.plan); !fresh.ok()) {
+      step.applies = false;
+      step.result = std::move(fresh);
+      continue;
+    }
+    if (request.begin_apply != nullptr && !request.begin_apply()) {
+      step.applies = false;
+      step.result = absl::CancelledError("the step was cancelled before it changed anything");
+      continue;
+    }
+    ++trainers;
+    if (!merged.has_value()) {
+      terms = request.terms;
+      merged = std::move(request.plan);
+    } else {
+      PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
+    }
+  }
+  terms.gradient_scale *= settings_.mode.ReductionScale(trainers);
+  return merged;
+}
+
+void OwnerOptimizerImpl::Measure(GlobalId step_id, Member member, StepPlan plan,
+                                 absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
+  if (measure_ == nullptr) return done(table_.SumOfSquares(plan));
+  measure_->Measure(step_id, std::move(member), std::move(plan), std::move(done));
+}
+
+absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
+  if (settings_.mode.kind != UpdateMode::Kind::kBoundedStaleness) return absl::OkStatus();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    const SteppedParameter& parameter = table_[plan.indices[i]];
+    const uint64_t read = plan.gradients[i].version;
+    if (parameter.versions() == nullptr || read == 0) continue;
+    const uint64_t current = parameter.versions()->version();
+    if (current <= read || current - read <= settings_.mode.staleness) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the gradient for ", parameter.entry()->Label(), " was computed from version ", read, ", ",
+        current - read, " behind the current ", current, ", and this optimizer takes at most ",
+        settings_.mode.staleness, "; pull the parameters and compute it again"));
+  }
+  return absl::OkStatus();
+}
+
+// Every parameter by itself: nothing here depends on the order.
+void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms,
+                                    const RunState& state,
+                                    absl::Span<const Parameter::Write> writes) {
+  StepArrays arrays;
+  arrays.gradient_scale = terms.gradient_scale;
+  arrays.gradient_limit = terms.gradient_limit;
+  std::vector<StepArrays> begun;  // of one group, not yet applied
+  size_t group = 0;
+  const auto apply_begun = [&] {
+    if (!begun.empty()) state.functions[group]->ApplyAll(begun);
+    begun.clear();
+  };
+  auto write = writes.begin();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    SteppedParameter& parameter = table_[plan.indices[i]];
+    if (parameter.group() != group) {
+      apply_begun();
+      group = parameter.group();
+    }
+    if (parameter.versions() != nullptr) {
+      arrays.parameter = write->current;
+      arrays.next = write->spare;
+      ++write;
+    }
+    arrays.rounding_seed = plan.indices[i];
+    if (const auto step = parameter.BeginStep(plan.gradients[i], arrays)) {
+      begun.push_back(*step);
+    } else {
+      parameter.Apply(*state.functions[group], plan.gradients[i], arrays);
+    }
+  }
+  apply_begun();
+}
+
+void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+                                absl::Span<const Parameter::Write> writes) {
+  StepResult result;
+  result.parameters_stepped = static_cast<int>(plan.indices.size());
+  result.trainers = 0;
+  for (const Batch::Step& step : batch.steps) result.trainers += step.applies;
+  MutexLock lock(mutex_);
+  auto write = writes.begin();
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    if (table_[plan.indices[i]].versions() == nullptr) continue;
+    const uint64_t current = (write++)->version;
+    result.max_staleness = std::max(
+        result.max_staleness, staleness_.Add(plan.indices[i], plan.gradients[i].version, current));
+  }
+  if (terms.loss_scale != 0) loss_scale_.Record(terms.loss_scale, /*overflow=*/false);
+  result.steps_accepted = ++steps_;
+  result.loss_scale = loss_scale_.scale();
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    applied_.Add(step.request.step_id);
+    step.result = result;
+  }
+}
+
+void OwnerOptimizerImpl::RecordOverflow(Batch& batch) {
+  MutexLock lock(mutex_);
+  for (Batch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    applied_.Add(step.request.step_id);
+    loss_scale_.Record(step.request.terms.loss_scale, /*overflow=*/true);
+    ++skipped_;
+    step.result->steps_accepted = steps_;
+    step.result->loss_scale = loss_scale_.scale();
+    step.result->skipped = true;
+  }
+}
+
+// ---- options and state
+
+size_t OwnerOptimizerImpl::num_groups() const {
+  MutexLock lock(mutex_);
+  return groups_.size();
+}
+
+absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
+  MutexLock lock(mutex_);
+  return groups_.Get(group);
+}
+
+void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
+                                    uint64_t version,
+                                    absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
+  store_.write_claims().Claim(
+      {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version,
+                    done = std::move(done)](WriteClaims::ClaimId claim) mutable {
+        absl::StatusOr<GroupOptions> changed = self->ChangeOptions(group, changes, version);
+        self->store_.write_claims().Release(claim);
+        done(std::move(changed));
+      });
+}
+
+absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
+    size_t group, const std::map<std::string, double>& changes, uint64_t version) {
+  const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (table_[i].group() != group) continue;
+      PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(changed), table_[i].entry()->Label()));
+    }
+    return absl::OkStatus();
+  };
+  MutexLock lock(mutex_);
+  return groups_.Change(group, changes, version, registry_, check);
+}
+
+void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale) {
+  MutexLock lock(mutex_);
+  steps_ = steps;
+  if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale);
+}
+
+// ---- what it says of itself
+
+OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
+  Stats stats;
+  stats.state_bytes = state_bytes_;
+  if (gate_ != nullptr) {
+    stats.members = gate_->stats().members;
+    stats.waiting = gate_->stats().waiting;
+    if (measure_ != nullptr) stats.waiting += measure_->waiting();
+  }
+  MutexLock lock(mutex_);
+  stats.steps = steps_;
+  stats.skipped = skipped_;
+  stats.max_staleness = staleness_.all().most;
+  stats.mean_staleness = staleness_.all().mean();
+  stats.loss_scale = loss_scale_.scale();
+  return stats;
+}
+
+std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) const {
+  std::vector<ParameterStaleness> all;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < staleness_.entries().size(); ++i) {
+      const StalenessRecord::Entry& entry = staleness_.entries()[i];
+      if (entry.steps == 0) continue;
+      const store::Entry& parameter = *table_[i].entry();
+      all.push_back({parameter.name.empty() ? parameter.id.ToString() : parameter.name, entry.last,
+                     entry.most, entry.mean(), entry.steps});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a.most != b.most ? a.most > b.most : a.mean > b.mean;
+  });
+  if (all.size() > limit) all.resize(limit);
+  return all;
+}
+
+// ---- creation
+
+absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
+                         const OptimizerSettings& settings) {
+  PSD_RETURN_IF_ERROR(settings.Check());
+  if (groups.empty()) return absl::InvalidArgumentError("an optimizer has at least one group");
+  for (const ParameterGroup& group : groups) {
+    if (group.spec.type == groups[0].spec.type) continue;
+    return absl::InvalidArgumentError(absl::StrCat("groups of ", groups[0].spec.type, " and ",
+                                                   group.spec.type,
+                                                   ": one optimizer has one type"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
+    std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
+    const OptimizerRegistry& registry, store::Store& store) {
+  PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
+  OptionGroups options;
+  std::vector<std::unique_ptr<SteppedParameter>> parameters;
+  absl::flat_hash_set<GlobalId> seen;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
+    const OptimizerSpec& spec = function->spec();
+    if (!settings.schedule.IsConstant() && spec.options.find("lr") == spec.options.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
+    }
+    std::vector<DType> dtypes;
+    for (EntryPtr& entry : groups[i].parameters) {
+      const std::string label = absl::StrCat(spec.type, " for ", entry->Label());
+      if (!seen.insert(entry->id).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(label, ": it is among the parameters twice; name it once"));
+      }
+      const bool rows = store::AsRows(entry->value) != nullptr;
+      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i, *function,
+                                                                   store.memory());
+      if (!parameter.ok()) return Annotate(parameter.status(), label);
+      dtypes.push_back((*parameter)->dtype());
+      parameters.push_back(*std::move(parameter));
+    }
+    options.Add(std::move(function), std::move(dtypes));
+  }
+  return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
+      std::move(options), ParameterTable(std::move(parameters)), settings, registry, store));
+}
+
+}  // namespace psd::optim

@@ -1,0 +1,121 @@
+#pragma once
+
+// The part of one optimizer that lives on one owner: its parameters there, their state, and the
+// steps that it has applied.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/parameters/parameter_table.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/optim/steps/step_request.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+
+namespace psd::optim {
+
+// Parameters that are stepped with the same options.
+struct ParameterGroup {
+  OptimizerSpec spec;
+  std::vector<store::EntryPtr> parameters;
+};
+
+// How far behind the gradients for one parameter were.
+struct ParameterStaleness {
+  std::string parameter;  // its name, or its id
+  uint64_t last = 0;      // versions, at the last step that said what it had read
+  uint64_t most = 0;
+  double mean = 0;
+  uint64_t steps = 0;  // that said so
+};
+
+// Step ids that an optimizer remembers: a repeated step is recognised among the last so many.
+inline constexpr size_t kRememberedSteps = 4096;
+
+// Thread-safe. Steps of this optimizer, and of others that share a parameter, are serial. As a
+// value in the store its type is "optimizer/" and the optimizer's type.
+class OwnerOptimizer : public store::Object {
+ public:
+  // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
+  // which may be none, so that no step fails for memory. `registry` and `store` outlive the last
+  // step.
+  // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
+  // unknown or out of range; a value that is no parameter or does not require grad; a repeated
+  // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
+  // RESOURCE_EXHAUSTED; nothing is kept then.
+  static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(std::vector<ParameterGroup> groups,
+                                                                const OptimizerSettings& settings,
+                                                                const OptimizerRegistry& registry,
+                                                                store::Store& store);
+
+  // Its parameters here: which there are never changes.
+  virtual const ParameterTable& table() const = 0;
+  virtual const OptimizerSettings& settings() const = 0;
+  virtual size_t num_groups() const = 0;
+  // What the groups were created with, defaults included.
+  virtual const std::vector<OptimizerSpec>& created() const = 0;
+  // Errors: INVALID_ARGUMENT for no group.
+  virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
+
+  // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
+  // calls `done`. Parameters without a gradient are untouched, and so are their state and step
+  // count. Runs on this thread, or on that of the last step before it, or on the thread that ends
+  // the wait that its mode asks for.
+  // Errors (through `done`): CANCELLED, FAILED_PRECONDITION (a gradient older than the mode
+  // allows), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and StepGate's.
+  virtual void Step(StepRequest request) = 0;
+
+  // The sum of squares of a step's gradients as they will be applied, but for its terms: in a
+  // synchronous round, of all trainers' gradients reduced, for which it waits as a step does. Asked
+  // for again with the same step id it says the same, until the next round is measured.
+  virtual void Measure(GlobalId step_id, Member member, StepPlan plan,
+                       absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
+
+  // Whether steps wait for those of other trainers: see StepGate, for the next two also, which do
+  // nothing where no step waits.
+  virtual bool waits() const = 0;
+  virtual void Withdraw(GlobalId step) = 0;
+  virtual void Leave(GlobalId session, bool ended) = 0;
+
+  // What a step would be refused for with FAILED_PRECONDITION if it were applied now: a gradient
+  // older than the mode allows, named with both versions and the bound.
+  virtual absl::Status CheckFresh(const StepPlan& plan) const = 0;
+
+  // Changes options of a group from the next step on, then calls `done` with the group's new
+  // options. `version` 0: the owner that decides makes the next version; otherwise `changes` are
+  // all options of that version, decided elsewhere, and an older one than is known changes nothing.
+  // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
+  // when the changed optimizer would need other state than was reserved.
+  virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                          absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
+
+  // After loading: as if so many steps had been accepted here, and the loss scale moved (to
+  // `loss_scale`, if losses are scaled at all).
+  virtual void Restore(uint64_t steps, double loss_scale) = 0;
+
+  struct Stats {
+    uint64_t steps = 0;
+    uint64_t skipped = 0;  // because of overflow
+    uint64_t max_staleness = 0;
+    double mean_staleness = 0;
+    size_t state_bytes = 0;
+    double loss_scale = 0;  // 0: none
+    size_t members = 0;     // trainers that others wait for
+    size_t waiting = 0;     // steps that wait for others
+  };
+  virtual Stats stats() const = 0;
+  // Of the parameters whose staleness is known, the most stale first, at most `limit`.
+  virtual std::vector<ParameterStaleness> staleness(size_t limit) const = 0;
+};
+
+}  // namespace psd::optim

@@ -1,0 +1,84 @@
+#include "core/optim/parameters/parameter_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::optim {
+
+ParameterTable::ParameterTable(std::vector<std::unique_ptr<SteppedParameter>> parameters)
+    : parameters_(std::move(parameters)) {
+  std::sort(parameters_.begin(), parameters_.end(),
+            [](const auto& a, const auto& b) { return a->id() < b->id(); });
+  ids_.reserve(parameters_.size());
+  for (const auto& parameter : parameters_) ids_.push_back(parameter->id());
+}
+
+std::optional<size_t> ParameterTable::Find(GlobalId id, size_t first) const {
+  if (first >= ids_.size()) return std::nullopt;
+  if (ids_[first] == id) return first;
+  const auto found =
+      std::lower_bound(ids_.begin() + static_cast<std::ptrdiff_t>(first), ids_.end(), id);
+  if (found == ids_.end() || *found != id) return std::nullopt;
+  return static_cast<size_t>(found - ids_.begin());
+}
+
+absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gradients) const {
+  const auto id_less = [](const ParameterGradient& a, const ParameterGradient& b) {
+    return a.parameter < b.parameter;
+  };
+  if (!std::is_sorted(gradients.begin(), gradients.end(), id_less))
+    std::sort(gradients.begin(), gradients.end(), id_less);
+  StepPlan plan;
+  plan.indices.reserve(gradients.size());
+  for (ParameterGradient& each : gradients) {
+    const size_t next = plan.indices.empty() ? 0 : plan.indices.back() + 1;
+    if (next > 0 && ids_[next - 1] == each.parameter) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "two gradients for ", parameters_[next - 1]->entry()->Label(), "; sum them first"));
+    }
+    const std::optional<size_t> index = Find(each.parameter, next);
+    if (!index.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a gradient for value ", each.parameter.ToString(), ", which is none of the ",
+          parameters_.size(), " parameters of this optimizer"));
+    }
+    PSD_RETURN_IF_ERROR(parameters_[*index]->Prepare(each));
+    plan.indices.push_back(*index);
+  }
+  plan.gradients = std::move(gradients);
+  return plan;
+}
+
+absl::StatusOr<StepPlan> ParameterTable::Sum(StepPlan a, StepPlan b) const {
+  StepPlan sum;
+  size_t i = 0, j = 0;
+  while (i < a.indices.size() || j < b.indices.size()) {
+    const bool has_a =
+        j == b.indices.size() || (i < a.indices.size() && a.indices[i] <= b.indices[j]);
+    const bool has_b =
+        i == a.indices.size() || (j < b.indices.size() && b.indices[j] <= a.indices[i]);
+    sum.indices.push_back(has_a ? a.indices[i] : b.indices[j]);
+    if (has_a && has_b) {
+      PSD_ASSIGN_OR_RETURN(ParameterGradient both,
+                           parameters_[sum.indices.back()]->Sum(a.gradients[i], b.gradients[j]));
+      sum.gradients.push_back(std::move(both));
+    } else {
+      sum.gradients.push_back(std::move(has_a ? a.gradients[i] : b.gradients[j]));
+    }
+    i += has_a;
+    j += has_b;
+  }
+  return sum;
+}
+
+double ParameterTable::SumOfSquares(const StepPlan& plan) const {
+  double sum = 0;
+  for (size_t i = 0; i < plan.indices.size(); ++i)
+    sum += parameters_[plan.indices[i]]->SumOfSquares(plan.gradients[i]);
+  return sum;
+}
+
+}  // namespace psd::optim

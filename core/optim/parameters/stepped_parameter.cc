@@ -1,0 +1,254 @@
+#include "core/optim/parameters/stepped_parameter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/optim/functional/row_optimizer.h"
+#include "core/optim/rows/row_batches.h"
+#include "core/tensor/ops/elementwise.h"
+#include "kernels/convert.h"
+#include "kernels/optim/norm.h"
+
+namespace psd::optim {
+namespace {
+
+template <typename T>
+void Fill(Block& block, double value) {
+  T* elements = reinterpret_cast<T*>(block.data());
+  std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
+}
+
+// Whether an optimizer takes sparse gradients for dense parameters.
+absl::Status CheckSparse(const FunctionalOptimizer& function) {
+  if (function.rows() != nullptr) return function.rows()->CheckOptions();
+  return absl::InvalidArgumentError(
+      absl::StrCat(function.spec().type, " takes dense gradients only, and rows were looked up: ",
+                   "fetch the parameter whole, or step it with sgd or adagrad"));
+}
+
+// Of a matrix; 0 of what has no rows.
+size_t RowBytes(const store::Parameter& parameter) {
+  if (parameter.shape().rank() != 2) return 0;
+  return static_cast<size_t>(parameter.shape()[1]) * ItemSize(parameter.dtype());
+}
+
+// Of a prepared gradient.
+absl::Status MakeDense(ParameterGradient& gradient) {
+  if (gradient.rows == nullptr) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, gradient.rows->entries.ToDense());
+  gradient.rows = nullptr;
+  gradient.sparse.clear();
+  return absl::OkStatus();
+}
+
+class DenseParameter : public SteppedParameter {
+ public:
+  // Requires: the entry's parameter has been acquired for steps.
+  DenseParameter(store::EntryPtr entry, size_t group, const FunctionalOptimizer& function)
+      : SteppedParameter(std::move(entry), group),
+        parameter_(*this->entry()->parameter),
+        sparse_status_(CheckSparse(function)),
+        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
+        batches_(RowBytes(parameter_)) {}
+  ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
+
+  absl::Status Init(const FunctionalOptimizer& function, store::MemoryBudget& memory) {
+    const auto elements = static_cast<size_t>(parameter_.shape().NumElements());
+    PSD_ASSIGN_OR_RETURN(blocks_,
+                         AllocateState(function.Slots(parameter_.dtype()), elements, memory));
+    for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
+    return absl::OkStatus();
+  }
+
+  DType dtype() const override { return parameter_.dtype(); }
+  store::Parameter* versions() const override { return &parameter_; }
+
+  absl::Status Prepare(ParameterGradient& gradient) const override;
+  absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
+                                        const ParameterGradient& b) const override;
+  double SumOfSquares(const ParameterGradient& gradient) const override;
+
+  void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+             StepArrays arrays) override;
+  std::optional<StepArrays> BeginStep(const ParameterGradient& gradient,
+                                      const StepArrays& arrays) override {
+    if (gradient.rows != nullptr) return std::nullopt;
+    StepArrays begun = Begin(arrays);
+    begun.gradient = gradient.gradient.raw_data();
+    return begun;
+  }
+
+  std::vector<StateArray> state() const override {
+    std::vector<StateArray> arrays;
+    for (const StateBlock& each : blocks_)
+      arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
+    return arrays;
+  }
+
+ private:
+  // Fills in all but the gradient, and counts the step.
+  StepArrays Begin(StepArrays arrays);
+  void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
+                   const StepArrays& arrays);
+  absl::Status PrepareSparse(ParameterGradient& gradient) const;
+
+  store::Parameter& parameter_;       // the entry's
+  const absl::Status sparse_status_;  // whether sparse gradients are taken
+  const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
+  RowBatches batches_;
+  std::vector<StateBlock> blocks_;
+  absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
+};
+
+absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
+  if (!gradient.gradient.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
+  const Tensor& given = gradient.gradient;
+  const bool fits = given.defined() && given.dtype() == parameter_.dtype() &&
+                    given.device().IsCpu() && given.shape() == parameter_.shape();
+  if (!fits) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient for ", entry()->Label(), " must be ", DTypeName(parameter_.dtype()),
+        parameter_.shape().ToString(), " on the cpu, not ", given.ToString()));
+  }
+  if (given.IsContiguous()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, given.Contiguous());
+  return absl::OkStatus();
+}
+
+absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
+  PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
+  if (dtype() != DType::kF32 && dtype() != DType::kF64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry()->Label(), " is of ", DTypeName(dtype()),
+                     ", and sparse gradients are for f32 and f64; give a dense one"));
+  }
+  for (const SparseTensor& part : gradient.sparse) {
+    if (part.shape() == parameter_.shape() && part.dtype() == parameter_.dtype()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient for ", entry()->Label(), " must be ", DTypeName(parameter_.dtype()),
+        parameter_.shape().ToString(), ", not ", part.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
+  gradient.sparse = {gradient.rows->entries};
+  return sparse_moves_all_ ? MakeDense(gradient) : absl::OkStatus();
+}
+
+absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a,
+                                                      const ParameterGradient& b) const {
+  ParameterGradient sum;
+  sum.parameter = a.parameter;
+  sum.version = OlderVersion(a.version, b.version);
+  if (a.rows != nullptr && b.rows != nullptr) {
+    PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
+    return sum;
+  }
+  ParameterGradient dense_a = a, dense_b = b;
+  PSD_RETURN_IF_ERROR(MakeDense(dense_a));
+  PSD_RETURN_IF_ERROR(MakeDense(dense_b));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(dense_a.gradient, dense_b.gradient));
+  return sum;
+}
+
+StepArrays DenseParameter::Begin(StepArrays arrays) {
+  arrays.state = absl::MakeConstSpan(state_);
+  arrays.elements = parameter_.shape().NumElements();
+  arrays.dtype = parameter_.dtype();
+  arrays.step = NextStep();
+  return arrays;
+}
+
+void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                           StepArrays arrays) {
+  if (const auto begun = BeginStep(gradient, arrays)) return function.Apply(*begun);
+  ApplySparse(*function.rows(), *gradient.rows, Begin(arrays));
+}
+
+// The new version is the old one but for the rows that have a gradient.
+void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
+                                 const StepArrays& arrays) {
+  const size_t row_bytes = RowBytes(parameter_);
+  const auto bytes = static_cast<size_t>(arrays.elements) * ItemSize(arrays.dtype);
+  if (arrays.next != arrays.parameter && bytes > 0)
+    std::memcpy(arrays.next, arrays.parameter, bytes);
+  RowArrays rows;
+  rows.table = arrays.parameter;
+  rows.width = static_cast<size_t>(parameter_.shape()[1]);
+  rows.gradients = gradient.entries.values().raw_data();
+  rows.state = arrays.state;
+  rows.dtype = arrays.dtype;
+  rows.step = arrays.step;
+  rows.gradient_scale = arrays.gradient_scale;
+  rows.gradient_limit = arrays.gradient_limit;
+  batches_.Step(function, gradient.groups, rows,
+                [&](absl::Span<const int64_t> ids, const std::byte* next) {
+                  for (size_t i = 0; i < ids.size(); ++i) {
+                    std::memcpy(arrays.next + static_cast<size_t>(ids[i]) * row_bytes,
+                                next + i * row_bytes, row_bytes);
+                  }
+                });
+}
+
+double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
+  if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
+  const Tensor& x = gradient.gradient;
+  const auto size = static_cast<size_t>(x.NumElements());
+  const auto sum_as = [&](auto element) {
+    return kernels::SumOfSquares(reinterpret_cast<const decltype(element)*>(x.raw_data()), size);
+  };
+  switch (x.dtype()) {
+    case DType::kF32:
+      return sum_as(float{});
+    case DType::kF64:
+      return sum_as(double{});
+    case DType::kF16:
+      return sum_as(kernels::Half{});
+    case DType::kBF16:
+      return sum_as(kernels::BFloat16{});
+    default:
+      return 0;  // no optimizer steps integers
+  }
+}
+
+}  // namespace
+
+uint64_t OlderVersion(uint64_t a, uint64_t b) {
+  return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
+}
+
+absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
+                                                      size_t elements,
+                                                      store::MemoryBudget& memory) {
+  std::vector<StateBlock> blocks;
+  for (const StateSlot& slot : slots) {
+    PSD_CHECK(slot.dtype == DType::kF32 || slot.dtype == DType::kF64,
+              "optimizer state is f32 or f64");
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
+                         memory.Allocate(elements * ItemSize(slot.dtype)));
+    slot.dtype == DType::kF32 ? Fill<float>(*block, slot.initial)
+                              : Fill<double>(*block, slot.initial);
+    blocks.push_back({slot, std::move(block)});
+  }
+  return blocks;
+}
+
+absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
+    store::MemoryBudget& memory) {
+  if (entry->parameter == nullptr || !entry->parameter->requires_grad()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is a ", entry->KindName(),
+        entry->parameter == nullptr ? "" : " that does not require grad", ", and ",
+        function.spec().type, " steps parameters that do; create it with ", "requires_grad"));
+  }
+  PSD_RETURN_IF_ERROR(function.CheckDType(entry->parameter->dtype()));
+  PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
+  auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, function);
+  PSD_RETURN_IF_ERROR(parameter->Init(function, memory));
+  return std::unique_ptr<SteppedParameter>(std::move(parameter));
+}
+
+}  // namespace psd::optim

@@ -1,0 +1,128 @@
+#pragma once
+
+// One parameter as one optimizer steps it: what it may be given, its state, its kernel.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/rows/sparse_gradient.h"
+#include "core/store/memory_budget.h"
+#include "core/store/parameter.h"
+#include "core/store/store.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/sparse_tensor.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::optim {
+
+// A gradient for one parameter: dense, or if that is undefined the sum of sparse parts.
+struct ParameterGradient {
+  GlobalId parameter;
+  Tensor gradient;
+  uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
+  std::vector<SparseTensor> sparse = {};
+  // Once prepared: the parts as one, unless they were made dense. Shared by copies of this
+  // gradient.
+  std::shared_ptr<const SparseGradient> rows = nullptr;
+};
+
+// The older of two versions of which either may be unknown.
+uint64_t OlderVersion(uint64_t a, uint64_t b);
+
+// One array of a parameter's optimizer state, in place. Whoever reads or writes it holds the
+// parameter's write claim, which every step of it holds too.
+struct StateArray {
+  std::string name;  // its slot's
+  DType dtype = DType::kF32;
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+// A parameter with its state. Confined: but for what is constant, to whoever holds the write claim
+// of the optimizer and of the parameter.
+class SteppedParameter {
+ public:
+  SteppedParameter(store::EntryPtr entry, size_t group) : entry_(std::move(entry)), group_(group) {}
+  virtual ~SteppedParameter() = default;
+  SteppedParameter(const SteppedParameter&) = delete;
+  SteppedParameter& operator=(const SteppedParameter&) = delete;
+
+  const store::EntryPtr& entry() const { return entry_; }
+  GlobalId id() const { return entry_->id; }
+  size_t group() const { return group_; }
+  virtual DType dtype() const = 0;
+
+  // The versions that a step of it moves on, or null for what is updated in place.
+  virtual store::Parameter* versions() const = 0;
+
+  // Whether it can be stepped with these options instead of those that it was made for.
+  // Errors: INVALID_ARGUMENT naming the option.
+  virtual absl::Status CheckOptions(const FunctionalOptimizer& /*function*/) const {
+    return absl::OkStatus();
+  }
+  // Checks a gradient and brings it into the form that Apply takes. Constant, so without a claim.
+  // Errors: INVALID_ARGUMENT naming expected and given; RESOURCE_EXHAUSTED when one with strides
+  // cannot be made dense.
+  virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
+  // What both (prepared) gradients add up to; neither is modified. The version is the older.
+  // Errors: RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
+                                                const ParameterGradient& b) const = 0;
+  // Of all elements of a prepared gradient; not finite if one of them is not.
+  virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
+
+  // One step. `arrays` holds what the whole step has in common (scale and limit of the gradient)
+  // and, for a parameter with versions, the version read and the one written. Cannot fail.
+  virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                     StepArrays arrays) = 0;
+  // The same, but left to the caller, who applies it with those of others by one
+  // FunctionalOptimizer::ApplyAll; none if it must be applied by itself.
+  virtual std::optional<StepArrays> BeginStep(const ParameterGradient& /*gradient*/,
+                                              const StepArrays& /*arrays*/) {
+    return std::nullopt;
+  }
+
+  // Steps so far with a gradient.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+  virtual std::vector<StateArray> state() const = 0;
+  // Somebody has written into the arrays of state().
+  virtual void StateReplaced() {}
+
+ protected:
+  int64_t NextStep() { return ++steps_; }
+
+ private:
+  const store::EntryPtr entry_;
+  const size_t group_;  // of its optimizer
+  int64_t steps_ = 0;
+};
+
+// A dense parameter: reserves its spare and its state, charged to `memory`, for as long as it
+// lives.
+// Errors: INVALID_ARGUMENT (no parameter that requires grad, a dtype that `function` cannot step),
+// RESOURCE_EXHAUSTED.
+absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
+    store::MemoryBudget& memory);
+
+// The state of `elements` elements for `slots`, at its initial values, charged to `memory`.
+struct StateBlock {
+  StateSlot slot;
+  std::shared_ptr<Block> block;  // shared with nobody; how the budget hands memory out
+};
+absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
+                                                      size_t elements, store::MemoryBudget& memory);
+
+}  // namespace psd::optim

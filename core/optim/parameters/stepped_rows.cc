@@ -1,0 +1,181 @@
+#include "core/optim/parameters/stepped_rows.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/optim/functional/row_optimizer.h"
+#include "core/optim/rows/row_batches.h"
+#include "core/optim/rows/sparse_gradient.h"
+#include "core/store/rows.h"
+#include "kernels/rows/rows.h"
+
+namespace psd::optim {
+namespace {
+
+// `groups` with the `extra` ids (ascending) among theirs; those have no positions.
+kernels::RowGroups WithIds(const kernels::RowGroups& groups, const std::vector<int64_t>& extra) {
+  kernels::RowGroups all;
+  all.positions = groups.positions;
+  size_t next = 0;
+  for (size_t k = 0; k < groups.ids.size(); ++k) {
+    for (; next < extra.size() && extra[next] <= groups.ids[k]; ++next) {
+      if (extra[next] == groups.ids[k]) continue;
+      all.ids.push_back(extra[next]);
+      all.begins.push_back(groups.begins[k]);
+    }
+    all.ids.push_back(groups.ids[k]);
+    all.begins.push_back(groups.begins[k]);
+  }
+  for (; next < extra.size(); ++next) {
+    all.ids.push_back(extra[next]);
+    all.begins.push_back(groups.begins.back());
+  }
+  all.begins.push_back(groups.begins.back());
+  return all;
+}
+
+class SteppedRows : public SteppedParameter {
+ public:
+  SteppedRows(store::EntryPtr entry, size_t group, std::shared_ptr<store::Rows> rows)
+      : SteppedParameter(std::move(entry), group),
+        rows_(std::move(rows)),
+        batches_(rows_->width() * ItemSize(rows_->dtype())) {}
+
+  absl::Status Init(const RowOptimizer& function, store::MemoryBudget& memory);
+
+  DType dtype() const override { return rows_->dtype(); }
+  store::Parameter* versions() const override { return nullptr; }
+  absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
+    return function.rows()->CheckOptions();
+  }
+  absl::Status Prepare(ParameterGradient& gradient) const override;
+  absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
+                                        const ParameterGradient& b) const override;
+  double SumOfSquares(const ParameterGradient& gradient) const override {
+    return optim::SumOfSquares(*gradient.rows);
+  }
+  void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+             StepArrays arrays) override;
+  void StateReplaced() override;
+  std::vector<StateArray> state() const override {
+    std::vector<StateArray> arrays;
+    for (const StateBlock& each : blocks_)
+      arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
+    return arrays;
+  }
+
+ private:
+  const std::shared_ptr<store::Rows> rows_;  // shared with the entry
+  RowBatches batches_;
+  std::vector<StateBlock> blocks_;
+  std::vector<std::byte*> state_;  // the blocks' data
+  // Rows that had a gradient in some step, ascending; kept for optimizers that move them for ever.
+  std::vector<int64_t> touched_;
+};
+
+absl::Status SteppedRows::Init(const RowOptimizer& function, store::MemoryBudget& memory) {
+  const auto rows = static_cast<size_t>(rows_->NumRows());
+  for (const RowSlot& slot : function.Slots(rows_->dtype())) {
+    PSD_ASSIGN_OR_RETURN(
+        std::vector<StateBlock> blocks,
+        AllocateState({slot.slot}, slot.one_per_row ? rows : rows * rows_->width(), memory));
+    state_.push_back(blocks[0].block->data());
+    blocks_.push_back(std::move(blocks[0]));
+  }
+  return absl::OkStatus();
+}
+
+// Rows with state had a gradient once.
+void SteppedRows::StateReplaced() {
+  const auto rows = static_cast<size_t>(rows_->NumRows());
+  touched_.clear();
+  for (size_t row = 0; row < rows; ++row) {
+    for (const StateBlock& each : blocks_) {
+      const size_t bytes = each.block->size() / rows;
+      const std::byte* begin = each.block->data() + row * bytes;
+      if (std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; }))
+        continue;
+      touched_.push_back(static_cast<int64_t>(row));
+      break;
+    }
+  }
+}
+
+absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {
+  if (gradient.gradient.defined() || gradient.sparse.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
+        ", must be a sparse one, not ", gradient.gradient.ToString(), "; look its rows up"));
+  }
+  for (const SparseTensor& part : gradient.sparse) {
+    if (part.shape() == rows_->shape() && part.dtype() == rows_->dtype()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
+                     ", has another shape or dtype: it is ", part.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
+  gradient.sparse = {gradient.rows->entries};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
+                                                   const ParameterGradient& b) const {
+  ParameterGradient sum;
+  sum.parameter = a.parameter;
+  sum.version = OlderVersion(a.version, b.version);
+  PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
+  sum.sparse = {sum.rows->entries};
+  return sum;
+}
+
+void SteppedRows::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                        StepArrays arrays) {
+  const RowOptimizer& rows = *function.rows();
+  RowArrays all;
+  all.table = rows_->elements();
+  all.width = rows_->width();
+  all.gradients = gradient.rows->entries.values().raw_data();
+  all.state = absl::MakeConstSpan(state_);
+  all.dtype = rows_->dtype();
+  all.step = NextStep();
+  all.gradient_scale = arrays.gradient_scale;
+  all.gradient_limit = arrays.gradient_limit;
+  const auto publish = [this](absl::Span<const int64_t> ids, const std::byte* next) {
+    rows_->Write(ids, next);
+  };
+  if (rows.MovesWithoutGradient()) {
+    kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
+    batches_.Step(rows, groups, all, publish);
+    touched_ = std::move(groups.ids);
+  } else {
+    batches_.Step(rows, gradient.rows->groups, all, publish);
+  }
+  rows_->FinishUpdate();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
+    store::MemoryBudget& memory) {
+  std::shared_ptr<store::Rows> rows = store::AsRows(entry->value);
+  PSD_CHECK(rows != nullptr, "an entry of rows");
+  if (!rows->requires_grad()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is a ", rows->TypeName(), " that does not require grad; create it with requires_grad"));
+  }
+  if (function.rows() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is a ", rows->TypeName(), ", whose gradients are sparse, and ", function.spec().type,
+        " takes dense ones only; use sgd, adagrad, rowwise_adagrad or sparse_adam"));
+  }
+  PSD_RETURN_IF_ERROR(function.rows()->CheckOptions());
+  auto parameter = std::make_unique<SteppedRows>(std::move(entry), group, std::move(rows));
+  PSD_RETURN_IF_ERROR(parameter->Init(*function.rows(), memory));
+  return std::unique_ptr<SteppedParameter>(std::move(parameter));
+}
+
+}  // namespace psd::optim

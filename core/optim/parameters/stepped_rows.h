@@ -1,0 +1,22 @@
+#pragma once
+
+// Rows as one optimizer steps them: only those in the gradient, in place, each whole.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/store/memory_budget.h"
+#include "core/store/store.h"
+
+namespace psd::optim {
+
+// Reserves state, charged to `memory`. Requires: the entry is rows.
+// Errors: INVALID_ARGUMENT (rows that do not require grad, an optimizer that steps none, or whose
+// options do not allow sparse gradients), RESOURCE_EXHAUSTED.
+absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
+    store::MemoryBudget& memory);
+
+}  // namespace psd::optim

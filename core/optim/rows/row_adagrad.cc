@@ -1,0 +1,52 @@
+#include "core/optim/rows/row_adagrad.h"
+
+#include <vector>
+
+#include "core/optim/rows/row_arrays.h"
+#include "kernels/rows/rows_optim.h"
+
+namespace psd::optim {
+namespace {
+
+class RowAdagrad : public RowOptimizer {
+ public:
+  RowAdagrad(const OptimizerSpec& spec, AdagradState state)
+      : state_(state),
+        initial_(spec.options.at("initial_accumulator_value")),
+        status_(CheckNoDecay(spec, spec.options.at("weight_decay"))) {
+    options_.lr = spec.options.at("lr");
+    options_.lr_decay = spec.options.at("lr_decay");
+    options_.eps = spec.options.at("eps");
+    options_.maximize = spec.options.at("maximize") != 0;
+  }
+
+  std::vector<RowSlot> Slots(DType dtype) const override {
+    return {{{"sum", dtype, initial_}, state_ == AdagradState::kPerRow}};
+  }
+  absl::Status CheckOptions() const override { return status_; }
+  void Apply(const RowArrays& arrays) const override {
+    WithRowType(arrays, [&](auto zero) {
+      using T = decltype(zero);
+      if (state_ == AdagradState::kPerRow) {
+        kernels::RowwiseAdagradRows(options_, arrays.step, KernelRows<T>(arrays),
+                                    RowState<T>(arrays, 0));
+      } else {
+        kernels::AdagradRows(options_, arrays.step, KernelRows<T>(arrays), RowState<T>(arrays, 0));
+      }
+    });
+  }
+
+ private:
+  const AdagradState state_;
+  const double initial_;
+  kernels::RowAdagradOptions options_;
+  const absl::Status status_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowOptimizer> NewRowAdagrad(const OptimizerSpec& spec, AdagradState state) {
+  return std::make_unique<RowAdagrad>(spec, state);
+}
+
+}  // namespace psd::optim

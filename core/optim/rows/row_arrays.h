@@ -1,0 +1,57 @@
+#pragma once
+
+// From untyped row arrays to what the kernels take, and what most row optimizers share.
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/functional/row_optimizer.h"
+#include "core/tensor/dtype.h"
+#include "kernels/rows/rows_optim.h"
+
+namespace psd::optim {
+
+template <typename T>
+kernels::RowBatch<T> KernelRows(const RowArrays& arrays) {
+  kernels::RowBatch<T> batch;
+  batch.table = reinterpret_cast<const T*>(arrays.table);
+  batch.stride = batch.width = arrays.width;
+  batch.ids = arrays.ids;
+  batch.begins = arrays.begins;
+  batch.count = arrays.count;
+  batch.ahead = arrays.ahead;
+  batch.positions = arrays.positions;
+  batch.gradients = reinterpret_cast<const T*>(arrays.gradients);
+  batch.next = reinterpret_cast<T*>(arrays.next);
+  batch.gradient_scale = arrays.gradient_scale;
+  batch.gradient_limit = arrays.gradient_limit;
+  return batch;
+}
+
+// State array number `slot`; null if there are fewer.
+template <typename T>
+T* RowState(const RowArrays& arrays, size_t slot) {
+  return slot < arrays.state.size() ? reinterpret_cast<T*>(arrays.state[slot]) : nullptr;
+}
+
+// Calls `run` with a value of the arrays' element type.
+template <typename Run>
+void WithRowType(const RowArrays& arrays, const Run& run) {
+  if (arrays.dtype == DType::kF32) {
+    run(float{});
+  } else {
+    run(double{});
+  }
+}
+
+// Errors: INVALID_ARGUMENT unless `weight_decay` is 0.
+inline absl::Status CheckNoDecay(const OptimizerSpec& spec, double weight_decay) {
+  if (weight_decay == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(spec.type, ": weight_decay = ", weight_decay,
+                   ", but rows and sparse gradients need 0: it would move rows that have none"));
+}
+
+}  // namespace psd::optim

@@ -1,0 +1,25 @@
+#pragma once
+
+// The optimizers' formulas as plain scalar loops: what the vectorised kernels are tested against.
+// As the functions of optim_<name>.h, of any alignment.
+
+#include "kernels/optim/adadelta.h"
+#include "kernels/optim/adagrad.h"
+#include "kernels/optim/adam.h"
+#include "kernels/optim/adamax.h"
+#include "kernels/optim/arrays.h"
+#include "kernels/optim/rmsprop.h"
+#include "kernels/optim/rprop.h"
+#include "kernels/optim/sgd.h"
+
+namespace psd::kernels {
+
+void ReferenceStep(const SgdOptions& options, const OptimBatch& batch);
+void ReferenceStep(const AdagradOptions& options, const OptimBatch& batch);
+void ReferenceStep(const AdamOptions& options, const OptimBatch& batch);
+void ReferenceStep(const AdamaxOptions& options, const OptimBatch& batch);
+void ReferenceStep(const AdadeltaOptions& options, const OptimBatch& batch);
+void ReferenceStep(const RmsPropOptions& options, const OptimBatch& batch);
+void ReferenceStep(const RpropOptions& options, const OptimBatch& batch);
+
+}  // namespace psd::kernels

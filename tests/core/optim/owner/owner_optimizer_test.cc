@@ -1,0 +1,598 @@
+#include "core/optim/owner/owner_optimizer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/base/ids.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/store/memory_budget.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/store/write_claims.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::optim {
+namespace {
+
+using store::EntryPtr;
+using store::MemoryBudget;
+using store::Store;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kElements = 8;
+constexpr size_t kBytes = kElements * sizeof(float);
+
+Tensor Full(double value) {
+  return *Tensor::Full({kElements}, DType::kF32, value);
+}
+
+class OwnerOptimizerTest : public ::testing::Test {
+ protected:
+  OwnerOptimizerTest() { Reset(0); }
+  void Reset(size_t limit) {
+    store::StoreOptions options;
+    options.memory = MemoryBudget::Create(limit, NewHeapAllocator());
+    store_ = Store::Create(std::move(options), ids_);
+  }
+  EntryPtr NewParameter(const std::string& name, Tensor value, bool requires_grad = true) {
+    store::CreateOptions options;
+    options.requires_grad = requires_grad;
+    return *store_->GetOrCreate(name, options, [&] { return store::Value(value); }).Wait();
+  }
+  absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(
+      const OptimizerSpec& spec, std::vector<EntryPtr> parameters,
+      const OptimizerSettings& settings = {}) {
+    return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_);
+  }
+  // A step of its own id unless given.
+  absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
+                                  std::vector<ParameterGradient> gradients, GlobalId id = {},
+                                  absl::AnyInvocable<bool()> begin_apply = nullptr,
+                                  const StepTerms& terms = {}) {
+    absl::StatusOr<StepResult> result = absl::UnknownError("not done");
+    StepRequest request;
+    request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.terms = terms;
+    request.begin_apply = std::move(begin_apply);
+    request.done = [&](absl::StatusOr<StepResult> r) { result = std::move(r); };
+    absl::StatusOr<StepPlan> plan = optimizer.table().Plan(std::move(gradients));
+    if (!plan.ok()) return plan.status();
+    request.plan = *std::move(plan);
+    optimizer.Step(std::move(request));
+    return result;
+  }
+  // One whose answer goes to `done`.
+  void StartStep(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
+                 absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
+    StepRequest request;
+    request.step_id = ids_.Next();
+    request.plan = *optimizer.table().Plan(std::move(gradients));
+    request.done = std::move(done);
+    optimizer.Step(std::move(request));
+  }
+  static float First(const EntryPtr& entry) {
+    return entry->parameter->Pin()->tensor.data<float>()[0];
+  }
+  size_t used() const { return store_->stats().used_bytes; }
+
+  const OptimizerRegistry registry_ = OptimizerRegistry::Builtin();
+  IdSource ids_{77};
+  std::unique_ptr<Store> store_;
+};
+
+const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
+
+TEST_F(OwnerOptimizerTest, StepsWhatHasAGradient) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b});
+  EXPECT_EQ(optimizer->TypeName(), "optimizer/sgd");
+  EXPECT_EQ(optimizer->table().ids(), (std::vector<GlobalId>{a->id, b->id}));
+  auto result = Step(*optimizer, {{b->id, Full(0.25), 1}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->steps_accepted, 1u);
+  EXPECT_EQ(result->parameters_stepped, 1);
+  EXPECT_FALSE(result->repeated);
+  EXPECT_EQ(First(a), 1);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(First(b), 0.75f);
+  EXPECT_EQ(b->parameter->version(), 2u);
+}
+
+// The step count too: Adam's bias correction would show it.
+TEST_F(OwnerOptimizerTest, OPT_05_OPT_06_WithoutGradientNothingMoves) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {{"lr", 0.1}}}, {a, b});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Step(*optimizer, {{b->id, Full(0.5 + i)}}).ok());
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(0.5)}}).ok());
+  auto fresh = NewParameter("fresh", Full(1));
+  auto other = *NewOptimizer({"adam", {{"lr", 0.1}}}, {fresh});
+  ASSERT_TRUE(Step(*other, {{fresh->id, Full(0.5)}}).ok());
+  EXPECT_EQ(First(a), First(fresh));
+}
+
+TEST_F(OwnerOptimizerTest, EmptyStepIsAStep) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto result = Step(*optimizer, {});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->steps_accepted, 1u);
+  EXPECT_EQ(result->parameters_stepped, 0);
+  auto none = *NewOptimizer(kSgd1, {});  // OPT-18
+  EXPECT_TRUE(Step(*none, {}).ok());
+}
+
+TEST_F(OwnerOptimizerTest, RepeatedStepIsAppliedOnce) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const GlobalId id = ids_.Next();
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(0.5)}}, id).ok());
+  auto again = Step(*optimizer, {{a->id, Full(0.5)}}, id);
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->repeated);
+  EXPECT_EQ(again->steps_accepted, 1u);
+  EXPECT_EQ(First(a), 0.5f);
+  EXPECT_EQ(a->parameter->version(), 2u);
+}
+
+TEST_F(OwnerOptimizerTest, CancelledStepChangesNothingAndMayBeRepeated) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {}}, {a});
+  const GlobalId id = ids_.Next();
+  auto cancelled = Step(*optimizer, {{a->id, Full(0.5)}}, id, [] { return false; });
+  EXPECT_EQ(cancelled.status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+  int asked = 0;
+  auto applied = Step(*optimizer, {{a->id, Full(0.5)}}, id, [&] { return ++asked, true; });
+  ASSERT_TRUE(applied.ok());
+  EXPECT_FALSE(applied->repeated);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(a->parameter->version(), 2u);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_19_OPT_42_BadGradientsChangeNothing) {
+  auto a = NewParameter("layer/weight", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
+  const ParameterGradient good{a->id, Full(1)};
+  const auto refused = [&](ParameterGradient bad) {
+    auto result = Step(*optimizer, {good, std::move(bad)});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(result.status().message());
+  };
+  EXPECT_THAT(refused({b->id, *Tensor::Zeros({9}, DType::kF32)}),
+              AllOf(HasSubstr("'b'"), HasSubstr("f32[8]"), HasSubstr("f32[9]")));
+  EXPECT_THAT(refused({b->id, *Tensor::Zeros({kElements}, DType::kF64)}), HasSubstr("f64[8]"));
+  EXPECT_THAT(refused({b->id, Tensor()}), HasSubstr("undefined"));
+  EXPECT_THAT(refused({{5, 5}, Full(1)}), HasSubstr("0000000000000005/5"));
+  EXPECT_THAT(refused(good), HasSubstr("two gradients for 'layer/weight'"));
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(First(a), 1);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+}
+
+TEST_F(OwnerOptimizerTest, CreationRefusesWhatItCannotStep) {
+  auto a = NewParameter("a", Full(1));
+  const auto message = [&](std::vector<EntryPtr> parameters) {
+    auto refused = NewOptimizer({"adam", {}}, std::move(parameters));
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(refused.status().message());
+  };
+  EXPECT_THAT(message({a, a}), AllOf(HasSubstr("'a'"), HasSubstr("twice")));
+  EXPECT_THAT(message({a, *store_->Put(5, false)}), HasSubstr("int"));
+  EXPECT_THAT(message({NewParameter("frozen", Full(1), false)}), HasSubstr("require"));
+  auto half = NewOptimizer({"adam", {{"stochastic_rounding", 1}}},
+                           {NewParameter("half", *Tensor::Zeros({2}, DType::kF16))});
+  EXPECT_EQ(half.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(half.status().message(), AllOf(HasSubstr("'half'"), HasSubstr("f16")));
+  EXPECT_EQ(a->parameter->stats().spares, 0);
+}
+
+TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
+  Reset(0);
+  {
+    auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+    auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
+    EXPECT_EQ(used(), 2 * 4 * kBytes);  // current, spare, two moments
+    EXPECT_EQ(optimizer->stats().state_bytes, 2 * 2 * kBytes);
+    ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
+    EXPECT_EQ(used(), 2 * 4 * kBytes);
+    optimizer.reset();
+    EXPECT_EQ(used(), 2 * kBytes);
+    ASSERT_TRUE(store_->Erase((*store_->Drop("a"))->id));
+    ASSERT_TRUE(store_->Erase((*store_->Drop("b"))->id));
+  }
+  EXPECT_EQ(used(), 0u);
+}
+
+TEST_F(OwnerOptimizerTest, RefusedCreationKeepsNothing) {
+  Reset(7 * kBytes);
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto refused = NewOptimizer({"adam", {}}, {a, b});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              AllOf(HasSubstr("'b'"), HasSubstr("32 bytes"), HasSubstr("224 bytes")));
+  EXPECT_EQ(used(), 2 * kBytes);
+}
+
+TEST_F(OwnerOptimizerTest, StepsGoOnWhenTheBudgetIsFull) {
+  Reset(2 * kBytes);
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto held = *a->parameter->Pin();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(held.tensor.data<float>()[0], 1);
+  EXPECT_EQ(First(a), -4);
+}
+
+TEST_F(OwnerOptimizerTest, StalenessIsMeasured) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 0u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 1u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 0}})->max_staleness, 0u);
+  EXPECT_EQ(Step(*optimizer, {{a->id, Full(1), 1}})->max_staleness, 3u);
+  auto stats = optimizer->stats();
+  EXPECT_EQ(stats.steps, 4u);
+  EXPECT_EQ(stats.max_staleness, 3u);
+  EXPECT_NEAR(stats.mean_staleness, 4.0 / 3, 1e-12);
+}
+
+TEST_F(OwnerOptimizerTest, StridedGradientsAndDoubles) {
+  auto a = NewParameter("a", *Tensor::Zeros({2, 2}, DType::kF64));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  auto gradient = Tensor::Of<double>({2, 2}, {1, 2, 3, 4}).View({2, 2}, {1, 2}, 0);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, gradient}}).ok());
+  const auto pinned = *a->parameter->Pin();
+  EXPECT_EQ(pinned.tensor.data<double>()[1], -3);
+}
+
+TEST_F(OwnerOptimizerTest, NanAndInfinityPassThrough) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  Tensor gradient = Full(0);
+  gradient.mutable_data<float>()[2] = std::numeric_limits<float>::quiet_NaN();
+  gradient.mutable_data<float>()[3] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(Step(*optimizer, {{a->id, gradient}}).ok());
+  const auto pinned = *a->parameter->Pin();
+  EXPECT_EQ(pinned.tensor.data<float>()[1], 1);
+  EXPECT_TRUE(std::isnan(pinned.tensor.data<float>()[2]));
+  EXPECT_EQ(pinned.tensor.data<float>()[3], -std::numeric_limits<float>::infinity());
+}
+
+TEST_F(OwnerOptimizerTest, StepWaitsForWhoWritesItsParameters) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b});
+  auto writer = store_->write_claims().Claim({a->id}, [](store::WriteClaims::ClaimId) {});
+  bool done = false;
+  StartStep(*optimizer, {{a->id, Full(1)}},
+            [&](absl::StatusOr<StepResult> result) { done = result.ok(); });
+  EXPECT_FALSE(done);
+  auto other = *NewOptimizer(kSgd1, {b});
+  EXPECT_TRUE(Step(*other, {{b->id, Full(1)}}).ok());  // side by side elsewhere
+  store_->write_claims().Release(writer);
+  EXPECT_TRUE(done);
+  EXPECT_EQ(First(a), 0);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_14_ConcurrentStepsLoseNoUpdate) {
+  constexpr int kThreads = 24, kSteps = 20;
+  auto a = NewParameter("a", *Tensor::Zeros({64, 64}, DType::kF32));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const Tensor gradient = *Tensor::Full({64, 64}, DType::kF32, -1);
+  std::atomic<int> finished{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kSteps; ++i) {
+        StartStep(*optimizer, {{a->id, gradient}},
+                  [&](absl::StatusOr<StepResult> result) { finished += result.ok(); });
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(finished, kThreads * kSteps);
+  const auto pinned = *a->parameter->Pin();
+  const float* data = pinned.tensor.data<float>();
+  EXPECT_TRUE(std::all_of(data, data + 64 * 64, [](float x) { return x == kThreads * kSteps; }));
+  EXPECT_EQ(a->parameter->version(), 1u + kThreads * kSteps);
+}
+
+// Two optimizers, overlapping parameters, readers: every version is whole, no update is lost.
+TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
+  auto a = NewParameter("a", Full(0)), b = NewParameter("b", Full(0));
+  auto c = NewParameter("c", Full(0));
+  auto left = *NewOptimizer(kSgd1, {a, b}), right = *NewOptimizer(kSgd1, {b, c});
+  constexpr int kSteps = 300;
+  std::atomic<bool> stop{false};
+  std::atomic<int> torn{0};
+  const auto stepper = [&](OwnerOptimizer* optimizer, GlobalId first, GlobalId second) {
+    for (int i = 0; i < kSteps; ++i) {
+      StartStep(*optimizer, {{first, Full(-1)}, {second, Full(-1)}},
+                [](absl::StatusOr<StepResult>) {});
+    }
+  };
+  std::thread one(stepper, left.get(), a->id, b->id), two(stepper, right.get(), b->id, c->id);
+  std::thread reader([&] {
+    while (!stop) {
+      auto pinned = *b->parameter->Pin();
+      const float* data = pinned.tensor.data<float>();
+      torn += std::any_of(data, data + kElements, [&](float x) { return x != data[0]; });
+    }
+  });
+  one.join();
+  two.join();
+  stop = true;
+  reader.join();
+  EXPECT_EQ(torn, 0);
+  EXPECT_EQ(First(a), kSteps);
+  EXPECT_EQ(First(b), 2 * kSteps);
+  EXPECT_EQ(First(c), kSteps);
+}
+
+TEST_F(OwnerOptimizerTest, OldStepIdsAreForgottenWithinABound) {
+  auto a = NewParameter("a", Full(0));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const GlobalId first = ids_.Next();
+  ASSERT_TRUE(Step(*optimizer, {}, first).ok());
+  for (size_t i = 1; i < kRememberedSteps; ++i) ASSERT_TRUE(Step(*optimizer, {}).ok());
+  EXPECT_TRUE(Step(*optimizer, {}, first)->repeated);
+  ASSERT_TRUE(Step(*optimizer, {}).ok());
+  EXPECT_FALSE(Step(*optimizer, {}, first)->repeated);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
+  auto optimizer = *OwnerOptimizer::Create({{kSgd1, {a}}, {{"sgd", {{"lr", 0.5}}}, {b}}}, {},
+                                           registry_, *store_);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0);
+  EXPECT_EQ(First(b), 0.5f);
+  EXPECT_EQ(optimizer->num_groups(), 2u);
+  EXPECT_EQ(optimizer->options(1)->spec.options.at("lr"), 0.5);
+  EXPECT_FALSE(optimizer->options(2).ok());
+  EXPECT_FALSE(
+      OwnerOptimizer::Create({{kSgd1, {}}, {{"adam", {}}, {}}}, {}, registry_, *store_).ok());
+  EXPECT_FALSE(OwnerOptimizer::Create({}, {}, registry_, *store_).ok());
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const auto set = [&](std::map<std::string, double> changes, uint64_t version = 0) {
+    absl::StatusOr<GroupOptions> result = absl::UnknownError("not done");
+    optimizer->SetOptions(0, std::move(changes), version,
+                          [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
+    return result;
+  };
+  EXPECT_EQ(set({{"lr", 0.25}})->version, 2u);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0.75f);
+  EXPECT_EQ(set({{"lr", -1}}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(set({{"rate", 1}}).status().code(), absl::StatusCode::kInvalidArgument);
+  auto refused = set({{"momentum", 0.9}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
+  // Decided elsewhere: the newest wins, in whatever order they come.
+  EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
+  EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 0.25f);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
+  auto a = NewParameter("a", Full(8));
+  OptimizerSettings settings;
+  settings.schedule = Schedule::Exponential(0.5);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 7);
+  auto cancelled = Step(*optimizer, {{a->id, Full(1)}}, {}, [] { return false; });
+  EXPECT_FALSE(cancelled.ok());  // does not count
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
+  EXPECT_EQ(First(a), 6.5f);
+  StepTerms told;
+  told.schedule_step = 3;
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, {}, nullptr, told).ok());
+  EXPECT_EQ(First(a), 6.375f);
+  EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 1);
+}
+
+TEST_F(OwnerOptimizerTest, TermsScaleAndLimitGradients) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  StepTerms terms;
+  terms.gradient_scale = 0.25;
+  terms.gradient_limit = 0.5;
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, {}, nullptr, terms).ok());
+  EXPECT_EQ(First(a), 0.75f);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(100)}}, {}, nullptr, terms).ok());
+  EXPECT_EQ(First(a), 0.25f);
+}
+
+TEST_F(OwnerOptimizerTest, OverflowChangesNothingButTheLossScale) {
+  auto a = NewParameter("a", Full(1));
+  OptimizerSettings settings;
+  settings.loss_scaling = LossScaling::Dynamic(8);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  StepTerms terms;
+  terms.loss_scale = 8;
+  terms.overflow = true;
+  const GlobalId id = ids_.Next();
+  auto skipped = Step(*optimizer, {{a->id, Full(1)}}, id, nullptr, terms);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_TRUE(skipped->skipped);
+  EXPECT_EQ(skipped->loss_scale, 4);
+  EXPECT_EQ(skipped->steps_accepted, 0u);
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(1)}}, id, nullptr, terms)->repeated);
+  EXPECT_EQ(optimizer->stats().loss_scale, 4);
+  EXPECT_EQ(optimizer->stats().skipped, 1u);
+}
+
+TEST_F(OwnerOptimizerTest, SumsOfPlansKeepTheOldestVersionAndEveryParameter) {
+  auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1)),
+       c = NewParameter("c", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a, b, c});
+  const ParameterTable& table = optimizer->table();
+  StepPlan sum = *table.Sum(*table.Plan({{b->id, Full(1), 3}, {a->id, Full(1), 1}}),
+                            *table.Plan({{c->id, Full(4), 1}, {b->id, Full(2), 2}}));
+  ASSERT_EQ(sum.gradients.size(), 3u);
+  EXPECT_EQ(sum.indices, (std::vector<size_t>{0, 1, 2}));
+  EXPECT_EQ(sum.gradients[1].gradient.data<float>()[0], 3);
+  EXPECT_EQ(sum.gradients[1].version, 2u);
+  EXPECT_EQ(table.SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
+}
+
+TEST_F(OwnerOptimizerTest, BoundedStalenessRefusesWhatIsTooOld) {
+  auto a = NewParameter("a", Full(1));
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1);
+  auto optimizer = *NewOptimizer(kSgd1, {a}, settings);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1), 1}}).ok());
+  auto refused = Step(*optimizer, {{a->id, Full(1), 1}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("'a'"), HasSubstr("version 1")));
+  EXPECT_EQ(a->parameter->version(), 3u);
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(1), 2}}).ok());
+  const auto staleness = optimizer->staleness(10);
+  ASSERT_EQ(staleness.size(), 1u);
+  EXPECT_EQ(staleness[0].parameter, "a");
+  EXPECT_EQ(staleness[0].last, 1u);
+  EXPECT_EQ(staleness[0].most, 1u);
+  EXPECT_EQ(staleness[0].steps, 3u);
+}
+
+// A synchronous optimizer of three, driven without a worker.
+class RoundTest : public OwnerOptimizerTest {
+ protected:
+  void Make(UpdateMode mode) {
+    a_ = NewParameter("a", Full(0));
+    OptimizerSettings settings;
+    settings.mode = mode;
+    optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
+  }
+  // Trainer n steps with a gradient of -n; its answer goes to answers_[n].
+  GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
+    StepRequest request;
+    request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
+    request.terms = terms;
+    request.done = [this, n](absl::StatusOr<StepResult> result) {
+      answers_[n].push_back(std::move(result));
+    };
+    const GlobalId step = request.step_id;
+    optimizer_->Step(std::move(request));
+    return step;
+  }
+
+  EntryPtr a_;
+  std::shared_ptr<OwnerOptimizer> optimizer_;
+  std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
+};
+
+TEST_F(RoundTest, AppliesTheSumAsOneStep) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  Offer(1);
+  Offer(2);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_EQ(optimizer_->stats().waiting, 2u);
+  Offer(3);
+  EXPECT_EQ(First(a_), 6);
+  EXPECT_EQ(a_->parameter->version(), 2u);
+  for (uint64_t n : {1, 2, 3}) {
+    ASSERT_TRUE(answers_[n][0].ok());
+    EXPECT_EQ(answers_[n][0]->trainers, 3);
+    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
+  }
+}
+
+TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  Offer(3);
+  EXPECT_EQ(First(a_), 2);
+  Offer(1);
+  optimizer_->Leave({3, 1}, /*ended=*/true);  // it died: the round goes on without it
+  EXPECT_EQ(First(a_), 3);
+  Offer(3);
+  EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  for (uint64_t n : {1, 2, 3}) Offer(n);
+  Offer(1);
+  Offer(2);
+  optimizer_->Leave({2, 1}, /*ended=*/true);
+  EXPECT_EQ(answers_[2][1].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(First(a_), 6);
+  Offer(3);
+  EXPECT_EQ(First(a_), 10);
+}
+
+TEST_F(RoundTest, RetriesAndWithdrawals) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  optimizer_->Withdraw(step);
+  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
+  Offer(1, step);
+  Offer(1, step);  // asked again: the last asker is answered
+  EXPECT_EQ(answers_[1][1].status().code(), absl::StatusCode::kAborted);
+  Offer(1);
+  EXPECT_EQ(answers_[1][2].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 3);
+  ASSERT_TRUE(answers_[1][3].ok());
+  Offer(1, step);
+  EXPECT_TRUE(answers_[1][4]->repeated);
+  EXPECT_EQ(optimizer_->stats().waiting, 0u);
+  EXPECT_EQ(First(a_), 3);
+}
+
+TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  StepTerms clipped;
+  clipped.gradient_limit = 0.5;
+  Offer(2, {}, clipped);
+  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 1.5f);
+}
+
+TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
+  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
+  Offer(1);
+  Offer(2);
+  Offer(2);
+  EXPECT_EQ(answers_[2].size(), 1u);  // 1's next gradient would be too old
+  Offer(1);
+  EXPECT_EQ(answers_[1].size(), 2u);
+  EXPECT_EQ(answers_[2].size(), 2u);
+  EXPECT_EQ(First(a_), 6);
+}
+
+TEST_F(OwnerOptimizerTest, LivesInTheStore) {
+  auto a = NewParameter("a", Full(1));
+  std::shared_ptr<store::Object> object = *NewOptimizer({"adam", {}}, {a});
+  auto entry = *store_->GetOrCreate("main", {}, [&] { return store::Value(object); }).Wait();
+  EXPECT_EQ(entry->KindName(), "optimizer/adam");
+}
+
+}  // namespace
+}  // namespace psd::optim
