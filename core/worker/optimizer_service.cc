@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/parallel_for.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
@@ -26,6 +28,13 @@ using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store 
 
 // Below this many elements a step is cheaper than handing it to another thread.
 constexpr int64_t kInlineElements = 512 * 1024;
+
+// Large steps run on as many of the threads of the executor as there are cores; one of them is the
+// step's own.
+Helpers StepHelpers(Runtime& runtime) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: unknown
+  return {&runtime.executor(), std::min(runtime.options().threads, cores) - 1};
+}
 
 // What creators of one name must agree on: the parameters of a group in any order, which loading
 // does not keep.
@@ -206,7 +215,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
                  groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
                          OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
-                                                runtime_.store()));
+                                                runtime_.store(), StepHelpers(runtime_)));
     if (optimizer->waits()) Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };

@@ -10,6 +10,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/options/loss_scale.h"
+#include "core/optim/owner/step_sweep.h"
 #include "core/optim/parameters/stepped_rows.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
@@ -51,9 +52,10 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                            public std::enable_shared_from_this<OwnerOptimizerImpl> {
  public:
   OwnerOptimizerImpl(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
-                     const OptimizerRegistry& registry, store::Store& store)
+                     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers)
       : registry_(registry),
         store_(store),
+        helpers_(helpers),
         claim_id_(store.NewId()),
         settings_(settings),
         created_(SpecsOf(groups.functions())),
@@ -127,6 +129,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   const OptimizerRegistry& registry_;
   store::Store& store_;
+  const Helpers helpers_;
   const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
   const OptimizerSettings settings_;
   const std::vector<OptimizerSpec> created_;  // of each group
@@ -294,19 +297,10 @@ void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms
   StepArrays arrays;
   arrays.gradient_scale = terms.gradient_scale;
   arrays.gradient_limit = terms.gradient_limit;
-  std::vector<StepArrays> begun;  // of one group, not yet applied
-  size_t group = 0;
-  const auto apply_begun = [&] {
-    if (!begun.empty()) state.functions[group]->ApplyAll(begun);
-    begun.clear();
-  };
+  StepSweep sweep(state.functions);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     SteppedParameter& parameter = table_[plan.indices[i]];
-    if (parameter.group() != group) {
-      apply_begun();
-      group = parameter.group();
-    }
     if (parameter.versions() != nullptr) {
       arrays.parameter = write->current;
       arrays.next = write->spare;
@@ -314,12 +308,12 @@ void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms
     }
     arrays.rounding_seed = plan.indices[i];
     if (const auto step = parameter.BeginStep(plan.gradients[i], arrays)) {
-      begun.push_back(*step);
+      sweep.Add(parameter.group(), *step);
     } else {
-      parameter.Apply(*state.functions[group], plan.gradients[i], arrays);
+      parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
     }
   }
-  apply_begun();
+  sweep.Run(helpers_);
 }
 
 void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
@@ -459,7 +453,7 @@ absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
-    const OptimizerRegistry& registry, store::Store& store) {
+    const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers) {
   PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
   OptionGroups options;
   std::vector<std::unique_ptr<SteppedParameter>> parameters;
@@ -488,7 +482,8 @@ absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     options.Add(std::move(function), std::move(dtypes));
   }
   return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
-      std::move(options), ParameterTable(std::move(parameters)), settings, registry, store));
+      std::move(options), ParameterTable(std::move(parameters)), settings, registry, store,
+      helpers));
 }
 
 }  // namespace psd::optim

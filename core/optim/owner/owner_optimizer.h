@@ -12,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
+#include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
@@ -47,8 +48,8 @@ inline constexpr size_t kRememberedSteps = 4096;
 class OwnerOptimizer : public store::Object {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
-  // which may be none, so that no step fails for memory. `registry` and `store` outlive the last
-  // step.
+  // which may be none, so that no step fails for memory. Large steps are shared out to `helpers`.
+  // `registry`, `store` and the helpers' executor outlive the last step.
   // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
   // unknown or out of range; a value that is no parameter or does not require grad; a repeated
   // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
@@ -56,7 +57,8 @@ class OwnerOptimizer : public store::Object {
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(std::vector<ParameterGroup> groups,
                                                                 const OptimizerSettings& settings,
                                                                 const OptimizerRegistry& registry,
-                                                                store::Store& store);
+                                                                store::Store& store,
+                                                                const Helpers& helpers = {});
 
   // Its parameters here: which there are never changes.
   virtual const ParameterTable& table() const = 0;

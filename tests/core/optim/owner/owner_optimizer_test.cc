@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
@@ -23,6 +22,7 @@
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/core/optim/owner/owner_fixture.h"
 
 namespace psd::optim {
 namespace {
@@ -32,69 +32,6 @@ using store::MemoryBudget;
 using store::Store;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr int64_t kElements = 8;
-constexpr size_t kBytes = kElements * sizeof(float);
-
-Tensor Full(double value) {
-  return *Tensor::Full({kElements}, DType::kF32, value);
-}
-
-class OwnerOptimizerTest : public ::testing::Test {
- protected:
-  OwnerOptimizerTest() { Reset(0); }
-  void Reset(size_t limit) {
-    store::StoreOptions options;
-    options.memory = MemoryBudget::Create(limit, NewHeapAllocator());
-    store_ = Store::Create(std::move(options), ids_);
-  }
-  EntryPtr NewParameter(const std::string& name, Tensor value, bool requires_grad = true) {
-    store::CreateOptions options;
-    options.requires_grad = requires_grad;
-    return *store_->GetOrCreate(name, options, [&] { return store::Value(value); }).Wait();
-  }
-  absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(
-      const OptimizerSpec& spec, std::vector<EntryPtr> parameters,
-      const OptimizerSettings& settings = {}) {
-    return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_);
-  }
-  // A step of its own id unless given.
-  absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
-                                  std::vector<ParameterGradient> gradients, GlobalId id = {},
-                                  absl::AnyInvocable<bool()> begin_apply = nullptr,
-                                  const StepTerms& terms = {}) {
-    absl::StatusOr<StepResult> result = absl::UnknownError("not done");
-    StepRequest request;
-    request.step_id = id.IsNone() ? ids_.Next() : id;
-    request.terms = terms;
-    request.begin_apply = std::move(begin_apply);
-    request.done = [&](absl::StatusOr<StepResult> r) { result = std::move(r); };
-    absl::StatusOr<StepPlan> plan = optimizer.table().Plan(std::move(gradients));
-    if (!plan.ok()) return plan.status();
-    request.plan = *std::move(plan);
-    optimizer.Step(std::move(request));
-    return result;
-  }
-  // One whose answer goes to `done`.
-  void StartStep(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
-                 absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
-    StepRequest request;
-    request.step_id = ids_.Next();
-    request.plan = *optimizer.table().Plan(std::move(gradients));
-    request.done = std::move(done);
-    optimizer.Step(std::move(request));
-  }
-  static float First(const EntryPtr& entry) {
-    return entry->parameter->Pin()->tensor.data<float>()[0];
-  }
-  size_t used() const { return store_->stats().used_bytes; }
-
-  const OptimizerRegistry registry_ = OptimizerRegistry::Builtin();
-  IdSource ids_{77};
-  std::unique_ptr<Store> store_;
-};
-
-const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
 TEST_F(OwnerOptimizerTest, StepsWhatHasAGradient) {
   auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
@@ -474,117 +411,6 @@ TEST_F(OwnerOptimizerTest, BoundedStalenessRefusesWhatIsTooOld) {
   EXPECT_EQ(staleness[0].last, 1u);
   EXPECT_EQ(staleness[0].most, 1u);
   EXPECT_EQ(staleness[0].steps, 3u);
-}
-
-// A synchronous optimizer of three, driven without a worker.
-class RoundTest : public OwnerOptimizerTest {
- protected:
-  void Make(UpdateMode mode) {
-    a_ = NewParameter("a", Full(0));
-    OptimizerSettings settings;
-    settings.mode = mode;
-    optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
-  }
-  // Trainer n steps with a gradient of -n; its answer goes to answers_[n].
-  GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
-    StepRequest request;
-    request.step_id = id.IsNone() ? ids_.Next() : id;
-    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
-    request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
-    request.terms = terms;
-    request.done = [this, n](absl::StatusOr<StepResult> result) {
-      answers_[n].push_back(std::move(result));
-    };
-    const GlobalId step = request.step_id;
-    optimizer_->Step(std::move(request));
-    return step;
-  }
-
-  EntryPtr a_;
-  std::shared_ptr<OwnerOptimizer> optimizer_;
-  std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
-};
-
-TEST_F(RoundTest, AppliesTheSumAsOneStep) {
-  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
-  Offer(1);
-  Offer(2);
-  EXPECT_TRUE(answers_.empty());
-  EXPECT_EQ(optimizer_->stats().waiting, 2u);
-  Offer(3);
-  EXPECT_EQ(First(a_), 6);
-  EXPECT_EQ(a_->parameter->version(), 2u);
-  for (uint64_t n : {1, 2, 3}) {
-    ASSERT_TRUE(answers_[n][0].ok());
-    EXPECT_EQ(answers_[n][0]->trainers, 3);
-    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
-  }
-}
-
-TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
-  Make(UpdateMode::Synchronous(2));
-  Offer(1);
-  Offer(3);
-  EXPECT_EQ(First(a_), 2);
-  Offer(1);
-  optimizer_->Leave({3, 1}, /*ended=*/true);  // it died: the round goes on without it
-  EXPECT_EQ(First(a_), 3);
-  Offer(3);
-  EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
-}
-
-TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
-  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
-  for (uint64_t n : {1, 2, 3}) Offer(n);
-  Offer(1);
-  Offer(2);
-  optimizer_->Leave({2, 1}, /*ended=*/true);
-  EXPECT_EQ(answers_[2][1].status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(First(a_), 6);
-  Offer(3);
-  EXPECT_EQ(First(a_), 10);
-}
-
-TEST_F(RoundTest, RetriesAndWithdrawals) {
-  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
-  const GlobalId step = Offer(1);
-  optimizer_->Withdraw(step);
-  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
-  Offer(1, step);
-  Offer(1, step);  // asked again: the last asker is answered
-  EXPECT_EQ(answers_[1][1].status().code(), absl::StatusCode::kAborted);
-  Offer(1);
-  EXPECT_EQ(answers_[1][2].status().code(), absl::StatusCode::kFailedPrecondition);
-  Offer(2);
-  EXPECT_EQ(First(a_), 3);
-  ASSERT_TRUE(answers_[1][3].ok());
-  Offer(1, step);
-  EXPECT_TRUE(answers_[1][4]->repeated);
-  EXPECT_EQ(optimizer_->stats().waiting, 0u);
-  EXPECT_EQ(First(a_), 3);
-}
-
-TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
-  Make(UpdateMode::Synchronous(2));
-  Offer(1);
-  StepTerms clipped;
-  clipped.gradient_limit = 0.5;
-  Offer(2, {}, clipped);
-  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
-  Offer(2);
-  EXPECT_EQ(First(a_), 1.5f);
-}
-
-TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
-  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
-  Offer(1);
-  Offer(2);
-  Offer(2);
-  EXPECT_EQ(answers_[2].size(), 1u);  // 1's next gradient would be too old
-  Offer(1);
-  EXPECT_EQ(answers_[1].size(), 2u);
-  EXPECT_EQ(answers_[2].size(), 2u);
-  EXPECT_EQ(First(a_), 6);
 }
 
 TEST_F(OwnerOptimizerTest, LivesInTheStore) {

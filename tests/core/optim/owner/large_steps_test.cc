@@ -1,0 +1,184 @@
+// Steps that are shared out among threads.
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/executor.h"
+#include "core/base/parallel_for.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/owner/step_sweep.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/store/store.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/random.h"
+#include "core/tensor/tensor.h"
+#include "gtest/gtest.h"
+#include "tests/core/optim/owner/owner_fixture.h"
+
+namespace psd::optim {
+namespace {
+
+using store::EntryPtr;
+
+// Odd ones; some are cut, in different places, and some swept together.
+const std::vector<int64_t> kSizes = {
+    3,  2 * kPieceElements + 777, 0, 1025, kPieceElements - 1, kPartElements, kPieceElements + 1,
+    100};
+
+// Made once: to draw them takes longer than the steps.
+Tensor Numbers(int64_t size, DType dtype, uint64_t seed) {
+  static auto& made = *new std::map<std::tuple<int64_t, DType, uint64_t>, Tensor>;
+  Tensor& numbers = made[{size, dtype, seed}];
+  if (!numbers.defined()) numbers = *ops::Cast(*ops::Uniform({size}, -1, 1, seed), dtype);
+  return numbers;
+}
+
+class LargeStepsTest : public OwnerOptimizerTest {
+ protected:
+  // Everything that two steps of `spec` leave behind, as bytes.
+  std::vector<std::string> Left(const OptimizerSpec& spec, DType dtype, const Helpers& helpers) {
+    Reset(0);
+    std::vector<EntryPtr> parameters;
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      parameters.push_back(
+          NewParameter(std::to_string(i), Numbers(kSizes[i], dtype, /*seed=*/i + 1)));
+    }
+    auto optimizer = *NewOptimizer(spec, parameters, {}, helpers);
+    for (uint64_t step = 1; step <= 2; ++step) {
+      std::vector<ParameterGradient> gradients;
+      for (size_t i = 0; i < kSizes.size(); ++i)
+        gradients.push_back({parameters[i]->id, Numbers(kSizes[i], dtype, 100 * step + i)});
+      EXPECT_TRUE(Step(*optimizer, std::move(gradients)).ok());
+    }
+    std::vector<std::string> left;
+    for (size_t i = 0; i < kSizes.size(); ++i) {
+      const Tensor tensor = parameters[i]->parameter->Pin()->tensor;
+      left.emplace_back(reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes());
+      for (const StateArray& array : optimizer->table()[i].state())
+        left.emplace_back(reinterpret_cast<const char*>(array.data), array.bytes);
+    }
+    return left;
+  }
+
+  void ExpectSameOnAnyThreads(const OptimizerSpec& spec, DType dtype) {
+    const std::vector<std::string> alone = Left(spec, dtype, {});
+    for (int threads : {1, 2, 5}) {
+      ThreadPoolOptions options;
+      options.threads = threads;
+      ThreadPool pool(options);
+      EXPECT_TRUE(Left(spec, dtype, {&pool, threads}) == alone)
+          << spec.ToString() << " of " << DTypeName(dtype) << " on " << threads << " helpers";
+    }
+  }
+};
+
+TEST_F(LargeStepsTest, NumbersDoNotDependOnTheThreads) {
+  for (const char* type :
+       {"sgd", "adagrad", "adam", "adamw", "adamax", "adadelta", "rmsprop", "rprop"}) {
+    ExpectSameOnAnyThreads({type, {}}, DType::kF32);
+  }
+  ExpectSameOnAnyThreads({"adam", {{"amsgrad", 1}, {"weight_decay", 0.1}}}, DType::kF64);
+  ExpectSameOnAnyThreads({"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}, DType::kF16);
+}
+
+TEST_F(LargeStepsTest, NorDoesStochasticRounding) {
+  ExpectSameOnAnyThreads({"adamw", {{"stochastic_rounding", 1}}}, DType::kBF16);
+}
+
+// Takes tasks and never runs them.
+class StuckExecutor : public Executor {
+ public:
+  absl::Status Submit(Task task) override {
+    tasks_.push_back(std::move(task));
+    return absl::OkStatus();
+  }
+  size_t waiting() const { return tasks_.size(); }
+
+ private:
+  std::vector<Task> tasks_;
+};
+
+TEST_F(LargeStepsTest, AStepNeedsNoFreeThread) {
+  StuckExecutor executor;
+  auto a = NewParameter("a", Numbers(4 * kPieceElements, DType::kF32, 1));
+  auto optimizer = *NewOptimizer(kSgd1, {a}, {}, {&executor, 8});
+  EXPECT_TRUE(Step(*optimizer, {{a->id, a->parameter->Pin()->tensor}}).ok());
+  EXPECT_EQ(First(a), 0);
+  EXPECT_EQ(executor.waiting(), 3u);
+}
+
+TEST_F(LargeStepsTest, SmallStepsAskNobody) {
+  StuckExecutor executor;
+  auto a = NewParameter("a", Numbers(2 * kPieceElements - 1, DType::kF32, 1));
+  auto optimizer = *NewOptimizer(kSgd1, {a}, {}, {&executor, 8});
+  EXPECT_TRUE(Step(*optimizer, {{a->id, a->parameter->Pin()->tensor}}).ok());
+  EXPECT_EQ(executor.waiting(), 0u);
+}
+
+// Takes no step, but says when it is asked to.
+class WatchedOptimizer : public FunctionalOptimizer {
+ public:
+  explicit WatchedOptimizer(std::function<void()> applied) : applied_(std::move(applied)) {}
+  const OptimizerSpec& spec() const override { return spec_; }
+  std::vector<StateSlot> Slots(DType) const override { return {}; }
+  absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
+  void Apply(const StepArrays&) const override { applied_(); }
+
+ private:
+  const OptimizerSpec spec_{"watched", {}};
+  const std::function<void()> applied_;
+};
+
+// The helper is held in its part while the step's own thread does all others.
+TEST_F(LargeStepsTest, NothingIsSeenBeforeAllPartsAreDone) {
+  constexpr int kPieces = 4;
+  std::atomic<std::thread::id> stepping;
+  std::promise<void> helping, released;
+  std::shared_future<void> helper_came = helping.get_future().share();
+  std::shared_future<void> may_end = released.get_future().share();
+  std::promise<void> others_done;
+  std::atomic<int> others = 0;
+  const auto applied = [&] {
+    if (std::this_thread::get_id() == stepping) {
+      helper_came.wait();
+      if (++others == kPieces - 1) others_done.set_value();
+    } else {
+      helping.set_value();
+      may_end.wait();
+    }
+  };
+  ASSERT_TRUE(registry_
+                  .Register("watched",
+                            [&](const OptimizerSpec&) {
+                              return std::make_unique<WatchedOptimizer>(applied);
+                            })
+                  .ok());
+  ThreadPool pool({});
+  auto a = NewParameter("a", Numbers(kPieces * kPieceElements, DType::kF32, 1));
+  auto optimizer = *NewOptimizer({"watched", {}}, {a}, {}, {&pool, 1});
+  std::thread step([&] {
+    stepping = std::this_thread::get_id();
+    EXPECT_TRUE(Step(*optimizer, {{a->id, a->parameter->Pin()->tensor}}).ok());
+  });
+  others_done.get_future().wait();
+  EXPECT_EQ(a->parameter->version(), 1u);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+  released.set_value();
+  step.join();
+  EXPECT_EQ(a->parameter->version(), 2u);
+}
+
+}  // namespace
+}  // namespace psd::optim

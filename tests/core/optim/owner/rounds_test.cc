@@ -1,0 +1,136 @@
+// Steps that wait for those of other trainers: synchronous rounds, and pacing.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/steps/step_request.h"
+#include "core/store/store.h"
+#include "gtest/gtest.h"
+#include "tests/core/optim/owner/owner_fixture.h"
+
+namespace psd::optim {
+namespace {
+
+using store::EntryPtr;
+
+// A synchronous optimizer of three, driven without a worker.
+class RoundTest : public OwnerOptimizerTest {
+ protected:
+  void Make(UpdateMode mode) {
+    a_ = NewParameter("a", Full(0));
+    OptimizerSettings settings;
+    settings.mode = mode;
+    optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
+  }
+  // Trainer n steps with a gradient of -n; its answer goes to answers_[n].
+  GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
+    StepRequest request;
+    request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
+    request.terms = terms;
+    request.done = [this, n](absl::StatusOr<StepResult> result) {
+      answers_[n].push_back(std::move(result));
+    };
+    const GlobalId step = request.step_id;
+    optimizer_->Step(std::move(request));
+    return step;
+  }
+
+  EntryPtr a_;
+  std::shared_ptr<OwnerOptimizer> optimizer_;
+  std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
+};
+
+TEST_F(RoundTest, AppliesTheSumAsOneStep) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  Offer(1);
+  Offer(2);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_EQ(optimizer_->stats().waiting, 2u);
+  Offer(3);
+  EXPECT_EQ(First(a_), 6);
+  EXPECT_EQ(a_->parameter->version(), 2u);
+  for (uint64_t n : {1, 2, 3}) {
+    ASSERT_TRUE(answers_[n][0].ok());
+    EXPECT_EQ(answers_[n][0]->trainers, 3);
+    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
+  }
+}
+
+TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  Offer(3);
+  EXPECT_EQ(First(a_), 2);
+  Offer(1);
+  optimizer_->Leave({3, 1}, /*ended=*/true);  // it died: the round goes on without it
+  EXPECT_EQ(First(a_), 3);
+  Offer(3);
+  EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
+  Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
+  for (uint64_t n : {1, 2, 3}) Offer(n);
+  Offer(1);
+  Offer(2);
+  optimizer_->Leave({2, 1}, /*ended=*/true);
+  EXPECT_EQ(answers_[2][1].status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(First(a_), 6);
+  Offer(3);
+  EXPECT_EQ(First(a_), 10);
+}
+
+TEST_F(RoundTest, RetriesAndWithdrawals) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  optimizer_->Withdraw(step);
+  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
+  Offer(1, step);
+  Offer(1, step);  // asked again: the last asker is answered
+  EXPECT_EQ(answers_[1][1].status().code(), absl::StatusCode::kAborted);
+  Offer(1);
+  EXPECT_EQ(answers_[1][2].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 3);
+  ASSERT_TRUE(answers_[1][3].ok());
+  Offer(1, step);
+  EXPECT_TRUE(answers_[1][4]->repeated);
+  EXPECT_EQ(optimizer_->stats().waiting, 0u);
+  EXPECT_EQ(First(a_), 3);
+}
+
+TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
+  Make(UpdateMode::Synchronous(2));
+  Offer(1);
+  StepTerms clipped;
+  clipped.gradient_limit = 0.5;
+  Offer(2, {}, clipped);
+  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(First(a_), 1.5f);
+}
+
+TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
+  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
+  Offer(1);
+  Offer(2);
+  Offer(2);
+  EXPECT_EQ(answers_[2].size(), 1u);  // 1's next gradient would be too old
+  Offer(1);
+  EXPECT_EQ(answers_[1].size(), 2u);
+  EXPECT_EQ(answers_[2].size(), 2u);
+  EXPECT_EQ(First(a_), 6);
+}
+
+}  // namespace
+}  // namespace psd::optim
