@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "bench/floors.h"
 #include "bench/wire_floors.h"
+#include "core/base/status.h"
 
 namespace psd::bench {
 namespace {
@@ -75,12 +76,21 @@ TcpFloor::~TcpFloor() {
 }
 
 absl::Status TcpFloor::Pull(size_t bytes) {
-  const uint64_t request = bytes;
-  if (!WriteAll(socket_, &request, sizeof(request)) || !ReadAll(socket_, received_.data(), bytes)) {
-    return absl::UnavailableError("tcp floor: the connection broke");
-  }
+  PSD_RETURN_IF_ERROR(Ask(bytes));
+  PSD_RETURN_IF_ERROR(Receive(reinterpret_cast<std::byte*>(received_.data()), bytes));
   Consume(StreamRead(received_.data(), bytes / sizeof(float)));
   return absl::OkStatus();
+}
+
+absl::Status TcpFloor::Ask(size_t bytes) {
+  const uint64_t request = bytes;
+  if (WriteAll(socket_, &request, sizeof(request))) return absl::OkStatus();
+  return absl::UnavailableError("tcp floor: the connection broke");
+}
+
+absl::Status TcpFloor::Receive(std::byte* to, size_t bytes) {
+  if (ReadAll(socket_, to, bytes)) return absl::OkStatus();
+  return absl::UnavailableError("tcp floor: the connection broke");
 }
 
 int ServeTcp() {

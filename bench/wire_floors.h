@@ -35,6 +35,9 @@ class TcpFloor {
   // Asks for `bytes`, receives them into the same memory each time and reads them once.
   // Requires: bytes <= max_bytes; a multiple of 64.
   absl::Status Pull(size_t bytes);
+  // The same in parts: asks, and receives the next of what was asked for into other memory.
+  absl::Status Ask(size_t bytes);
+  absl::Status Receive(std::byte* to, size_t bytes);
 
  private:
   TcpFloor(std::unique_ptr<Process> server, int socket, size_t max_bytes);

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint.h"
+#include "client/save_pace.h"
+#include "client/save_plan.h"
 #include "core/base/clock.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_folder.h"
@@ -17,10 +19,7 @@
 namespace psd {
 namespace {
 
-using checkpoint::CheckedFile;
-using checkpoint::CheckpointIndex;
 using checkpoint::SavedOptimizer;
-using checkpoint::SavedState;
 using checkpoint::TensorSpec;
 using worker::ExportedItem;
 using worker::ExportItem;
@@ -28,32 +27,8 @@ using worker::OwnerContents;
 
 constexpr size_t kBatchItems = 512;
 constexpr size_t kExportsAhead = 3;
-constexpr absl::Duration kLongestPause = absl::Seconds(5);
-
-// A file of the save: its tensors in the order in which they come.
-struct FilePlan {
-  std::string name;
-  std::vector<TensorSpec> tensors;
-  std::unique_ptr<CheckedFile> file;  // while it is written
-};
-
-// Where a parameter's state in one optimizer goes.
-struct StatePlan {
-  GlobalId optimizer_id;
-  size_t optimizer = 0;            // of the index's
-  size_t parameter = 0;            // of the optimizer's
-  std::vector<TensorSpec> arrays;  // named by slot
-  std::vector<size_t> files;       // of each array, of the owner's
-  size_t step_file = 0;            // of the count of steps
-};
-
-struct ValuePlan {
-  size_t value = 0;  // of the index's
-  GlobalId id;
-  std::vector<StatePlan> states;
-  uint64_t bytes = 0;  // state included
-  int64_t rows = 0;    // that can be had in parts; 0: only as a whole
-};
+// Of the first exchange: its answer tells how fast to go on.
+constexpr uint64_t kProbeBytes = uint64_t{4} << 20;
 
 // A value, or some of its rows.
 struct Piece {
@@ -62,136 +37,6 @@ struct Piece {
   int64_t rows = 0;
   uint64_t bytes = 0;
 };
-
-struct OwnerPlan {
-  std::string owner;
-  uint64_t steps_accepted = 0;  // by its optimizers, when it was asked last
-  std::vector<ValuePlan> values;
-  std::vector<FilePlan> files;  // the first holds the values
-};
-
-// What is to be saved, and where each piece goes.
-struct SavePlan {
-  CheckpointIndex index;
-  std::vector<OwnerPlan> owners;
-  uint64_t bytes = 0;
-};
-
-// Whether two owners' parts are of one optimizer, created by the same call.
-bool SameOptimizer(const SavedOptimizer& a, const SavedOptimizer& b) {
-  return a.name == b.name && a.type == b.type && a.settings == b.settings &&
-         std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
-                    [](const checkpoint::SavedGroup& x, const checkpoint::SavedGroup& y) {
-                      return x.created_with == y.created_with;
-                    });
-}
-
-// The index's entry for an owner's part of an optimizer. Options that were changed are the first
-// owner's, which decides about them.
-size_t FindOrAddOptimizer(CheckpointIndex& index, const SavedOptimizer& part) {
-  for (size_t i = 0; i < index.optimizers.size(); ++i) {
-    SavedOptimizer& known = index.optimizers[i];
-    if (!SameOptimizer(known, part)) continue;
-    known.steps_accepted = std::max(known.steps_accepted, part.steps_accepted);
-    return i;
-  }
-  SavedOptimizer& added = index.optimizers.emplace_back(part);
-  added.parameters.clear();
-  return index.optimizers.size() - 1;
-}
-
-size_t AddStateFile(OwnerPlan& owner) {
-  owner.files.push_back({absl::StrCat("state-", owner.owner, "-", owner.files.size() - 1,
-                                      checkpoint::kSafetensorsSuffix),
-                         {},
-                         {}});
-  return owner.files.size() - 1;
-}
-
-// One file for all of it, but for the state of rows: it comes in parts, array beside array, so each
-// array has a file of its own.
-void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index, OwnerPlan& owner,
-                   std::map<std::string, ValuePlan*>& values) {
-  if (hosted.optimizer.parameters.empty()) return;
-  const size_t number = FindOrAddOptimizer(index, hosted.optimizer);
-  const size_t file = AddStateFile(owner);
-  std::vector<SavedState>& parameters = index.optimizers[number].parameters;
-  for (size_t i = 0; i < hosted.optimizer.parameters.size(); ++i) {
-    SavedState state = hosted.optimizer.parameters[i];
-    state.owner = owner.owner;
-    state.file = owner.files[file].name;
-    ValuePlan& value = *values.at(state.parameter);
-    StatePlan plan;
-    plan.optimizer_id = hosted.id;
-    plan.optimizer = number;
-    plan.parameter = parameters.size();
-    plan.arrays = hosted.state[i];
-    plan.step_file = file;
-    for (const TensorSpec& array : plan.arrays) {
-      plan.files.push_back(value.rows > 0 ? AddStateFile(owner) : file);
-      state.slots.push_back({array.name, owner.files[plan.files.back()].name});
-      value.bytes += array.bytes();
-    }
-    value.states.push_back(std::move(plan));
-    parameters.push_back(std::move(state));
-  }
-}
-
-// The tensors of the owner's files, in the order in which the values will come; the counts of steps
-// are known last.
-void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
-  const auto add = [&owner](size_t file, const StatePlan& state, absl::string_view slot,
-                            DType dtype, const Shape& shape) {
-    owner.files[file].tensors.push_back(
-        {checkpoint::StateTensorName(state.parameter, slot), dtype, shape});
-  };
-  for (const ValuePlan& plan : owner.values) {
-    const checkpoint::SavedValue& value = index.values[plan.value];
-    owner.files[0].tensors.push_back({value.name, value.dtype, value.shape});
-    for (const StatePlan& state : plan.states) {
-      for (size_t i = 0; i < state.arrays.size(); ++i) {
-        const TensorSpec& array = state.arrays[i];
-        add(state.files[i], state, array.name, array.dtype, array.shape);
-      }
-    }
-  }
-  for (const ValuePlan& plan : owner.values)
-    for (const StatePlan& state : plan.states)
-      add(state.step_file, state, checkpoint::kStepSlot, DType::kF32, Shape{});
-}
-
-void PlanOwner(const std::string& name, const OwnerContents& contents, SavePlan& plan) {
-  OwnerPlan& owner = plan.owners.emplace_back();
-  owner.owner = name;
-  owner.files.push_back({absl::StrCat("values-", name, checkpoint::kSafetensorsSuffix), {}, {}});
-  owner.values.reserve(contents.values.size());
-  // Wide elements first, so that all are aligned in their file.
-  std::vector<const worker::HostedValue*> sorted;
-  for (const worker::HostedValue& hosted : contents.values) sorted.push_back(&hosted);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
-    return ItemSize(a->value.dtype) > ItemSize(b->value.dtype);
-  });
-  std::map<std::string, ValuePlan*> by_name;
-  for (const worker::HostedValue* hosted : sorted) {
-    checkpoint::SavedValue& value = plan.index.values.emplace_back(hosted->value);
-    value.owner = name;
-    value.file = owner.files[0].name;
-    ValuePlan& each = owner.values.emplace_back();
-    each.value = plan.index.values.size() - 1;
-    each.id = hosted->id;
-    each.bytes = TensorSpec{"", value.dtype, value.shape}.bytes();
-    if (value.kind == checkpoint::ValueKind::kRows) each.rows = value.shape[0];
-    by_name[value.name] = &each;
-  }
-  for (const worker::HostedOptimizer& hosted : contents.optimizers) {
-    owner.steps_accepted += hosted.optimizer.steps_accepted;
-    PlanOptimizer(hosted, plan.index, owner, by_name);
-  }
-  PlanFiles(plan.index, owner);
-  for (const ValuePlan& value : owner.values) plan.bytes += value.bytes;
-  for (const std::string& text : contents.left_out)
-    plan.index.left_out.push_back(absl::StrCat(name, ": ", text));
-}
 
 // Whether what came is what the file's header says will come.
 absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned, const Piece& piece) {
@@ -207,8 +52,14 @@ absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned, const P
 class Saver {
  public:
   Saver(Worker& worker, const SaveOptions& options, SavePlan plan)
-      : worker_(worker), options_(options), plan_(std::move(plan)) {
+      : worker_(worker),
+        options_(options),
+        plan_(std::move(plan)),
+        pace_(options.busy_share),
+        batch_bytes_(std::min<uint64_t>(options.batch_bytes, kProbeBytes)) {
     call_.timeout = options.timeout;
+    for (size_t i = 0; i < plan_.owners.size(); ++i)
+      pace_.Heard(i, plan_.owners[i].steps_accepted, Clock::Steady().Now());
   }
 
   absl::StatusOr<SaveSummary> Run(const std::shared_ptr<checkpoint::FileSystem>& files);
@@ -231,8 +82,6 @@ class Saver {
   absl::Status OpenFiles(OwnerPlan& owner);
   absl::Status FinishFiles(OwnerPlan& owner);
   absl::Status Tell(uint64_t bytes);
-  // After a batch that took since `started`: leaves the time to training, if that goes on.
-  void Pace(const Batch& batch, absl::Time started);
 
   Worker& worker_;
   const SaveOptions& options_;
@@ -243,7 +92,8 @@ class Saver {
   size_t next_value_ = 0;
   int64_t next_row_ = 0;
   uint64_t done_bytes_ = 0;
-  bool training_ = true;  // until an owner shows otherwise
+  SavePace pace_;
+  uint64_t batch_bytes_;  // of the next exchange
 };
 
 // The next value, or as many of its rows as have room, but at least one.
@@ -282,9 +132,8 @@ std::optional<Saver::Batch> Saver::Ask() {
     const ValuePlan& value = owner.values[next_value_];
     const uint64_t least =
         value.rows > 0 ? value.bytes / static_cast<uint64_t>(value.rows) : value.bytes;
-    if (!items.empty() && bytes + least > options_.batch_bytes) break;
-    const Piece piece =
-        NextPiece(owner, options_.batch_bytes - std::min<uint64_t>(bytes, options_.batch_bytes));
+    if (!items.empty() && bytes + least > batch_bytes_) break;
+    const Piece piece = NextPiece(owner, batch_bytes_ - std::min(bytes, batch_bytes_));
     bytes += piece.bytes;
     ExportItem& item = items.emplace_back();
     item.value = value.id;
@@ -304,7 +153,7 @@ absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const Export
   value.version = item.version;
   PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}, piece));
   PSD_ASSIGN_OR_RETURN(Tensor dense, item.elements.Contiguous());
-  PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer()));
+  PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer().view()));
   if (item.states.size() != plan.states.size())
     return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
   for (size_t i = 0; i < plan.states.size(); ++i) {
@@ -317,7 +166,8 @@ absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const Export
       return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
     for (size_t k = 0; k < exported.arrays.size(); ++k) {
       PSD_RETURN_IF_ERROR(CheckArray(exported.arrays[k], state.arrays[k], piece));
-      PSD_RETURN_IF_ERROR(owner.files[state.files[k]].file->Append(exported.arrays[k].AsBuffer()));
+      PSD_RETURN_IF_ERROR(
+          owner.files[state.files[k]].file->Append(exported.arrays[k].AsBuffer().view()));
     }
   }
   return Tell(piece.bytes);
@@ -330,6 +180,8 @@ absl::Status Saver::Take(const Batch& batch) {
   if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
   for (size_t i = 0; i < batch.pieces.size(); ++i)
     PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], exported->items[i]));
+  pace_.Heard(batch.owner, exported->steps_accepted, Clock::Steady().Now());
+  batch_bytes_ = options_.batch_bytes;
   return batch.last ? FinishFiles(owner) : absl::OkStatus();
 }
 
@@ -346,7 +198,7 @@ absl::Status Saver::FinishFiles(OwnerPlan& owner) {
       const SavedOptimizer& optimizer = plan_.index.optimizers[state.optimizer];
       const auto steps = static_cast<float>(optimizer.parameters[state.parameter].steps);
       PSD_RETURN_IF_ERROR(
-          owner.files[state.step_file].file->Append(Tensor::Scalar(steps).AsBuffer()));
+          owner.files[state.step_file].file->Append(Tensor::Scalar(steps).AsBuffer().view()));
     }
   }
   for (FilePlan& file : owner.files) {
@@ -355,15 +207,6 @@ absl::Status Saver::FinishFiles(OwnerPlan& owner) {
     plan_.index.files.push_back(std::move(saved));
   }
   return absl::OkStatus();
-}
-
-void Saver::Pace(const Batch& batch, absl::Time started) {
-  OwnerPlan& owner = plan_.owners[batch.owner];
-  const uint64_t steps = batch.exported.Wait()->steps_accepted;
-  training_ = steps != std::exchange(owner.steps_accepted, steps);
-  if (!training_) return;
-  const absl::Duration worked = Clock::Steady().Now() - started;
-  absl::SleepFor(std::min(worked * (1 / options_.busy_share - 1), kLongestPause));
 }
 
 absl::Status Saver::Tell(uint64_t bytes) {
@@ -388,15 +231,17 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
     // Only one at a time beside training, so that the pauses are pauses for the owners too.
-    while (more && asked.size() < (training_ ? 1 : kExportsAhead)) {
+    const bool one_by_one = batch_bytes_ < options_.batch_bytes || pace_.Training(started);
+    while (more && asked.size() < (one_by_one ? 1 : kExportsAhead)) {
       std::optional<Batch> batch = Ask();
       more = batch.has_value();
       if (more) asked.push_back(*std::move(batch));
     }
     if (asked.empty()) break;
     PSD_RETURN_IF_ERROR(Take(asked.front()));
-    if (more || asked.size() > 1) Pace(asked.front(), started);
     asked.pop_front();
+    const absl::Time now = Clock::Steady().Now();
+    if (more || !asked.empty()) absl::SleepFor(pace_.PauseAfter(now - started, now));
   }
   SaveSummary summary;
   PSD_ASSIGN_OR_RETURN(summary.folder, folder_->Publish(plan_.index));

@@ -1,12 +1,16 @@
 // save: a whole job to disk, training standing still; floor: the same bytes written to one file in
-// the same folder and brought to disk. save_steps: a train step while saves run one after the
-// other; floor: the same step without.
+// the same folder and brought to disk. save_stream: the same save; floor: the same file, its bytes
+// received over a bare TCP connection, one piece while the one before it is written. save_steps: a
+// train step while saves run one after the other; floor: the same step without.
 
 #include <stdlib.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -15,8 +19,10 @@
 #include "bench/job.h"
 #include "bench/stats.h"
 #include "bench/train_step.h"
+#include "bench/wire_floors.h"
 #include "bench/workloads/cases.h"
 #include "client/checkpoint.h"
+#include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/checkpoint/file_system.h"
@@ -53,10 +59,62 @@ class Scratch {
   std::string path_;
 };
 
+// A new file that takes pieces of kFloorPiece bytes, each from memory that can be written directly.
+class FloorFile {
+ public:
+  absl::Status Create(const std::string& folder) {
+    PSD_ASSIGN_OR_RETURN(file_,
+                         checkpoint::FileSystem::Posix()->Create(absl::StrCat(folder, "/floor")));
+    for (std::shared_ptr<Block>& piece : pieces_) {
+      PSD_ASSIGN_OR_RETURN(piece, NewHeapAllocator()->Allocate(kFloorPiece));
+      std::memset(piece->data(), 'p', kFloorPiece);
+    }
+    return absl::OkStatus();
+  }
+  // Two take turns, so that one can be filled while the other is written.
+  std::byte* piece(size_t number) { return pieces_[number % 2]->data(); }
+  absl::Status Write(size_t number, size_t bytes) {
+    return file_->Append({reinterpret_cast<const char*>(piece(number)), bytes});
+  }
+  absl::Status Sync() { return file_->Sync(); }
+
+ private:
+  std::unique_ptr<checkpoint::WritableFile> file_;
+  std::shared_ptr<Block> pieces_[2];
+};
+
+absl::Status WriteOnly(FloorFile& file, uint64_t bytes) {
+  for (size_t i = 0; bytes > 0; ++i) {
+    const auto size = static_cast<size_t>(std::min<uint64_t>(kFloorPiece, bytes));
+    PSD_RETURN_IF_ERROR(file.Write(i, size));
+    bytes -= size;
+  }
+  return file.Sync();
+}
+
+absl::Status ReceiveAndWrite(TcpFloor& wire, FloorFile& file, uint64_t bytes) {
+  PSD_RETURN_IF_ERROR(wire.Ask(bytes));
+  std::future<absl::Status> written;  // of the piece before
+  for (size_t i = 0; bytes > 0; ++i) {
+    const auto size = static_cast<size_t>(std::min<uint64_t>(kFloorPiece, bytes));
+    PSD_RETURN_IF_ERROR(wire.Receive(file.piece(i), size));
+    if (written.valid()) PSD_RETURN_IF_ERROR(written.get());
+    written = std::async(std::launch::async, [&file, i, size] { return file.Write(i, size); });
+    bytes -= size;
+  }
+  PSD_RETURN_IF_ERROR(written.get());
+  return file.Sync();
+}
+
 class Saving : public Workload {
  public:
+  explicit Saving(bool over_the_wire) : over_the_wire_(over_the_wire) {}
+
   absl::Status Start(const Environment& environment) override {
     PSD_RETURN_IF_ERROR(scratch_.Make());
+    if (over_the_wire_) {
+      PSD_ASSIGN_OR_RETURN(wire_, TcpFloor::Start(environment, 0));
+    }
     PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
     PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), kModel, Adam{}));
     PSD_RETURN_IF_ERROR(step_->Run());
@@ -76,22 +134,19 @@ class Saving : public Workload {
 
   absl::StatusOr<std::optional<double>> RunFloor() override {
     PSD_RETURN_IF_ERROR(scratch_.Empty());
-    const std::string piece(kFloorPiece, 'p');
+    FloorFile file;
+    PSD_RETURN_IF_ERROR(file.Create(scratch_.path()));
     const absl::Time start = Clock::Steady().Now();
-    PSD_ASSIGN_OR_RETURN(auto file, checkpoint::FileSystem::Posix()->Create(
-                                        absl::StrCat(scratch_.path(), "/floor")));
-    for (uint64_t written = 0; written < bytes_;) {
-      const auto size = static_cast<size_t>(std::min<uint64_t>(piece.size(), bytes_ - written));
-      PSD_RETURN_IF_ERROR(file->Append({piece.data(), size}));
-      written += size;
-    }
-    PSD_RETURN_IF_ERROR(file->Sync());
+    PSD_RETURN_IF_ERROR(over_the_wire_ ? ReceiveAndWrite(*wire_, file, bytes_)
+                                       : WriteOnly(file, bytes_));
     const double seconds = absl::ToDoubleSeconds(Clock::Steady().Now() - start);
     return seconds / static_cast<double>(bytes_);
   }
 
  private:
+  const bool over_the_wire_;  // the floor
   Scratch scratch_;
+  std::unique_ptr<TcpFloor> wire_;
   std::unique_ptr<Job> job_;
   std::unique_ptr<TrainStep> step_;
   uint64_t bytes_ = 0;
@@ -142,22 +197,26 @@ class SteppingWhileSaving : public Workload {
   std::unique_ptr<TrainStep> step_;
 };
 
-}  // namespace
-
-std::vector<Case> SavingCases() {
+Case SaveCase(const char* name, bool over_the_wire) {
   Case save;
-  save.name = "save";
+  save.name = name;
   save.carrier = "grpc";
   save.unit = {"GB/s", 1e-9, /*rate=*/true};
   save.has_peer = false;
-  save.make = [] { return std::make_unique<Saving>(); };
+  save.make = [over_the_wire] { return std::make_unique<Saving>(over_the_wire); };
+  return save;
+}
+
+}  // namespace
+
+std::vector<Case> SavingCases() {
   Case steps;
   steps.name = "save_steps";
   steps.carrier = "grpc";
   steps.unit = {"ms", 1e3};
   steps.has_peer = false;
   steps.make = [] { return std::make_unique<SteppingWhileSaving>(); };
-  return {save, steps};
+  return {SaveCase("save", false), SaveCase("save_stream", true), steps};
 }
 
 }  // namespace psd::bench

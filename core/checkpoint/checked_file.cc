@@ -1,25 +1,28 @@
 #include "core/checkpoint/checked_file.h"
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/checkpoint/sha256.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 namespace {
 
-// Applies a function to buffers, in order, on a thread of its own. After the function's first error
-// nothing more is applied.
-class BufferWorker {
+// What is summed and copied at once, so that the second finds it in the processor's cache.
+constexpr size_t kCachedBytes = size_t{128} << 10;
+
+// Appends buffers to a file, in order, on a thread of its own, until the first error.
+class Writer {
  public:
-  explicit BufferWorker(std::function<absl::Status(const Buffer&)> apply)
-      : apply_(std::move(apply)), thread_([this] { Run(); }) {}
-  // What still waits is not applied.
-  ~BufferWorker() {
+  explicit Writer(std::unique_ptr<WritableFile> file)
+      : file_(std::move(file)), thread_([this] { Run(); }) {}
+  // What still waits is not written.
+  ~Writer() {
     {
       MutexLock lock(mutex_);
       waiting_.clear();
@@ -27,17 +30,22 @@ class BufferWorker {
     Stop().IgnoreError();
   }
 
-  // Waits for room. Errors: the function's.
+  // Waits for room. Errors: the file's.
   absl::Status Give(Buffer buffer) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    while (waiting_bytes_ > kMaxWaitingBytes && status_.ok()) changed_.Wait(mutex_);
-    waiting_bytes_ += buffer.size();
+    while (waiting_.size() >= kMaxWaitingPieces && status_.ok()) changed_.Wait(mutex_);
     waiting_.push_back(std::move(buffer));
     changed_.NotifyAll();
     return status_;
   }
 
-  // Returns when all is applied, or the first error.
+  // Returns when all is on the disk, or the first error.
+  absl::Status Finish() {
+    PSD_RETURN_IF_ERROR(Stop());
+    return file_->Sync();
+  }
+
+ private:
   absl::Status Stop() PSD_EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
@@ -49,31 +57,30 @@ class BufferWorker {
     return status_;
   }
 
- private:
   void Run() PSD_EXCLUDES(mutex_) {
     while (true) {
       Buffer next;
       {
         MutexLock lock(mutex_);
         while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
-        if (waiting_.empty() || !status_.ok()) return;
+        if (waiting_.empty()) return;
         next = std::move(waiting_.front());
         waiting_.pop_front();
+        changed_.NotifyAll();
       }
-      absl::Status applied = apply_(next);
+      absl::Status written = file_->Append(next.view());
+      if (written.ok()) continue;
       MutexLock lock(mutex_);
-      waiting_bytes_ -= next.size();
-      if (!applied.ok()) status_ = std::move(applied);
+      status_ = std::move(written);
       changed_.NotifyAll();
-      if (!status_.ok()) return;
+      return;
     }
   }
 
-  const std::function<absl::Status(const Buffer&)> apply_;
-  Mutex mutex_;  // leaf
+  const std::unique_ptr<WritableFile> file_;  // the thread's, until it has stopped
+  Mutex mutex_;                               // leaf
   CondVar changed_;
   std::deque<Buffer> waiting_ PSD_GUARDED_BY(mutex_);
-  size_t waiting_bytes_ PSD_GUARDED_BY(mutex_) = 0;  // what is being applied counts
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
   absl::Status status_ PSD_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses all of the above
@@ -81,44 +88,55 @@ class BufferWorker {
 
 class CheckedFileImpl : public CheckedFile {
  public:
-  CheckedFileImpl(std::unique_ptr<WritableFile> file, std::string name)
-      : file_(std::move(file)),
-        hasher_([this](const Buffer& buffer) {
-          hash_.Add(buffer.view());
-          return absl::OkStatus();
-        }),
-        writer_([this](const Buffer& buffer) { return file_->Append(buffer.view()); }) {
+  CheckedFileImpl(std::unique_ptr<WritableFile> file, std::string name,
+                  std::shared_ptr<Allocator> memory)
+      : memory_(std::move(memory)), writer_(std::move(file)) {
     saved_.name = std::move(name);
   }
 
-  absl::Status Append(Buffer bytes) override {
-    if (bytes.empty()) return absl::OkStatus();
+  absl::Status Append(absl::string_view bytes) override {
     saved_.bytes += bytes.size();
-    PSD_RETURN_IF_ERROR(hasher_.Give(bytes));
-    return writer_.Give(std::move(bytes));
+    while (!bytes.empty()) {
+      if (piece_ == nullptr) {
+        PSD_ASSIGN_OR_RETURN(piece_, memory_->Allocate(kFilePieceBytes));
+      }
+      const absl::string_view part =
+          bytes.substr(0, std::min(kFilePieceBytes - filled_, kCachedBytes));
+      checksum_.Add(part);
+      std::memcpy(piece_->data() + filled_, part.data(), part.size());
+      filled_ += part.size();
+      bytes.remove_prefix(part.size());
+      if (filled_ == kFilePieceBytes) PSD_RETURN_IF_ERROR(GivePiece());
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<SavedFile> Finish() override {
-    PSD_RETURN_IF_ERROR(writer_.Stop());
-    PSD_RETURN_IF_ERROR(file_->Sync());
-    PSD_RETURN_IF_ERROR(hasher_.Stop());
-    saved_.sha256 = hash_.Finish();
+    if (filled_ > 0) PSD_RETURN_IF_ERROR(GivePiece());
+    PSD_RETURN_IF_ERROR(writer_.Finish());
+    saved_.xxh128 = checksum_.Digest();
     return saved_;
   }
 
  private:
+  absl::Status GivePiece() {
+    return writer_.Give(Buffer(std::exchange(piece_, nullptr)).Slice(0, std::exchange(filled_, 0)));
+  }
+
   SavedFile saved_;
-  const std::unique_ptr<WritableFile> file_;  // the writer's, until it has stopped
-  Sha256 hash_;                               // the hasher's, until it has stopped
-  BufferWorker hasher_;
-  BufferWorker writer_;
+  Xxh128 checksum_;
+  const std::shared_ptr<Allocator> memory_;  // shared by the files of a save
+  std::shared_ptr<Block> piece_;             // being filled; null: none
+  size_t filled_ = 0;                        // of it
+  Writer writer_;
 };
 
 }  // namespace
 
 std::unique_ptr<CheckedFile> CheckedFile::Start(std::unique_ptr<WritableFile> file,
-                                                std::string name) {
-  return std::make_unique<CheckedFileImpl>(std::move(file), std::move(name));
+                                                std::string name,
+                                                std::shared_ptr<Allocator> memory) {
+  return std::make_unique<CheckedFileImpl>(std::move(file), std::move(name), std::move(memory));
 }
 
 }  // namespace psd::checkpoint

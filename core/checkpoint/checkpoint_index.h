@@ -25,7 +25,7 @@ inline constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 struct SavedFile {
   std::string name;  // within the save's folder
   uint64_t bytes = 0;
-  std::string sha256;  // lower-case hexadecimal
+  std::string xxh128;  // of the whole file, see xxh128.h
 };
 
 enum class ValueKind {

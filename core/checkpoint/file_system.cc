@@ -59,21 +59,32 @@ class Descriptor {
   int number_;
 };
 
+bool FitsDirectWriting(absl::string_view bytes) {
+  return (reinterpret_cast<uintptr_t>(bytes.data()) | bytes.size()) % kDirectAlignment == 0;
+}
+
 class PosixWritableFile : public WritableFile {
  public:
   PosixWritableFile(std::string path, Descriptor file)
-      : path_(std::move(path)), file_(std::move(file)) {}
+      : path_(std::move(path)), file_(std::move(file)) {
+    SetDirect(true);
+  }
 
   absl::Status Append(absl::string_view bytes) override {
     while (!bytes.empty()) {
+      if (direct_ && !FitsDirectWriting(bytes)) SetDirect(false);
       const ssize_t written = ::write(*file_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno == EINVAL && direct_) {  // other alignments are wanted here
+        SetDirect(false);
+        continue;
+      }
       if (written < 0)
         return Failed(absl::StrCat("cannot write byte ", written_, " of"), path_, errno);
       bytes.remove_prefix(static_cast<size_t>(written));
       written_ += static_cast<uint64_t>(written);
     }
-    if (written_ - started_ >= kWriteBackBytes) {
+    if (!direct_ && written_ - started_ >= kWriteBackBytes) {
       // Only a hint: Sync tells of errors.
       ::sync_file_range(*file_, static_cast<off_t>(started_),
                         static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE);
@@ -88,8 +99,17 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
+  // Whether writes pass by the page cache: that takes no copy, and no memory from others. Not all
+  // file systems can; those that cannot say so here.
+  void SetDirect(bool direct) {
+    const int flags = ::fcntl(*file_, F_GETFL);
+    direct_ =
+        ::fcntl(*file_, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 && direct;
+  }
+
   const std::string path_;
   const Descriptor file_;
+  bool direct_ = false;
   uint64_t written_ = 0;
   uint64_t started_ = 0;  // written back up to here
 };

@@ -14,10 +14,15 @@
 
 namespace psd::checkpoint {
 
+// Memory and amounts that suit Append best are multiples of this.
+inline constexpr size_t kDirectAlignment = 4096;
+
 // A new file, written from its beginning to its end. Thread-compatible. Destroying it closes it.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
+  // As long as every amount and its address are multiples of kDirectAlignment, bytes go from the
+  // caller's memory to the disk where the system can do that; all after it is copied.
   // Errors: RESOURCE_EXHAUSTED when the disk is full or a quota reached, naming file and size.
   virtual absl::Status Append(absl::string_view bytes) = 0;
   // Done when everything appended survives a power cut.

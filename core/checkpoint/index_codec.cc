@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint/json_text.h"
 #include "core/checkpoint/safetensors_codec.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 namespace {
@@ -66,12 +67,13 @@ absl::Status CheckName(absl::string_view what, const std::string& name) {
 }
 
 absl::Status CheckDigest(const SavedFile& file) {
-  const bool hex = file.sha256.size() == 64 &&
-                   std::all_of(file.sha256.begin(), file.sha256.end(), [](unsigned char c) {
+  const bool hex = file.xxh128.size() == kXxh128Digits &&
+                   std::all_of(file.xxh128.begin(), file.xxh128.end(), [](unsigned char c) {
                      return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
                    });
   if (hex) return absl::OkStatus();
-  return Bad(absl::StrCat("gives '", file.name, "' a sha256 that is not 64 hexadecimal digits"));
+  return Bad(absl::StrCat("gives '", file.name, "' an xxh128 that is not ", kXxh128Digits,
+                          " hexadecimal digits"));
 }
 
 absl::Status CheckFiles(const CheckpointIndex& index, std::set<std::string>* files) {
@@ -184,7 +186,7 @@ absl::StatusOr<SavedFile> FileFrom(const Json& json) {
   SavedFile file;
   PSD_ASSIGN_OR_RETURN(file.name, StringMember(json, "name", "a file of the index"));
   PSD_ASSIGN_OR_RETURN(file.bytes, UnsignedMember(json, "bytes", file.name));
-  PSD_ASSIGN_OR_RETURN(file.sha256, StringMember(json, "sha256", file.name));
+  PSD_ASSIGN_OR_RETURN(file.xxh128, StringMember(json, "xxh128", file.name));
   return file;
 }
 
@@ -285,7 +287,7 @@ absl::Status ReadList(const Json& json, const char* key, absl::StatusOr<T> (*fro
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson ToJson(const SavedFile& file) {
-  return {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+  return {{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
 }
 
 OrderedJson ToJson(const SavedValue& value) {

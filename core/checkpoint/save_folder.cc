@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
 #include "core/base/status.h"
 #include "core/checkpoint/index_codec.h"
 
@@ -32,6 +33,14 @@ absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string
   return file->Sync();
 }
 
+// Every piece is a mapping of its own, as direct writing wants it, and used again.
+std::shared_ptr<Allocator> PieceMemory() {
+  HeapAllocatorOptions options;
+  options.map_threshold_bytes = kFilePieceBytes;
+  options.cache_bytes = 8 * kFilePieceBytes;
+  return NewHeapAllocator(options);
+}
+
 class SaveFolderImpl : public SaveFolder {
  public:
   SaveFolderImpl(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
@@ -52,8 +61,8 @@ class SaveFolderImpl : public SaveFolder {
     PSD_ASSIGN_OR_RETURN(std::string header, EncodeSafetensorsHeader(tensors, metadata));
     PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
                          files_->Create(Join(unfinished_, file_name)));
-    std::unique_ptr<CheckedFile> checked = CheckedFile::Start(std::move(file), file_name);
-    PSD_RETURN_IF_ERROR(checked->Append(Buffer::FromString(std::move(header))));
+    std::unique_ptr<CheckedFile> checked = CheckedFile::Start(std::move(file), file_name, memory_);
+    PSD_RETURN_IF_ERROR(checked->Append(header));
     return checked;
   }
 
@@ -76,6 +85,7 @@ class SaveFolderImpl : public SaveFolder {
   const std::string name_;
   const std::string unfinished_;
   const std::unique_ptr<FolderLock> lock_;
+  const std::shared_ptr<Allocator> memory_ = PieceMemory();  // shared with the files
   bool published_ = false;
 };
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/checkpoint/save_folder.h"
-#include "core/checkpoint/sha256.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 namespace {
@@ -123,21 +123,21 @@ class SaveReaderImpl : public SaveReader {
 
   static absl::Status VerifyFile(const OpenFile& open,
                                  const std::function<bool(uint64_t bytes)>& progress) {
-    Sha256 hash;
+    Xxh128 checksum;
     std::vector<std::byte> piece(kVerifyBytes);
     for (uint64_t at = 0; at < open.saved.bytes;) {
       const auto bytes =
           static_cast<size_t>(std::min<uint64_t>(piece.size(), open.saved.bytes - at));
       PSD_RETURN_IF_ERROR(open.file->Read(at, bytes, piece.data()));
-      hash.Add({reinterpret_cast<const char*>(piece.data()), bytes});
+      checksum.Add({reinterpret_cast<const char*>(piece.data()), bytes});
       at += bytes;
       if (progress != nullptr && !progress(bytes))
         return absl::CancelledError("stopped while the checksums were compared");
     }
-    const std::string sum = hash.Finish();
-    if (sum == open.saved.sha256) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat(open.path, " is damaged: its SHA-256 is ", sum,
-                                            ", and the index says ", open.saved.sha256));
+    const std::string sum = checksum.Digest();
+    if (sum == open.saved.xxh128) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(open.path, " is damaged: its XXH128 is ", sum,
+                                            ", and the index says ", open.saved.xxh128));
   }
 
   absl::StatusOr<Tensor> Read(const std::string& file, const std::string& name,

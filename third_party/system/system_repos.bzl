@@ -266,6 +266,7 @@ def system_repos():
             "hwy": ["libhwy"],
             "nlohmann_json": ["nlohmann_json"],
             "yaml-cpp": ["yaml-cpp"],
+            "xxhash": ["libxxhash"],
             "zlib": ["zlib"],
         },
         without_pc = {"grpc++_reflection": ["-lgrpc++_reflection"]},

@@ -16,8 +16,8 @@ CheckpointIndex Sample() {
   CheckpointIndex index;
   index.created = "2026-11-21T14:36:34Z";
   index.psd_version = "0.2.0";
-  index.files = {{"values-owner0.safetensors", 128, std::string(64, 'a')},
-                 {"state-owner0-0.safetensors", 256, std::string(64, '0')}};
+  index.files = {{"values-owner0.safetensors", 128, std::string(32, 'a')},
+                 {"state-owner0-0.safetensors", 256, std::string(32, '0')}};
   SavedValue w;
   w.owner = "owner0";
   w.name = "layer1/weight";
@@ -51,12 +51,12 @@ constexpr char kGolden[] = R"json({
   {
    "name": "values-owner0.safetensors",
    "bytes": 128,
-   "sha256": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+   "xxh128": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
   },
   {
    "name": "state-owner0-0.safetensors",
    "bytes": 256,
-   "sha256": "0000000000000000000000000000000000000000000000000000000000000000"
+   "xxh128": "00000000000000000000000000000000"
   }
  ],
  "values": [
@@ -179,8 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"NoName", "values-owner0.safetensors", "", "names the file"},
         Hostile{"EndOfText", "values-owner0.safetensors", "values\\u0000", "names the file"},
         Hostile{"FileTwice", "state-owner0-0.safetensors", "values-owner0.safetensors", "twice"},
-        Hostile{"ShortDigest", "0000000000000000000000000000000000000000000000000000000000000000",
-                "00", "64 hexadecimal"},
+        Hostile{"ShortDigest", "00000000000000000000000000000000", "00", "32 hexadecimal"},
         Hostile{"NegativeSize", "\"bytes\": 128", "\"bytes\": -1", "whole number"},
         Hostile{"UnlistedFile", "\"file\": \"values-owner0.safetensors\"", "\"file\": \"x\"",
                 "does not list"},

@@ -1,0 +1,136 @@
+#include "client/save_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/checkpoint/safetensors_format.h"
+
+namespace psd {
+namespace {
+
+using checkpoint::CheckpointIndex;
+using checkpoint::SavedOptimizer;
+using checkpoint::SavedState;
+using checkpoint::TensorSpec;
+
+// Whether two owners' parts are of one optimizer, created by the same call.
+bool SameOptimizer(const SavedOptimizer& a, const SavedOptimizer& b) {
+  return a.name == b.name && a.type == b.type && a.settings == b.settings &&
+         std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
+                    [](const checkpoint::SavedGroup& x, const checkpoint::SavedGroup& y) {
+                      return x.created_with == y.created_with;
+                    });
+}
+
+// The index's entry for an owner's part of an optimizer. Options that were changed are the first
+// owner's, which decides about them.
+size_t FindOrAddOptimizer(CheckpointIndex& index, const SavedOptimizer& part) {
+  for (size_t i = 0; i < index.optimizers.size(); ++i) {
+    SavedOptimizer& known = index.optimizers[i];
+    if (!SameOptimizer(known, part)) continue;
+    known.steps_accepted = std::max(known.steps_accepted, part.steps_accepted);
+    return i;
+  }
+  SavedOptimizer& added = index.optimizers.emplace_back(part);
+  added.parameters.clear();
+  return index.optimizers.size() - 1;
+}
+
+size_t AddStateFile(OwnerPlan& owner) {
+  owner.files.push_back({absl::StrCat("state-", owner.owner, "-", owner.files.size() - 1,
+                                      checkpoint::kSafetensorsSuffix),
+                         {},
+                         {}});
+  return owner.files.size() - 1;
+}
+
+// One file for all of it, but for the state of rows: it comes in parts, array beside array, so each
+// array has a file of its own.
+void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index, OwnerPlan& owner,
+                   std::map<std::string, ValuePlan*>& values) {
+  if (hosted.optimizer.parameters.empty()) return;
+  const size_t number = FindOrAddOptimizer(index, hosted.optimizer);
+  const size_t file = AddStateFile(owner);
+  std::vector<SavedState>& parameters = index.optimizers[number].parameters;
+  for (size_t i = 0; i < hosted.optimizer.parameters.size(); ++i) {
+    SavedState state = hosted.optimizer.parameters[i];
+    state.owner = owner.owner;
+    state.file = owner.files[file].name;
+    ValuePlan& value = *values.at(state.parameter);
+    StatePlan plan;
+    plan.optimizer_id = hosted.id;
+    plan.optimizer = number;
+    plan.parameter = parameters.size();
+    plan.arrays = hosted.state[i];
+    plan.step_file = file;
+    for (const TensorSpec& array : plan.arrays) {
+      plan.files.push_back(value.rows > 0 ? AddStateFile(owner) : file);
+      state.slots.push_back({array.name, owner.files[plan.files.back()].name});
+      value.bytes += array.bytes();
+    }
+    value.states.push_back(std::move(plan));
+    parameters.push_back(std::move(state));
+  }
+}
+
+// The tensors of the owner's files, in the order in which the values will come; the counts of steps
+// are known last.
+void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
+  const auto add = [&owner](size_t file, const StatePlan& state, absl::string_view slot,
+                            DType dtype, const Shape& shape) {
+    owner.files[file].tensors.push_back(
+        {checkpoint::StateTensorName(state.parameter, slot), dtype, shape});
+  };
+  for (const ValuePlan& plan : owner.values) {
+    const checkpoint::SavedValue& value = index.values[plan.value];
+    owner.files[0].tensors.push_back({value.name, value.dtype, value.shape});
+    for (const StatePlan& state : plan.states) {
+      for (size_t i = 0; i < state.arrays.size(); ++i) {
+        const TensorSpec& array = state.arrays[i];
+        add(state.files[i], state, array.name, array.dtype, array.shape);
+      }
+    }
+  }
+  for (const ValuePlan& plan : owner.values)
+    for (const StatePlan& state : plan.states)
+      add(state.step_file, state, checkpoint::kStepSlot, DType::kF32, Shape{});
+}
+
+}  // namespace
+
+void PlanOwner(const std::string& name, const worker::OwnerContents& contents, SavePlan& plan) {
+  OwnerPlan& owner = plan.owners.emplace_back();
+  owner.owner = name;
+  owner.files.push_back({absl::StrCat("values-", name, checkpoint::kSafetensorsSuffix), {}, {}});
+  owner.values.reserve(contents.values.size());
+  // Wide elements first, so that all are aligned in their file.
+  std::vector<const worker::HostedValue*> sorted;
+  for (const worker::HostedValue& hosted : contents.values) sorted.push_back(&hosted);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
+    return ItemSize(a->value.dtype) > ItemSize(b->value.dtype);
+  });
+  std::map<std::string, ValuePlan*> by_name;
+  for (const worker::HostedValue* hosted : sorted) {
+    checkpoint::SavedValue& value = plan.index.values.emplace_back(hosted->value);
+    value.owner = name;
+    value.file = owner.files[0].name;
+    ValuePlan& each = owner.values.emplace_back();
+    each.value = plan.index.values.size() - 1;
+    each.id = hosted->id;
+    each.bytes = TensorSpec{"", value.dtype, value.shape}.bytes();
+    if (value.kind == checkpoint::ValueKind::kRows) each.rows = value.shape[0];
+    by_name[value.name] = &each;
+  }
+  for (const worker::HostedOptimizer& hosted : contents.optimizers) {
+    owner.steps_accepted += hosted.optimizer.steps_accepted;
+    PlanOptimizer(hosted, plan.index, owner, by_name);
+  }
+  PlanFiles(plan.index, owner);
+  for (const ValuePlan& value : owner.values) plan.bytes += value.bytes;
+  for (const std::string& text : contents.left_out)
+    plan.index.left_out.push_back(absl::StrCat(name, ": ", text));
+}
+
+}  // namespace psd
