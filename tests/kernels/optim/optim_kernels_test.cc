@@ -206,7 +206,7 @@ void CompareAll(const std::vector<Options>& variants) {
   });
 }
 
-TEST(OptimKernels, OPT_25_26_27_28_SgdMatchesReference) {
+TEST(OptimKernels, OPT_25_OPT_26_OPT_27_OPT_28_SgdMatchesReference) {
   std::vector<SgdOptions> variants(7);
   variants[1].weight_decay = 0.1;
   variants[2].momentum = 0.9;
@@ -217,14 +217,14 @@ TEST(OptimKernels, OPT_25_26_27_28_SgdMatchesReference) {
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_29_AdagradMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_29_AdagradMatchesReference) {
   std::vector<AdagradOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].lr_decay = 0.5, variants[1].lr = 0.3;
   variants[2].maximize = true, variants[2].eps = 0.1;
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_31_32_33_AdamMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_31_OPT_32_OPT_33_AdamMatchesReference) {
   std::vector<AdamOptions> variants(7);
   variants[1].weight_decay = 0.1;
   variants[2].amsgrad = true;
@@ -235,21 +235,21 @@ TEST(OptimKernels, OPT_28_31_32_33_AdamMatchesReference) {
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_34_AdamaxMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_34_AdamaxMatchesReference) {
   std::vector<AdamaxOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].beta1 = 0.5, variants[1].beta2 = 0.2;
   variants[2].maximize = true, variants[2].eps = 0.1, variants[2].lr = 0.1;
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_35_AdadeltaMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_35_AdadeltaMatchesReference) {
   std::vector<AdadeltaOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].rho = 0.5;
   variants[2].maximize = true, variants[2].eps = 0.01, variants[2].lr = 0.1;
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_36_RmsPropMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_36_RmsPropMatchesReference) {
   std::vector<RmsPropOptions> variants(5);
   variants[1].weight_decay = 0.1, variants[1].momentum = 0.9;
   variants[2].centered = true, variants[2].alpha = 0.5;
@@ -258,7 +258,7 @@ TEST(OptimKernels, OPT_28_36_RmsPropMatchesReference) {
   CompareAll(variants);
 }
 
-TEST(OptimKernels, OPT_28_37_RpropMatchesReference) {
+TEST(OptimKernels, OPT_28_OPT_37_RpropMatchesReference) {
   std::vector<RpropOptions> variants(3);
   variants[1].etaminus = 0.3, variants[1].etaplus = 2, variants[1].maximize = true;
   variants[2].step_size_min = 0.2, variants[2].step_size_max = 0.27;

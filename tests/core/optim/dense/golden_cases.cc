@@ -7,8 +7,9 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/status.h"
 #include "core/optim/options/optimizer_registry.h"
@@ -22,6 +23,8 @@ void ParseCase(std::istringstream& words, GoldenCase& golden) {
   std::string dtype, shape;
   words >> golden.spec.type >> dtype >> shape;
   golden.dtype = dtype == "f32" ? DType::kF32 : DType::kF64;
+  for (absl::string_view extent : absl::StrSplit(shape, 'x'))
+    golden.shape.push_back(std::stoll(std::string(extent)));
   for (std::string option; words >> option;) {
     const size_t equals = option.find('=');
     golden.spec.options[option.substr(0, equals)] = std::stod(option.substr(equals + 1));
@@ -50,20 +53,7 @@ class Array {
 };
 
 template <typename T>
-absl::Status Compare(Array<T>& got, const std::vector<double>& want, double tolerance,
-                     size_t step) {
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double difference = std::abs(static_cast<double>(got.data()[i]) - want[i]);
-    if (!(difference <= tolerance * std::max(1.0, std::abs(want[i])))) {
-      return absl::InternalError(absl::StrFormat("element %d after step %d is %.17g, not %.17g", i,
-                                                 step, got.data()[i], want[i]));
-    }
-  }
-  return absl::OkStatus();
-}
-
-template <typename T>
-absl::Status ReplayAs(const GoldenCase& golden, double tolerance) {
+absl::Status ReplayAs(const GoldenCase& golden) {
   PSD_ASSIGN_OR_RETURN(auto optimizer, OptimizerRegistry::Builtin().Create(golden.spec));
   const size_t size = golden.initial.size();
   Array<T> parameter(size), next(size), gradient(size);
@@ -90,7 +80,8 @@ absl::Status ReplayAs(const GoldenCase& golden, double tolerance) {
       if (!std::equal(each.gradient.begin(), each.gradient.end(), gradient.data()))
         return absl::InternalError("the gradient was modified");
     }
-    PSD_RETURN_IF_ERROR(Compare(parameter, each.after, tolerance, step + 1));
+    const std::vector<double> got(parameter.data(), parameter.data() + size);
+    PSD_RETURN_IF_ERROR(Compare(golden.dtype, got, each.after, step + 1));
   }
   return absl::OkStatus();
 }
@@ -99,6 +90,7 @@ absl::Status ReplayAs(const GoldenCase& golden, double tolerance) {
 
 std::vector<GoldenCase> ReadGoldenCases(std::istream& in) {
   std::vector<GoldenCase> cases;
+  bool rows_given = false;
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string tag;
@@ -106,8 +98,13 @@ std::vector<GoldenCase> ReadGoldenCases(std::istream& in) {
     if (tag == "case") {
       cases.emplace_back().line = line;
       ParseCase(words, cases.back());
+    } else if (tag == "i") {
+      cases.back().steps.emplace_back().rows = ParseNumbers(words, 1);
+      rows_given = true;
     } else if (tag == "g") {
-      cases.back().steps.push_back({ParseNumbers(words, kUnit), {}});
+      if (!rows_given) cases.back().steps.emplace_back();
+      cases.back().steps.back().gradient = ParseNumbers(words, kUnit);
+      rows_given = false;
     } else if (cases.back().initial.empty()) {
       cases.back().initial = ParseNumbers(words, kUnit);
     } else {
@@ -117,10 +114,24 @@ std::vector<GoldenCase> ReadGoldenCases(std::istream& in) {
   return cases;
 }
 
+absl::Status Compare(DType dtype, absl::Span<const double> got, absl::Span<const double> want,
+                     size_t step) {
+  const double tolerance = dtype == DType::kF32 ? 1e-6 : 1e-12;
+  if (got.size() != want.size()) {
+    return absl::InternalError(
+        absl::StrFormat("%d elements after step %d, not %d", got.size(), step, want.size()));
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::abs(got[i] - want[i]) <= tolerance * std::max(1.0, std::abs(want[i]))) continue;
+    return absl::InternalError(
+        absl::StrFormat("element %d after step %d is %.17g, not %.17g", i, step, got[i], want[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Replay(const GoldenCase& golden) {
-  return Annotate(
-      golden.dtype == DType::kF32 ? ReplayAs<float>(golden, 1e-6) : ReplayAs<double>(golden, 1e-12),
-      golden.line);
+  return Annotate(golden.dtype == DType::kF32 ? ReplayAs<float>(golden) : ReplayAs<double>(golden),
+                  golden.line);
 }
 
 }  // namespace psd::optim

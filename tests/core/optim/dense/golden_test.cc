@@ -42,28 +42,28 @@ TEST(GoldenOptim, ManyCombinationsOfEveryType) {
   EXPECT_GE(without_gradient, 50u);
 }
 
-TEST(GoldenOptim, OPT_25_26_27_28_44_Sgd) {
+TEST(GoldenOptim, OPT_25_OPT_26_OPT_27_OPT_28_OPT_44_Sgd) {
   EXPECT_GE(ReplayAll("sgd"), 20);
 }
-TEST(GoldenOptim, OPT_28_29_30_44_Adagrad) {
+TEST(GoldenOptim, OPT_28_OPT_29_OPT_30_OPT_44_Adagrad) {
   EXPECT_GE(ReplayAll("adagrad"), 20);
 }
-TEST(GoldenOptim, OPT_28_31_32_44_Adam) {
+TEST(GoldenOptim, OPT_28_OPT_31_OPT_32_OPT_44_Adam) {
   EXPECT_GE(ReplayAll("adam"), 20);
 }
-TEST(GoldenOptim, OPT_28_32_33_44_AdamW) {
+TEST(GoldenOptim, OPT_28_OPT_32_OPT_33_OPT_44_AdamW) {
   EXPECT_GE(ReplayAll("adamw"), 20);
 }
-TEST(GoldenOptim, OPT_24_28_34_44_Adamax) {
+TEST(GoldenOptim, OPT_24_OPT_28_OPT_34_OPT_44_Adamax) {
   EXPECT_GE(ReplayAll("adamax"), 20);
 }
-TEST(GoldenOptim, OPT_28_35_44_Adadelta) {
+TEST(GoldenOptim, OPT_28_OPT_35_OPT_44_Adadelta) {
   EXPECT_GE(ReplayAll("adadelta"), 20);
 }
-TEST(GoldenOptim, OPT_28_36_44_RmsProp) {
+TEST(GoldenOptim, OPT_28_OPT_36_OPT_44_RmsProp) {
   EXPECT_GE(ReplayAll("rmsprop"), 20);
 }
-TEST(GoldenOptim, OPT_28_37_44_Rprop) {
+TEST(GoldenOptim, OPT_28_OPT_37_OPT_44_Rprop) {
   EXPECT_GE(ReplayAll("rprop"), 20);
 }
 
