@@ -23,13 +23,31 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
   return before.gradient.defined() ? check(before.gradient) : check(before.sparse[0]);
 }
 
+bool Contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 }  // namespace
 
 void ContextState::AddKnownWorker(const std::string& peer) {
   MutexLock lock(mutex_);
-  if (std::find(known_workers_.begin(), known_workers_.end(), peer) == known_workers_.end()) {
-    known_workers_.push_back(peer);
-  }
+  if (!Contains(known_workers_, peer)) known_workers_.push_back(peer);
+}
+
+void ContextState::AddCallee(const std::string& callee) {
+  AddKnownWorker(callee);
+  MutexLock lock(mutex_);
+  if (!Contains(callees_, callee)) callees_.push_back(callee);
+}
+
+void ContextState::LoseSession(const std::string& peer, const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  if (Contains(callees_, peer)) usable_.Update(reason);
+}
+
+absl::Status ContextState::usable() const {
+  MutexLock lock(mutex_);
+  return usable_;
 }
 
 std::vector<std::string> ContextState::KnownWorkers() const {

@@ -39,6 +39,12 @@ class ContextState {
 
   // A message to or from `peer` has carried this context.
   void AddKnownWorker(const std::string& peer) PSD_EXCLUDES(mutex_);
+  // A request of ours will: what it leaves on `callee` lives as long as our session there.
+  void AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
+  // Our session with `peer` has ended for `reason`, and with it that worker's part of this context.
+  void LoseSession(const std::string& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+  // Not OK: the reason of the first session lost that had a part.
+  absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
 
   // A send function for those of `variables` that require grad, under a new message id.
@@ -85,6 +91,8 @@ class ContextState {
   IdSource& ids_;
   mutable Mutex mutex_;  // leaf
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::string> callees_ PSD_GUARDED_BY(mutex_);  // some of the known ones
+  absl::Status usable_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
   std::map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);

@@ -119,6 +119,10 @@ void Core::Register() {
   agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
     core->OnSessionEnded(peer, epoch);
   });
+  agent_.OnSessionLost(
+      [core = shared_from_this()](const rpc::PeerInfo& peer, const absl::Status& reason) {
+        for (const auto& context : core->table_.All()) context->LoseSession(peer.name, reason);
+      });
 }
 
 void Core::Close() {
@@ -304,8 +308,9 @@ class Impl : public DistAutograd {
                                               const std::string& callee,
                                               const std::vector<Variable>& variables) override {
     PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
+    PSD_RETURN_IF_ERROR(context->usable());
     PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
-    context->AddKnownWorker(callee);
+    context->AddCallee(callee);
     return rpc::Attachment{kTag, std::move(bytes)};
   }
 
@@ -364,7 +369,8 @@ class Impl : public DistAutograd {
   Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
                         const std::vector<Variable>& roots,
                         const BackwardOptions& options) override {
-    absl::Status status = CheckRoots(roots);
+    absl::Status status = context->usable();
+    status.Update(CheckRoots(roots));
     if (status.ok() && options.timeout <= absl::ZeroDuration()) {
       status = absl::InvalidArgumentError("the timeout of a backward must be positive");
     }

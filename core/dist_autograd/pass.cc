@@ -461,6 +461,9 @@ void Pass::Fail(absl::Status status, const std::string& source) {
   std::shared_ptr<rpc::ServerCall> starter;
   TimerQueue::Id timer = 0;
   auto self = shared_from_this();  // whoever is told may drop the last handle
+  // A worker whose part of the context went with our session there knows only that it has none.
+  if (absl::Status lost = context_->usable(); !lost.ok())
+    status = ErrorOn(host_->self().name, lost);
   {
     MutexLock lock(mutex_);
     if (done_) return;

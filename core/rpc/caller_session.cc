@@ -312,7 +312,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   if (peer_.incarnation != 0 && peer_.incarnation != welcome.incarnation) {
     OnRestarted(welcome.incarnation, actions);
   } else if (epoch_ != 0 && (!welcome.resumed || welcome.epoch != epoch_)) {
-    OnEnded(actions);
+    OnEnded(absl::OkStatus(), actions);
   }
   peer_.incarnation = welcome.incarnation;
   epoch_ = welcome.epoch;
@@ -437,13 +437,14 @@ void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
       actions);
 }
 
-void CallerSession::OnEnded(Actions& actions) {
+void CallerSession::OnEnded(const absl::Status& why, Actions& actions) {
   absl::Status reason = WithDetail(
       absl::AbortedError(
           absl::StrCat("the session (epoch ", epoch_, ") of ", self_.name, " (incarnation ",
                        IncarnationToString(self_.incarnation), ") on ", peer_.name,
                        " (incarnation ", IncarnationToString(peer_.incarnation),
-                       ") has ended; the references and contexts it held there are gone")),
+                       ") has ended; the references and contexts it held there are gone",
+                       why.ok() ? "" : ": ", why.message())),
       ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
   LoseSession(
       reason,
@@ -465,7 +466,7 @@ void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& en
     OnRestarted(ended.incarnation, actions);
     peer_.incarnation = ended.incarnation;
   } else {
-    OnEnded(actions);
+    OnEnded(ended.status, actions);
   }
   Greet(now, actions);
 }

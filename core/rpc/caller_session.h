@@ -124,7 +124,7 @@ class CallerSession {
   template <typename Predicate>
   void LoseSession(const absl::Status& reason, Predicate fails_too, Actions& actions);
   void OnRestarted(Incarnation now_there, Actions& actions);
-  void OnEnded(Actions& actions);
+  void OnEnded(const absl::Status& why, Actions& actions);
   void FailOtherIncarnations(Actions& actions);
   absl::Status WrongIncarnation(Incarnation meant, Incarnation actual) const;
   void GiveUpIfGone(Actions& actions);

@@ -74,7 +74,7 @@ struct Header {
   bool resumed = false;
 
   std::vector<Attachment> attachments;
-  absl::Status status;  // reply, refused
+  absl::Status status;  // reply, refused; session ended: why, if more than its lease
   std::string payload;  // the payload's own header
 };
 

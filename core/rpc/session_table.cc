@@ -19,15 +19,19 @@ SessionTable::SessionTable(const SessionOptions& options, PeerInfo self, size_t 
       max_sessions_(max_sessions),
       names_(kMaxFenced + max_sessions) {}
 
+absl::Status SessionTable::CheckFence(const PeerInfo& peer) const {
+  if (!names_.IsFenced(peer.incarnation)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("incarnation ", IncarnationToString(peer.incarnation),
+                                         " of ", peer.name,
+                                         " is fenced: a newer one took its name over"));
+}
+
 HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& hello,
                                    Actions& actions) {
   using Kind = HelloOutcome::Kind;
   PeerInfo peer{hello.name, hello.incarnation};
-  if (names_.IsFenced(peer.incarnation)) {
-    return {Kind::kRefused, 0, false,
-            absl::AbortedError(absl::StrCat("incarnation ", IncarnationToString(peer.incarnation),
-                                            " of ", peer.name,
-                                            " is fenced: a newer one took its name over"))};
+  if (absl::Status fenced = CheckFence(peer); !fenced.ok()) {
+    return {Kind::kRefused, 0, false, std::move(fenced)};
   }
   bool resumed = false;
   if (auto held = epochs_.find(peer.name); held != epochs_.end()) {

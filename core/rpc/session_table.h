@@ -46,6 +46,9 @@ class SessionTable {
 
   HelloOutcome OnHello(absl::Time now, LinkId link, const Header& hello, Actions& actions);
 
+  // ABORTED if `peer` has lost its name to another incarnation.
+  absl::Status CheckFence(const PeerInfo& peer) const;
+
   // Null when there is no such live session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);

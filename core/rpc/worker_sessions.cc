@@ -321,6 +321,8 @@ void WorkerSessions::Refuse(LinkId link, const Header& message, Actions& actions
   ended.callee_incarnation = message.callee_incarnation;
   ended.name = options_.self.name;
   ended.incarnation = options_.self.incarnation;
+  if (auto sender = links_.find(link); sender != links_.end())
+    ended.status = table_.CheckFence(sender->second.peer);
   SendControl(link, std::move(ended), actions);
 }
 

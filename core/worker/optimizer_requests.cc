@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+#include "core/base/status.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
@@ -53,7 +55,17 @@ Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimiz
   EncodeOptimizer(optimizer.value_id(), message);
   rpc::Request request = PlainRequest(method, message);
   request.only_incarnation = optimizer.body()->owner_incarnation();
-  return runtime_.agent().StartCall(optimizer.owner(), std::move(request), options).reply();
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(optimizer.owner(), std::move(request), options)
+      .reply()
+      .Then(
+          [this, optimizer](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<rpc::Reply> {
+            // A call that just missed the end of its session finds nothing in the next one.
+            if (absl::IsNotFound(reply.status()))
+              PSD_RETURN_IF_ERROR(runtime_.rrefs().CheckUsable(optimizer));
+            return reply;
+          });
 }
 
 Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall& step,

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/rpc/rpc_agent.h"
@@ -95,14 +96,19 @@ Process::~Process() {
 }
 
 std::string Process::WaitForLine(absl::string_view prefix) {
+  const absl::Time end = absl::Now() + kPatience;
   std::string line;
+  std::vector<std::string> errors;
   do {
     while (TakeLine(&unread_, &line)) {
       absl::string_view rest = line;
       if (absl::ConsumePrefix(&rest, prefix)) return std::string(rest);
+      if (absl::StartsWith(line, "error")) errors.push_back(line);
     }
-  } while (ReadMore(output_, &unread_));
-  ADD_FAILURE() << "process " << pid_ << " did not say '" << prefix << "'; last: " << line;
+  } while (absl::Now() < end && ReadMore(output_, &unread_));
+  ADD_FAILURE() << "process " << pid_ << " did not say '" << prefix << "'; last: " << line
+                << "\nerrors:\n"
+                << absl::StrJoin(errors, "\n");
   return "";
 }
 

@@ -35,7 +35,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   // The next line that starts with `prefix`, without the prefix; earlier lines are skipped. Fails
-  // the test and returns "" when the child ends, or is silent for `kPatience`.
+  // the test and returns "" when the child ends, or does not say it for `kPatience`.
   std::string WaitForLine(absl::string_view prefix);
 
   // SIGKILL; returns when the process is gone.

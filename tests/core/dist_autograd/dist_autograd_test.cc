@@ -500,6 +500,24 @@ TEST_P(DistAutogradTest, DAG_47_TheCreatorsSessionTakesItsContextsAlong) {
   EXPECT_EQ(owner1_.autograd->stats().contexts, 0u);
 }
 
+TEST_P(DistAutogradTest, DAG_47_WhatIsLeftOfAContextFailsWithTheReasonOfTheLostSession) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable w = trainer_.Call(context, "owner0", "fetch", {})[0];
+  auto running = trainer_.autograd->Backward(context, {Sum(Mul(w, w))}, {});
+  network_.EndSessionsOf("trainer0");
+  EXPECT_EQ(trainer_.autograd->Backward(context, {Sum(w)}, {}).Wait().status().code(),
+            absl::StatusCode::kAborted);
+  network_.RunUntil(running);
+  EXPECT_EQ(running.Wait().status().code(), absl::StatusCode::kAborted)
+      << "owner0 itself knows only that it has no such context: " << running.Wait().status();
+  EXPECT_THAT(std::string(running.Wait().status().message()), HasSubstr("the session on owner0"));
+  EXPECT_EQ(trainer_.autograd->WrapRequest(context, "owner1", {}).status().code(),
+            absl::StatusCode::kAborted);
+  ContextPtr next = trainer_.autograd->NewContext();
+  Variable again = trainer_.Call(next, "owner0", "fetch", {})[0];
+  EXPECT_TRUE(trainer_.Backward(next, {Sum(again)}).ok());
+}
+
 TEST_P(DistAutogradTest, DAG_50_TwoBackwardsAtOnceInOneContext) {
   ContextPtr context = trainer_.autograd->NewContext();
   Variable a = trainer_.Call(context, "owner0", "fetch", {})[0];
@@ -523,9 +541,8 @@ TEST_P(DistAutogradTest, GradientsThatDoNotFitChangeNothing) {
   auto send = (*owner0_.autograd->Find(context->id()))->Sends()[0];
   EXPECT_TRUE(send->CheckGradients({}).ok());
   EXPECT_TRUE(send->CheckGradients({Vector({1, 2})}).ok());
-  for (const Tensors& wrong : {Tensors{Vector({1, 2, 3})},
-                                           Tensors{Tensor::Of<double>({2}, {1, 2})},
-                                           Tensors{Vector({1, 2}), Vector({1, 2})}}) {
+  for (const Tensors& wrong : {Tensors{Vector({1, 2, 3})}, Tensors{Tensor::Of<double>({2}, {1, 2})},
+                               Tensors{Vector({1, 2}), Vector({1, 2})}}) {
     EXPECT_EQ(send->CheckGradients(wrong).code(), absl::StatusCode::kInvalidArgument);
   }
 }
