@@ -2,10 +2,14 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/wire_floors.h"
@@ -22,12 +26,31 @@ grpc::ByteBuffer EmptyMessage() {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Answers one call with nothing.
+// `head`, then zeros up to `bytes`, which nobody copies.
+grpc::ByteBuffer MessageOf(uint64_t head, size_t bytes) {
+  static const std::vector<char> zeros(kMaxEchoBytes);
+  const grpc::Slice slices[] = {
+      grpc::Slice(&head, sizeof head),
+      grpc::Slice(zeros.data(), bytes - std::min(bytes, sizeof head), grpc::Slice::STATIC_SLICE)};
+  return grpc::ByteBuffer(slices, 2);
+}
+
+// The head of a message, at most kMaxEchoBytes; 0 of an empty one.
+size_t HeadOf(const grpc::ByteBuffer& message) {
+  std::vector<grpc::Slice> slices;
+  uint64_t head = 0;
+  if (!message.Dump(&slices).ok() || slices.empty() || slices[0].size() < sizeof head) return 0;
+  std::memcpy(&head, slices[0].begin(), sizeof head);
+  return std::min(static_cast<size_t>(head), kMaxEchoBytes);
+}
+
+// Answers one call with as many bytes as its head says.
 class Reply : public grpc::ServerGenericBidiReactor {
  public:
   Reply() { StartRead(&in_); }
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(grpc::Status::OK);
+    if (const size_t bytes = HeadOf(in_); bytes > 0) out_ = MessageOf(0, bytes);
     StartWriteAndFinish(&out_, grpc::WriteOptions(), grpc::Status::OK);
   }
   void OnDone() override { delete this; }
@@ -91,18 +114,9 @@ class EchoClient : public EchoFloor {
       : server_(std::move(server)),
         stub_(grpc::CreateChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials())) {}
 
-  absl::Status Call() override {
-    grpc::ClientContext context;
-    grpc::ByteBuffer reply;
-    grpc::Status status;
-    auto call = stub_.PrepareUnaryCall(&context, kMethod, EmptyMessage(), &queue_);
-    call->StartCall();
-    call->Finish(&reply, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue_.Next(&tag, &ok);
-    if (!status.ok()) return absl::UnavailableError("echo floor: " + status.error_message());
-    return absl::OkStatus();
+  absl::Status Call() override { return CallWith(EmptyMessage()); }
+  absl::Status Carry(size_t request_bytes, size_t answer_bytes) override {
+    return CallWith(MessageOf(answer_bytes, request_bytes));
   }
 
   absl::Status CallMany(int calls, int in_flight) override {
@@ -112,6 +126,20 @@ class EchoClient : public EchoFloor {
   }
 
  private:
+  absl::Status CallWith(const grpc::ByteBuffer& request) {
+    grpc::ClientContext context;
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    auto call = stub_.PrepareUnaryCall(&context, kMethod, request, &queue_);
+    call->StartCall();
+    call->Finish(&reply, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+    if (!status.ok()) return absl::UnavailableError("echo floor: " + status.error_message());
+    return absl::OkStatus();
+  }
+
   const std::unique_ptr<Process> server_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;

@@ -15,6 +15,8 @@
 
 namespace psd::bench {
 
+inline constexpr size_t kMaxEchoBytes = size_t{2} << 20;
+
 // A unary echo with gRPC's default settings. Thread-compatible.
 class EchoFloor {
  public:
@@ -22,6 +24,9 @@ class EchoFloor {
   virtual ~EchoFloor() = default;
   // One empty call, and until its answer is there.
   virtual absl::Status Call() = 0;
+  // One call whose request and answer have at least so many bytes, from the same memory each time.
+  // Requires: each of at most kMaxEchoBytes.
+  virtual absl::Status Carry(size_t request_bytes, size_t answer_bytes) = 0;
   // `calls` empty calls, `in_flight` at a time.
   virtual absl::Status CallMany(int calls, int in_flight) = 0;
 };

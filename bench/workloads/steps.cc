@@ -1,6 +1,7 @@
 // step_sgd, step_adam: a train step over 16 tensors of a million floats. Floor: the trainer's math
 // and the optimizer, each one pass over memory, with nothing to carry.
 // step_small: the same over 1,000 tensors of 256 floats. Floor: three empty calls, and the math.
+// step_small_carried: the same step. Floor: three calls that carry its bytes, and the math.
 
 #include <utility>
 
@@ -72,7 +73,8 @@ class DenseStep : public StepWorkload {
 
 class SmallStep : public StepWorkload {
  public:
-  SmallStep() : StepWorkload(kSmallStep, Sgd{}, 40) {}
+  // `carried`: the floor carries the bytes too.
+  explicit SmallStep(bool carried) : StepWorkload(kSmallStep, Sgd{}, 40), carried_(carried) {}
 
   absl::Status Start(const Environment& environment) override {
     PSD_ASSIGN_OR_RETURN(floor_, EchoFloor::Start(environment));
@@ -81,13 +83,16 @@ class SmallStep : public StepWorkload {
 
  protected:
   absl::Status FloorStep() override {
-    for (int i = 0; i < 3; ++i) PSD_RETURN_IF_ERROR(floor_->Call());
+    const size_t bytes = carried_ ? kSmallFloats * sizeof(float) : 0;
+    PSD_RETURN_IF_ERROR(floor_->Carry(0, bytes));  // pull
     Consume(StepMath(a_.data(), b_.data(), c_.data(), kSmallFloats));
+    PSD_RETURN_IF_ERROR(floor_->Carry(bytes, 0));  // backward
     StreamR2W1(a_.data(), c_.data(), kSmallFloats);
-    return absl::OkStatus();
+    return floor_->Carry(0, 0);  // step
   }
 
  private:
+  const bool carried_;
   std::unique_ptr<EchoFloor> floor_;
   MappedFloats a_{kSmallFloats}, b_{kSmallFloats}, c_{kSmallFloats};
 };
@@ -105,8 +110,12 @@ std::vector<Case> StepCases() {
   adam.make = [] { return std::make_unique<DenseStep>(Adam{}); };
   Case small = sgd;
   small.name = "step_small";
-  small.make = [] { return std::make_unique<SmallStep>(); };
-  return {sgd, adam, small};
+  small.make = [] { return std::make_unique<SmallStep>(/*carried=*/false); };
+  Case carried = small;
+  carried.name = "step_small_carried";
+  carried.has_peer = false;
+  carried.make = [] { return std::make_unique<SmallStep>(/*carried=*/true); };
+  return {sgd, adam, small, carried};
 }
 
 }  // namespace psd::bench
