@@ -106,8 +106,7 @@ class HeapAllocator : public Allocator {
 
  private:
   static absl::StatusOr<std::shared_ptr<Block>> AllocateSmall(size_t bytes) {
-    // The counts start at a multiple of the alignment, so one more reaches the first byte.
-    const size_t behind = kBlockAlignment + RoundUp(bytes, kBlockAlignment);
+    const size_t behind = RoundUp(bytes, kBlockAlignment);
     return std::allocate_shared<SmallBlock>(SmallMemoryAllocator<SmallBlock>(behind), bytes);
   }
 

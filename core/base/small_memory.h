@@ -19,7 +19,8 @@ void* TakeSmallMemory(size_t bytes);
 // Requires: `address` came from TakeSmallMemory(bytes).
 void GiveSmallMemory(void* address, size_t bytes);
 
-// For std::allocate_shared: the object and its counts, with `extra` bytes behind them.
+// For std::allocate_shared: the object and its counts, with `extra` bytes behind them from the next
+// multiple of 64 on.
 template <typename T>
 class SmallMemoryAllocator {
  public:
@@ -29,10 +30,8 @@ class SmallMemoryAllocator {
   SmallMemoryAllocator(const SmallMemoryAllocator<U>& other)  // NOLINT: allocators convert
       : extra_(other.extra()) {}
 
-  T* allocate(size_t count) { return static_cast<T*>(TakeSmallMemory(count * sizeof(T) + extra_)); }
-  void deallocate(T* address, size_t count) {
-    GiveSmallMemory(address, count * sizeof(T) + extra_);
-  }
+  T* allocate(size_t count) { return static_cast<T*>(TakeSmallMemory(BytesOf(count))); }
+  void deallocate(T* address, size_t count) { GiveSmallMemory(address, BytesOf(count)); }
   size_t extra() const { return extra_; }
 
   template <typename U>
@@ -45,6 +44,8 @@ class SmallMemoryAllocator {
   }
 
  private:
+  size_t BytesOf(size_t count) const { return (count * sizeof(T) + 63) / 64 * 64 + extra_; }
+
   size_t extra_;
 };
 

@@ -297,21 +297,22 @@ HWY_INLINE void SweepArrays(const Update& update, const GradientTerms& terms,
   }
 }
 
-// Brings the first lines of arrays that come later: of short ones, all.
+// One array's lines in a row, which is what the hardware's own prefetching follows.
+HWY_INLINE void PrefetchLines(const void* from, size_t bytes) {
+  const auto* first = static_cast<const char*>(from);
+  for (size_t at = 0; at < bytes; at += kOptimAlignment) hwy::Prefetch(first + at);
+}
+
+// Brings the first lines of arrays that come later: of short ones, all. Those that are only
+// written too, unless they are written past the caches: the store would wait for them.
 template <typename P, class Update, typename T = typename Update::Number>
-HWY_INLINE void PrefetchStart(const OptimArrays& arrays) {
-  const auto* parameter = static_cast<const char*>(arrays.parameter);
-  const auto* gradient = static_cast<const char*>(arrays.gradient);
+HWY_INLINE void PrefetchStart(const OptimArrays& arrays, bool past_cache) {
   const size_t bytes = std::min(arrays.size * sizeof(P), kPrefetchBytes);
-  for (size_t at = 0; at < bytes; at += kOptimAlignment) {
-    hwy::Prefetch(parameter + at);
-    hwy::Prefetch(gradient + at);
-  }
+  PrefetchLines(arrays.parameter, bytes);
+  if (!past_cache) PrefetchLines(arrays.next, bytes);
+  PrefetchLines(arrays.gradient, bytes);
   const size_t state_bytes = std::min(arrays.size * sizeof(T), kPrefetchBytes);
-  for (size_t s = 0; s < Update::kStates; ++s) {
-    const auto* state = static_cast<const char*>(arrays.state[s]);
-    for (size_t at = 0; at < state_bytes; at += kOptimAlignment) hwy::Prefetch(state + at);
-  }
+  for (size_t s = 0; s < Update::kStates; ++s) PrefetchLines(arrays.state[s], state_bytes);
 }
 
 // How many arrays ahead of the loop they are fetched.
@@ -325,7 +326,8 @@ HWY_INLINE void SweepBatch(const Update& update, const GradientTerms& terms,
   const bool large = WritesPastCache(elements * (3 * sizeof(P) + Update::kStates * sizeof(T)));
   for (size_t i = 0; i < batch.count; ++i) {
     const OptimArrays& arrays = batch.arrays[i];
-    if (i + kArraysAhead < batch.count) PrefetchStart<P, Update>(batch.arrays[i + kArraysAhead]);
+    if (i + kArraysAhead < batch.count)
+      PrefetchStart<P, Update>(batch.arrays[i + kArraysAhead], large);
     SweepArrays<P>(update, terms, batch, arrays, large && arrays.next != arrays.parameter);
   }
   // Streamed stores are weakly ordered: whoever publishes `next` must not overtake them.
