@@ -45,8 +45,11 @@ struct SaveOptions {
   // Whose values are saved. Empty: all owners that the worker is attached to.
   std::vector<std::string> owners;
   // What travels in one exchange, state included. Three are on their way at once, so memory for
-  // about four is needed here, and at least for four times the largest parameter with its state.
+  // about four is needed here, or for four values of nearly whole_bytes.
   size_t batch_bytes = size_t{32} << 20;
+  // A dense value with more bytes, state included, is first copied on its owner, which needs the
+  // memory for that, and travels in pieces of batch_bytes. Below 4 GiB, which no message exceeds.
+  size_t whole_bytes = size_t{256} << 20;
   // How much of the time the save works while training goes on (optimizers accept steps): the rest
   // is the steps'. Above 0; 1: always. While training stands still it works all the time.
   double busy_share = 0.15;
@@ -82,6 +85,9 @@ struct LoadOptions {
   // Spreads everything that owner_map does not name anew, by bytes.
   bool spread = false;
   size_t batch_bytes = size_t{32} << 20;
+  // A dense value with more bytes, state included, is put together on its owner, which needs the
+  // memory for that, from pieces of batch_bytes. Below 4 GiB, which no message exceeds.
+  size_t whole_bytes = size_t{256} << 20;
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;
   std::shared_ptr<checkpoint::FileSystem> files;

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/checkpoint.h"
+#include "client/load_source.h"
+#include "client/pieces.h"
 #include "core/checkpoint/placement.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
@@ -34,12 +36,6 @@ constexpr size_t kBatchItems = 512;
 constexpr size_t kImportsAhead = 3;
 constexpr size_t kCreationsAhead = 256;
 
-// A parameter of one of the index's optimizers.
-struct StateRef {
-  size_t optimizer = 0;
-  size_t parameter = 0;
-};
-
 // What goes to one owner.
 struct OwnerPart {
   std::string owner;
@@ -53,7 +49,7 @@ struct OwnerPart {
 class Loader {
  public:
   Loader(Worker& worker, const LoadOptions& options, const SaveReader& save)
-      : worker_(worker), options_(options), save_(save), index_(save.index()) {
+      : worker_(worker), options_(options), save_(save), index_(save.index()), source_(save) {
     call_.timeout = options.timeout;
   }
 
@@ -77,18 +73,22 @@ class Loader {
   absl::Status ImportAll();
   absl::Status ImportPart(const OwnerPart& part);
   absl::Status RestoreOptimizers();
-  absl::StatusOr<ImportItem> ReadItem(size_t number,
-                                      std::optional<checkpoint::RowRange> rows) const;
-  std::optional<checkpoint::RowRange> NextRows(size_t number, uint64_t room, int64_t* row) const;
+  // Whether a value is too large for one message.
+  bool TooLarge(size_t number) const {
+    return index_.values[number].kind != ValueKind::kRows &&
+           source_.Bytes(number) > options_.whole_bytes;
+  }
+  // Until at most so many imports are under way.
+  absl::Status WaitFor(size_t at_most);
   absl::Status Tell(absl::string_view activity, uint64_t bytes);
 
   Worker& worker_;
   const LoadOptions& options_;
   const SaveReader& save_;
   const CheckpointIndex& index_;
+  const LoadSource source_;
   rpc::CallOptions call_;
   std::vector<OwnerPart> parts_;
-  std::map<std::pair<std::string, std::string>, std::vector<StateRef>> states_;  // by owner, name
   std::deque<Future<Unit>> under_way_;
   uint64_t done_bytes_ = 0;
 };
@@ -115,7 +115,6 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
   const SavedOptimizer& optimizer = index_.optimizers[number];
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
     const SavedState& state = optimizer.parameters[i];
-    states_[{state.owner, state.parameter}].push_back({number, i});
     OwnerPart& part = parts[homes[i]];
     if (part.optimizers.empty() || part.optimizers.back() != number) {
       part.optimizers.push_back(number);
@@ -240,51 +239,6 @@ absl::Status Loader::SetOptions(const SavedOptimizer& optimizer,
   return absl::OkStatus();
 }
 
-absl::StatusOr<ImportItem> Loader::ReadItem(size_t number,
-                                            std::optional<checkpoint::RowRange> rows) const {
-  const SavedValue& value = index_.values[number];
-  ImportItem item;
-  item.name = value.name;
-  item.first_row = rows.has_value() ? rows->first : 0;
-  PSD_ASSIGN_OR_RETURN(item.elements, save_.ReadValue(value, rows));
-  auto states = states_.find({value.owner, value.name});
-  if (states == states_.end()) return item;
-  for (const StateRef& ref : states->second) {
-    const SavedOptimizer& optimizer = index_.optimizers[ref.optimizer];
-    const SavedState& saved = optimizer.parameters[ref.parameter];
-    worker::ImportedState& state = item.states.emplace_back();
-    state.optimizer = optimizer.name;
-    state.steps = saved.steps;
-    for (const checkpoint::SavedSlot& slot : saved.slots) {
-      PSD_ASSIGN_OR_RETURN(Tensor array, save_.ReadState(optimizer, ref.parameter, slot, rows));
-      state.slots.push_back(slot.name);
-      state.arrays.push_back(std::move(array));
-    }
-  }
-  return item;
-}
-
-// The next part of value number `number`: all of it, or rows of about `room` bytes with their state
-// from `*row` on, which moves behind them; zero when that was all.
-std::optional<checkpoint::RowRange> Loader::NextRows(size_t number, uint64_t room,
-                                                     int64_t* row) const {
-  const SavedValue& value = index_.values[number];
-  if (value.kind != ValueKind::kRows) return std::nullopt;
-  size_t arrays = 1;
-  auto states = states_.find({value.owner, value.name});
-  if (states != states_.end()) {
-    for (const StateRef& ref : states->second)
-      arrays += index_.optimizers[ref.optimizer].parameters[ref.parameter].slots.size();
-  }
-  const uint64_t row_bytes =
-      static_cast<uint64_t>(value.shape[1]) * ItemSize(value.dtype) * arrays + 1;
-  const int64_t left = value.shape[0] - *row;
-  const checkpoint::RowRange rows{
-      *row, std::clamp<int64_t>(static_cast<int64_t>(room / row_bytes), 1, left)};
-  *row = rows.count == left ? 0 : *row + rows.count;
-  return rows;
-}
-
 uint64_t BytesOf(const ImportItem& item) {
   uint64_t bytes = item.elements.NumBytes();
   for (const worker::ImportedState& state : item.states)
@@ -292,36 +246,49 @@ uint64_t BytesOf(const ImportItem& item) {
   return bytes;
 }
 
+absl::Status Loader::WaitFor(size_t at_most) {
+  while (under_way_.size() > at_most) {
+    const absl::Status done = under_way_.front().Wait().status();
+    under_way_.pop_front();
+    PSD_RETURN_IF_ERROR(done);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Loader::ImportPart(const OwnerPart& part) {
   size_t next = 0;
   int64_t row = 0;  // of the next value
-  while (next < part.values.size() || !under_way_.empty()) {
-    if (next == part.values.size() || under_way_.size() == kImportsAhead) {
-      const absl::Status done = under_way_.front().Wait().status();
-      under_way_.pop_front();
-      PSD_RETURN_IF_ERROR(Annotate(done, part.owner));
+  while (next < part.values.size()) {
+    if (TooLarge(part.values[next])) {
+      const PieceOptions pieces{call_, options_.batch_bytes,
+                                [this](uint64_t bytes) { return Tell("loading", bytes); }};
+      const size_t number = part.values[next++];
+      PSD_RETURN_IF_ERROR(LoadInPieces(worker_.runtime(), part.owner, source_.DescribeItem(number),
+                                       source_.SourcesOf(number), pieces));
       continue;
     }
     std::vector<ImportItem> items;
     uint64_t bytes = 0;
     while (next < part.values.size() && bytes < options_.batch_bytes &&
-           items.size() < kBatchItems) {
+           items.size() < kBatchItems && !TooLarge(part.values[next])) {
       const size_t number = part.values[next];
-      PSD_ASSIGN_OR_RETURN(ImportItem item,
-                           ReadItem(number, NextRows(number, options_.batch_bytes - bytes, &row)));
+      PSD_ASSIGN_OR_RETURN(
+          ImportItem item,
+          source_.ReadItem(number, source_.NextRows(number, options_.batch_bytes - bytes, &row)));
       if (row == 0) ++next;
       bytes += BytesOf(item);
       items.push_back(std::move(item));
     }
+    PSD_RETURN_IF_ERROR(WaitFor(kImportsAhead - 1));
     under_way_.push_back(worker_.runtime().checkpoints().Import(part.owner, items, {}, call_));
     PSD_RETURN_IF_ERROR(Tell("loading", bytes));
   }
-  return absl::OkStatus();
+  return WaitFor(0);
 }
 
 absl::Status Loader::ImportAll() {
   done_bytes_ = 0;
-  for (const OwnerPart& part : parts_) PSD_RETURN_IF_ERROR(ImportPart(part));
+  for (const OwnerPart& part : parts_) PSD_RETURN_IF_ERROR(Annotate(ImportPart(part), part.owner));
   return absl::OkStatus();
 }
 
@@ -374,6 +341,7 @@ absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) 
 
 absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options) {
   const auto files = options.files != nullptr ? options.files : checkpoint::FileSystem::Posix();
+  if (options.batch_bytes == 0) return absl::InvalidArgumentError("LoadOptions::batch_bytes is 0");
   PSD_ASSIGN_OR_RETURN(std::string folder, checkpoint::FindSave(*files, options.dir));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveReader> save, SaveReader::Open(files, folder));
   std::vector<std::string> owners = options.owners;

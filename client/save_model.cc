@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint.h"
+#include "client/pieces.h"
 #include "client/save_pace.h"
 #include "client/save_plan.h"
 #include "core/base/clock.h"
@@ -48,6 +49,15 @@ absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned, const P
                                          tensor.ToString(), " during the save; save again"));
 }
 
+ExportItem ItemOf(const ValuePlan& value, const Piece& piece) {
+  ExportItem item;
+  item.value = value.id;
+  item.first_row = piece.first_row;
+  item.rows = piece.rows;
+  for (const StatePlan& state : value.states) item.optimizers.push_back(state.optimizer_id);
+  return item;
+}
+
 // One save under way.
 class Saver {
  public:
@@ -71,6 +81,7 @@ class Saver {
     std::vector<Piece> pieces;
     bool first = false;  // of its owner
     bool last = false;
+    bool in_pieces = false;  // one value, not asked for yet
     Future<worker::Exported> exported;
   };
 
@@ -78,7 +89,14 @@ class Saver {
   std::optional<Batch> Ask();
   absl::Status Take(const Batch& batch);
   Piece NextPiece(const OwnerPlan& owner, uint64_t room);
+  absl::Status TakeWhole(const Batch& batch);
   absl::Status TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item);
+  absl::Status TakeInPieces(const Batch& batch);
+  // Version and counts of steps.
+  absl::Status Record(const ValuePlan& plan, const ExportedItem& item);
+  bool TooLarge(const ValuePlan& value) const {
+    return value.rows == 0 && value.bytes > options_.whole_bytes;
+  }
   absl::Status OpenFiles(OwnerPlan& owner);
   absl::Status FinishFiles(OwnerPlan& owner);
   absl::Status Tell(uint64_t bytes);
@@ -128,18 +146,21 @@ std::optional<Saver::Batch> Saver::Ask() {
   batch.first = next_value_ == 0 && next_row_ == 0;
   std::vector<ExportItem> items;
   uint64_t bytes = 0;
+  batch.in_pieces = TooLarge(owner.values[next_value_]);
+  if (batch.in_pieces) {
+    batch.pieces.push_back(NextPiece(owner, 0));
+    batch.last = next_value_ == owner.values.size();
+    return batch;
+  }
   while (next_value_ < owner.values.size() && items.size() < kBatchItems) {
     const ValuePlan& value = owner.values[next_value_];
+    if (TooLarge(value)) break;
     const uint64_t least =
         value.rows > 0 ? value.bytes / static_cast<uint64_t>(value.rows) : value.bytes;
     if (!items.empty() && bytes + least > batch_bytes_) break;
     const Piece piece = NextPiece(owner, batch_bytes_ - std::min(bytes, batch_bytes_));
     bytes += piece.bytes;
-    ExportItem& item = items.emplace_back();
-    item.value = value.id;
-    item.first_row = piece.first_row;
-    item.rows = piece.rows;
-    for (const StatePlan& state : value.states) item.optimizers.push_back(state.optimizer_id);
+    items.push_back(ItemOf(value, piece));
     batch.pieces.push_back(piece);
   }
   batch.last = next_value_ == owner.values.size();
@@ -147,40 +168,73 @@ std::optional<Saver::Batch> Saver::Ask() {
   return batch;
 }
 
-absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item) {
-  const ValuePlan& plan = owner.values[piece.value];
+absl::Status Saver::Record(const ValuePlan& plan, const ExportedItem& item) {
   checkpoint::SavedValue& value = plan_.index.values[plan.value];
   value.version = item.version;
-  PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}, piece));
-  PSD_ASSIGN_OR_RETURN(Tensor dense, item.elements.Contiguous());
-  PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer().view()));
   if (item.states.size() != plan.states.size())
     return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
   for (size_t i = 0; i < plan.states.size(); ++i) {
+    SavedOptimizer& optimizer = plan_.index.optimizers[plan.states[i].optimizer];
+    const uint64_t steps = item.states[i].steps;
+    optimizer.parameters[plan.states[i].parameter].steps = steps;
+    optimizer.steps_accepted = std::max(optimizer.steps_accepted, steps);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item) {
+  const ValuePlan& plan = owner.values[piece.value];
+  PSD_RETURN_IF_ERROR(Record(plan, item));
+  const checkpoint::SavedValue& value = plan_.index.values[plan.value];
+  PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}, piece));
+  PSD_ASSIGN_OR_RETURN(Tensor dense, item.elements.Contiguous());
+  PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer().view()));
+  for (size_t i = 0; i < plan.states.size(); ++i) {
     const StatePlan& state = plan.states[i];
-    const worker::ExportedState& exported = item.states[i];
-    SavedOptimizer& optimizer = plan_.index.optimizers[state.optimizer];
-    optimizer.parameters[state.parameter].steps = exported.steps;
-    optimizer.steps_accepted = std::max(optimizer.steps_accepted, exported.steps);
-    if (exported.arrays.size() != state.arrays.size())
+    const std::vector<Tensor>& arrays = item.states[i].arrays;
+    if (arrays.size() != state.arrays.size())
       return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
-    for (size_t k = 0; k < exported.arrays.size(); ++k) {
-      PSD_RETURN_IF_ERROR(CheckArray(exported.arrays[k], state.arrays[k], piece));
-      PSD_RETURN_IF_ERROR(
-          owner.files[state.files[k]].file->Append(exported.arrays[k].AsBuffer().view()));
+    for (size_t k = 0; k < arrays.size(); ++k) {
+      PSD_RETURN_IF_ERROR(CheckArray(arrays[k], state.arrays[k], piece));
+      PSD_RETURN_IF_ERROR(owner.files[state.files[k]].file->Append(arrays[k].AsBuffer().view()));
     }
   }
   return Tell(piece.bytes);
 }
 
-absl::Status Saver::Take(const Batch& batch) {
+absl::Status Saver::TakeWhole(const Batch& batch) {
   OwnerPlan& owner = plan_.owners[batch.owner];
   const auto& exported = batch.exported.Wait();
-  if (!exported.ok()) return Annotate(exported.status(), absl::StrCat("saving ", owner.owner));
-  if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
+  if (!exported.ok()) return exported.status();
   for (size_t i = 0; i < batch.pieces.size(); ++i)
     PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], exported->items[i]));
   pace_.Heard(batch.owner, exported->steps_accepted, Clock::Steady().Now());
+  return absl::OkStatus();
+}
+
+absl::Status Saver::TakeInPieces(const Batch& batch) {
+  OwnerPlan& owner = plan_.owners[batch.owner];
+  const ValuePlan& plan = owner.values[batch.pieces[0].value];
+  const checkpoint::SavedValue& value = plan_.index.values[plan.value];
+  std::vector<PieceTarget> targets = {
+      {TensorSpec{"", value.dtype, value.shape}.bytes(), owner.files[0].file.get()}};
+  for (const StatePlan& state : plan.states) {
+    for (size_t k = 0; k < state.arrays.size(); ++k)
+      targets.push_back({state.arrays[k].bytes(), owner.files[state.files[k]].file.get()});
+  }
+  const PieceOptions pieces{call_, options_.batch_bytes,
+                            [this](uint64_t bytes) { return Tell(bytes); }};
+  PSD_ASSIGN_OR_RETURN(const ExportedItem item,
+                       SaveInPieces(worker_.runtime(), owner.owner, batch.owner,
+                                    ItemOf(plan, batch.pieces[0]), targets, pace_, pieces));
+  return Record(plan, item);
+}
+
+absl::Status Saver::Take(const Batch& batch) {
+  OwnerPlan& owner = plan_.owners[batch.owner];
+  if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
+  const absl::Status taken = batch.in_pieces ? TakeInPieces(batch) : TakeWhole(batch);
+  if (!taken.ok()) return Annotate(taken, absl::StrCat("saving ", owner.owner));
   batch_bytes_ = options_.batch_bytes;
   return batch.last ? FinishFiles(owner) : absl::OkStatus();
 }
@@ -239,9 +293,11 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
     }
     if (asked.empty()) break;
     PSD_RETURN_IF_ERROR(Take(asked.front()));
+    const bool in_pieces = asked.front().in_pieces;  // which has its own pauses
     asked.pop_front();
     const absl::Time now = Clock::Steady().Now();
-    if (more || !asked.empty()) absl::SleepFor(pace_.PauseAfter(now - started, now));
+    if (!in_pieces && (more || !asked.empty()))
+      absl::SleepFor(pace_.PauseAfter(now - started, now));
   }
   SaveSummary summary;
   PSD_ASSIGN_OR_RETURN(summary.folder, folder_->Publish(plan_.index));
@@ -260,6 +316,7 @@ absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options
     return absl::InvalidArgumentError(absl::StrCat(
         "SaveOptions::busy_share is ", options.busy_share, "; it must be above 0 and at most 1"));
   }
+  if (options.batch_bytes == 0) return absl::InvalidArgumentError("SaveOptions::batch_bytes is 0");
   std::vector<std::string> owners = options.owners;
   if (owners.empty()) owners = worker.owners();
   rpc::CallOptions call;

@@ -204,7 +204,7 @@ absl::StatusOr<SavedValue> ValueFrom(const Json& json) {
   PSD_ASSIGN_OR_RETURN(value.file, StringMember(json, "file", what));
   if (value.kind != ValueKind::kTensor && !IsFloating(value.dtype))
     return Bad(absl::StrCat("calls '", what, "' a ", kind, ", whose elements are not floating"));
-  if (value.kind == ValueKind::kRows && value.shape.rank() != 2)
+  if (value.kind == ValueKind::kRows && (value.shape.rank() != 2 || value.shape.NumElements() == 0))
     return Bad(absl::StrCat("has rows '", what, "' of the shape ", value.shape.ToString()));
   return value;
 }

@@ -82,6 +82,17 @@ class SaveReaderImpl : public SaveReader {
     return Read(slot.file, StateTensorName(parameter, slot.name), rows);
   }
 
+  absl::StatusOr<Buffer> ReadValueBytes(const SavedValue& value, uint64_t first,
+                                        uint64_t bytes) const override {
+    return ReadBytes(value.file, value.name, first, bytes);
+  }
+
+  absl::StatusOr<Buffer> ReadStateBytes(const SavedOptimizer&, size_t parameter,
+                                        const SavedSlot& slot, uint64_t first,
+                                        uint64_t bytes) const override {
+    return ReadBytes(slot.file, StateTensorName(parameter, slot.name), first, bytes);
+  }
+
   TensorSpec StateSpec(const SavedOptimizer&, size_t parameter,
                        const SavedSlot& slot) const override {
     const SafetensorsEntry* entry = Find(slot.file, StateTensorName(parameter, slot.name));
@@ -157,6 +168,17 @@ class SaveReaderImpl : public SaveReader {
     PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(shape, *entry.type->dtype));
     PSD_RETURN_IF_ERROR(open.file->Read(offset, tensor.NumBytes(), tensor.mutable_raw_data()));
     return tensor;
+  }
+
+  absl::StatusOr<Buffer> ReadBytes(const std::string& file, const std::string& name, uint64_t first,
+                                   uint64_t bytes) const {
+    const OpenFile& open = files_.at(file);
+    const SafetensorsEntry& entry = open.tensors.at(name);
+    PSD_CHECK(first <= entry.bytes && bytes <= entry.bytes - first, "bytes beyond the tensor");
+    PSD_ASSIGN_OR_RETURN(Tensor piece,
+                         Tensor::Empty(Shape{static_cast<int64_t>(bytes)}, DType::kU8));
+    PSD_RETURN_IF_ERROR(open.file->Read(entry.offset + first, bytes, piece.mutable_raw_data()));
+    return piece.AsBuffer();
   }
 
   const std::string folder_;

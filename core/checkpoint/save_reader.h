@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/buffer.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/file_system.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -53,6 +54,12 @@ class SaveReader {
   virtual absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
                                            const SavedSlot& slot,
                                            std::optional<RowRange> rows = std::nullopt) const = 0;
+  // Some bytes of the same two. Requires: within them.
+  virtual absl::StatusOr<Buffer> ReadValueBytes(const SavedValue& value, uint64_t first,
+                                                uint64_t bytes) const = 0;
+  virtual absl::StatusOr<Buffer> ReadStateBytes(const SavedOptimizer& optimizer, size_t parameter,
+                                                const SavedSlot& slot, uint64_t first,
+                                                uint64_t bytes) const = 0;
   // The shape and dtype of the same.
   virtual TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
                                const SavedSlot& slot) const = 0;

@@ -65,6 +65,12 @@ absl::StatusOr<HostedValue> Decode(const v1::SavedValue& message) {
   return hosted;
 }
 
+void Encode(const TensorSpec& array, v1::StateArray& message) {
+  message.set_slot(array.name);
+  message.set_dtype(static_cast<uint32_t>(array.dtype));
+  for (int64_t extent : array.shape.extents()) message.add_shape(extent);
+}
+
 void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
   const SavedOptimizer& optimizer = hosted.optimizer;
   message.set_incarnation(hosted.id.incarnation);
@@ -83,18 +89,14 @@ void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
     v1::OptimizedParameter& parameter = *message.add_parameters();
     parameter.set_name(optimizer.parameters[i].parameter);
     parameter.set_group(static_cast<uint32_t>(optimizer.parameters[i].group));
-    for (const TensorSpec& array : hosted.state[i]) {
-      v1::StateArray& state = *parameter.add_state();
-      state.set_slot(array.name);
-      state.set_dtype(static_cast<uint32_t>(array.dtype));
-      for (int64_t extent : array.shape.extents()) state.add_shape(extent);
-    }
+    for (const TensorSpec& array : hosted.state[i]) Encode(array, *parameter.add_state());
   }
 }
 
-absl::StatusOr<std::vector<TensorSpec>> DecodeState(const v1::OptimizedParameter& message) {
+template <typename Repeated>
+absl::StatusOr<std::vector<TensorSpec>> DecodeState(const Repeated& messages) {
   std::vector<TensorSpec> arrays;
-  for (const v1::StateArray& state : message.state()) {
+  for (const v1::StateArray& state : messages) {
     TensorSpec& array = arrays.emplace_back();
     array.name = state.slot();
     PSD_ASSIGN_OR_RETURN(array.dtype, DecodeDType(state.dtype(), state.slot()));
@@ -129,7 +131,7 @@ absl::StatusOr<HostedOptimizer> Decode(const v1::SavedOptimizer& message) {
     SavedState& state = optimizer.parameters.emplace_back();
     state.parameter = parameter.name();
     state.group = parameter.group();
-    PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> arrays, DecodeState(parameter));
+    PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> arrays, DecodeState(parameter.state()));
     hosted.state.push_back(std::move(arrays));
   }
   return hosted;
@@ -158,6 +160,14 @@ absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message) {
   }
   contents.left_out.assign(message.left_out().begin(), message.left_out().end());
   return contents;
+}
+
+void EncodeArrays(const std::vector<TensorSpec>& arrays, v1::RoomRequest& message) {
+  for (const TensorSpec& array : arrays) Encode(array, *message.add_arrays());
+}
+
+absl::StatusOr<std::vector<TensorSpec>> DecodeArrays(const v1::RoomRequest& message) {
+  return DecodeState(message.arrays());
 }
 
 }  // namespace psd::worker

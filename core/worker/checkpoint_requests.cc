@@ -69,6 +69,26 @@ absl::StatusOr<std::vector<ExportedItem>> DecodeItems(const v1::ExportReply& mes
   return items;
 }
 
+// The fields of a reply to "checkpoint.export".
+absl::StatusOr<v1::ExportReply> ExportFields(const std::string& owner,
+                                             const absl::StatusOr<rpc::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  const std::string* fields = reply->attachment(kFieldsTag);
+  if (fields == nullptr)
+    return absl::InternalError(absl::StrCat(owner, " exported without fields"));
+  return ParseMessage<v1::ExportReply>(*fields, "checkpoint.export");
+}
+
+v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range) {
+  v1::PieceRequest message;
+  message.set_incarnation(id.incarnation);
+  message.set_counter(id.counter);
+  message.set_array(range.array);
+  message.set_first_byte(range.first_byte);
+  message.set_bytes(range.bytes);
+  return message;
+}
+
 }  // namespace
 
 Future<OwnerContents> CheckpointService::Describe(const std::string& owner,
@@ -93,12 +113,7 @@ Future<Exported> CheckpointService::Export(const std::string& owner,
       .reply()
       .Then([this, owner,
              expected](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
-        if (!reply.ok()) return reply.status();
-        const std::string* fields = reply->attachment(kFieldsTag);
-        if (fields == nullptr)
-          return absl::InternalError(absl::StrCat(owner, " exported without fields"));
-        PSD_ASSIGN_OR_RETURN(auto message,
-                             ParseMessage<v1::ExportReply>(*fields, "checkpoint.export"));
+        PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
         PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, nullptr, *reply));
         Exported exported;
         exported.steps_accepted = message.steps_accepted();
@@ -107,6 +122,86 @@ Future<Exported> CheckpointService::Export(const std::string& owner,
         return absl::InternalError(absl::StrCat(owner, " was asked for ", expected,
                                                 " values and sent ", exported.items.size()));
       });
+}
+
+Future<Exported> CheckpointService::Hold(const std::string& owner, const ExportItem& item,
+                                         GlobalId id, const rpc::CallOptions& options) {
+  v1::ExportRequest message = EncodeItems({item});
+  message.set_held_incarnation(id.incarnation);
+  message.set_held_counter(id.counter);
+  rpc::Request request = PlainRequest("checkpoint.export", message);
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
+        PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
+        if (message.items_size() != 1)
+          return absl::InternalError(
+              absl::StrCat(owner, " holds another number of values than one"));
+        Exported exported;
+        exported.steps_accepted = message.steps_accepted();
+        ExportedItem& held = exported.items.emplace_back();
+        held.version = message.items(0).version();
+        for (uint64_t steps : message.items(0).steps()) held.states.emplace_back().steps = steps;
+        return exported;
+      });
+}
+
+Future<FetchedPiece> CheckpointService::Fetch(const std::string& owner, GlobalId id,
+                                              const PieceRange& range,
+                                              const rpc::CallOptions& options) {
+  rpc::Request request = PlainRequest("checkpoint.fetch", EncodePiece(id, range));
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner, bytes = range.bytes](
+                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<FetchedPiece> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(
+            auto message, ParseMessage<v1::PieceReply>(reply->payload.header, "checkpoint.fetch"));
+        if (reply->payload.buffers.size() != 1 || reply->payload.buffers[0].size() != bytes)
+          return absl::InternalError(
+              absl::StrCat(owner, " sent another piece than it was asked for"));
+        return FetchedPiece{reply->payload.buffers[0], message.steps_accepted()};
+      });
+}
+
+Future<Unit> CheckpointService::Release(const std::string& owner, GlobalId id,
+                                        const rpc::CallOptions& options) {
+  rpc::Request request = PlainRequest("checkpoint.release", EncodePiece(id, {}));
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::MakeRoom(const std::string& owner, GlobalId id,
+                                         const std::vector<checkpoint::TensorSpec>& arrays,
+                                         const rpc::CallOptions& options) {
+  v1::RoomRequest message;
+  message.set_incarnation(id.incarnation);
+  message.set_counter(id.counter);
+  EncodeArrays(arrays, message);
+  rpc::Request request = PlainRequest("checkpoint.make_room", message);
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::Fill(const std::string& owner, GlobalId id, const PieceRange& range,
+                                     Buffer bytes, const rpc::CallOptions& options) {
+  rpc::Request request = PlainRequest("checkpoint.fill", EncodePiece(id, range));
+  request.payload.buffers.push_back(std::move(bytes));
+  request.session_bound = true;
+  return runtime_.agent()
+      .StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
 }
 
 Future<Unit> CheckpointService::Check(const std::string& owner, const OwnerContents& wanted,
@@ -130,12 +225,16 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     v1::ImportItem& each = *fields.add_items();
     each.set_name(item.name);
     each.set_first_row(item.first_row);
-    values.emplace_back(item.elements);
+    each.set_room_incarnation(item.room.incarnation);
+    each.set_room_counter(item.room.counter);
+    const bool in_room = item.room.counter != 0;
+    if (!in_room) values.emplace_back(item.elements);
     for (const ImportedState& state : item.states) {
       v1::ImportedState& message = *each.add_states();
       message.set_optimizer(state.optimizer);
       message.set_steps(state.steps);
       for (const std::string& slot : state.slots) message.add_slots(slot);
+      if (in_room) continue;
       for (const Tensor& array : state.arrays) values.emplace_back(array);
     }
   }

@@ -9,10 +9,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/buffer.h"
 #include "core/base/future.h"
+#include "core/base/ids.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/worker/checkpoint_export.h"
 #include "core/worker/checkpoint_types.h"
 #include "core/worker/exchange.h"
+#include "core/worker/transfer_table.h"
+#include "proto/psd/v1/checkpoint.pb.h"
 
 namespace psd::worker {
 
@@ -32,6 +37,16 @@ class CheckpointService {
   Future<Exported> Export(const std::string& owner, const std::vector<ExportItem>& items,
                           const rpc::CallOptions& options);
 
+  // Copies of one value with its state, of any size, that stay on `owner` under `id` until they are
+  // released, replaced by others, or our session there ends. What is answered has no tensors.
+  // Errors: as Export.
+  Future<Exported> Hold(const std::string& owner, const ExportItem& item, GlobalId id,
+                        const rpc::CallOptions& options);
+  // A piece of what is held. Errors: NOT_FOUND when it is not held any more.
+  Future<FetchedPiece> Fetch(const std::string& owner, GlobalId id, const PieceRange& range,
+                             const rpc::CallOptions& options);
+  Future<Unit> Release(const std::string& owner, GlobalId id, const rpc::CallOptions& options);
+
   // Would this fit there? Errors: see CheckContents.
   Future<Unit> Check(const std::string& owner, const OwnerContents& wanted,
                      const rpc::CallOptions& options);
@@ -45,12 +60,30 @@ class CheckpointService {
                       const std::vector<RestoredOptimizer>& optimizers,
                       const rpc::CallOptions& options);
 
+  // Memory on `owner` under `id`, to be filled and then imported (ImportItem::room), for a value of
+  // any size: its elements, then its state. Errors: RESOURCE_EXHAUSTED.
+  Future<Unit> MakeRoom(const std::string& owner, GlobalId id,
+                        const std::vector<checkpoint::TensorSpec>& arrays,
+                        const rpc::CallOptions& options);
+  Future<Unit> Fill(const std::string& owner, GlobalId id, const PieceRange& range, Buffer bytes,
+                    const rpc::CallOptions& options);
+
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   void ServeDescribe(const CallPtr& call);
   void ServeCheck(const CallPtr& call);
   void ServeExport(const CallPtr& call);
   void ServeImport(const CallPtr& call);
+  void ServeFetch(const CallPtr& call);
+  void ServeMakeRoom(const CallPtr& call);
+  void ServeFill(const CallPtr& call);
+  void ServeRelease(const CallPtr& call);
+  void HoldCopies(const CallPtr& call, GlobalId id, Outbound& out);
+  // A transfer of the caller's session.
+  void Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays);
+  absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
+  // The tensors of a request: its own, or those of a room that was filled.
+  absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);
   // On the executor: `work` with the write claims of all `ids`, then `done` without them. Answers
   // `call` itself if neither can run.
   void WithClaims(std::vector<GlobalId> ids, const CallPtr& call, std::function<void()> work,
@@ -59,6 +92,7 @@ class CheckpointService {
   absl::Status MakeValue(const std::string& name, const Tensor& elements);
 
   Runtime& runtime_;
+  TransferTable transfers_;
 };
 
 }  // namespace psd::worker

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -55,6 +56,18 @@ struct Exported {
   uint64_t steps_accepted = 0;  // by all named optimizers of the owner
 };
 
+// Bytes of one array of a value: array 0 is the elements, its state follows.
+struct PieceRange {
+  size_t array = 0;
+  uint64_t first_byte = 0;
+  uint64_t bytes = 0;
+};
+
+struct FetchedPiece {
+  Buffer bytes;
+  uint64_t steps_accepted = 0;  // as in Exported
+};
+
 struct ImportedState {
   std::string optimizer;
   uint64_t steps = 0;
@@ -67,6 +80,8 @@ struct ImportItem {
   int64_t first_row = 0;  // of rows; how many says `elements`
   Tensor elements;
   std::vector<ImportedState> states;
+  // With a counter: elements and arrays of state are in this room on the owner, and not here.
+  GlobalId room;
 };
 
 // How far an optimizer had come.

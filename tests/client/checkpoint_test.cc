@@ -9,6 +9,7 @@
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
 #include "core/store/store.h"
+#include "core/worker/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -69,6 +70,12 @@ class Model {
   std::vector<RRef> rrefs_;
   std::unique_ptr<DistributedOptimizer> optimizer_;
 };
+
+void Host(worker::Runtime& runtime, const std::string& name, store::Value value) {
+  Must(runtime.store()
+           .GetOrCreate(name, {}, [&] { return absl::StatusOr<store::Value>(value); })
+           .Wait());
+}
 
 class CheckpointTest : public ::testing::Test {
  protected:
@@ -137,6 +144,57 @@ TEST_F(CheckpointTest, ContinuesWithTheSameNumbers) {
       model.Steps(3);
       EXPECT_EQ(model.Elements(), expected.three_later) << spec.ToString();
     }
+  }
+}
+
+// As parameters do that no message could carry.
+TEST_F(CheckpointTest, LargeValuesTravelInPieces) {
+  for (const OptimizerSpec& spec : {OptimizerSpec(Adam{}), OptimizerSpec(Sgd{0.1})}) {
+    disk_ = std::make_shared<FakeFileSystem>();
+    SaveOptions saving = Saving();
+    saving.whole_bytes = 1500;  // the larger half
+    saving.batch_bytes = 333;   // no multiple of an element
+    LoadOptions loading = Loading();
+    loading.whole_bytes = 1500;
+    loading.batch_bytes = 333;
+    auto first = StartJob({"a", "b"});
+    Host(owners_[owners_.size() - 2]->runtime(), "ids",
+         Must(Tensor::Full(Shape{50, 9}, DType::kI64, 7)));
+    Host(owners_[owners_.size() - 2]->runtime(), "empty",
+         Must(Tensor::Full(Shape{0, 9}, DType::kF64, 7)));
+    Model model(*first, {"a", "b"}, spec);
+    model.Steps(5);
+    uint64_t last = 0, total = 0;
+    saving.progress = [&](const TransferProgress& progress) {
+      last = progress.bytes;
+      total = progress.total_bytes;
+      return true;
+    };
+    ASSERT_TRUE(SaveModel(*first, saving).ok());
+    EXPECT_EQ(last, total);
+    const std::vector<std::string> at_save = model.Elements();
+    model.Steps(3);
+    // Also from pieces into whole messages, and over what is there.
+    for (const LoadOptions& options : {loading, Loading(), loading}) {
+      const auto loaded = LoadModel(*first, options);
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      EXPECT_EQ(model.Elements(), at_save);
+    }
+    auto second = StartJob({"z"});
+    const auto loaded = LoadModel(*second, loading);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    for (const char* name : {"ids", "empty"}) {
+      const auto there = Must(second->ToHere({Must(second->Lookup("z", name))}));
+      const auto here = Must(first->ToHere({Must(first->Lookup("a", name))}));
+      EXPECT_EQ(there[0].As<Variable>()->tensor().ToString(),
+                here[0].As<Variable>()->tensor().ToString());
+      EXPECT_EQ(there[0].As<Variable>()->tensor().AsBuffer().view(),
+                here[0].As<Variable>()->tensor().AsBuffer().view());
+    }
+    Model continued(*second, {"z"}, spec);
+    continued.Steps(3);
+    model.Steps(3);
+    EXPECT_EQ(continued.Elements(), model.Elements());
   }
 }
 
@@ -258,13 +316,10 @@ TEST_F(CheckpointTest, RowsAndTheirStateComeBackInParts) {
 
 TEST_F(CheckpointTest, OtherNamedValues) {
   auto first = StartJob({"a"});
-  store::Store& store = owners_[0]->runtime().store();
-  const auto host = [&](const std::string& name, store::Value value) {
-    Must(store.GetOrCreate(name, {}, [&] { return absl::StatusOr<store::Value>(value); }).Wait());
-  };
-  host("counts", Tensor::Of<int64_t>(Shape{2}, {4, 5}));
-  host("mean", Tensor::Of<double>(Shape{1}, {0.5}));
-  host("note", store::Value("hello"));
+  worker::Runtime& owner = owners_[0]->runtime();
+  Host(owner, "counts", Tensor::Of<int64_t>(Shape{2}, {4, 5}));
+  Host(owner, "mean", Tensor::Of<double>(Shape{1}, {0.5}));
+  Host(owner, "note", store::Value("hello"));
   const SaveSummary saved = Must(SaveModel(*first, Saving()));
   EXPECT_EQ(saved.values, 2u);
   EXPECT_THAT(saved.left_out, ::testing::ElementsAre("a: 'note' (string)"));
@@ -309,6 +364,8 @@ TEST_F(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
     SaveOptions options = Saving();
     options.name = "round" + std::to_string(round);
     options.batch_bytes = 100'000;
+    if (round % 2 == 1) options.whole_bytes = options.batch_bytes = 7000;  // in pieces
+    options.busy_share = 1;
     ASSERT_TRUE(SaveModel(*saver, options).ok());
     auto save = Must(SaveReader::Open(disk_, "saves/" + options.name));
     ASSERT_TRUE(save->Verify(nullptr).ok());

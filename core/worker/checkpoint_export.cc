@@ -1,0 +1,89 @@
+#include "core/worker/checkpoint_export.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/checkpoint/safetensors_codec.h"
+#include "core/worker/owner_contents.h"
+
+namespace psd::worker {
+namespace {
+
+using checkpoint::TensorSpec;
+using optim::OwnerOptimizer;
+using optim::SteppedParameter;
+using store::EntryPtr;
+
+// With the claim of the parameter.
+absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbound& out,
+                       v1::ExportedItem& item) {
+  const std::vector<TensorSpec> specs = DescribeState(stepped);
+  const std::vector<optim::StateArray> arrays = stepped.state();
+  item.add_steps(static_cast<uint64_t>(stepped.steps()));
+  item.add_state_arrays(static_cast<uint32_t>(arrays.size()));
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Shape shape =
+        rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
+    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype));
+    std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
+                copy.NumBytes());
+    out.values.emplace_back(std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+// With the claim of the value, if it changes.
+absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem& item) {
+  if (from.rows.table != nullptr) {
+    const store::Rows& table = *from.rows.table;
+    PSD_ASSIGN_OR_RETURN(
+        Tensor copy,
+        Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count), table.dtype()));
+    std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
+                copy.NumBytes());
+    item.set_version(table.version());
+    out.values.emplace_back(std::move(copy));
+  } else if (from.entry->parameter != nullptr) {
+    PSD_ASSIGN_OR_RETURN(auto pinned, from.entry->parameter->Pin());
+    item.set_version(pinned.version);
+    out.values.emplace_back(std::move(pinned.tensor));
+  } else {
+    out.values.push_back(from.entry->value);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
+  Outgoing found;
+  PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
+  PSD_ASSIGN_OR_RETURN(found.rows, RowsOf(*found.entry, item.first_row(), item.rows()));
+  if (item.optimizer_incarnations_size() != item.optimizer_counters_size())
+    return absl::InvalidArgumentError("checkpoint.export: ids of optimizers are incomplete");
+  for (int i = 0; i < item.optimizer_counters_size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                         store.Get({item.optimizer_incarnations(i), item.optimizer_counters(i)}));
+    std::shared_ptr<OwnerOptimizer> optimizer = OptimizerOf(*entry);
+    if (optimizer == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not an optimizer"));
+    }
+    PSD_ASSIGN_OR_RETURN(SteppedParameter * stepped, FindStepped(*optimizer, *found.entry));
+    found.optimizers.push_back(std::move(optimizer));
+    found.states.push_back(stepped);
+  }
+  return found;
+}
+
+absl::Status CopyItem(const Outgoing& from, Outbound& out) {
+  v1::ExportedItem& item = *out.reply.add_items();
+  absl::Status copied = CopyElements(from, out, item);
+  for (const SteppedParameter* stepped : from.states)
+    if (copied.ok()) copied = CopyState(*stepped, from.rows, out, item);
+  return Annotate(copied, from.entry->Label());
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,58 @@
+#pragma once
+
+// What comes into an owner: values that replace others, each with its state.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
+#include "core/worker/checkpoint_rows.h"
+#include "core/worker/functions.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::worker {
+
+// A value that replaces another, and its state.
+struct Incoming {
+  store::EntryPtr entry;  // null: made anew
+  Rows rows;
+  std::string name;
+  Tensor elements;
+  struct State {
+    std::shared_ptr<optim::OwnerOptimizer> optimizer;
+    optim::SteppedParameter* stepped = nullptr;
+    int64_t steps = 0;
+    std::vector<Tensor> arrays;
+  };
+  std::vector<State> states;
+};
+
+struct Inbound {
+  std::vector<Incoming> items;
+  struct Restored {
+    std::shared_ptr<optim::OwnerOptimizer> optimizer;
+    uint64_t steps_accepted = 0;
+    double loss_scale = 0;
+  };
+  std::vector<Restored> optimizers;
+  absl::Status status;
+};
+
+// What `message` and its tensors, `values`, would change. Nothing has changed yet.
+// Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for what does not fit.
+absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
+                                                      const v1::ImportRequest& message,
+                                                      const Values& values);
+
+// Whether `item` changes a value that is here, and needs its claim for that.
+bool Changes(const Incoming& item);
+
+// With the claim of the value. Requires: Changes(item).
+absl::Status Replace(const Incoming& item);
+
+}  // namespace psd::worker

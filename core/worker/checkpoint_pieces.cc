@@ -1,0 +1,120 @@
+// The owner's end of transfers in pieces.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/worker/checkpoint_codec.h"
+#include "core/worker/checkpoint_export.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/message_io.h"
+#include "core/worker/owner_contents.h"
+#include "core/worker/runtime.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::worker {
+namespace {
+
+GlobalId SessionOf(const rpc::ServerCall& call) {
+  return {call.caller().incarnation, call.session_epoch()};
+}
+
+GlobalId IdOf(const v1::PieceRequest& request) {
+  return {request.incarnation(), request.counter()};
+}
+
+// Memory for `specs`. Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::TensorSpec>& specs,
+                                             const store::Store::Stats& stats) {
+  uint64_t bytes = 0;
+  for (const checkpoint::TensorSpec& spec : specs) bytes += spec.bytes();
+  if (stats.limit_bytes != 0 && bytes > stats.limit_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("room for ", bytes, " bytes was asked for, and the memory budget is ",
+                     stats.limit_bytes, "; raise it, or load elsewhere"));
+  }
+  std::vector<Tensor> arrays;
+  for (const checkpoint::TensorSpec& spec : specs) {
+    PSD_ASSIGN_OR_RETURN(Tensor array, Tensor::Empty(spec.shape, spec.dtype));
+    arrays.push_back(std::move(array));
+  }
+  return arrays;
+}
+
+}  // namespace
+
+void CheckpointService::HoldCopies(const CallPtr& call, GlobalId id, Outbound& out) {
+  std::vector<Tensor> arrays;
+  for (const store::Value& value : out.values) {
+    const auto* variable = value.As<Variable>();
+    PSD_CHECK(variable != nullptr, "only tensors are copied out");
+    auto dense = variable->tensor().Contiguous();
+    if (!dense.ok()) return call->Reply(dense.status());
+    arrays.push_back(*std::move(dense));
+  }
+  Keep(call, id, std::move(arrays));
+  call->Reply(rpc::Payload{}, {FieldsAttachment(out.reply)});
+}
+
+void CheckpointService::Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays) {
+  const GlobalId session = SessionOf(*call);
+  transfers_.Put(session, id, std::make_shared<Transfer>(std::move(arrays)));
+  // The session may have ended meanwhile, and nobody would release it.
+  if (call->cancelled()) transfers_.Release(session, id);
+}
+
+absl::StatusOr<std::vector<Tensor>> CheckpointService::TakeFilled(const rpc::ServerCall& call,
+                                                                  GlobalId id) {
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> room, transfers_.Take(SessionOf(call), id));
+  return room->arrays();
+}
+
+void CheckpointService::ServeFetch(const CallPtr& call) {
+  auto request = ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto transfer = transfers_.Find(SessionOf(*call), IdOf(*request));
+  if (!transfer.ok()) return call->Reply(transfer.status());
+  auto piece = (*transfer)->Piece(request->array(), request->first_byte(), request->bytes());
+  if (!piece.ok()) return call->Reply(piece.status());
+  v1::PieceReply reply;
+  reply.set_steps_accepted(StepsAccepted(runtime_.store()));
+  rpc::Payload payload = PlainPayload(reply);
+  payload.buffers.push_back(*std::move(piece));
+  call->Reply(std::move(payload));
+}
+
+void CheckpointService::ServeMakeRoom(const CallPtr& call) {
+  auto request = ParseMessage<v1::RoomRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto specs = DecodeArrays(*request);
+  if (!specs.ok()) return call->Reply(specs.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
+  auto arrays = Allocate(*specs, runtime_.store().stats());
+  if (!arrays.ok()) return call->Reply(arrays.status());
+  Keep(call, {request->incarnation(), request->counter()}, *std::move(arrays));
+  call->Reply(rpc::Payload{});
+}
+
+void CheckpointService::ServeFill(const CallPtr& call) {
+  auto request = ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  if (call->payload().buffers.size() != 1)
+    return call->Reply(absl::InvalidArgumentError("checkpoint.fill: one buffer is expected"));
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
+  auto transfer = transfers_.Find(SessionOf(*call), IdOf(*request));
+  if (!transfer.ok()) return call->Reply(transfer.status());
+  const absl::Status filled =
+      (*transfer)->Fill(request->array(), request->first_byte(), call->payload().buffers[0]);
+  transfer->reset();  // before the caller goes on to import it
+  if (!filled.ok()) return call->Reply(filled);
+  call->Reply(rpc::Payload{});
+}
+
+void CheckpointService::ServeRelease(const CallPtr& call) {
+  auto request = ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the release"));
+  transfers_.Release(SessionOf(*call), IdOf(*request));
+  call->Reply(rpc::Payload{});
+}
+
+}  // namespace psd::worker

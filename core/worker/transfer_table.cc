@@ -1,0 +1,85 @@
+#include "core/worker/transfer_table.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace psd::worker {
+namespace {
+
+absl::Status Unknown(GlobalId id) {
+  return absl::NotFoundError(
+      absl::StrCat("no transfer ", id.counter,
+                   " of this session is under way here; its session may have ended: start again"));
+}
+
+}  // namespace
+
+absl::Status Transfer::CheckRange(uint64_t array, uint64_t first_byte, uint64_t bytes) const {
+  if (array >= arrays_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("array ", array, " of a transfer that has ", arrays_.size()));
+  }
+  const uint64_t size = arrays_[array].NumBytes();
+  if (first_byte <= size && bytes <= size - first_byte) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes from ", first_byte,
+                                                 " of an array of a transfer that has ", size));
+}
+
+absl::StatusOr<Buffer> Transfer::Piece(uint64_t array, uint64_t first_byte, uint64_t bytes) const {
+  PSD_RETURN_IF_ERROR(CheckRange(array, first_byte, bytes));
+  return arrays_[array].AsBuffer().Slice(first_byte, bytes);
+}
+
+absl::Status Transfer::Fill(uint64_t array, uint64_t first_byte, const Buffer& bytes) {
+  PSD_RETURN_IF_ERROR(CheckRange(array, first_byte, bytes.size()));
+  if (!bytes.empty())
+    std::memcpy(arrays_[array].mutable_raw_data() + first_byte, bytes.data(), bytes.size());
+  return absl::OkStatus();
+}
+
+void TransferTable::Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer) {
+  Entry entry(id, std::move(transfer));  // becomes the earlier one
+  MutexLock lock(mutex_);
+  std::swap(transfers_[session], entry);
+}
+
+absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Find(GlobalId session, GlobalId id) const {
+  MutexLock lock(mutex_);
+  auto found = transfers_.find(session);
+  if (found == transfers_.end() || found->second.first != id) return Unknown(id);
+  return found->second.second;
+}
+
+absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Take(GlobalId session, GlobalId id) {
+  MutexLock lock(mutex_);
+  auto found = transfers_.find(session);
+  if (found == transfers_.end() || found->second.first != id) return Unknown(id);
+  // Others get theirs from here only, under this lock.
+  if (found->second.second.use_count() > 1)
+    return absl::FailedPreconditionError("pieces of this transfer are still arriving");
+  std::shared_ptr<Transfer> taken = std::move(found->second.second);
+  transfers_.erase(found);
+  return taken;
+}
+
+void TransferTable::Release(GlobalId session, GlobalId id) {
+  std::shared_ptr<Transfer> released;
+  MutexLock lock(mutex_);
+  auto found = transfers_.find(session);
+  if (found == transfers_.end() || found->second.first != id) return;
+  released = std::move(found->second.second);
+  transfers_.erase(found);
+}
+
+void TransferTable::OnSessionEnded(GlobalId session) {
+  std::shared_ptr<Transfer> released;
+  MutexLock lock(mutex_);
+  auto found = transfers_.find(session);
+  if (found == transfers_.end()) return;
+  released = std::move(found->second.second);
+  transfers_.erase(found);
+}
+
+}  // namespace psd::worker

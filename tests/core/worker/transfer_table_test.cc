@@ -1,0 +1,82 @@
+#include "core/worker/transfer_table.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/base/ids.h"
+#include "core/tensor/tensor.h"
+#include "gtest/gtest.h"
+
+namespace psd::worker {
+namespace {
+
+constexpr GlobalId kSession{1, 1}, kOther{1, 2}, kId{7, 1}, kNext{7, 2};
+
+std::shared_ptr<Transfer> Room() {
+  return std::make_shared<Transfer>(std::vector<Tensor>{Tensor::Of<int32_t>(Shape{2}, {1, 2}),
+                                                        Tensor::Of<int32_t>(Shape{0}, {})});
+}
+
+TEST(Transfer, PiecesStayWithinTheArrays) {
+  const std::shared_ptr<Transfer> room = Room();
+  const std::string five("\x05\0\0\0", 4);
+  ASSERT_TRUE(room->Fill(0, 4, Buffer::FromString(five)).ok());
+  EXPECT_EQ(room->arrays()[0].data<int32_t>()[0], 1);
+  EXPECT_EQ(room->arrays()[0].data<int32_t>()[1], 5);
+  auto piece = room->Piece(0, 4, 4);
+  ASSERT_TRUE(piece.ok()) << piece.status();
+  EXPECT_EQ(piece->view(), five);
+  EXPECT_TRUE(room->Piece(0, 8, 0).ok());
+  EXPECT_TRUE(room->Piece(1, 0, 0).ok());
+  struct Range {
+    uint64_t array, first, bytes;
+  };
+  for (const Range& bad :
+       {Range{2, 0, 0}, Range{0, 9, 0}, Range{0, 8, 1}, Range{1, 0, 1}, Range{0, 1, UINT64_MAX},
+        Range{0, UINT64_MAX, 2}, Range{UINT64_MAX, 0, 0}})
+    EXPECT_EQ(room->Piece(bad.array, bad.first, bad.bytes).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(room->Fill(0, 5, Buffer::FromString(five)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(room->Fill(3, 0, Buffer::FromString(five)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(TransferTable, OnePerSession) {
+  TransferTable table;
+  table.Put(kSession, kId, Room());
+  EXPECT_TRUE(table.Find(kSession, kId).ok());
+  EXPECT_EQ(table.Find(kOther, kId).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(table.Find(kSession, kNext).status().code(), absl::StatusCode::kNotFound);
+  table.Put(kSession, kNext, Room());
+  EXPECT_FALSE(table.Find(kSession, kId).ok()) << "replaced";
+  table.Release(kSession, kId);
+  EXPECT_TRUE(table.Find(kSession, kNext).ok());
+  table.Release(kSession, kNext);
+  EXPECT_FALSE(table.Find(kSession, kNext).ok());
+}
+
+TEST(TransferTable, EndsWithItsSession) {
+  TransferTable table;
+  table.Put(kSession, kId, Room());
+  table.Put(kOther, kId, Room());
+  table.OnSessionEnded(kSession);
+  EXPECT_FALSE(table.Find(kSession, kId).ok());
+  EXPECT_TRUE(table.Find(kOther, kId).ok());
+}
+
+TEST(TransferTable, IsTakenOnlyWhenNobodyFillsIt) {
+  TransferTable table;
+  table.Put(kSession, kId, Room());
+  {
+    auto filling = table.Find(kSession, kId);
+    ASSERT_TRUE(filling.ok());
+    EXPECT_EQ(table.Take(kSession, kId).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+  EXPECT_TRUE(table.Take(kSession, kId).ok());
+  EXPECT_EQ(table.Take(kSession, kId).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace psd::worker
