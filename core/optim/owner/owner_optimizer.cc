@@ -4,24 +4,21 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/options/loss_scale.h"
+#include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_sweep.h"
-#include "core/optim/parameters/stepped_rows.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
 #include "core/optim/steps/step_log.h"
-#include "core/store/rows.h"
 
 namespace psd::optim {
 namespace {
 
-using store::EntryPtr;
 using store::Parameter;
 using store::WriteClaims;
 
@@ -434,56 +431,16 @@ std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) cons
   return all;
 }
 
-// ---- creation
-
-absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
-                         const OptimizerSettings& settings) {
-  PSD_RETURN_IF_ERROR(settings.Check());
-  if (groups.empty()) return absl::InvalidArgumentError("an optimizer has at least one group");
-  for (const ParameterGroup& group : groups) {
-    if (group.spec.type == groups[0].spec.type) continue;
-    return absl::InvalidArgumentError(absl::StrCat("groups of ", groups[0].spec.type, " and ",
-                                                   group.spec.type,
-                                                   ": one optimizer has one type"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers) {
-  PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
-  OptionGroups options;
-  std::vector<std::unique_ptr<SteppedParameter>> parameters;
-  absl::flat_hash_set<GlobalId> seen;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
-    const OptimizerSpec& spec = function->spec();
-    if (!settings.schedule.IsConstant() && spec.options.find("lr") == spec.options.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
-    }
-    std::vector<DType> dtypes;
-    for (EntryPtr& entry : groups[i].parameters) {
-      const std::string label = absl::StrCat(spec.type, " for ", entry->Label());
-      if (!seen.insert(entry->id).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(label, ": it is among the parameters twice; name it once"));
-      }
-      const bool rows = store::AsRows(entry->value) != nullptr;
-      auto parameter = (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i, *function,
-                                                                   store.memory());
-      if (!parameter.ok()) return Annotate(parameter.status(), label);
-      dtypes.push_back((*parameter)->dtype());
-      parameters.push_back(*std::move(parameter));
-    }
-    options.Add(std::move(function), std::move(dtypes));
-  }
+  PSD_ASSIGN_OR_RETURN(ReservedGroups reserved,
+                       ReserveGroups(std::move(groups), settings, registry, store.memory()));
   return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
-      std::move(options), ParameterTable(std::move(parameters)), settings, registry, store,
-      helpers));
+      std::move(reserved.options), ParameterTable(std::move(reserved.parameters)), settings,
+      registry, store, helpers));
 }
 
 }  // namespace psd::optim

@@ -17,6 +17,7 @@
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
+#include "core/optim/owner/parameter_groups.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/parameters/stepped_parameter.h"
 #include "core/optim/steps/step_request.h"
@@ -24,12 +25,6 @@
 #include "core/store/value.h"
 
 namespace psd::optim {
-
-// Parameters that are stepped with the same options.
-struct ParameterGroup {
-  OptimizerSpec spec;
-  std::vector<store::EntryPtr> parameters;
-};
 
 // How far behind the gradients for one parameter were.
 struct ParameterStaleness {

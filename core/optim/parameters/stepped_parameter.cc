@@ -82,12 +82,7 @@ class DenseParameter : public SteppedParameter {
     return begun;
   }
 
-  std::vector<StateArray> state() const override {
-    std::vector<StateArray> arrays;
-    for (const StateBlock& each : blocks_)
-      arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
-    return arrays;
-  }
+  std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
   // Fills in all but the gradient, and counts the step.
@@ -233,6 +228,13 @@ absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlo
     blocks.push_back({slot, std::move(block)});
   }
   return blocks;
+}
+
+std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks) {
+  std::vector<StateArray> arrays;
+  for (const StateBlock& each : blocks)
+    arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
+  return arrays;
 }
 
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(

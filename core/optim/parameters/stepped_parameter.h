@@ -124,5 +124,6 @@ struct StateBlock {
 };
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
                                                       size_t elements, store::MemoryBudget& memory);
+std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks);
 
 }  // namespace psd::optim

@@ -60,12 +60,7 @@ class SteppedRows : public SteppedParameter {
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
   void StateReplaced() override;
-  std::vector<StateArray> state() const override {
-    std::vector<StateArray> arrays;
-    for (const StateBlock& each : blocks_)
-      arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
-    return arrays;
-  }
+  std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry

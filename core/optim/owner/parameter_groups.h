@@ -1,0 +1,36 @@
+#pragma once
+
+// What an optimizer is created over: groups of parameters, checked and with their memory reserved.
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/store/memory_budget.h"
+#include "core/store/store.h"
+
+namespace psd::optim {
+
+// Parameters that are stepped with the same options.
+struct ParameterGroup {
+  OptimizerSpec spec;
+  std::vector<store::EntryPtr> parameters;
+};
+
+struct ReservedGroups {
+  OptionGroups options;
+  std::vector<std::unique_ptr<SteppedParameter>> parameters;  // of all groups
+};
+
+// Errors: those of OwnerOptimizer::Create; nothing is reserved then.
+absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
+                                             const OptimizerSettings& settings,
+                                             const OptimizerRegistry& registry,
+                                             store::MemoryBudget& memory);
+
+}  // namespace psd::optim
