@@ -5,6 +5,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/autograd/hooks.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/elementwise.h"
 
@@ -136,6 +138,16 @@ void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
   if (--state.pending == 0) ready.push_back(&state);
 }
 
+absl::StatusOr<Tensors> GraphPass::Run(Node& node, Tensors gradients) const {
+  PassContext pass = context_;
+  const NodeHooks* hooks = node.hooks();
+  if (hooks == nullptr) return node.Apply(pass, std::move(gradients));
+  PSD_RETURN_IF_ERROR(hooks->RunBefore(gradients));
+  PSD_ASSIGN_OR_RETURN(Tensors results, node.Apply(pass, gradients));
+  PSD_RETURN_IF_ERROR(hooks->RunAfter(gradients));
+  return results;
+}
+
 absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
   while (!ready.empty()) {
     NodeState& state = *ready.back();
@@ -144,8 +156,7 @@ absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
     PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(state, gradients));
     Tensors results;
     if (any || state.node->RunsWithoutGradients()) {
-      PassContext pass = context_;
-      absl::StatusOr<Tensors> applied = state.node->Apply(pass, std::move(gradients));
+      absl::StatusOr<Tensors> applied = Run(*state.node, std::move(gradients));
       if (!applied.ok()) return Annotate(applied.status(), state.node->Name());
       results = *std::move(applied);
     }
@@ -210,38 +221,77 @@ absl::Status GraphPass::status() const {
   return status_;
 }
 
-absl::Status CheckRoots(const std::vector<Variable>& roots) {
-  if (roots.empty())
-    return absl::InvalidArgumentError("backward was given no roots; give at least one loss");
-  for (size_t i = 0; i < roots.size(); ++i) {
-    const Variable& root = roots[i];
-    if (!root.ok()) return Annotate(root.status(), absl::StrCat("root ", i, " of backward"));
-    const char* problem = nullptr;
-    if (!root.requires_grad()) {
-      problem = "does not require grad; compute it from a variable that does";
-    } else if (root.is_leaf()) {
-      problem = "is a leaf; give the result of an operation";
-    } else if (root.tensor().NumElements() != 1) {
-      problem = "does not have exactly one element; sum it or take its mean";
-    }
-    if (problem != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("root ", i, " of backward, ", root.tensor().ToString(), ", ", problem));
-    }
-  }
-  return absl::OkStatus();
+namespace {
+
+absl::Status NoRoots() {
+  return absl::InvalidArgumentError("backward was given no roots; give at least one loss");
 }
 
-absl::Status Backward(const std::vector<Variable>& roots, GradientSink& sink, bool retain_graph) {
-  PSD_RETURN_IF_ERROR(CheckRoots(roots));
+absl::Status BadRoot(size_t number, const Variable& output, absl::string_view problem) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("root ", number, " of backward, ", output.tensor().ToString(), ", ", problem));
+}
+
+absl::Status CheckDifferentiable(size_t number, const Variable& output) {
+  if (!output.ok()) return Annotate(output.status(), absl::StrCat("root ", number, " of backward"));
+  if (output.requires_grad()) return absl::OkStatus();
+  return BadRoot(number, output, "does not require grad; compute it from a variable that does");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Root>> LossRoots(const std::vector<Variable>& losses) {
+  if (losses.empty()) return NoRoots();
+  std::vector<Root> roots;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const Variable& loss = losses[i];
+    PSD_RETURN_IF_ERROR(CheckDifferentiable(i, loss));
+    if (loss.is_leaf()) return BadRoot(i, loss, "is a leaf; give the result of an operation");
+    if (loss.tensor().NumElements() != 1) {
+      return BadRoot(i, loss, "does not have exactly one element; sum it or take its mean");
+    }
+    PSD_ASSIGN_OR_RETURN(Tensor one, Tensor::Full(loss.shape(), loss.dtype(), 1));
+    roots.push_back({loss, std::move(one)});
+  }
+  return roots;
+}
+
+absl::StatusOr<std::vector<Root>> GivenRoots(const std::vector<Variable>& outputs,
+                                             const std::vector<Tensor>& gradients) {
+  if (outputs.empty()) return NoRoots();
+  if (outputs.size() != gradients.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(gradients.size(), " gradients for ", outputs.size(), " roots of backward"));
+  }
+  std::vector<Root> roots;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    PSD_RETURN_IF_ERROR(CheckDifferentiable(i, outputs[i]));
+    const Tensor& gradient = gradients[i];
+    if (!gradient.defined() || gradient.shape() != outputs[i].shape() ||
+        gradient.dtype() != outputs[i].dtype()) {
+      return BadRoot(i, outputs[i],
+                     absl::StrCat("was given a gradient ", gradient.ToString(),
+                                  "; give it in the root's own shape and dtype"));
+    }
+    roots.push_back({outputs[i], gradient});
+  }
+  return roots;
+}
+
+Tensors SeedOf(const Root& root) {
+  const Edge edge = root.output.gradient_edge();
+  Tensors gradients(static_cast<size_t>(edge.node->NumInputs()));
+  gradients[static_cast<size_t>(edge.input)] = root.gradient;
+  return gradients;
+}
+
+absl::Status Backward(const std::vector<Variable>& losses, GradientSink& sink, bool retain_graph) {
+  PSD_ASSIGN_OR_RETURN(std::vector<Root> roots, LossRoots(losses));
   std::vector<std::shared_ptr<Node>> starts;
-  for (const Variable& root : roots) starts.push_back(root.gradient_edge().node);
+  for (const Root& root : roots) starts.push_back(root.output.gradient_edge().node);
   GraphPass pass(starts, PassContext{&sink, retain_graph});
   for (size_t i = 0; i < roots.size(); ++i) {
-    Tensors gradients(static_cast<size_t>(starts[i]->NumInputs()));
-    PSD_ASSIGN_OR_RETURN(Tensor one, Tensor::Full(roots[i].shape(), roots[i].dtype(), 1));
-    gradients[static_cast<size_t>(roots[i].gradient_edge().input)] = std::move(one);
-    PSD_RETURN_IF_ERROR(pass.Feed(starts[i], std::move(gradients)));
+    PSD_RETURN_IF_ERROR(pass.Feed(starts[i], SeedOf(roots[i])));
   }
   return absl::OkStatus();
 }

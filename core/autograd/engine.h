@@ -71,6 +71,8 @@ class GraphPass {
   static absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b);
   // One of the gradients that the node waits for has come.
   static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
+  // The node itself, between the hooks that hang on it.
+  absl::StatusOr<Tensors> Run(Node& node, Tensors gradients) const;
   // Runs `ready` and all that becomes ready by it.
   absl::Status RunReady(std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
   // The sums for a node, and whether there are any.
@@ -92,14 +94,28 @@ class GraphPass {
   absl::Status status_ PSD_GUARDED_BY(mutex_);
 };
 
-// The checks of a backward's roots: at least one; each ok, requires grad, is no leaf and has
-// exactly one element (any rank).
-// Errors: INVALID_ARGUMENT naming the root's number.
-absl::Status CheckRoots(const std::vector<Variable>& roots);
+// Where a backward starts.
+struct Root {
+  Variable output;
+  Tensor gradient;  // of its shape and dtype
+};
 
-// A local backward: gradient 1 at each root (a root given twice counts twice), gradients of leaves
-// to `sink`.
-absl::Status Backward(const std::vector<Variable>& roots, GradientSink& sink,
+// Losses: gradient 1 at each.
+// Errors: INVALID_ARGUMENT naming the root's number, unless there is at least one and each is ok,
+// requires grad, is no leaf and has exactly one element (any rank).
+absl::StatusOr<std::vector<Root>> LossRoots(const std::vector<Variable>& losses);
+// Gradients that were computed elsewhere, one per output.
+// Errors: INVALID_ARGUMENT naming the root's number, unless there is at least one and each output
+// is ok and requires grad, and its gradient has its shape and dtype.
+absl::StatusOr<std::vector<Root>> GivenRoots(const std::vector<Variable>& outputs,
+                                             const std::vector<Tensor>& gradients);
+
+// What the root's node is fed.
+Tensors SeedOf(const Root& root);
+
+// A local backward from LossRoots(losses) (a loss given twice counts twice): gradients of leaves to
+// `sink`.
+absl::Status Backward(const std::vector<Variable>& losses, GradientSink& sink,
                       bool retain_graph = false);
 
 }  // namespace psd

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/autograd/hooks.h"
 
 namespace psd {
 namespace {
@@ -18,6 +19,13 @@ absl::Status GradientSink::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
   return absl::FailedPreconditionError(
       absl::StrCat("a local backward has reached ", gradient.ToString(), " for value ",
                    leaf.key.ToString(), "; run the context's backward instead"));
+}
+
+Node::Node(Edges next) : next_(std::move(next)) {}
+
+NodeHooks& Node::MutableHooks() {
+  if (hooks_ == nullptr) hooks_ = std::make_unique<NodeHooks>();
+  return *hooks_;
 }
 
 // The outermost destructor of a thread drops edges in a loop; those that run inside it only hand

@@ -17,6 +17,7 @@
 namespace psd {
 
 class Node;
+class NodeHooks;
 class NodeIndex;
 
 // "The gradient goes to input `input` of `node`." No node: the gradient is not needed.
@@ -58,11 +59,12 @@ struct PassContext {
   bool retain_graph = false;
 };
 
-// One differentiable operation that was done. Built by one thread, then immutable but for
-// Release. Apply may run on any thread, for one pass at a time.
+// One differentiable operation that was done. Built by one thread, then immutable but for hooks
+// (hooks.h) and for saved values that are given up. Apply may run on any thread, for one pass at a
+// time.
 class Node {
  public:
-  explicit Node(Edges next) : next_(std::move(next)) {}
+  explicit Node(Edges next);
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -84,11 +86,17 @@ class Node {
 
   const Edges& next() const { return next_; }
 
+  // Null where nobody has added any.
+  const NodeHooks* hooks() const { return hooks_.get(); }
+  // Requires: no pass runs over the node.
+  NodeHooks& MutableHooks();
+
  protected:
   Edges next_;  // taken out by the destructor alone: a deep graph is torn down without recursion
 
  private:
   friend class NodeIndex;
+  std::unique_ptr<NodeHooks> hooks_;
   std::atomic<const NodeIndex*> claimed_by_{nullptr};
   size_t number_ = 0;  // in the index that claimed the node, which alone uses it
 };

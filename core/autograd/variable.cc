@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/small_memory.h"
+#include "core/base/status.h"
 
 namespace psd {
 namespace {
@@ -110,6 +111,27 @@ Variable Variable::Invalid(absl::Status status) {
 absl::Status Variable::status() const {
   if (impl_ != nullptr) return impl_->status;
   return absl::InvalidArgumentError("an undefined variable was used; assign it first");
+}
+
+absl::Status Variable::AddGradientHook(GradientHook hook) const {
+  PSD_RETURN_IF_ERROR(status());
+  if (!requires_grad()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a gradient hook on a variable ", tensor().ToString(), " that does not require grad"));
+  }
+  impl_->edge.node->MutableHooks().Add(impl_->edge.input, std::move(hook));
+  return absl::OkStatus();
+}
+
+absl::Status Variable::AddAccumulatedHook(AccumulatedHook hook) const {
+  PSD_RETURN_IF_ERROR(status());
+  if (!requires_grad() || !is_leaf()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("an accumulated hook on ", tensor().ToString(),
+                     ", which is no leaf that requires grad; nothing is collected for it"));
+  }
+  impl_->edge.node->MutableHooks().Add(std::move(hook));
+  return absl::OkStatus();
 }
 
 Variable Variable::Detach() const {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "core/autograd/hooks.h"
 #include "core/autograd/node.h"
 #include "core/base/ids.h"
 #include "core/tensor/tensor.h"
@@ -48,6 +49,11 @@ class Variable {
   GlobalId key() const { return impl_ == nullptr ? GlobalId{} : impl_->key; }
   // Where gradients of this variable go. No node: they are not needed.
   Edge gradient_edge() const { return impl_ == nullptr ? Edge{} : impl_->edge; }
+
+  // Hooks (hooks.h) on this variable, for all copies of it. Added while no backward runs.
+  // Errors: FAILED_PRECONDITION unless it requires grad, and is a leaf for the second.
+  absl::Status AddGradientHook(GradientHook hook) const;
+  absl::Status AddAccumulatedHook(AccumulatedHook hook) const;
 
   // The same numbers without history.
   Variable Detach() const;

@@ -27,6 +27,20 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+absl::StatusOr<Tensor> DenseSum(const LeafGradient& gradient) {
+  if (gradient.gradient.defined()) return gradient.gradient;
+  PSD_ASSIGN_OR_RETURN(SparseTensor sparse, ConcatSparse(gradient.sparse));
+  return sparse.ToDense();
+}
+
+// Whether `now` is what was read as `before`, which holds its elements: nobody else can have got
+// their place in memory since.
+bool Unchanged(const LeafGradient& before, const LeafGradient& now) {
+  if (before.gradient.defined() != now.gradient.defined()) return false;
+  if (!now.gradient.defined()) return before.sparse.size() == now.sparse.size();
+  return before.gradient.raw_data() == now.gradient.raw_data();
+}
+
 }  // namespace
 
 void ContextState::AddKnownWorker(const std::string& peer) {
@@ -86,9 +100,10 @@ std::vector<std::shared_ptr<SendFunction>> ContextState::Sends() const {
   return sends;
 }
 
-void ContextState::CountRecv() {
+void ContextState::CountRecv(bool from_self) {
   MutexLock lock(mutex_);
   ++recvs_;
+  recvs_from_self_ |= from_self;
 }
 
 bool ContextState::HasRecvs() const {
@@ -96,24 +111,25 @@ bool ContextState::HasRecvs() const {
   return recvs_ > 0;
 }
 
+bool ContextState::HasRecvsFromSelf() const {
+  MutexLock lock(mutex_);
+  return recvs_from_self_;
+}
+
 absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
-  LeafGradient before;
-  {
-    MutexLock lock(mutex_);
-    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient, {}});
-    if (added) return absl::OkStatus();
-    before = it->second;
+  while (true) {
+    LeafGradient before;
+    {
+      MutexLock lock(mutex_);
+      auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient, {}});
+      if (added) return absl::OkStatus();
+      before = it->second;
+    }
+    PSD_RETURN_IF_ERROR(CheckSame(before, gradient));
+    PSD_ASSIGN_OR_RETURN(Tensor dense, DenseSum(before));
+    PSD_ASSIGN_OR_RETURN(dense, ops::Add(dense, gradient));
+    if (Replace(before, std::move(dense), leaf.version)) return absl::OkStatus();
   }
-  // One pass at a time adds to a context, so nobody else has come between the two locks.
-  PSD_RETURN_IF_ERROR(CheckSame(before, gradient));
-  if (!before.gradient.defined()) {
-    PSD_ASSIGN_OR_RETURN(SparseTensor sparse, ConcatSparse(before.sparse));
-    PSD_ASSIGN_OR_RETURN(before.gradient, sparse.ToDense());
-    before.sparse.clear();
-  }
-  PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, gradient));
-  Replace(std::move(before), leaf.version);
-  return absl::OkStatus();
 }
 
 absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients) {
@@ -137,29 +153,34 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
 }
 
 absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
-  LeafGradient before;
-  {
-    MutexLock lock(mutex_);
-    auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, Tensor(), {gradient}});
-    if (added) return absl::OkStatus();
-    PSD_RETURN_IF_ERROR(CheckSame(it->second, gradient));
-    if (!it->second.gradient.defined()) {
-      it->second.sparse.push_back(std::move(gradient));
-      it->second.leaf.version = std::min(it->second.leaf.version, leaf.version);
-      return absl::OkStatus();
+  while (true) {
+    LeafGradient before;
+    {
+      MutexLock lock(mutex_);
+      auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, Tensor(), {gradient}});
+      if (added) return absl::OkStatus();
+      PSD_RETURN_IF_ERROR(CheckSame(it->second, gradient));
+      if (!it->second.gradient.defined()) {
+        it->second.sparse.push_back(std::move(gradient));
+        it->second.leaf.version = std::min(it->second.leaf.version, leaf.version);
+        return absl::OkStatus();
+      }
+      before = it->second;
     }
-    before = it->second;
+    PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.ToDense());
+    PSD_ASSIGN_OR_RETURN(dense, ops::Add(before.gradient, dense));
+    if (Replace(before, std::move(dense), leaf.version)) return absl::OkStatus();
   }
-  PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.ToDense());
-  PSD_ASSIGN_OR_RETURN(before.gradient, ops::Add(before.gradient, dense));
-  Replace(std::move(before), leaf.version);
-  return absl::OkStatus();
 }
 
-void ContextState::Replace(LeafGradient sum, uint64_t version) {
-  sum.leaf.version = std::min(sum.leaf.version, version);
+bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t version) {
   MutexLock lock(mutex_);
-  gradients_[sum.leaf.key] = std::move(sum);
+  LeafGradient& now = gradients_[before.leaf.key];
+  if (!Unchanged(before, now)) return false;
+  now.leaf.version = std::min(now.leaf.version, version);
+  now.gradient = std::move(sum);
+  now.sparse.clear();
+  return true;
 }
 
 std::vector<LeafGradient> ContextState::Gradients() const {

@@ -57,9 +57,10 @@ class ContextState {
       PSD_EXCLUDES(mutex_);
   std::vector<std::shared_ptr<SendFunction>> Sends() const PSD_EXCLUDES(mutex_);
 
-  // A message with tensors that require grad has arrived.
-  void CountRecv() PSD_EXCLUDES(mutex_);
+  // A message with tensors that require grad has arrived; perhaps from this worker itself.
+  void CountRecv(bool from_self) PSD_EXCLUDES(mutex_);
   bool HasRecvs() const PSD_EXCLUDES(mutex_);
+  bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
   // Adds to what was collected for the leaf before (never in place where shared). The version kept
   // is the oldest.
@@ -85,7 +86,8 @@ class ContextState {
 
  private:
   std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
-  void Replace(LeafGradient sum, uint64_t version) PSD_EXCLUDES(mutex_);
+  // Adds are done outside of the lock: false if somebody else has added since `before` was read.
+  bool Replace(const LeafGradient& before, Tensor sum, uint64_t version) PSD_EXCLUDES(mutex_);
 
   const GlobalId id_;
   IdSource& ids_;
@@ -95,6 +97,7 @@ class ContextState {
   absl::Status usable_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
+  bool recvs_from_self_ PSD_GUARDED_BY(mutex_) = false;
   std::map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);
 };
 

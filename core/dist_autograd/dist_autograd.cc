@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/autograd/engine.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context_table.h"
@@ -221,7 +222,7 @@ absl::StatusOr<std::vector<Variable>> Core::Receive(ContextState& context,
   }
   auto recv = std::make_shared<RecvFunction>(context.id(), info.message, sender.name, count,
                                              std::move(upstream), foreign);
-  context.CountRecv();
+  context.CountRecv(sender.incarnation == self_.incarnation);
   std::vector<Variable> variables;
   variables.reserve(tensors.size());
   int output = 0;
@@ -249,7 +250,7 @@ absl::StatusOr<std::shared_ptr<Pass>> Core::Join(const PassInfo& info) {
 
 void Core::OnGradient(const CallPtr& call) {
   absl::Status status = TakeGradient(call);
-  if (!status.ok()) call->Reply(Annotate(status, absl::StrCat("error on ", self_.name)));
+  if (!status.ok()) call->Reply(ErrorOn(self_.name, status));
 }
 
 // Everything is checked before anything changes.
@@ -369,22 +370,14 @@ class Impl : public DistAutograd {
   Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
                         const std::vector<Variable>& roots,
                         const BackwardOptions& options) override {
-    absl::Status status = context->usable();
-    status.Update(CheckRoots(roots));
-    if (status.ok() && options.timeout <= absl::ZeroDuration()) {
-      status = absl::InvalidArgumentError("the timeout of a backward must be positive");
-    }
-    if (!status.ok()) return Future<Unit>::Ready(status);
-    PassInfo info;
-    info.context = context->id();
-    info.pass = core_->ids().Next();
-    info.mode = options.mode;
-    info.retain_graph = options.retain_graph;
-    info.timeout = options.timeout;
-    auto pass = std::make_shared<Pass>(core_, context, std::move(info));
-    status = core_->table().StartPass(pass);
-    if (!status.ok()) return Future<Unit>::Ready(status);
-    return pass->Run(roots);
+    return Start(context, LossRoots(roots), options);
+  }
+
+  Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
+                            const std::vector<Variable>& outputs,
+                            const std::vector<Tensor>& gradients,
+                            const BackwardOptions& options) override {
+    return Start(context, GivenRoots(outputs, gradients), options);
   }
 
   Stats stats() const override {
@@ -395,6 +388,27 @@ class Impl : public DistAutograd {
   }
 
  private:
+  Future<Unit> Start(const std::shared_ptr<ContextState>& context,
+                     absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options) {
+    absl::Status usable = context->usable();
+    usable.Update(roots.status());
+    if (!usable.ok()) return Future<Unit>::Ready(usable);
+    if (options.timeout <= absl::ZeroDuration()) {
+      return Future<Unit>::Ready(
+          absl::InvalidArgumentError("the timeout of a backward must be positive"));
+    }
+    PassInfo info;
+    info.context = context->id();
+    info.pass = core_->ids().Next();
+    info.mode = options.mode;
+    info.retain_graph = options.retain_graph;
+    info.timeout = options.timeout;
+    auto pass = std::make_shared<Pass>(core_, context, std::move(info));
+    absl::Status started = core_->table().StartPass(pass);
+    if (!started.ok()) return Future<Unit>::Ready(started);
+    return pass->Run(*std::move(roots));
+  }
+
   const std::shared_ptr<Core> core_;  // shared with the agent's callbacks and running passes
 };
 

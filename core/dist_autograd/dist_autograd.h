@@ -64,13 +64,19 @@ class DistAutograd {
 
   // Gradient 1 at each root; gradients of leaves are added to the contexts of the workers that own
   // them. Done when every worker concerned is done.
-  // Errors: INVALID_ARGUMENT (roots: CheckRoots; timeout), NOT_FOUND (released context),
+  // Errors: INVALID_ARGUMENT (roots: LossRoots; timeout), NOT_FOUND (released context),
   // FAILED_PRECONDITION (a pass is running in this context), DEADLINE_EXCEEDED naming the sends
   // that are missing, what a node or a worker says ("error on owner1: …"). A failure is told to
   // every worker that takes part.
   virtual Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
                                 const std::vector<Variable>& roots,
                                 const BackwardOptions& options) = 0;
+  // The same with `gradients` instead of 1 (GivenRoots): outputs are what the rest of the forward,
+  // done elsewhere, has started from.
+  virtual Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
+                                    const std::vector<Variable>& outputs,
+                                    const std::vector<Tensor>& gradients,
+                                    const BackwardOptions& options) = 0;
 
   struct Stats {
     size_t contexts = 0;

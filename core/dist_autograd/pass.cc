@@ -1,11 +1,10 @@
-#include "core/dist_autograd/pass.h"
-
+// A pass that runs: gradients that come and go, and its end.
 #include <algorithm>
-#include <atomic>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/dist_autograd/pass.h"
 #include "core/rref/value_codec.h"
 
 namespace psd::dist_autograd {
@@ -19,223 +18,12 @@ absl::Duration TimeoutHere(absl::Duration timeout) {
   return timeout - std::min(timeout / 10, absl::Milliseconds(500));
 }
 
-// "error on owner1: …", once, whoever passes it on.
+}  // namespace
+
 absl::Status ErrorOn(const std::string& worker, const absl::Status& status) {
   if (absl::StartsWith(status.message(), "error on ")) return status;
   return Annotate(status, absl::StrCat("error on ", worker));
 }
-
-bool LeadsToLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& sends) {
-  return std::all_of(sends.begin(), sends.end(), [](const auto& send) {
-    return std::all_of(send->next().begin(), send->next().end(),
-                       [](const Edge& edge) { return !edge || edge.node->next().empty(); });
-  });
-}
-
-Tensors SeedFor(const Variable& root, const Tensor& one) {
-  const Edge edge = root.gradient_edge();
-  Tensors gradients(static_cast<size_t>(edge.node->NumInputs()));
-  gradients[static_cast<size_t>(edge.input)] = one;
-  return gradients;
-}
-
-}  // namespace
-
-// ---- start
-
-Future<Unit> Pass::Run(const std::vector<Variable>& roots) {
-  StartTimer(info_.timeout);
-  auto self = shared_from_this();
-  absl::Status status = Plan(roots);
-  if (!status.ok()) Fail(ErrorOn(host_->self().name, status), "");
-  return finished_.future();
-}
-
-absl::Status Pass::Plan(const std::vector<Variable>& roots) {
-  if (info_.mode == BackwardMode::kFast) {
-    {
-      MutexLock lock(mutex_);
-      Begin(context_->Sends(), StartBy::kAll, roots);
-    }
-    FeedRoots(roots);
-    return absl::OkStatus();
-  }
-  GraphWalk walk(*context_, host_->self().incarnation, GraphWalk::Upstream::kFollow);
-  for (const Variable& root : roots) PSD_RETURN_IF_ERROR(walk.From(root.gradient_edge().node));
-  walk.End();
-  Marks marks;
-  for (const RecvFunction* recv : walk.receives()) {
-    if (recv->foreign()) {
-      MarkFromRoots(roots);
-      return absl::OkStatus();
-    }
-    marks[recv->peer()].push_back(recv->message().counter);
-  }
-  PSD_ASSIGN_OR_RETURN(Sends sends, FindSends(walk.own_messages()));
-  {
-    MutexLock lock(mutex_);
-    unsent_marks_ = std::move(marks);
-    Begin(std::move(sends), StartBy::kElsewhere, roots);
-  }
-  FeedRoots(roots);
-  return absl::OkStatus();
-}
-
-// Third workers are involved: every worker finds out what it must expect before gradients flow.
-void Pass::MarkFromRoots(std::vector<Variable> roots) {
-  Marks marks;
-  absl::Status status;
-  {
-    MutexLock lock(mutex_);
-    for (const Variable& root : roots) {
-      if (status.ok()) status = walk_.From(root.gradient_edge().node);
-    }
-    marks = TakeFound();
-  }
-  if (!status.ok()) return Fail(ErrorOn(host_->self().name, status), "");
-  SendMarks(std::move(marks), [self = shared_from_this(), roots](const absl::Status& marked) {
-    if (!marked.ok()) return self->Fail(marked, "");
-    {
-      MutexLock lock(self->mutex_);
-      if (self->done_) return;
-      self->Begin(self->marked_sends_, StartBy::kMarked, roots);
-    }
-    self->FeedRoots(roots);
-  });
-}
-
-absl::StatusOr<Pass::Sends> Pass::FindSends(const std::vector<GlobalId>& messages) const {
-  Sends sends;
-  sends.reserve(messages.size());
-  for (GlobalId message : messages) {
-    PSD_ASSIGN_OR_RETURN(auto send, context_->FindSend(message));
-    sends.push_back(std::move(send));
-  }
-  return sends;
-}
-
-absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
-                                                const std::vector<uint64_t>& expected) {
-  if (start == StartBy::kAll) return context_->Sends();
-  if (start == StartBy::kMarked) {
-    MutexLock lock(mutex_);
-    return marked_sends_;
-  }
-  std::vector<GlobalId> messages;
-  for (uint64_t counter : expected) messages.push_back({host_->self().incarnation, counter});
-  std::sort(messages.begin(), messages.end());
-  messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
-  return FindSends(messages);
-}
-
-void Pass::Begin(Sends sends, StartBy start, const std::vector<Variable>& roots) {
-  walk_.End();
-  light_ = LeadsToLeavesOnly(sends);
-  start_ = start;
-  std::vector<std::shared_ptr<Node>> starts(sends.begin(), sends.end());
-  for (const Variable& root : roots) starts.push_back(root.gradient_edge().node);
-  for (const auto& send : sends) missing_.insert(send->message());
-  graph_ = std::make_unique<GraphPass>(std::move(starts), PassContext{this, info_.retain_graph});
-  begun_ = true;
-}
-
-void Pass::StartTimer(absl::Duration delay) {
-  TimerQueue::Id timer = host_->RunAfter(delay, [weak = weak_from_this()] {
-    auto self = weak.lock();
-    if (self == nullptr) return;
-    std::string missing;
-    {
-      MutexLock lock(self->mutex_);
-      missing = self->MissingText();
-    }
-    self->Fail(absl::DeadlineExceededError(absl::StrCat(
-                   "error on ", self->host_->self().name, ": backward in context ",
-                   self->context_->id().ToString(), " did not end in time; ", missing)),
-               "");
-  });
-  MutexLock lock(mutex_);
-  timer_ = timer;
-}
-
-void Pass::FeedRoots(const std::vector<Variable>& roots) {
-  for (const Variable& root : roots) {
-    auto one = Tensor::Full(root.shape(), root.dtype(), 1);
-    if (!one.ok()) return Fail(ErrorOn(host_->self().name, one.status()), "");
-    Feed(root.gradient_edge().node, SeedFor(root, *one));
-  }
-}
-
-// ---- marks
-
-void Pass::Mark(const std::vector<GlobalId>& messages,
-                absl::AnyInvocable<void(absl::Status)> done) {
-  auto sends = FindSends(messages);
-  if (!sends.ok()) return done(sends.status());
-  Marks marks;
-  absl::Status status;
-  {
-    MutexLock lock(mutex_);
-    if (begun_ || done_) {
-      status = absl::FailedPreconditionError("marks for a pass that runs or has ended here");
-    }
-    for (const auto& send : *sends) {
-      if (!status.ok() || !marked_.insert(send->message()).second) continue;
-      marked_sends_.push_back(send);
-      status = walk_.From(send);
-    }
-    marks = TakeFound();
-  }
-  if (!status.ok()) return done(ErrorOn(host_->self().name, status));
-  SendMarks(std::move(marks), std::move(done));
-}
-
-Pass::Marks Pass::TakeFound() {
-  for (GlobalId message : walk_.own_messages()) {
-    if (!marked_.insert(message).second) continue;
-    auto send = context_->FindSend(message);
-    if (send.ok()) marked_sends_.push_back(*std::move(send));
-  }
-  Marks marks;
-  for (; marks_sent_ < walk_.receives().size(); ++marks_sent_) {
-    const RecvFunction* recv = walk_.receives()[marks_sent_];
-    marks[recv->peer()].push_back(recv->message().counter);
-  }
-  return marks;
-}
-
-void Pass::SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done) {
-  struct Waiting {
-    Waiting(size_t count, absl::AnyInvocable<void(absl::Status)> callback)
-        : left(count), done(std::move(callback)) {}
-    std::atomic<size_t> left;
-    absl::AnyInvocable<void(absl::Status)> done;
-    Mutex mutex;  // leaf
-    absl::Status first_error PSD_GUARDED_BY(mutex);
-  };
-  if (marks.empty()) return done(absl::OkStatus());
-  auto waiting = std::make_shared<Waiting>(marks.size(), std::move(done));
-  for (auto& [peer, messages] : marks) {
-    rpc::Request request;
-    request.method = "autograd.mark";
-    request.payload.header = EncodeMarkInfo({info_, std::move(messages)});
-    host_->Send(peer, std::move(request), info_.timeout)
-        .OnReady([waiting, peer = peer](const absl::StatusOr<rpc::Reply>& reply) {
-          if (!reply.ok()) {
-            MutexLock lock(waiting->mutex);
-            waiting->first_error.Update(ErrorOn(peer, reply.status()));
-          }
-          if (--waiting->left > 0) return;
-          absl::Status result;
-          {
-            MutexLock lock(waiting->mutex);
-            result = waiting->first_error;
-          }
-          waiting->done(result);
-        });
-  }
-}
-
-// ---- running
 
 void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected) {
   // Looked up without the lock: both take the context's.

@@ -27,6 +27,9 @@ namespace psd::dist_autograd {
 
 class Pass;
 
+// `status` as "error on owner1: …", once, whoever passes it on.
+absl::Status ErrorOn(const std::string& worker, const absl::Status& status);
+
 // What a pass needs of its worker. Thread-safe; outlives its passes.
 class PassHost {
  public:
@@ -62,7 +65,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<ContextState>& context() const { return context_; }
 
   // Initiator: starts from the roots (checked). Done when every worker concerned is.
-  Future<Unit> Run(const std::vector<Variable>& roots);
+  Future<Unit> Run(const std::vector<Root>& roots);
 
   // Others: gradients for one message. The first that can start the pass here is answered when
   // the pass is over, the others when they are taken.
@@ -86,14 +89,14 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   using Sends = std::vector<std::shared_ptr<SendFunction>>;
 
   // ---- start
-  absl::Status Plan(const std::vector<Variable>& roots);
-  void MarkFromRoots(std::vector<Variable> roots);
+  absl::Status Plan(const std::vector<Root>& roots);
+  void MarkFromRoots(std::vector<Root> roots);
   absl::StatusOr<Sends> FindSends(const std::vector<GlobalId>& messages) const;
   absl::StatusOr<Sends> SendsToExpect(StartBy start, const std::vector<uint64_t>& expected);
   // Sets up the graph. Requires: not begun.
-  void Begin(Sends sends, StartBy start, const std::vector<Variable>& roots) PSD_REQUIRES(mutex_);
+  void Begin(Sends sends, StartBy start, const std::vector<Root>& roots) PSD_REQUIRES(mutex_);
   void StartTimer(absl::Duration delay);
-  void FeedRoots(const std::vector<Variable>& roots);
+  void FeedRoots(const std::vector<Root>& roots);
 
   // ---- marks
   void SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done);
@@ -121,7 +124,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
 
   // Set by Begin, then unchanged; the pass runs its nodes without the lock.
   std::unique_ptr<GraphPass> graph_;
-  bool light_ = false;  // its own sends lead to leaves only: quick enough for any thread
+  bool light_ = false;  // its sends lead to leaves without hooks: quick enough for any thread
 
   bool begun_ PSD_GUARDED_BY(mutex_) = false;
   bool done_ PSD_GUARDED_BY(mutex_) = false;

@@ -50,21 +50,44 @@ class FakeCall : public rpc::ServerCall {
 }  // namespace
 
 bool FakeNetwork::RunOne() {
-  Task step;
+  Step step;
   {
     MutexLock lock(mutex_);
     if (steps_.empty()) return false;
     size_t index = seeded_ ? random_() % steps_.size() : 0;
     step = std::move(steps_[index]);
     steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(index));
+    if (Lost(step.method)) {
+      steps_.push_back(std::move(step));
+      return true;
+    }
   }
-  step();
+  step.task();
   return true;
 }
 
-void FakeNetwork::Push(Task step) {
+bool FakeNetwork::Lost(const std::string& method) {
+  auto planned = to_lose_.find(method);
+  const bool lost = planned != to_lose_.end() && planned->second > 0
+                        ? planned->second-- > 0
+                        : std::uniform_real_distribution<double>()(random_) < loss_;
+  if (lost) ++lost_;
+  return lost;
+}
+
+void FakeNetwork::Lose(const std::string& method, int times) {
   MutexLock lock(mutex_);
-  steps_.push_back(std::move(step));
+  to_lose_[method] = times;
+}
+
+int FakeNetwork::lost() const {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
+void FakeNetwork::Push(Task step, const std::string& method) {
+  MutexLock lock(mutex_);
+  steps_.push_back({method, std::move(step)});
 }
 
 int FakeNetwork::Count(const std::string& method) const {
@@ -110,18 +133,21 @@ rpc::Call FakeAgent::StartCall(const std::string& peer, rpc::Request request,
     MutexLock lock(network_.mutex_);
     ++network_.counts_[request.method];
   }
-  network_.Push([&network = network_, caller = self_, epoch = epoch_, peer,
-                 request = std::move(request), answer]() mutable {
-    if (network.filter_) {
-      absl::Status status = network.filter_(caller.name, peer, request);
-      if (!status.ok()) return static_cast<void>(answer.Set(status));
-    }
-    auto it = network.agents_.find(peer);
-    if (it == network.agents_.end()) {
-      return static_cast<void>(answer.Set(absl::UnavailableError(absl::StrCat("no ", peer))));
-    }
-    it->second->Serve(caller, epoch, std::move(request), answer);
-  });
+  const std::string method = request.method;
+  network_.Push(
+      [&network = network_, caller = self_, epoch = epoch_, peer, request = std::move(request),
+       answer]() mutable {
+        if (network.filter_) {
+          absl::Status status = network.filter_(caller.name, peer, request);
+          if (!status.ok()) return static_cast<void>(answer.Set(status));
+        }
+        auto it = network.agents_.find(peer);
+        if (it == network.agents_.end()) {
+          return static_cast<void>(answer.Set(absl::UnavailableError(absl::StrCat("no ", peer))));
+        }
+        it->second->Serve(caller, epoch, std::move(request), answer);
+      },
+      method);
   return rpc::Call(reply, [answer] { answer.Set(absl::CancelledError("cancelled")); });
 }
 

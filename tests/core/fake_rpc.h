@@ -35,6 +35,14 @@ class FakeNetwork {
                                             const rpc::Request& request)>;
   void SetFilter(Filter filter) { filter_ = std::move(filter); }
 
+  // Any request or reply is lost with this probability, each time that it is sent; rpc sends it
+  // again, so that it comes later, and once.
+  void SetLoss(double probability) { loss_ = probability; }
+  // The next `times` sendings of requests of the method are lost.
+  void Lose(const std::string& method, int times) PSD_EXCLUDES(mutex_);
+  // How many messages were lost so far.
+  int lost() const PSD_EXCLUDES(mutex_);
+
   // Runs one step; false if there was none.
   bool RunOne();
   // Until nothing is left.
@@ -57,14 +65,23 @@ class FakeNetwork {
 
  private:
   friend class FakeAgent;
-  void Push(Task step);
+  // `method`: of a request; empty for a reply.
+  void Push(Task step, const std::string& method = "") PSD_EXCLUDES(mutex_);
+  bool Lost(const std::string& method) PSD_REQUIRES(mutex_);
 
+  struct Step {
+    std::string method;
+    Task task;
+  };
   const bool seeded_;
   std::mt19937_64 random_;
   Filter filter_;
   std::map<std::string, FakeAgent*> agents_;
   mutable Mutex mutex_;  // leaf
-  std::vector<Task> steps_ PSD_GUARDED_BY(mutex_);
+  std::vector<Step> steps_ PSD_GUARDED_BY(mutex_);
+  double loss_ = 0;
+  std::map<std::string, int> to_lose_ PSD_GUARDED_BY(mutex_);
+  int lost_ PSD_GUARDED_BY(mutex_) = 0;
   std::map<std::string, int> counts_ PSD_GUARDED_BY(mutex_);
 };
 

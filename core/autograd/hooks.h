@@ -1,0 +1,47 @@
+#pragma once
+
+// What users hang on variables, to be called in every backward pass that reaches them.
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/autograd/node.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+// Sees the sum of a variable's gradients over all its uses and returns what goes on in its place:
+// another tensor of the same shape and dtype, or `gradient` itself. Its elements are shared: it
+// must not write to them. An error fails the pass.
+using GradientHook = std::function<absl::StatusOr<Tensor>(const Tensor& gradient)>;
+
+// Sees the gradient of a leaf after it was handed to the pass's sink. An error fails the pass.
+using AccumulatedHook = std::function<absl::Status(const Tensor& gradient)>;
+
+// The hooks of one node, each called once per pass, in the order in which they were added; not at
+// all where there is no gradient. Called on any thread, and by several passes at once where several
+// run. Hooks are added while no pass runs.
+class NodeHooks {
+ public:
+  void Add(int input, GradientHook hook) { before_.push_back({input, std::move(hook)}); }
+  void Add(AccumulatedHook hook) { after_.push_back(std::move(hook)); }
+
+  // Replaces gradients by what the hooks return.
+  // Errors: a hook's; INVALID_ARGUMENT for a result of another shape or dtype.
+  absl::Status RunBefore(Tensors& gradients) const;
+  // `gradients`: with which the node has run.
+  absl::Status RunAfter(const Tensors& gradients) const;
+
+ private:
+  struct BeforeInput {
+    int input;
+    GradientHook hook;
+  };
+  std::vector<BeforeInput> before_;
+  std::vector<AccumulatedHook> after_;
+};
+
+}  // namespace psd

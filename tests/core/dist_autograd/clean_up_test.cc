@@ -1,0 +1,79 @@
+// How contexts end.
+
+#include <string>
+
+#include "core/autograd/functions/functions.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/core/dist_autograd/dist_autograd_fixture.h"
+
+namespace psd::dist_autograd {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_P(DistAutogradTest, DAG_45_ReleaseReachesEveryWorker) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  trainer_.Call(context, "owner0", "nested", {Variable(Vector({1, 2}))});
+  trainer_.autograd->Release(context->id());
+  network_.RunAll();
+  ExpectNoContexts();
+}
+
+TEST_P(DistAutogradTest, DAG_46_ReleaseSurvivesLostMessages) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  trainer_.Call(context, "owner0", "nested", {Variable(Vector({1, 2}), true)});
+  network_.Lose("autograd.release", 3);
+  trainer_.autograd->Release(context->id());
+  network_.RunAll();
+  EXPECT_EQ(network_.lost(), 3);
+  ExpectNoContexts();
+}
+
+TEST_P(DistAutogradTest, ACallThatItsReleaseOvertookBringsNothingBack) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  auto attachment = trainer_.autograd->WrapRequest(context, "owner0", {});
+  ASSERT_TRUE(attachment.ok());
+  trainer_.autograd->Release(context->id());
+  network_.RunAll();
+  EXPECT_FALSE(trainer_.TryCall(context, "owner0", "fetch", {}).ok());
+  rpc::Request late;
+  late.method = "test.call";
+  late.attachments = {*attachment, {99, "fetch"}};
+  auto reply = trainer_.agent.StartCall("owner0", std::move(late), {}).reply();
+  network_.RunAll();
+  EXPECT_FALSE(reply.Wait().ok());
+  ExpectNoContexts();
+}
+
+TEST_P(DistAutogradTest, DAG_47_TheCreatorsSessionTakesItsContextsAlong) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  trainer_.Call(context, "owner0", "nested", {Variable(Vector({1, 2}), true)});
+  network_.EndSessionsOf("trainer0");
+  network_.RunAll();
+  EXPECT_EQ(owner0_.autograd->stats().contexts, 0u);
+  EXPECT_EQ(owner1_.autograd->stats().contexts, 0u);
+}
+
+TEST_P(DistAutogradTest, DAG_47_WhatIsLeftOfAContextFailsWithTheReasonOfTheLostSession) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable w = trainer_.Call(context, "owner0", "fetch", {})[0];
+  auto running = trainer_.autograd->Backward(context, {Sum(Mul(w, w))}, {});
+  network_.EndSessionsOf("trainer0");
+  EXPECT_EQ(trainer_.autograd->Backward(context, {Sum(w)}, {}).Wait().status().code(),
+            absl::StatusCode::kAborted);
+  network_.RunUntil(running);
+  EXPECT_EQ(running.Wait().status().code(), absl::StatusCode::kAborted)
+      << "owner0 itself knows only that it has no such context: " << running.Wait().status();
+  EXPECT_THAT(std::string(running.Wait().status().message()), HasSubstr("the session on owner0"));
+  EXPECT_EQ(trainer_.autograd->WrapRequest(context, "owner1", {}).status().code(),
+            absl::StatusCode::kAborted);
+  ContextPtr next = trainer_.autograd->NewContext();
+  Variable again = trainer_.Call(next, "owner0", "fetch", {})[0];
+  EXPECT_TRUE(trainer_.Backward(next, {Sum(again)}).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, DistAutogradTest, ::testing::Range<uint64_t>(1, 21));
+
+}  // namespace
+}  // namespace psd::dist_autograd

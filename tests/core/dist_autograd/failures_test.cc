@@ -1,0 +1,180 @@
+// Passes that fail: what the caller is told, and what is left.
+
+#include <string>
+
+#include "core/autograd/functions/functions.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/core/dist_autograd/dist_autograd_fixture.h"
+
+namespace psd::dist_autograd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class FailuresTest : public DistAutogradTest {
+ protected:
+  // "chain" on owner0 calls that of owner1, which calls that of owner2; there backward fails while
+  // the chain is broken. 18 times its argument in all.
+  void AddFailingChain() {
+    const auto through = [](const std::string& next) {
+      return [next](TestWorker& self, const ContextPtr& context, const Variables& v) {
+        return Variables{Mul(self.Call(context, next, "chain", v)[0], 3)};
+      };
+    };
+    owner0_.functions["chain"] = through("owner1");
+    owner1_.functions["chain"] = through("owner2");
+    owner2_.functions["chain"] = [this](TestWorker&, const ContextPtr&, const Variables& v) {
+      Variable out = Mul(v[0], 2);
+      EXPECT_TRUE(out.AddGradientHook([this](const Tensor& gradient) -> absl::StatusOr<Tensor> {
+                       if (broken_) return absl::DataLossError("the chain is broken");
+                       return gradient;
+                     })
+                      .ok());
+      return Variables{out};
+    };
+  }
+
+  bool broken_ = true;
+};
+
+TEST_P(FailuresTest, DAG_30_WithoutRetainASecondPassFailsAndChangesNothing) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable out = Sum(trainer_.Call(context, "owner0", "mul", {x, x})[0]);
+  ASSERT_TRUE(trainer_.Backward(context, {out}).ok());
+  absl::Status again = trainer_.Backward(context, {out});
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition) << again;
+  EXPECT_THAT(std::string(again.message()), HasSubstr("error on owner0"));
+  EXPECT_EQ(GradientAt(trainer_, context, x.key()), (Floats{2, 10}));
+  network_.RunAll();
+  ExpectAtRest();
+}
+
+TEST_P(FailuresTest, DAG_33_MistakesOfTheCaller) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(trainer_.Backward(context, {}).code(), invalid);
+  EXPECT_EQ(trainer_.Backward(context, {Variable(Vector({1}))}).code(), invalid);
+  EXPECT_EQ(trainer_.Backward(context, {Mul(x, 2)}).code(), invalid);
+  BackwardOptions options;
+  options.timeout = absl::ZeroDuration();
+  EXPECT_EQ(trainer_.Backward(context, {Sum(Mul(x, 2))}, options).code(), invalid);
+  trainer_.autograd->Release(context->id());
+  EXPECT_EQ(trainer_.Backward(context, {Sum(Mul(x, 2))}).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(FailuresTest, DAG_35_AnErrorInTheForwardLeavesTheContextUsable) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true), other(Vector({1, 2, 3}), true);
+  absl::Status failed = trainer_.TryCall(context, "owner0", "mul", {x, other}).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInvalidArgument) << failed;
+  Variable out = trainer_.Call(context, "owner0", "mul", {x, x})[0];
+  ASSERT_TRUE(trainer_.Backward(context, {Sum(out)}).ok());
+  EXPECT_EQ(GradientAt(trainer_, context, x.key()), (Floats{2, 10}));
+}
+
+TEST_P(FailuresTest, DAG_36_AnErrorDeepInAChainNamesItsWorker) {
+  AddFailingChain();
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable out = trainer_.Call(context, "owner0", "chain", {x})[0];
+  absl::Status failed = trainer_.Backward(context, {Sum(out)});
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(failed.message()), StartsWith("error on owner2: "));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("the chain is broken"));
+  EXPECT_TRUE(context->Gradients().empty());
+  network_.RunAll();
+  ExpectAtRest();
+}
+
+TEST_P(FailuresTest, DAG_37_AfterFiftyFailuresTheSameGraphRuns) {
+  AddFailingChain();
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable loss = Sum(trainer_.Call(context, "owner0", "chain", {x})[0]);
+  BackwardOptions options;
+  options.retain_graph = true;
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_EQ(trainer_.Backward(context, {loss}, options).code(), absl::StatusCode::kDataLoss);
+  }
+  broken_ = false;
+  absl::Status mended = trainer_.Backward(context, {loss});
+  ASSERT_TRUE(mended.ok()) << mended;
+  EXPECT_EQ(GradientAt(trainer_, context, x.key()), (Floats{18, 18}));
+  network_.RunAll();
+  ExpectAtRest();
+}
+
+TEST_P(FailuresTest, DAG_38_AnOwnerThatIsGoneIsAnErrorNotAHang) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable a = trainer_.Call(context, "owner0", "fetch", {})[0];
+  Variable b = trainer_.Call(context, "owner1", "fetch", {})[0];
+  network_.SetFilter([](const std::string&, const std::string& to, const rpc::Request&) {
+    return to == "owner1" ? absl::UnavailableError("owner1 is dead") : absl::OkStatus();
+  });
+  absl::Status status = trainer_.Backward(context, {Sum(Mul(a, b))});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("owner1"));
+  network_.RunAll();
+  ExpectAtRest();
+  EXPECT_TRUE(owner0_.autograd->Find(context->id()).ok());
+}
+
+TEST_P(FailuresTest, DAG_38_AnOwnerBehindAnotherThatIsGone) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable out = trainer_.Call(context, "owner0", "nested", {x})[0];
+  network_.SetFilter([](const std::string&, const std::string& to, const rpc::Request&) {
+    return to == "owner1" ? absl::UnavailableError("owner1 is dead") : absl::OkStatus();
+  });
+  absl::Status status = trainer_.Backward(context, {Sum(out)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("owner1"));
+}
+
+TEST_P(FailuresTest, DAG_39_ReleaseDuringAPass) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable out = trainer_.Call(context, "owner0", "nested", {x})[0];
+  auto done = trainer_.autograd->Backward(context, {Sum(out)}, {});
+  network_.RunOne();
+  trainer_.autograd->Release(context->id());
+  network_.RunAll();
+  ASSERT_TRUE(done.IsReady());
+  ExpectAtRest();
+  ExpectNoContexts();
+}
+
+TEST_P(FailuresTest, DAG_40_AFailureReachesWhoeverWaits) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable out = trainer_.Call(context, "owner0", "nested", {x})[0];
+  network_.SetFilter([](const std::string& from, const std::string&, const rpc::Request& request) {
+    return from == "owner1" && request.method == "autograd.gradient" ? absl::UnavailableError("cut")
+                                                                     : absl::OkStatus();
+  });
+  EXPECT_FALSE(trainer_.Backward(context, {Sum(out)}).ok());
+  network_.RunAll();
+  ExpectAtRest();
+  EXPECT_TRUE(context->Gradients().empty());
+}
+
+TEST_P(FailuresTest, DAG_50_TwoBackwardsAtOnceInOneContext) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable a = trainer_.Call(context, "owner0", "fetch", {})[0];
+  auto first = trainer_.autograd->Backward(context, {Sum(Mul(a, 2))}, {});
+  auto second = trainer_.autograd->Backward(context, {Sum(Mul(a, 3))}, {});
+  ASSERT_TRUE(second.IsReady());
+  EXPECT_EQ(second.Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+  network_.RunUntil(first);
+  EXPECT_TRUE(first.Wait().ok());
+  EXPECT_EQ(GradientAt(owner0_, context, KeyOf(owner0_)), (Floats{2, 2}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, FailuresTest, ::testing::Range<uint64_t>(1, 21));
+
+}  // namespace
+}  // namespace psd::dist_autograd

@@ -1,0 +1,149 @@
+#pragma once
+
+// A worker with what distributed autograd needs, and one method that runs named functions on
+// tensors: what the worker layer does in psd. Its network, its executor and its clock belong to the
+// test.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/autograd/variable.h"
+#include "core/base/clock.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/status.h"
+#include "core/base/timer.h"
+#include "core/dist_autograd/backward_options.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/value_codec.h"
+#include "core/store/value.h"
+#include "gtest/gtest.h"
+#include "tests/core/fake_rpc.h"
+
+namespace psd::dist_autograd {
+
+using ContextPtr = std::shared_ptr<ContextState>;
+using Variables = std::vector<Variable>;
+
+class TestWorker {
+ public:
+  using Function = std::function<Variables(TestWorker&, const ContextPtr&, const Variables&)>;
+
+  TestWorker(testing::FakeNetwork& net, const std::string& name, Incarnation incarnation)
+      : network(net), ids(incarnation), agent(net, {name, incarnation}), timers(clock) {
+    autograd = DistAutograd::Create(agent, ids, timers, executor);
+    agent.RegisterMethod({"test.call", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+                          [this](std::shared_ptr<rpc::ServerCall> call) { Serve(*call); }});
+  }
+
+  const std::string& name() const { return agent.self().name; }
+
+  // Runs the network until the answer has come.
+  absl::StatusOr<Variables> TryCall(const ContextPtr& context, const std::string& callee,
+                                    const std::string& function, const Variables& arguments) {
+    std::vector<store::Value> values(arguments.begin(), arguments.end());
+    rpc::Request request;
+    request.method = "test.call";
+    PSD_ASSIGN_OR_RETURN(request.payload, rref::EncodeValues(values, NoFork));
+    request.attachments.push_back({kFunctionTag, function});
+    if (context != nullptr) {
+      PSD_ASSIGN_OR_RETURN(auto attachment, autograd->WrapRequest(context, callee, arguments));
+      request.attachments.push_back(std::move(attachment));
+    }
+    auto reply = agent.StartCall(callee, std::move(request), {}).reply();
+    network.RunUntil(reply);
+    if (!reply.IsReady()) return absl::UnknownError(function + " was never answered");
+    PSD_RETURN_IF_ERROR(reply.Wait());
+    PSD_ASSIGN_OR_RETURN(auto results, rref::DecodeValues(
+                                           reply.Wait()->payload,
+                                           [&](std::vector<Tensor> tensors) {
+                                             return autograd->UnwrapReply(context, *reply.Wait(),
+                                                                          std::move(tensors));
+                                           },
+                                           NoReference));
+    return rref::CollectVariables(results);
+  }
+
+  Variables Call(const ContextPtr& context, const std::string& callee, const std::string& function,
+                 const Variables& arguments) {
+    auto results = TryCall(context, callee, function, arguments);
+    EXPECT_TRUE(results.ok()) << results.status();
+    // Callers go on with what they wanted, and fail there.
+    return results.ok() ? *std::move(results) : Variables(4, Variable::Invalid(results.status()));
+  }
+
+  absl::Status Backward(const ContextPtr& context, const Variables& roots,
+                        const BackwardOptions& options = {}) {
+    return Finish(autograd->Backward(context, roots, options));
+  }
+
+  absl::Status BackwardFrom(const ContextPtr& context, const Variables& outputs,
+                            const std::vector<Tensor>& gradients,
+                            const BackwardOptions& options = {}) {
+    return Finish(autograd->BackwardFrom(context, outputs, gradients, options));
+  }
+
+  // Its timers have a thread, which acts some time after.
+  void PassTime(absl::Duration time) {
+    clock.Advance(time);
+    timers.Poll();
+  }
+
+  testing::FakeNetwork& network;
+  IdSource ids;
+  FakeClock clock;
+  InlineExecutor executor;
+  testing::FakeAgent agent;
+  TimerQueue timers;
+  std::unique_ptr<DistAutograd> autograd;
+  std::map<std::string, Function> functions;
+
+ private:
+  static constexpr uint32_t kFunctionTag = 99;
+
+  static absl::StatusOr<rref::ForkData> NoFork(const store::RemoteReference&) {
+    return absl::InternalError("no RRefs here");
+  }
+  static absl::StatusOr<store::Value> NoReference(const rref::ForkData&) {
+    return absl::InternalError("no RRefs here");
+  }
+
+  absl::Status Finish(const Future<Unit>& done) {
+    network.RunUntil(done);
+    if (!done.IsReady()) return absl::UnknownError("backward hangs");
+    return done.Wait().status();
+  }
+
+  void Serve(rpc::ServerCall& call) {
+    ContextPtr context;
+    auto results = Run(call, context);
+    if (!results.ok()) return call.Reply(results.status());
+    std::vector<store::Value> values(results->begin(), results->end());
+    auto payload = rref::EncodeValues(values, NoFork);
+    if (!payload.ok()) return call.Reply(payload.status());
+    call.Reply(*std::move(payload), autograd->WrapReply(context, *results));
+  }
+
+  absl::StatusOr<Variables> Run(rpc::ServerCall& call, ContextPtr& context) {
+    const auto unwrap = [&](std::vector<Tensor> tensors) -> absl::StatusOr<Variables> {
+      PSD_ASSIGN_OR_RETURN(auto received, autograd->UnwrapRequest(call, std::move(tensors)));
+      context = received.context;
+      return received.variables;
+    };
+    PSD_ASSIGN_OR_RETURN(auto arguments, rref::DecodeValues(call.payload(), unwrap, NoReference));
+    auto function = functions.find(*call.attachment(kFunctionTag));
+    if (function == functions.end()) return absl::NotFoundError("no such function");
+    return function->second(*this, context, rref::CollectVariables(arguments));
+  }
+};
+
+}  // namespace psd::dist_autograd
