@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
-#include "core/worker/value_service.h"
+#include "core/worker/gradient_service.h"
 
 namespace psd {
 
@@ -33,6 +33,30 @@ absl::Status Context::Backward(const std::vector<Variable>& roots,
   return worker_->runtime->autograd().Backward(state_, roots, options).Wait().status();
 }
 
+absl::Status Context::BackwardFrom(const std::vector<Variable>& outputs,
+                                   const std::vector<Tensor>& gradients,
+                                   const dist_autograd::BackwardOptions& options) {
+  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  return worker_->runtime->autograd()
+      .BackwardFrom(state_, outputs, gradients, options)
+      .Wait()
+      .status();
+}
+
+absl::Status Context::PushGradient(const RRef& parameter, const Tensor& gradient,
+                                   uint64_t version) {
+  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  if (!parameter.valid()) return absl::InvalidArgumentError("PushGradient of an RRef to nothing");
+  if (!gradient.defined()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PushGradient of ", parameter.ToString(), " was given an undefined tensor"));
+  }
+  return worker_->runtime->gradients()
+      .Push(state_, parameter, version, gradient, worker_->ToCallOptions({}))
+      .Wait()
+      .status();
+}
+
 absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
   PSD_ASSIGN_OR_RETURN(dist_autograd::LeafGradient found, state_->Gradient(leaf.key()));
   return found.gradient;
@@ -41,9 +65,7 @@ absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
 absl::StatusOr<Value> Context::FetchGradient(const RRef& leaf) const {
   PSD_RETURN_IF_ERROR(worker_->CheckRunning());
   if (!leaf.valid()) return absl::InvalidArgumentError("Gradient of an RRef to nothing");
-  return worker_->runtime->values()
-      .FetchGradient(state_->id(), leaf, worker_->ToCallOptions({}))
-      .Wait();
+  return worker_->runtime->gradients().Fetch(state_->id(), leaf, worker_->ToCallOptions({})).Wait();
 }
 
 absl::StatusOr<Tensor> Context::Gradient(const RRef& parameter) const {

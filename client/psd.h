@@ -166,6 +166,12 @@ struct ValueInfo {
   size_t bytes = 0;
 };
 
+// One version of a parameter.
+struct PulledParameter {
+  Tensor elements;
+  uint64_t version = 0;
+};
+
 // A member of the job. Thread-safe. The destructor leaves at once, without finishing calls.
 //
 // Errors, for all calls below: UNAVAILABLE (nobody answers there), DEADLINE_EXCEEDED, ABORTED (the
@@ -211,6 +217,12 @@ class Worker {
                                             const CallOptions& options = {});
   Future<std::vector<Value>> ToHereAsync(const std::vector<RRef>& rrefs,
                                          const CallOptions& options = {});
+
+  // Parameters as plain tensors, outside of any context, with the versions that they are: what
+  // another framework computes with. Its gradients come back by Context::PushGradient.
+  // Errors: INVALID_ARGUMENT for what is no parameter.
+  absl::StatusOr<std::vector<PulledParameter>> Pull(const std::vector<RRef>& rrefs,
+                                                    const CallOptions& options = {});
 
   // Rows of tables: for each query [the extents of its ids, width]. One exchange per owner; each
   // row is whole, but two rows may stem from before and after one step. Inside a context, rows of
@@ -272,6 +284,22 @@ class Context {
   // Errors: see dist_autograd::DistAutograd::Backward.
   absl::Status Backward(const std::vector<Variable>& roots,
                         const dist_autograd::BackwardOptions& options = {});
+
+  // ---- gradients from outside, for a trainer whose forward runs in another framework
+
+  // Backward from tensors that came in this context: parameters that were pulled, results of
+  // calls. `gradients`, one for each output and of its shape and dtype, take the place of 1. They
+  // belong to the versions that were pulled, whatever was stepped since.
+  // Errors: as Backward; INVALID_ARGUMENT naming the output that a gradient does not fit.
+  absl::Status BackwardFrom(const std::vector<Variable>& outputs,
+                            const std::vector<Tensor>& gradients,
+                            const dist_autograd::BackwardOptions& options = {});
+  // Without any tensor of this context: adds a gradient computed from `version` of the parameter
+  // (see Worker::Pull; 0: unknown) to what is collected on its owner. Applied once, however often
+  // it is sent.
+  // Errors: INVALID_ARGUMENT unless it has the parameter's shape and dtype and the parameter
+  // requires grad and has reached that version.
+  absl::Status PushGradient(const RRef& parameter, const Tensor& gradient, uint64_t version);
 
   // The gradient of a leaf of this trainer, or of a parameter, fetched from its owner.
   // Errors: NOT_FOUND when none has reached it.

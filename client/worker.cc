@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/store/parameter.h"
 #include "core/worker/call_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/runtime.h"
@@ -231,6 +232,22 @@ absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rr
     variables.push_back(*variable);
   }
   return variables;
+}
+
+absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef>& rrefs,
+                                                          const CallOptions& options) {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  if (options.context != nullptr) {
+    return absl::InvalidArgumentError("Pull records nothing; fetch with ToHere in a context");
+  }
+  auto pulling = state_->runtime->values().Pull(rrefs, state_->ToCallOptions(options));
+  PSD_RETURN_IF_ERROR(pulling.Wait());
+  std::vector<PulledParameter> pulled;
+  pulled.reserve(rrefs.size());
+  for (const store::PinnedVersion& version : *pulling.Wait()) {
+    pulled.push_back({version.tensor, version.version});
+  }
+  return pulled;
 }
 
 // ---- calls

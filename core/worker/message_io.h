@@ -62,4 +62,13 @@ absl::StatusOr<Message> ParseFields(const rpc::ServerCall& call) {
   return ParseMessage<Message>(*bytes, call.method());
 }
 
+// The fields that a callee attached. Errors: INVALID_ARGUMENT.
+template <typename Message>
+absl::StatusOr<Message> ParseFields(const rpc::Reply& reply, absl::string_view what) {
+  for (const rpc::Attachment& attachment : reply.attachments) {
+    if (attachment.tag == kFieldsTag) return ParseMessage<Message>(attachment.bytes, what);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(what, ": the reply has no fields"));
+}
+
 }  // namespace psd::worker

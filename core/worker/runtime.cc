@@ -8,6 +8,7 @@
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/worker/call_service.h"
 #include "core/worker/checkpoint_service.h"
+#include "core/worker/gradient_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/rows_service.h"
@@ -83,6 +84,7 @@ absl::Status Runtime::Assemble() {
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
   values_ = std::make_unique<ValueService>(*this);
   calls_ = std::make_unique<CallService>(*this);
+  gradients_ = std::make_unique<GradientService>(*this);
   optimizer_service_ = std::make_unique<OptimizerService>(*this);
   rows_ = std::make_unique<RowsService>(*this);
   checkpoints_ = std::make_unique<CheckpointService>(*this);

@@ -31,6 +31,7 @@ namespace psd::worker {
 
 class CallService;
 class CheckpointService;
+class GradientService;
 class InfoService;
 class OptimizerService;
 class RowsService;
@@ -107,6 +108,7 @@ class Runtime {
 
   ValueService& values() { return *values_; }
   CallService& calls() { return *calls_; }
+  GradientService& gradients() { return *gradients_; }
   RowsService& rows() { return *rows_; }
   OptimizerService& optimizer_service() { return *optimizer_service_; }
   CheckpointService& checkpoints() { return *checkpoints_; }
@@ -129,6 +131,7 @@ class Runtime {
   std::unique_ptr<program::ProgramCache> programs_;
   std::unique_ptr<ValueService> values_;
   std::unique_ptr<CallService> calls_;
+  std::unique_ptr<GradientService> gradients_;
   std::unique_ptr<OptimizerService> optimizer_service_;
   std::unique_ptr<RowsService> rows_;
   std::unique_ptr<CheckpointService> checkpoints_;

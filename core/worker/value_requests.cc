@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/program/program_codec.h"
+#include "core/rref/value_codec.h"
+#include "core/store/parameter.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -16,7 +18,89 @@ namespace psd::worker {
 
 using rref::RRef;
 using store::EntryPtr;
+using store::PinnedVersion;
 using store::Value;
+
+namespace {
+
+// Asks every owner once, all at the same time: `ask` with an owner and its RRefs. The answers in
+// the order of `rrefs`, or the first error.
+template <typename T, typename Ask>
+Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
+  using Result = std::vector<T>;
+  std::vector<std::string> owners;  // in order of first appearance
+  std::map<std::string, std::vector<size_t>> places;
+  for (size_t i = 0; i < rrefs.size(); ++i) {
+    if (!rrefs[i].valid()) {
+      return Future<Result>::Ready(absl::InvalidArgumentError(
+          absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing")));
+    }
+    std::vector<size_t>& indices = places[rrefs[i].owner()];
+    if (indices.empty()) {
+      owners.push_back(rrefs[i].owner());
+      indices.reserve(rrefs.size());
+    }
+    indices.push_back(i);
+  }
+  if (owners.empty()) return Future<Result>::Ready(Result{});
+
+  struct Gather {
+    Mutex mutex;  // leaf
+    Result answers PSD_GUARDED_BY(mutex);
+    size_t missing PSD_GUARDED_BY(mutex) = 0;
+  };
+  auto gather = std::make_shared<Gather>();
+  {
+    MutexLock lock(gather->mutex);
+    gather->answers.resize(rrefs.size());
+    gather->missing = owners.size();
+  }
+  Promise<Result> promise;
+  for (const std::string& owner : owners) {
+    const std::vector<size_t>& indices = places[owner];
+    std::vector<RRef> mine;
+    mine.reserve(indices.size());
+    for (size_t index : indices) mine.push_back(rrefs[index]);
+    ask(owner, std::move(mine))
+        .OnReady([gather, promise, indices](const absl::StatusOr<Result>& answer) {
+          if (!answer.ok()) return static_cast<void>(promise.Set(answer.status()));
+          Result all;
+          {
+            MutexLock lock(gather->mutex);
+            for (size_t i = 0; i < indices.size(); ++i) gather->answers[indices[i]] = (*answer)[i];
+            if (--gather->missing > 0) return;
+            all = std::move(gather->answers);
+          }
+          promise.Set(std::move(all));
+        });
+  }
+  return promise.future();
+}
+
+std::vector<EntryPtr> Here(const std::vector<RRef>& rrefs) {
+  std::vector<EntryPtr> entries;
+  for (const RRef& rref : rrefs) entries.push_back(rref.local_entry());
+  return entries;
+}
+
+absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<EntryPtr>& entries) {
+  std::vector<store::Parameter*> parameters;
+  for (const EntryPtr& entry : entries) {
+    if (entry->parameter == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not a parameter"));
+    }
+    parameters.push_back(entry->parameter.get());
+  }
+  return store::Parameter::PinAll(parameters);
+}
+
+absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
+  return absl::InternalError(
+      absl::StrCat(owner, " was asked for ", expected, " values and sent ", got));
+}
+
+}  // namespace
 
 absl::StatusOr<RRef> AdoptReference(Runtime& runtime, const std::string& owner,
                                     const rpc::Reply& reply) {
@@ -130,80 +214,79 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
 
 Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const ContextPtr& context,
                                    const rpc::CallOptions& options) {
-  // By owner, in order of first appearance.
-  std::vector<std::string> owners;
-  std::map<std::string, std::vector<size_t>> places;
-  for (size_t i = 0; i < rrefs.size(); ++i) {
-    if (!rrefs[i].valid()) {
-      return Future<Values>::Ready(absl::InvalidArgumentError(
-          absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing")));
-    }
-    std::vector<size_t>& indices = places[rrefs[i].owner()];
-    if (indices.empty()) {
-      owners.push_back(rrefs[i].owner());
-      indices.reserve(rrefs.size());
-    }
-    indices.push_back(i);
-  }
-  if (owners.empty()) return Future<Values>::Ready(Values{});
-
-  struct Gather {
-    Mutex mutex;
-    Values values PSD_GUARDED_BY(mutex);
-    size_t missing PSD_GUARDED_BY(mutex) = 0;
-  };
-  auto gather = std::make_shared<Gather>();
-  {
-    MutexLock lock(gather->mutex);
-    gather->values.resize(rrefs.size());
-    gather->missing = owners.size();
-  }
-  Promise<Values> promise;
-  for (const std::string& owner : owners) {
-    const std::vector<size_t>& indices = places[owner];
-    std::vector<RRef> mine;
-    mine.reserve(indices.size());
-    for (size_t index : indices) mine.push_back(rrefs[index]);
-    FetchFrom(owner, std::move(mine), context, options)
-        .OnReady([gather, promise, indices](const absl::StatusOr<Values>& fetched) {
-          if (!fetched.ok()) return static_cast<void>(promise.Set(fetched.status()));
-          Values all;
-          {
-            MutexLock lock(gather->mutex);
-            for (size_t i = 0; i < indices.size(); ++i) gather->values[indices[i]] = (*fetched)[i];
-            if (--gather->missing > 0) return;
-            all = std::move(gather->values);
-          }
-          promise.Set(std::move(all));
-        });
-  }
-  return promise.future();
+  return AskOwners<Value>(rrefs, [&](const std::string& owner, std::vector<RRef> mine) {
+    return FetchFrom(owner, std::move(mine), context, options);
+  });
 }
 
 Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRef> rrefs,
                                        const ContextPtr& context, const rpc::CallOptions& options) {
-  using Result = Future<Values>;
+  if (owner == runtime_.name()) return Future<Values>::Ready(store::Entry::ReadAll(Here(rrefs)));
+  size_t expected = rrefs.size();
+  return StartFetch(owner, rrefs, context, /*versions=*/false, options)
+      .Then([this, context, owner, expected, rrefs = std::move(rrefs)](
+                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, context, *reply));
+        if (values.size() != expected) return NotAsAsked(owner, expected, values.size());
+        return values;
+      });
+}
+
+Future<std::vector<PinnedVersion>> ValueService::Pull(const std::vector<RRef>& rrefs,
+                                                      const rpc::CallOptions& options) {
+  return AskOwners<PinnedVersion>(rrefs, [&](const std::string& owner, std::vector<RRef> mine) {
+    return PullFrom(owner, std::move(mine), options);
+  });
+}
+
+Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& owner,
+                                                          std::vector<RRef> rrefs,
+                                                          const rpc::CallOptions& options) {
+  using Result = absl::StatusOr<std::vector<PinnedVersion>>;
   if (owner == runtime_.name()) {
-    std::vector<EntryPtr> entries;
-    for (const RRef& rref : rrefs) entries.push_back(rref.local_entry());
-    return Result::Ready(store::Entry::ReadAll(entries));
+    return Future<std::vector<PinnedVersion>>::Ready(PinHere(Here(rrefs)));
   }
+  return StartFetch(owner, rrefs, nullptr, /*versions=*/true, options)
+      .Then([owner, rrefs = std::move(rrefs)](const absl::StatusOr<rpc::Reply>& reply) -> Result {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto fetched, ParseFields<v1::FetchedVersions>(*reply, "value.fetch"));
+        PSD_ASSIGN_OR_RETURN(Tensors tensors, rref::DecodeTensorValues(reply->payload));
+        const auto told = static_cast<size_t>(fetched.versions_size());
+        if (tensors.size() != rrefs.size()) {
+          return NotAsAsked(owner, rrefs.size(), tensors.size());
+        }
+        if (told != tensors.size()) return NotAsAsked(owner, rrefs.size(), told);
+        std::vector<PinnedVersion> pulled;
+        for (size_t i = 0; i < told; ++i) {
+          pulled.push_back({std::move(tensors[i]), fetched.versions(static_cast<int>(i))});
+        }
+        return pulled;
+      });
+}
+
+Future<rpc::Reply> ValueService::StartFetch(const std::string& owner,
+                                            const std::vector<RRef>& rrefs,
+                                            const ContextPtr& context, bool versions,
+                                            const rpc::CallOptions& options) {
+  using Result = Future<rpc::Reply>;
   // A use that overtakes a creation waits for it, without a thread.
   for (const RRef& rref : rrefs) {
     if (rref.body()->confirmed().IsReady()) continue;
-    Promise<Values> promise;
+    Promise<rpc::Reply> promise;
     Future<Unit> confirmed = rref.body()->confirmed();
-    confirmed.OnReady([this, owner, rrefs = std::move(rrefs), context, options,
-                       promise](const absl::StatusOr<Unit>& created) mutable {
+    confirmed.OnReady([this, owner, rrefs, context, versions, options,
+                       promise](const absl::StatusOr<Unit>& created) {
       if (!created.ok()) return static_cast<void>(promise.Set(created.status()));
-      FetchFrom(owner, std::move(rrefs), context, options)
-          .OnReady([promise](const absl::StatusOr<Values>& values) { promise.Set(values); });
+      StartFetch(owner, rrefs, context, versions, options)
+          .OnReady([promise](const absl::StatusOr<rpc::Reply>& reply) { promise.Set(reply); });
     });
     return promise.future();
   }
   absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
   if (!usable.ok()) return Result::Ready(usable);
   v1::FetchRequest message;
+  message.set_versions(versions);
   message.mutable_incarnations()->Reserve(static_cast<int>(rrefs.size()));
   message.mutable_counters()->Reserve(static_cast<int>(rrefs.size()));
   for (const RRef& rref : rrefs) {
@@ -218,46 +301,7 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
     if (!attachment.ok()) return Result::Ready(attachment.status());
     request.attachments.push_back(*std::move(attachment));
   }
-  size_t expected = rrefs.size();
-  return runtime_.agent()
-      .StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([this, context, owner, expected, rrefs = std::move(rrefs)](
-                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, context, *reply));
-        if (values.size() != expected) {
-          return absl::InternalError(
-              absl::StrCat(owner, " was asked for ", expected, " values and sent ", values.size()));
-        }
-        return values;
-      });
-}
-
-Future<Value> ValueService::FetchGradient(GlobalId context, const RRef& leaf,
-                                          const rpc::CallOptions& options) {
-  absl::Status usable = runtime_.rrefs().CheckUsable(leaf);
-  if (!usable.ok()) return Future<Value>::Ready(usable);
-  v1::GradientRequest message;
-  message.set_context_incarnation(context.incarnation);
-  message.set_context_counter(context.counter);
-  message.set_leaf_incarnation(leaf.value_id().incarnation);
-  message.set_leaf_counter(leaf.value_id().counter);
-  rpc::Request request = PlainRequest("gradient.fetch", message);
-  request.only_incarnation = leaf.body()->owner_incarnation();
-  request.session_bound = true;
-  return runtime_.agent()
-      .StartCall(leaf.owner(), std::move(request), options)
-      .reply()
-      .Then([this, leaf](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Value> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, nullptr, *reply));
-        if (values.size() != 1 ||
-            (values[0].As<Variable>() == nullptr && values[0].AsSparse() == nullptr)) {
-          return absl::InternalError(absl::StrCat(leaf.owner(), " answered no gradient"));
-        }
-        return values[0];
-      });
+  return runtime_.agent().StartCall(owner, std::move(request), options).reply();
 }
 
 }  // namespace psd::worker

@@ -142,7 +142,6 @@ ValueService::ValueService(Runtime& runtime) : runtime_(runtime) {
   add("value.fetch", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeFetch);
   add("value.assign", MethodKind::kMutation, RunsOn::kExecutor, &ValueService::ServeAssign);
   add("value.list", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeList);
-  add("gradient.fetch", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeGradient);
 }
 
 void ValueService::ServeGetOrCreate(const CallPtr& call) {
@@ -209,13 +208,18 @@ void ValueService::ServeFetch(const CallPtr& call) {
   const bool parameters_only =
       std::all_of(entries->begin(), entries->end(),
                   [](const EntryPtr& entry) { return entry->parameter != nullptr; });
-  if (parameters_only) return ReplyWithParameters(*call, received->context, *entries);
+  if (parameters_only)
+    return ReplyWithParameters(*call, received->context, *entries, request->versions());
+  if (request->versions()) {
+    return call->Reply(absl::InvalidArgumentError(
+        "value.fetch: versions are asked for, but not all values are parameters"));
+  }
   ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(*entries));
 }
 
 // As ReplyWithValues, but for the variables and the graph that nobody would look at.
 void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
-                                       const std::vector<EntryPtr>& entries) {
+                                       const std::vector<EntryPtr>& entries, bool versions) {
   std::vector<store::Parameter*> parameters;
   parameters.reserve(entries.size());
   for (const EntryPtr& entry : entries) parameters.push_back(entry->parameter.get());
@@ -234,6 +238,11 @@ void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& 
   std::vector<rpc::Attachment> attachments;
   if (payload.ok() && context != nullptr) {
     attachments = runtime_.autograd().WrapLeaves(context, std::move(leaves));
+  }
+  if (versions) {
+    v1::FetchedVersions fetched;
+    for (const store::PinnedVersion& version : *pinned) fetched.add_versions(version.version);
+    attachments.push_back(FieldsAttachment(fetched));
   }
   call.Reply(std::move(payload), std::move(attachments));
 }
@@ -277,22 +286,6 @@ void ValueService::ServeList(const CallPtr& call) {
     reply.add_bytes(facts.bytes);
   }
   call->Reply(PlainPayload(reply));
-}
-
-void ValueService::ServeGradient(const CallPtr& call) {
-  auto request = ParseMessage<v1::GradientRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto context =
-      runtime_.autograd().Find({request->context_incarnation(), request->context_counter()});
-  if (!context.ok()) return call->Reply(context.status());
-  auto gradient = (*context)->Gradient({request->leaf_incarnation(), request->leaf_counter()});
-  if (!gradient.ok()) return call->Reply(gradient.status());
-  if (gradient->gradient.defined()) {
-    return ReplyWithValues(runtime_, *call, nullptr, Values{Value(gradient->gradient)});
-  }
-  auto sparse = ConcatSparse(gradient->sparse);
-  if (!sparse.ok()) return call->Reply(sparse.status());
-  ReplyWithValues(runtime_, *call, nullptr, Values{Value(*std::move(sparse))});
 }
 
 }  // namespace psd::worker

@@ -11,6 +11,7 @@
 #include "core/program/program.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
+#include "core/store/parameter.h"
 #include "core/worker/exchange.h"
 
 namespace psd::worker {
@@ -23,7 +24,7 @@ struct ListedValue {
   uint64_t bytes = 0;
 };
 
-// Both ends of the "value.*" methods and of "gradient.fetch". Thread-safe. Calls to the runtime's
+// Both ends of the "value.*" methods. Thread-safe. Calls to the runtime's
 // own name stay in the process. Errors: those of the call (RpcAgent::StartCall) and of the store.
 class ValueService {
  public:
@@ -54,9 +55,10 @@ class ValueService {
   Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                        const rpc::CallOptions& options);
 
-  // The gradient that `context` has collected for a value, on its owner: a tensor, or a sparse one.
-  Future<store::Value> FetchGradient(GlobalId context, const rref::RRef& leaf,
-                                     const rpc::CallOptions& options);
+  // Parameters outside of any context, each with the version that it is.
+  // Errors: INVALID_ARGUMENT for what is no parameter.
+  Future<std::vector<store::PinnedVersion>> Pull(const std::vector<rref::RRef>& rrefs,
+                                                 const rpc::CallOptions& options);
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
@@ -65,13 +67,19 @@ class ValueService {
   void ServeDrop(const CallPtr& call);
   void ServeFetch(const CallPtr& call);
   void ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
-                           const std::vector<store::EntryPtr>& entries);
+                           const std::vector<store::EntryPtr>& entries, bool versions);
   void ServeAssign(const CallPtr& call);
   void ServeList(const CallPtr& call);
-  void ServeGradient(const CallPtr& call);
 
   Future<Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
                            const ContextPtr& context, const rpc::CallOptions& options);
+  Future<std::vector<store::PinnedVersion>> PullFrom(const std::string& owner,
+                                                     std::vector<rref::RRef> rrefs,
+                                                     const rpc::CallOptions& options);
+  // "value.fetch", once all that `rrefs` refer to exists.
+  Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
+                                const ContextPtr& context, bool versions,
+                                const rpc::CallOptions& options);
 
   Runtime& runtime_;
 };

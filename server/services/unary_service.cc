@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/autograd/node.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
+#include "core/worker/gradient_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
@@ -386,25 +386,8 @@ UnaryService::Reactor* UnaryService::PushGradient(Context* context,
 absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   PSD_ASSIGN_OR_RETURN(auto context, FindContext(request.header().session(), request.context()));
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(request.parameter()));
-  const auto& parameter = entry->parameter;
-  if (parameter == nullptr || !parameter->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(entry->Label(), " is ", entry->KindName(),
-                                                   ", not a parameter that requires grad"));
-  }
   PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
-  if (gradient.shape() != parameter->shape() || gradient.dtype() != parameter->dtype()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient of ", entry->Label(), ": expected ", DTypeName(parameter->dtype()),
-                     parameter->shape().ToString(), ", got ", gradient.ToString()));
-  }
-  if (request.version() > parameter->version()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient of ", entry->Label(), ": computed from version ", request.version(),
-                     ", but the parameter is at version ", parameter->version()));
-  }
-  return context->Accumulate(
-      {parameter->id(), parameter->shape(), parameter->dtype(), request.version()},
-      std::move(gradient));
+  return worker::AddGradient(*context, *entry, request.version(), std::move(gradient));
 }
 
 UnaryService::Reactor* UnaryService::Step(Context* context, const v1::StepOptimizerRequest* request,

@@ -9,6 +9,7 @@
 
 #include "client/psd.h"
 #include "core/carrier/faulty/faulty_network.h"
+#include "core/worker/gradient_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
@@ -122,8 +123,33 @@ TEST_F(LostAnswersTest, AGradientIsAddedOnce) {
   auto there = Must(owner_->autograd().Find(context->id()));
   WithItsAnswerLost<Unit>([&] { return BackwardFrom(context, Sum(w)); },
                           [&] { return there->Gradients().size() == 1; });
-  Value gradient = Must(trainer_->values().FetchGradient(context->id(), w_, patient_).Wait());
+  Value gradient = Must(trainer_->gradients().Fetch(context->id(), w_, patient_).Wait());
   EXPECT_THAT(Elements(gradient.As<Variable>()->tensor()), ElementsAre(1));
+}
+
+TEST_F(LostAnswersTest, AGradientFromOutsideIsAddedOnce) {
+  auto context = trainer_->autograd().NewContext();
+  PullIn(context);
+  auto there = Must(owner_->autograd().Find(context->id()));
+  WithItsAnswerLost<Unit>(
+      [&] {
+        return trainer_->gradients().Push(context, w_, 1, Tensor::Of<float>({1}, {3}), patient_);
+      },
+      [&] { return there->Gradients().size() == 1; });
+  EXPECT_THAT(Elements(Must(there->Gradient(w_.value_id())).gradient), ElementsAre(3));
+}
+
+TEST_F(LostAnswersTest, DAG_46_AReleaseThatIsLostThreeTimesArrives) {
+  auto context = trainer_->autograd().NewContext();
+  PullIn(context);
+  EXPECT_EQ(owner_->autograd().stats().contexts, 1u);
+  network_->SetBlackHole("trainer", "owner", true);
+  trainer_->autograd().Release(context->id());
+  for (int i = 0; i < 3; ++i) network_->Cut("owner", "trainer");
+  EXPECT_EQ(owner_->autograd().stats().contexts, 1u);
+  network_->SetBlackHole("trainer", "owner", false);
+  network_->Cut("owner", "trainer");
+  while (owner_->autograd().stats().contexts > 0) std::this_thread::yield();
 }
 
 TEST_F(LostAnswersTest, ACreationIsDoneOnce) {
