@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
@@ -31,6 +32,19 @@ absl::Status Context::Backward(const std::vector<Variable>& roots,
                                const dist_autograd::BackwardOptions& options) {
   PSD_RETURN_IF_ERROR(worker_->CheckRunning());
   return worker_->runtime->autograd().Backward(state_, roots, options).Wait().status();
+}
+
+absl::Status Context::Backward(const RRef& root, const dist_autograd::BackwardOptions& options) {
+  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  Future<Values> fetching =
+      worker_->runtime->values().Fetch({root}, state_, worker_->ToCallOptions({}));
+  PSD_ASSIGN_OR_RETURN(Values fetched, std::move(fetching).Wait());
+  const auto* variable = fetched[0].As<Variable>();
+  if (variable == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("backward from ", root.ToString(), ", which is ",
+                                                   fetched[0].KindName(), ", not a tensor"));
+  }
+  return Backward(std::vector<Variable>{*variable}, options);
 }
 
 absl::Status Context::BackwardFrom(const std::vector<Variable>& outputs,

@@ -41,6 +41,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/worker_info.h"
 #include "core/autograd/functions/functions.h"
 #include "core/autograd/variable.h"
 #include "core/base/future.h"
@@ -127,6 +128,9 @@ struct WorkerOptions {
   // "host:port" where other workers may reach this one. Empty: not listening; owners call back on
   // the connections opened from here.
   std::string listen;
+  // Trainers that the job will have, the same from all of them; 0: they come and go. With it they
+  // can wait for each other: barriers, all-gathers, group shutdown.
+  uint32_t group_size = 0;
   // Of calls that say nothing else. ZeroDuration: none.
   absl::Duration default_timeout = absl::Seconds(60);
   // Threads for functions that are called here.
@@ -148,6 +152,17 @@ struct CallOptions {
   absl::Duration timeout = absl::Seconds(-1);
   // The call is recorded in this context, so that gradients can flow back through it.
   const Context* context = nullptr;
+};
+
+struct ShutdownOptions {
+  // How long calls and functions that are under way may go on.
+  absl::Duration drain = absl::Seconds(10);
+  // Waits first until every trainer of the declared group shuts down too and none of them has a
+  // call under way: until then this worker serves on.
+  bool with_group = false;
+  absl::Duration group_timeout = absl::ZeroDuration();  // ZeroDuration: none
+  // References that are still held are an error, not only a warning in the log.
+  bool refuse_held_references = false;
 };
 
 struct CreateOptions {
@@ -186,6 +201,11 @@ class Worker {
 
   const std::string& name() const;
   int rank() const;
+  // This worker, one of that name, and all of the job by rank (without a registrar: this one).
+  // Info(name) makes the other reachable, if it listens. Errors: NOT_FOUND naming the nearest.
+  WorkerInfo Info() const;
+  absl::StatusOr<WorkerInfo> Info(const std::string& name);
+  absl::StatusOr<std::vector<WorkerInfo>> Infos();
   // The owners that it is attached to.
   std::vector<std::string> owners() const;
   // All owners of the job: those that the registrar knows and that can be dialled, else the
@@ -218,6 +238,10 @@ class Worker {
   Future<std::vector<Value>> ToHereAsync(const std::vector<RRef>& rrefs,
                                          const CallOptions& options = {});
 
+  // The value behind a reference of this worker's own, without a copy or a message.
+  // Errors: FAILED_PRECONDITION on any worker but the owner, naming both and the reference.
+  absl::StatusOr<Value> LocalValue(const RRef& rref) const;
+
   // Parameters as plain tensors, outside of any context, with the versions that they are: what
   // another framework computes with. Its gradients come back by Context::PushGradient.
   // Errors: INVALID_ARGUMENT for what is no parameter.
@@ -236,15 +260,33 @@ class Worker {
 
   // ---- calls
 
-  // Runs `function` on `callee` (this worker too) and waits for its results.
-  absl::StatusOr<Values> RpcSync(const std::string& callee, const Function& function,
+  // Runs `function` on `callee` (this worker too) and waits for its results. See client/calls.h for
+  // waiting for several calls, and for calls through references.
+  absl::StatusOr<Values> RpcSync(const Callee& callee, const Function& function,
                                  const Values& arguments, const CallOptions& options = {});
-  Future<Values> RpcAsync(const std::string& callee, const Function& function,
-                          const Values& arguments, const CallOptions& options = {});
+  Future<Values> RpcAsync(const Callee& callee, const Function& function, const Values& arguments,
+                          const CallOptions& options = {});
   // Runs it there and leaves the (first) result there; returns at once. Its error, if any, is told
   // by ToHere.
-  absl::StatusOr<RRef> Remote(const std::string& callee, const Function& function,
+  absl::StatusOr<RRef> Remote(const Callee& callee, const Function& function,
                               const Values& arguments, const CallOptions& options = {});
+
+  // Of calls that say nothing else, from now on. Errors: INVALID_ARGUMENT for a negative one.
+  absl::Status SetDefaultTimeout(absl::Duration timeout);
+  absl::Duration default_timeout() const;
+
+  // ---- together: among `members`, this worker included; empty: the declared group of trainers
+
+  // Returns when all of them have come to the barrier of that name.
+  // Errors: DEADLINE_EXCEEDED naming who was missing; UNAVAILABLE or ABORTED naming who left or
+  // was restarted; NOT_FOUND; FAILED_PRECONDITION (no registrar, no declared group).
+  absl::Status Barrier(const std::string& name, const std::vector<std::string>& members = {},
+                       absl::Duration timeout = absl::ZeroDuration());
+  // A barrier to which all bring a value, and from which each takes those of all, by name. For
+  // small things: at most 1 MiB from each, and no references.
+  absl::StatusOr<std::map<std::string, Value>> AllGather(
+      const std::string& name, const Value& value, const std::vector<std::string>& members = {},
+      absl::Duration timeout = absl::ZeroDuration());
 
   // ---- the rest
 
@@ -254,6 +296,9 @@ class Worker {
   // Finishes what is pending for at most `drain`, releases forks, ends the sessions. Further calls
   // fail with FAILED_PRECONDITION.
   absl::Status Shutdown(absl::Duration drain = absl::Seconds(10));
+  // The worker is shut down whatever is returned: the group's error, or FAILED_PRECONDITION for
+  // references that are held.
+  absl::Status Shutdown(const ShutdownOptions& options);
 
   // For what this face does not show.
   worker::Runtime& runtime();
@@ -284,6 +329,8 @@ class Context {
   // Errors: see dist_autograd::DistAutograd::Backward.
   absl::Status Backward(const std::vector<Variable>& roots,
                         const dist_autograd::BackwardOptions& options = {});
+  // From a value that any worker owns. Errors: INVALID_ARGUMENT for what is no tensor.
+  absl::Status Backward(const RRef& root, const dist_autograd::BackwardOptions& options = {});
 
   // ---- gradients from outside, for a trainer whose forward runs in another framework
 

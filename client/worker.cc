@@ -91,16 +91,20 @@ absl::Status Worker::State::JoinWorld() {
         absl::StrCat("the registrar ", registrar, ", named by ", told_by,
                      ", is not among WorkerOptions::owners; add it"));
   }
+  runtime->SetRegistrar(registrar);
   worker::JoinOptions join;
   join.registrar = registrar;
   join.role = worker::WorkerRole::kTrainer;
+  join.group_size = options.group_size;
   join.address = runtime->address();
   return registrar_client->Join(join, ask).Wait().status();
 }
 
 rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {
   rpc::CallOptions result;
-  result.timeout = call.timeout < absl::ZeroDuration() ? options.default_timeout : call.timeout;
+  result.timeout = call.timeout < absl::ZeroDuration()
+                       ? absl::Nanoseconds(default_timeout_ns.load())
+                       : call.timeout;
   return result;
 }
 
@@ -114,6 +118,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
   PSD_RETURN_IF_ERROR(CheckOptions(options));
   auto state = std::make_shared<State>();
   PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(ToRuntimeOptions(options)));
+  state->default_timeout_ns = absl::ToInt64Nanoseconds(options.default_timeout);
   state->options = std::move(options);
   state->registrar_client = std::make_unique<worker::RegistrarClient>(
       state->runtime->agent(), state->runtime->timers(), state->runtime->logger());
@@ -138,6 +143,17 @@ std::vector<std::string> Worker::owners() const {
   std::vector<std::string> names;
   for (const OwnerAddress& owner : state_->options.owners) names.push_back(owner.name);
   return names;
+}
+absl::Status Worker::SetDefaultTimeout(absl::Duration timeout) {
+  if (timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a default timeout of ", absl::FormatDuration(timeout), "; 0 means none"));
+  }
+  state_->default_timeout_ns = absl::ToInt64Nanoseconds(timeout);
+  return absl::OkStatus();
+}
+absl::Duration Worker::default_timeout() const {
+  return absl::Nanoseconds(state_->default_timeout_ns.load());
 }
 absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
@@ -252,25 +268,37 @@ absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef
 
 // ---- calls
 
-Future<Values> Worker::RpcAsync(const std::string& callee, const Function& function,
+absl::StatusOr<Value> Worker::LocalValue(const RRef& rref) const {
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  if (!rref.valid()) return absl::InvalidArgumentError("LocalValue of an RRef to nothing");
+  if (rref.is_owner()) {
+    PSD_RETURN_IF_ERROR(rref.confirmed().Wait());
+    return rref.local_entry()->Read();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(rref.ToString(), " has no local value on ",
+                                                    name(), ": its owner is ", rref.owner(),
+                                                    "; fetch it with ToHere"));
+}
+
+Future<Values> Worker::RpcAsync(const Callee& callee, const Function& function,
                                 const Values& arguments, const CallOptions& options) {
-  absl::Status running = state_->CheckRunning();
-  if (!running.ok()) return Future<Values>::Ready(running);
+  absl::StatusOr<std::string> name = state_->Resolve(callee);
+  if (!name.ok()) return Future<Values>::Ready(name.status());
   worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->calls().Run(callee, ToTarget(function), arguments, context,
+  return state_->runtime->calls().Run(*name, ToTarget(function), arguments, context,
                                       state_->ToCallOptions(options));
 }
 
-absl::StatusOr<Values> Worker::RpcSync(const std::string& callee, const Function& function,
+absl::StatusOr<Values> Worker::RpcSync(const Callee& callee, const Function& function,
                                        const Values& arguments, const CallOptions& options) {
   return RpcAsync(callee, function, arguments, options).Wait();
 }
 
-absl::StatusOr<RRef> Worker::Remote(const std::string& callee, const Function& function,
+absl::StatusOr<RRef> Worker::Remote(const Callee& callee, const Function& function,
                                     const Values& arguments, const CallOptions& options) {
-  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_ASSIGN_OR_RETURN(const std::string name, state_->Resolve(callee));
   worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->calls().Remote(callee, ToTarget(function), arguments, context,
+  return state_->runtime->calls().Remote(name, ToTarget(function), arguments, context,
                                          state_->ToCallOptions(options));
 }
 
@@ -279,13 +307,6 @@ absl::StatusOr<RRef> Worker::Remote(const std::string& callee, const Function& f
 absl::StatusOr<Context> Worker::NewContext() {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
   return Context(state_, state_->runtime->autograd().NewContext());
-}
-
-absl::Status Worker::Shutdown(absl::Duration drain) {
-  if (state_->shut_down.exchange(true)) return absl::OkStatus();
-  state_->registrar_client->Stop();
-  state_->runtime->Shutdown(drain);
-  return absl::OkStatus();
 }
 
 }  // namespace psd

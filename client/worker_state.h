@@ -3,7 +3,11 @@
 // What is behind the public face's Worker. Internal to client/.
 
 #include <atomic>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "client/psd.h"
 #include "core/worker/registrar_client.h"
@@ -16,11 +20,24 @@ struct Worker::State {
   std::unique_ptr<worker::Runtime> runtime;
   std::unique_ptr<worker::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
+  std::atomic<int64_t> default_timeout_ns{0};
 
   absl::Status Attach();
   absl::Status JoinWorld();
   rpc::CallOptions ToCallOptions(const CallOptions& call) const;
   absl::Status CheckRunning() const;
+
+  // The worker that a call goes to, reachable.
+  absl::StatusOr<std::string> Resolve(const Callee& callee);
+  absl::StatusOr<std::vector<WorkerInfo>> AskInfos();
+  absl::Status MakeReachable(const std::string& name);
+
+  absl::StatusOr<std::map<std::string, Value>> AllGather(const std::string& name,
+                                                         const Value& value,
+                                                         const std::vector<std::string>& members,
+                                                         absl::Duration timeout);
+  // Until all of the group are here and none has a call under way.
+  absl::Status WaitForGroup(absl::Duration timeout);
 };
 
 }  // namespace psd

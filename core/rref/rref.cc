@@ -1,8 +1,20 @@
 #include "core/rref/rref.h"
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 
 namespace psd::rref {
+
+RRef::operator store::Value() const {
+  return store::Value(std::shared_ptr<const store::RemoteReference>(body_));
+}
+
+RRef RRef::FromValue(const store::Value& value) {
+  const auto* reference = value.As<std::shared_ptr<const store::RemoteReference>>();
+  if (reference == nullptr) return RRef();
+  return RRef(std::dynamic_pointer_cast<const Body>(*reference));
+}
 
 std::string RRef::ToString() const {
   if (body_ == nullptr) return "RRef(nothing)";

@@ -8,6 +8,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/store/store.h"
+#include "core/store/value.h"
 
 namespace psd::rref {
 
@@ -22,8 +23,15 @@ class RRef {
   const std::string& owner() const { return body_->owner(); }
   // The name, if it was made or looked up by one; else empty.
   const std::string& name() const { return body_->name(); }
-  bool is_owner() const { return body_->local_entry() != nullptr; }
-  // The entry, on its owner; null on a user.
+  // Whether the value is this worker's own; it may be under creation still.
+  bool is_owner() const { return body_->is_owner(); }
+  // Ready when the owner counts this fork: for who made the value, when its creation has ended.
+  // Fails with why that never will be.
+  Future<Unit> confirmed() const { return body_->confirmed(); }
+  // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
+  operator store::Value() const;  // NOLINT: a reference is a value
+  static RRef FromValue(const store::Value& value);
+  // The entry, on its owner, when its creation has ended well; else null.
   store::EntryPtr local_entry() const { return body_ ? body_->local_entry() : nullptr; }
   // "RRef(layer1/weight, 1f3c9a0b44d2e677/12 on owner0, fork …/5)".
   std::string ToString() const;
@@ -33,6 +41,7 @@ class RRef {
    public:
     virtual const std::string& name() const = 0;
     virtual GlobalId fork_id() const = 0;
+    virtual bool is_owner() const = 0;
     virtual store::EntryPtr local_entry() const = 0;
     virtual Incarnation owner_incarnation() const = 0;
     // Ready when the owner counts the fork (its creation, if this worker caused it, has ended);

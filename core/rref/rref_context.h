@@ -2,12 +2,15 @@
 
 // The RRefs of one worker: both ledgers, and the messages between them.
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
@@ -15,6 +18,9 @@
 #include "core/store/store.h"
 
 namespace psd::rref {
+
+// Makes the agent know the worker of that name. Errors: NOT_FOUND.
+using PeerFinder = std::function<Future<Unit>(const std::string& worker)>;
 
 // Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
 class RRefContext {
@@ -36,11 +42,27 @@ class RRefContext {
                         uint64_t session_epoch) = 0;
   // A reference that arrived. User: a fork that the owner has counted already (the reply to a
   // lookup or a creation). Owner: its own value comes home.
+  // In an answer of a worker that is not the owner: pending until the owner counts it; then that
+  // worker is told (Lend).
   // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.
   virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data) = 0;
+  // A reference among the arguments of a call, whose sender keeps its own until the answer. As
+  // AdoptFork, but the fork is pending, and nobody is told when it is confirmed.
+  virtual absl::StatusOr<RRef> Borrow(const ForkData& data) = 0;
+  // Passes a reference to another worker's value in an answer to `peer`, in this session: it is
+  // kept here until `peer` says that the owner counts its fork, or its session ends.
+  // Errors: what CheckUsable says.
+  virtual absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
+                                        uint64_t session_epoch) = 0;
+  // `peer` never hears of it.
+  virtual void TakeBack(const ForkData& data, const rpc::PeerInfo& peer,
+                        uint64_t session_epoch) = 0;
+  // How a worker that the agent does not know becomes reachable. Before the agent starts.
+  virtual void FindPeersWith(PeerFinder finder) = 0;
 
   // User: a value that `owner` is being asked to make, under ids chosen here. The request carries
-  // them; Created or CreationFailed follows once.
+  // them; Created or CreationFailed follows once. This worker may ask itself: then the handle is an
+  // owner's, and its fork goes when the value is there.
   virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
   virtual void Created(const RRef& rref, Incarnation owner_incarnation) = 0;
   virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
@@ -58,8 +80,11 @@ class RRefContext {
     size_t forks = 0;          // those forks
     size_t users = 0;          // forks held here
     size_t pending_users = 0;  // of these, not confirmed
+    size_t loans = 0;          // kept for workers that got a reference from here
   };
   virtual Stats stats() const = 0;
+  // At most `limit` of the forks here that still have a handle, as RRef::ToString.
+  virtual std::vector<std::string> Held(size_t limit) const = 0;
 
   // Releases every fork held here, as far as the owners can be told at once; handles answer
   // FAILED_PRECONDITION from now on.

@@ -109,6 +109,15 @@ std::vector<ForkRelease> UserLedger::ReleaseAll(const absl::Status& reason) {
   return releases;
 }
 
+std::vector<ForkRelease> UserLedger::Held(size_t limit) const {
+  std::vector<ForkRelease> held;
+  for (const auto& [id, fork] : forks_) {
+    if (held.size() >= limit) break;
+    if (!fork.dropped) held.push_back({fork.owner, fork.owner_incarnation, fork.value, id});
+  }
+  return held;
+}
+
 absl::Status UserLedger::Check(GlobalId id) const {
   auto it = forks_.find(id);
   if (it == forks_.end()) {

@@ -61,6 +61,9 @@ class UserLedger {
   // Ends all forks, handles or not; holders see `reason`. Returns what the owners must be told.
   std::vector<ForkRelease> ReleaseAll(const absl::Status& reason);
 
+  // At most `limit` of the forks that still have a handle.
+  std::vector<ForkRelease> Held(size_t limit) const;
+
   // OK: usable (a pending one too: uses wait for its creation). Otherwise why the fork is not.
   absl::Status Check(GlobalId fork) const;
   // kFailed for a fork that is not held.

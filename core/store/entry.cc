@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/store/failure.h"
 #include "core/store/store.h"
 
 namespace psd::store {
@@ -15,7 +16,10 @@ Value AsValue(const Parameter& parameter, PinnedVersion pinned) {
 }  // namespace
 
 absl::StatusOr<Value> Entry::Read() const {
-  if (parameter == nullptr) return value;
+  if (parameter == nullptr) {
+    PSD_RETURN_IF_ERROR(Annotate(FailureOf(value), Label()));
+    return value;
+  }
   absl::StatusOr<PinnedVersion> pinned = parameter->Pin();
   if (!pinned.ok()) return Annotate(pinned.status(), Label());
   return AsValue(*parameter, *std::move(pinned));
@@ -24,7 +28,11 @@ absl::StatusOr<Value> Entry::Read() const {
 absl::StatusOr<std::vector<Value>> Entry::ReadAll(absl::Span<const EntryPtr> entries) {
   std::vector<Parameter*> parameters;
   for (const EntryPtr& entry : entries) {
-    if (entry->parameter != nullptr) parameters.push_back(entry->parameter.get());
+    if (entry->parameter != nullptr) {
+      parameters.push_back(entry->parameter.get());
+    } else {
+      PSD_RETURN_IF_ERROR(Annotate(FailureOf(entry->value), entry->Label()));
+    }
   }
   PSD_ASSIGN_OR_RETURN(std::vector<PinnedVersion> pinned, Parameter::PinAll(parameters));
   std::vector<Value> values;

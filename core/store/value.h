@@ -25,7 +25,7 @@ class Object {
 
 // A counted reference to a value on another worker, as the store sees it: something to keep alive.
 // The rref layer gives it its meaning.
-class RemoteReference {
+class RemoteReference : public std::enable_shared_from_this<RemoteReference> {
  public:
   virtual ~RemoteReference() = default;
   virtual GlobalId value_id() const = 0;

@@ -7,7 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/collect.h"
 #include "core/program/program_codec.h"
+#include "core/store/failure.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -61,6 +63,12 @@ bool IsUnknownProgram(const absl::Status& status, const Fingerprint& fingerprint
   return detail.has_value() && detail->object == ProgramObject(fingerprint);
 }
 
+rpc::CallOptions NoTimeout() {
+  rpc::CallOptions options;
+  options.timeout = absl::ZeroDuration();
+  return options;
+}
+
 Values ToValues(std::vector<Variable> variables) {
   Values values;
   values.reserve(variables.size());
@@ -108,6 +116,10 @@ CallService::CallService(Runtime& runtime) : runtime_(runtime) {
                            [this](CallPtr call) { ServeRun(call); }});
   runtime_.RegisterMethod({"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRemote(call); }});
+}
+
+CallService::~CallService() {
+  gate_->Close();
 }
 
 // ---- caller
@@ -161,7 +173,14 @@ Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
     with_program = !CalleeKnows(call->callee, call->target.fingerprint);
   }
   Future<rpc::Reply> answered = call->answered.future();
-  Send(call, with_program);
+  ++under_way_;
+  answered.OnReady([this](const absl::StatusOr<rpc::Reply>&) { --under_way_; });
+  WhenConfirmed(runtime_, CollectReferences(call->arguments), call->options)
+      .OnReady([this, call, with_program](const absl::StatusOr<rpc::CallOptions>& left) {
+        if (!left.ok()) return static_cast<void>(call->answered.Set(left.status()));
+        call->options = *left;
+        Send(call, with_program);
+      });
   return answered;
 }
 
@@ -220,8 +239,15 @@ void CallService::ServeRemote(const CallPtr& call) {
         "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
   }
   Serve(call, [this, call, value, fork](absl::StatusOr<Values> results, const ContextPtr&) {
-    if (!results.ok()) return call->Reply(results.status());
-    Value first = results->empty() ? Value() : std::move((*results)[0]);
+    if (!results.ok() && call->cancelled()) return call->Reply(results.status());
+    Value first;
+    if (!results.ok()) {
+      // Hosted, so that every holder of the reference is told.
+      first =
+          Value(std::shared_ptr<store::Object>(std::make_shared<store::Failure>(results.status())));
+    } else if (!results->empty()) {
+      first = std::move((*results)[0]);
+    }
     auto entry = runtime_.store().Put(value, std::move(first), /*requires_grad=*/false);
     if (!entry.ok()) return call->Reply(entry.status());
     if (!runtime_.rrefs().AddCreatorFork(value, fork, call->caller(), call->session_epoch())) {
@@ -250,12 +276,70 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   if (!function.ok()) return done(function.status(), nullptr);
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
-  ContextPtr context = arguments->context;
+  auto shared = std::make_shared<Arguments>(*std::move(arguments));
+  WhenCounted(*shared, [this, call, name, function = *std::move(function), shared,
+                        done](const absl::Status& counted) {
+    if (!counted.ok()) return done(counted, shared->context);
+    RunFunctionHere(call, name, function, std::move(*shared), done);
+  });
+}
+
+void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
+                                  const AsyncFunction& function, Arguments arguments,
+                                  const Done& done) {
+  ContextPtr context = arguments.context;
   if (!call->BeginApply()) return done(absl::CancelledError("cancelled before it began"), context);
+  ++served_;
+  ++under_way_;
   FunctionCall info{runtime_, call->caller(), call->deadline(), context,
                     [call] { return call->cancelled(); }};
-  (*function)(info, std::move(arguments->values))
-      .OnReady([done, context](const absl::StatusOr<Values>& results) { done(results, context); });
+  // The future is the function's: it may be set when this worker is gone.
+  function(info, std::move(arguments.values))
+      .OnReady(
+          [this, gate = gate_, done, context, name, call](const absl::StatusOr<Values>& results) {
+            rref::Gate::Entry entry(*gate);
+            if (entry.open()) FunctionEnded(call, name, results, context, done);
+          });
+}
+
+void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
+                                const absl::StatusOr<Values>& results, const ContextPtr& context,
+                                const Done& done) {
+  if (!results.ok()) {
+    done(FunctionFailed(name, *call, results.status()), context);
+    --under_way_;
+    return;
+  }
+  // What is still being made cannot be passed on yet.
+  WhenConfirmed(runtime_, CollectReferences(*results), NoTimeout())
+      .OnReady([this, gate = gate_, done, context,
+                results = *results](const absl::StatusOr<rpc::CallOptions>& made) {
+        rref::Gate::Entry entry(*gate);
+        if (!entry.open()) return;
+        done(made.ok() ? absl::StatusOr<Values>(results) : made.status(), context);
+        --under_way_;
+      });
+}
+
+absl::Status CallService::FunctionFailed(const std::string& name, const rpc::ServerCall& call,
+                                         const absl::Status& status) {
+  runtime_.logger().Log(
+      LogLevel::kWarning, "function_failed", absl::StrCat("function '", name, "' failed"),
+      {{"function", name}, {"caller", call.caller().name}, {"error", status.ToString()}});
+  absl::Status named = Annotate(status, absl::StrCat("function '", name, "' on ", runtime_.name()));
+  if (GetDetail(named).has_value()) return named;
+  ErrorDetail detail;
+  detail.worker = runtime_.name();
+  detail.object = name;
+  return WithDetail(named, detail);
+}
+
+void CallService::WhenCounted(const Arguments& arguments,
+                              std::function<void(const absl::Status&)> next) {
+  CollectAll(arguments.borrowed)
+      .OnReady([next = std::move(next)](const absl::StatusOr<std::vector<Unit>>& counted) {
+        next(counted.status());
+      });
 }
 
 void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Program> program,
@@ -263,6 +347,7 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Progra
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   ContextPtr context = arguments->context;
+  // References to others' values are no arguments of programs: there is nothing to wait for.
   auto inputs = ToVariables(arguments->values);
   if (!inputs.ok()) return done(inputs.status(), context);
   // Outside a context nobody can ask for gradients, so no history is kept.

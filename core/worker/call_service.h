@@ -2,6 +2,9 @@
 
 // Calls of functions between workers: programs and registered functions.
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/program/program.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/gate.h"
 #include "core/rref/rref.h"
 #include "core/worker/exchange.h"
 
@@ -29,6 +33,9 @@ class CallService {
  public:
   // Registers the methods; `runtime` outlives the service and has not started.
   explicit CallService(Runtime& runtime);
+  ~CallService();
+  CallService(const CallService&) = delete;
+  CallService& operator=(const CallService&) = delete;
 
   // Runs `target` on `callee`. A program travels once per callee and is named by its fingerprint
   // from then on.
@@ -39,6 +46,12 @@ class CallService {
   absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
                                     Values arguments, const ContextPtr& context,
                                     const rpc::CallOptions& options);
+
+  struct Activity {
+    uint64_t served = 0;     // registered functions that were begun here
+    uint64_t under_way = 0;  // of these, not ended; and calls from here that are not answered
+  };
+  Activity activity() const { return {served_, under_way_}; }
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
@@ -63,6 +76,17 @@ class CallService {
   using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
   void Serve(const CallPtr& call, Done done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
+  void RunFunctionHere(const CallPtr& call, const std::string& name, const AsyncFunction& function,
+                       Arguments arguments, const Done& done);
+  void FunctionEnded(const CallPtr& call, const std::string& name,
+                     const absl::StatusOr<Values>& results, const ContextPtr& context,
+                     const Done& done);
+  // Logs it, and says where it was.
+  absl::Status FunctionFailed(const std::string& name, const rpc::ServerCall& call,
+                              const absl::Status& status);
+  // Goes on when every reference among the arguments is confirmed by its owner.
+  static void WhenCounted(const Arguments& arguments,
+                          std::function<void(const absl::Status&)> next);
   void ServeProgram(const CallPtr& call, std::shared_ptr<const program::Program> program,
                     const Done& done);
   absl::StatusOr<Values> RunProgramHere(const rpc::ServerCall& call,
@@ -74,6 +98,10 @@ class CallService {
   void ServeRemote(const CallPtr& call);
 
   Runtime& runtime_;
+  // Shared with functions that have not ended.
+  const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
+  std::atomic<uint64_t> served_{0};
+  std::atomic<uint64_t> under_way_{0};
   Mutex mutex_;  // leaf
   absl::flat_hash_set<std::pair<std::string, program::Fingerprint>> known_ PSD_GUARDED_BY(mutex_);
 };

@@ -1,57 +1,114 @@
 #include "core/worker/exchange.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/collect.h"
 #include "core/rref/value_codec.h"
 #include "core/worker/runtime.h"
 
 namespace psd::worker {
 namespace {
 
+// References to values of others in one message: each costs a question to its owner.
+constexpr size_t kMaxBorrowed = 4096;
+
 using store::RemoteReference;
 using store::Value;
 
-// How references travel in the arguments of a call: to their own owner they go by id, because the
-// caller keeps its fork until the answer has come.
-absl::StatusOr<rref::ForkData> ArgumentFork(Runtime& runtime, const std::string& callee,
-                                            const RemoteReference& reference) {
-  const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
+absl::StatusOr<rref::RRef> ToRRef(const RemoteReference& reference) {
+  auto body = std::dynamic_pointer_cast<const rref::RRef::Body>(reference.shared_from_this());
   if (body == nullptr) return absl::InternalError("a reference that no RRef layer made");
-  if (reference.owner() != callee) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
-                     " cannot be passed to ", callee,
-                     ": RRefs travel to their owners and from them; pass the "
-                     "value (ToHere) or call ",
-                     reference.owner(), " instead"));
-  }
+  return rref::RRef(std::move(body));
+}
+
+// How references travel in the arguments of a call: by id, because the caller keeps its own until
+// the answer has come.
+absl::StatusOr<rref::ForkData> ArgumentFork(Runtime& runtime, const RemoteReference& reference) {
+  PSD_ASSIGN_OR_RETURN(rref::RRef rref, ToRRef(reference));
   rref::ForkData data;
-  data.owner = reference.owner();
-  data.owner_incarnation = body->owner_incarnation();
-  data.value = reference.value_id();
-  data.fork = body->fork_id();
+  data.owner = rref.owner();
+  data.owner_incarnation = rref.body()->owner_incarnation();
+  data.value = rref.value_id();
+  data.fork = rref.body()->fork_id();
   data.parent = runtime.name();
-  data.name = body->name();
+  data.name = rref.name();
   return data;
 }
 
-// How references travel in an answer: the callee's own values gain a fork for the caller.
+// How they travel in an answer: own values gain a fork for the caller, others are lent.
 absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& call,
                                           const RemoteReference& reference) {
-  const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
-  if (body == nullptr || body->local_entry() == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("an RRef to ", reference.value_id().ToString(), " of ", reference.owner(),
-                     " cannot be returned by ", runtime.name(), ", which does not own it"));
-  }
-  return ForkForCaller(runtime, call, body->local_entry());
+  PSD_ASSIGN_OR_RETURN(rref::RRef rref, ToRRef(reference));
+  if (rref.is_owner()) return ForkForCaller(runtime, call, rref.local_entry());
+  PSD_ASSIGN_OR_RETURN(rref::ForkData data,
+                       runtime.rrefs().Lend(rref, call.caller(), call.session_epoch()));
+  call.OnAnswerDropped([&runtime, data, caller = call.caller(), epoch = call.session_epoch()] {
+    runtime.rrefs().TakeBack(data, caller, epoch);
+  });
+  return data;
 }
 
-// A reference that arrived: to a value of this worker, or to one of its sender's.
-absl::StatusOr<Value> Adopt(Runtime& runtime, const rref::ForkData& data) {
-  PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(data));
-  return Value(std::shared_ptr<const RemoteReference>(rref.body()));
+void CollectReferencesOf(const Value& value, std::vector<rref::RRef>& found) {
+  if (const auto* reference = value.As<std::shared_ptr<const RemoteReference>>()) {
+    auto rref = ToRRef(**reference);
+    if (rref.ok()) found.push_back(*std::move(rref));
+  } else if (const Value::List* items = value.AsList()) {
+    for (const Value& item : *items) CollectReferencesOf(item, found);
+  } else if (const Value::Map* items = value.AsMap()) {
+    for (const auto& [key, item] : *items) CollectReferencesOf(item, found);
+  }
 }
 
 }  // namespace
+
+std::vector<rref::RRef> CollectReferences(const Values& values) {
+  std::vector<rref::RRef> found;
+  for (const Value& value : values) CollectReferencesOf(value, found);
+  return found;
+}
+
+Future<rpc::CallOptions> WhenConfirmed(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
+                                       const rpc::CallOptions& options) {
+  using Result = Future<rpc::CallOptions>;
+  absl::Status usable = runtime.rrefs().CheckUsable(rrefs);
+  if (!usable.ok()) return Result::Ready(usable);
+  std::vector<Future<Unit>> pending;
+  for (const rref::RRef& rref : rrefs) {
+    Future<Unit> confirmed = rref.confirmed();
+    if (!confirmed.IsReady()) {
+      pending.push_back(std::move(confirmed));
+    } else if (!confirmed.Wait().ok()) {
+      return Result::Ready(confirmed.Wait().status());
+    }
+  }
+  if (pending.empty()) return Result::Ready(options);
+  const Clock& clock = *runtime.options().clock;
+  const absl::Time begun = clock.Now();
+  const bool bounded = options.timeout > absl::ZeroDuration();
+  Promise<rpc::CallOptions> promise;
+  TimerQueue::Id timer = 0;
+  if (bounded) {
+    timer = runtime.timers().RunAfter(options.timeout, [promise, timeout = options.timeout] {
+      promise.Set(absl::DeadlineExceededError(
+          absl::StrCat("the creation of a reference that the call uses did not end within ",
+                       absl::FormatDuration(timeout))));
+    });
+  }
+  CollectAll(pending).OnReady([&runtime, &clock, promise, options, begun, bounded,
+                               timer](const absl::StatusOr<std::vector<Unit>>& created) {
+    if (!created.ok()) return static_cast<void>(promise.Set(created.status()));
+    rpc::CallOptions left = options;
+    if (bounded) {
+      runtime.timers().Cancel(timer);
+      left.timeout = std::max(options.timeout - (clock.Now() - begun), absl::Microseconds(1));
+    }
+    promise.Set(left);
+  });
+  return promise.future();
+}
 
 rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
                              const store::EntryPtr& entry) {
@@ -71,7 +128,7 @@ absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
   PSD_ASSIGN_OR_RETURN(request.payload,
                        rref::EncodeValues(values, [&](const RemoteReference& reference) {
                          request.session_bound = true;
-                         return ArgumentFork(runtime, callee, reference);
+                         return ArgumentFork(runtime, reference);
                        }));
   if (context == nullptr) return request;
   PSD_ASSIGN_OR_RETURN(
@@ -88,7 +145,10 @@ absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
       [&](std::vector<Tensor> tensors) {
         return runtime.autograd().UnwrapReply(context, reply, std::move(tensors));
       },
-      [&](const rref::ForkData& data) { return Adopt(runtime, data); });
+      [&](const rref::ForkData& data) -> absl::StatusOr<Value> {
+        PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(data));
+        return Value(rref);
+      });
 }
 
 absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call) {
@@ -103,7 +163,16 @@ absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call)
             arguments.context = std::move(received.context);
             return std::move(received.variables);
           },
-          [&](const rref::ForkData& data) { return Adopt(runtime, data); }));
+          [&](const rref::ForkData& data) -> absl::StatusOr<Value> {
+            if (arguments.borrowed.size() >= kMaxBorrowed) {
+              return absl::InvalidArgumentError(
+                  absl::StrCat("a call with more than ", kMaxBorrowed,
+                               " references to values of other workers; pass fewer at once"));
+            }
+            PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().Borrow(data));
+            if (!rref.is_owner()) arguments.borrowed.push_back(rref.confirmed());
+            return Value(rref);
+          }));
   return arguments;
 }
 

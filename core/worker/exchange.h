@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/future.h"
 #include "core/dist_autograd/context.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
@@ -23,7 +24,8 @@ class Runtime;
 using ContextPtr = std::shared_ptr<dist_autograd::ContextState>;
 
 // Caller: `values` as the payload of a request to `callee`, recorded in `context` if there is one.
-// The values (and the forks among them) must be kept until the reply has come.
+// The values (and the forks among them) must be kept until the reply has come, and the forks be
+// confirmed (WhenConfirmed).
 absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const std::string& callee, const Values& values,
                                            const ContextPtr& context);
@@ -34,9 +36,17 @@ absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
 // Callee: what EncodeRequest made.
 struct Arguments {
   Values values;
-  ContextPtr context;  // null outside one
+  std::vector<Future<Unit>> borrowed;  // ready when the owners count these references
+  ContextPtr context;                  // null outside one
 };
 absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call);
+// The references among `values`, those in containers too.
+std::vector<rref::RRef> CollectReferences(const Values& values);
+// Caller: waits, without a thread, until the creations of `rrefs` have ended. What is left of
+// `options` (its timeout runs meanwhile), or why one of them cannot be used.
+Future<rpc::CallOptions> WhenConfirmed(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
+                                       const rpc::CallOptions& options);
+
 // Callee: counts a fork of `entry` for the caller, to be told in the answer; if the caller never
 // takes the answer, the fork goes again.
 rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call, const store::EntryPtr& entry);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/rref/rref.h"
 #include "core/worker/runtime.h"
 
 namespace psd::worker {
@@ -35,6 +36,32 @@ absl::Status FunctionRegistry::RegisterAsync(const std::string& name, AsyncFunct
     return absl::AlreadyExistsError(absl::StrCat("a function '", name, "' is registered already"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<store::Object>> FunctionRegistry::TakeAnyObject(
+    const std::string& method, Values& arguments) {
+  const rref::RRef rref =
+      arguments.empty() ? rref::RRef() : rref::RRef::FromValue(arguments.front());
+  if (!rref.valid() || !rref.is_owner()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("method '", method, "': the first argument must be a reference to an object ",
+                     "of the worker that is called"));
+  }
+  if (rref.local_entry() == nullptr) return rref.confirmed().Wait().status();
+  PSD_ASSIGN_OR_RETURN(store::Value value, rref.local_entry()->Read());
+  const auto* object = value.As<std::shared_ptr<store::Object>>();
+  if (object == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("method '", method, "': ", rref.ToString(),
+                                                   " is ", value.KindName(), ", not an object"));
+  }
+  arguments.erase(arguments.begin());
+  return *object;
+}
+
+absl::Status FunctionRegistry::NoSuchMethod(const std::string& method,
+                                            const store::Object& object) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("method '", method, "' is not one of ", object.TypeName()));
 }
 
 absl::StatusOr<AsyncFunction> FunctionRegistry::Find(const std::string& name) const {

@@ -7,11 +7,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/future.h"
+#include "core/base/status.h"
 #include "core/dist_autograd/context.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/store/value.h"
@@ -42,10 +44,43 @@ class FunctionRegistry {
   absl::Status Register(const std::string& name, Function function);
   absl::Status RegisterAsync(const std::string& name, AsyncFunction function);
 
+  // A function on an object of type T (a store::Object) that this worker owns: its first argument
+  // is a reference to it, which `method(T&, const FunctionCall&, Values)` does not see.
+  template <typename T, typename F>
+  absl::Status RegisterMethod(const std::string& name, F method) {
+    return Register(
+        name, [name, method](const FunctionCall& call, Values arguments) -> absl::StatusOr<Values> {
+          PSD_ASSIGN_OR_RETURN(auto object, TakeObject<T>(name, arguments));
+          return method(*object, call, std::move(arguments));
+        });
+  }
+  // As RegisterAsync; `method` gets the object as a std::shared_ptr<T>, to keep while it works.
+  template <typename T, typename F>
+  absl::Status RegisterAsyncMethod(const std::string& name, F method) {
+    return RegisterAsync(name, [name, method](const FunctionCall& call, Values arguments) {
+      auto object = TakeObject<T>(name, arguments);
+      if (!object.ok()) return Future<Values>::Ready(object.status());
+      return method(*std::move(object), call, std::move(arguments));
+    });
+  }
+
   // Errors: NOT_FOUND naming the nearest known function.
   absl::StatusOr<AsyncFunction> Find(const std::string& name) const;
 
  private:
+  // The object that the first argument refers to; removes that argument.
+  static absl::StatusOr<std::shared_ptr<store::Object>> TakeAnyObject(const std::string& method,
+                                                                      Values& arguments);
+  template <typename T>
+  static absl::StatusOr<std::shared_ptr<T>> TakeObject(const std::string& method,
+                                                       Values& arguments) {
+    PSD_ASSIGN_OR_RETURN(auto any, TakeAnyObject(method, arguments));
+    auto object = std::dynamic_pointer_cast<T>(any);
+    if (object == nullptr) return NoSuchMethod(method, *any);
+    return object;
+  }
+  static absl::Status NoSuchMethod(const std::string& method, const store::Object& object);
+
   std::map<std::string, AsyncFunction> functions_;
 };
 

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
 #include "core/base/mutex.h"
+#include "core/base/status.h"
 #include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
@@ -13,6 +15,7 @@ namespace {
 
 constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);
 constexpr absl::Duration kMostDelay = absl::Seconds(2);
+constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
 v1::WorkerRole ToWire(WorkerRole role) {
   return role == WorkerRole::kOwner ? v1::WORKER_ROLE_OWNER : v1::WORKER_ROLE_TRAINER;
@@ -35,6 +38,31 @@ absl::StatusOr<World> DecodeWorld(const v1::RegistrarWorldReply& reply) {
   return world;
 }
 
+absl::StatusOr<std::map<std::string, rpc::Payload>> DecodeGathered(
+    const absl::StatusOr<rpc::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarBarrierReply>(reply->payload.header,
+                                                                             "registrar.barrier"));
+  const std::vector<Buffer>& buffers = reply->payload.buffers;
+  if (message.values_size() != message.names_size() ||
+      message.buffers_size() != message.names_size()) {
+    return absl::InternalError("all-gather: columns of different lengths");
+  }
+  std::map<std::string, rpc::Payload> gathered;
+  size_t next = 0;
+  for (int i = 0; i < message.names_size(); ++i) {
+    if (message.buffers(i) > buffers.size() - next) {
+      return absl::InternalError("all-gather: fewer buffers than it says");
+    }
+    rpc::Payload& payload = gathered[message.names(i)];
+    payload.header = std::move(*message.mutable_values(i));
+    payload.buffers.assign(buffers.begin() + static_cast<ptrdiff_t>(next),
+                           buffers.begin() + static_cast<ptrdiff_t>(next + message.buffers(i)));
+    next += message.buffers(i);
+  }
+  return gathered;
+}
+
 }  // namespace
 
 class RegistrarClient::State : public std::enable_shared_from_this<State> {
@@ -46,6 +74,8 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
       PSD_EXCLUDES(mutex_);
   void KeepJoined(const JoinOptions& options) PSD_EXCLUDES(mutex_);
   void SessionLost(const rpc::PeerInfo& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+  Future<rpc::Reply> Meet(v1::RegistrarBarrierRequest request, std::vector<Buffer> buffers,
+                          rpc::CallOptions call) PSD_EXCLUDES(mutex_);
   void Stop() PSD_EXCLUDES(mutex_);
 
   std::string registrar() const PSD_EXCLUDES(mutex_) {
@@ -190,6 +220,23 @@ void RegistrarClient::State::TryLater() {
   timers_.RunAfter(delay, [self = shared_from_this()] { self->TryAgain(); });
 }
 
+// The registrar's own timeout is the shorter one, so that its answer, who is missing, arrives.
+Future<rpc::Reply> RegistrarClient::State::Meet(v1::RegistrarBarrierRequest request,
+                                                std::vector<Buffer> buffers,
+                                                rpc::CallOptions call) {
+  const std::string asked = registrar();
+  if (asked.empty()) {
+    return Future<rpc::Reply>::Ready(absl::FailedPreconditionError("barrier: join the job first"));
+  }
+  if (call.timeout > absl::ZeroDuration()) {
+    request.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(call.timeout), 1));
+    call.timeout += kAnswerTime;
+  }
+  rpc::Request message = PlainRequest("registrar.barrier", request);
+  message.payload.buffers = std::move(buffers);
+  return agent_.StartCall(asked, std::move(message), call).reply();
+}
+
 void RegistrarClient::State::Stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
@@ -238,16 +285,23 @@ Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
 Future<Unit> RegistrarClient::Barrier(const std::string& name,
                                       const std::vector<std::string>& members,
                                       const rpc::CallOptions& call) {
-  const std::string registrar = state_->registrar();
-  if (registrar.empty())
-    return Future<Unit>::Ready(absl::FailedPreconditionError("barrier: join the job first"));
   v1::RegistrarBarrierRequest request;
   request.set_name(name);
   *request.mutable_members() = {members.begin(), members.end()};
-  return state_->agent()
-      .StartCall(registrar, PlainRequest("registrar.barrier", request), call)
-      .reply()
+  return state_->Meet(std::move(request), {}, call)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<std::map<std::string, rpc::Payload>> RegistrarClient::AllGather(
+    const std::string& name, const rpc::Payload& values, const std::vector<std::string>& members,
+    const rpc::CallOptions& call) {
+  v1::RegistrarBarrierRequest request;
+  request.set_name(name);
+  request.set_gather(true);
+  request.set_values(values.header);
+  *request.mutable_members() = {members.begin(), members.end()};
+  return state_->Meet(std::move(request), values.buffers, call)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return DecodeGathered(reply); });
 }
 
 void RegistrarClient::Stop() {

@@ -3,6 +3,7 @@
 // A worker's side of the registrar: join, know the world, meet at barriers.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -81,9 +82,17 @@ class RegistrarClient {
   // Done when every worker of `members` (this one included) has called the barrier of that name;
   // empty: the declared group of trainers.
   // Errors: UNAVAILABLE or ABORTED naming a member that left or was restarted meanwhile; NOT_FOUND
-  // for one that never joined; FAILED_PRECONDITION before Join.
+  // for one that never joined; FAILED_PRECONDITION before Join; DEADLINE_EXCEEDED naming those that
+  // were missing.
   Future<Unit> Barrier(const std::string& name, const std::vector<std::string>& members,
                        const rpc::CallOptions& call);
+
+  // A barrier to which every member brings values, and from which it takes those of all, by name.
+  // For small things: at most 1 MiB from each. Errors: as Barrier; INVALID_ARGUMENT.
+  Future<std::map<std::string, rpc::Payload>> AllGather(const std::string& name,
+                                                        const rpc::Payload& values,
+                                                        const std::vector<std::string>& members,
+                                                        const rpc::CallOptions& call);
 
   // Asks no more. Called before the agent shuts down.
   void Stop();

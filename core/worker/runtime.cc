@@ -11,6 +11,7 @@
 #include "core/worker/gradient_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
+#include "core/worker/registrar_client.h"
 #include "core/worker/rows_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
@@ -80,6 +81,8 @@ absl::Status Runtime::Assemble() {
   store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
   store_ = store::Store::Create(std::move(store), ids_);
   rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_);
+  rrefs_->FindPeersWith([this](const std::string& worker) { return FindPeer(worker); });
+  SetRegistrar(options_.registrar);
   autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
   values_ = std::make_unique<ValueService>(*this);
@@ -100,6 +103,41 @@ Runtime::~Runtime() {
 absl::StatusOr<std::string> Runtime::Start() {
   PSD_ASSIGN_OR_RETURN(address_, agent_->Start(options_.listen));
   return address_;
+}
+
+std::string Runtime::registrar() const {
+  MutexLock lock(mutex_);
+  return registrar_;
+}
+
+void Runtime::SetRegistrar(const std::string& name) {
+  MutexLock lock(mutex_);
+  registrar_ = name;
+}
+
+Future<Unit> Runtime::FindPeer(const std::string& worker) {
+  const std::string asked = registrar();
+  if (asked.empty()) {
+    return Future<Unit>::Ready(absl::NotFoundError(
+        absl::StrCat(options_.name, " does not know worker '", worker,
+                     "', and there is no registrar to ask; name one, or connect the two")));
+  }
+  return AskWorld(*agent_, asked, {})
+      .Then([this, worker, asked](const absl::StatusOr<World>& world) -> absl::Status {
+        if (!world.ok()) return world.status();
+        for (const WorldMember& member : world->members) {
+          if (member.name != worker) continue;
+          if (member.address.empty()) {
+            return absl::UnavailableError(
+                absl::StrCat(worker, " does not listen, so it cannot be called by ", options_.name,
+                             ", which it is not connected to; let one of the two listen"));
+          }
+          agent_->AddPeer(member.name, member.address);
+          return absl::OkStatus();
+        }
+        return absl::NotFoundError(
+            absl::StrCat("the registrar ", asked, " knows no worker '", worker, "'"));
+      });
 }
 
 void Runtime::Shutdown(absl::Duration drain) {

@@ -14,8 +14,10 @@
 #include "core/autograd/operators.h"
 #include "core/base/clock.h"
 #include "core/base/executor.h"
+#include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/dist_autograd/dist_autograd.h"
@@ -84,6 +86,15 @@ class Runtime {
   // Errors: UNAVAILABLE naming the address (port in use).
   absl::StatusOr<std::string> Start();
 
+  // The worker that knows the world; empty: nobody does. A daemon's is in its options, a trainer is
+  // told by its owners.
+  std::string registrar() const PSD_EXCLUDES(mutex_);
+  void SetRegistrar(const std::string& name) PSD_EXCLUDES(mutex_);
+  // Makes a worker reachable that this one has never met: asks the registrar where it listens.
+  // Errors: NOT_FOUND (no registrar, or it knows none of that name), UNAVAILABLE (it does not
+  // listen, so it must connect here by itself).
+  Future<Unit> FindPeer(const std::string& worker);
+
   // See RpcAgent::Shutdown; then releases everything. May be repeated.
   void Shutdown(absl::Duration drain);
 
@@ -137,6 +148,8 @@ class Runtime {
   std::unique_ptr<CheckpointService> checkpoints_;
   std::unique_ptr<InfoService> info_;
   std::unique_ptr<StatusService> status_;
+  mutable Mutex mutex_;  // leaf
+  std::string registrar_ PSD_GUARDED_BY(mutex_);
 };
 
 // Errors: INVALID_ARGUMENT saying what a worker's name must look like.

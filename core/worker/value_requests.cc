@@ -77,13 +77,41 @@ Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask)
   return promise.future();
 }
 
-std::vector<EntryPtr> Here(const std::vector<RRef>& rrefs) {
+// `use` with what is left of `options` when the creations of `rrefs` have ended: a use that
+// overtakes one waits for it, without a thread.
+template <typename T, typename Use>
+Future<T> AfterCreation(Runtime& runtime, const std::vector<RRef>& rrefs,
+                        const rpc::CallOptions& options, Use use) {
+  const bool pending = std::any_of(rrefs.begin(), rrefs.end(),
+                                   [](const RRef& rref) { return !rref.confirmed().IsReady(); });
+  if (!pending) return use(options);
+  Promise<T> promise;
+  WhenConfirmed(runtime, rrefs, options)
+      .OnReady([use = std::move(use),
+                promise](const absl::StatusOr<rpc::CallOptions>& left) mutable {
+        if (!left.ok()) return static_cast<void>(promise.Set(left.status()));
+        use(*left).OnReady([promise](const absl::StatusOr<T>& result) { promise.Set(result); });
+      });
+  return promise.future();
+}
+
+// Of this worker's own values, whose creations have ended.
+absl::StatusOr<std::vector<EntryPtr>> Here(const std::vector<RRef>& rrefs) {
   std::vector<EntryPtr> entries;
-  for (const RRef& rref : rrefs) entries.push_back(rref.local_entry());
+  for (const RRef& rref : rrefs) {
+    entries.push_back(rref.local_entry());
+    if (entries.back() == nullptr) return rref.confirmed().Wait().status();
+  }
   return entries;
 }
 
-absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<EntryPtr>& entries) {
+absl::StatusOr<Values> ReadHere(const std::vector<RRef>& rrefs) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<EntryPtr> entries, Here(rrefs));
+  return store::Entry::ReadAll(entries);
+}
+
+absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rrefs) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<EntryPtr> entries, Here(rrefs));
   std::vector<store::Parameter*> parameters;
   for (const EntryPtr& entry : entries) {
     if (entry->parameter == nullptr) {
@@ -221,7 +249,13 @@ Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const Context
 
 Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRef> rrefs,
                                        const ContextPtr& context, const rpc::CallOptions& options) {
-  if (owner == runtime_.name()) return Future<Values>::Ready(store::Entry::ReadAll(Here(rrefs)));
+  if (owner == runtime_.name()) {
+    absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
+    if (!usable.ok()) return Future<Values>::Ready(usable);
+    return AfterCreation<Values>(
+        runtime_, rrefs, options,
+        [rrefs](const rpc::CallOptions&) { return Future<Values>::Ready(ReadHere(rrefs)); });
+  }
   size_t expected = rrefs.size();
   return StartFetch(owner, rrefs, context, /*versions=*/false, options)
       .Then([this, context, owner, expected, rrefs = std::move(rrefs)](
@@ -245,7 +279,10 @@ Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& own
                                                           const rpc::CallOptions& options) {
   using Result = absl::StatusOr<std::vector<PinnedVersion>>;
   if (owner == runtime_.name()) {
-    return Future<std::vector<PinnedVersion>>::Ready(PinHere(Here(rrefs)));
+    return AfterCreation<std::vector<PinnedVersion>>(
+        runtime_, rrefs, options, [rrefs](const rpc::CallOptions&) {
+          return Future<std::vector<PinnedVersion>>::Ready(PinHere(rrefs));
+        });
   }
   return StartFetch(owner, rrefs, nullptr, /*versions=*/true, options)
       .Then([owner, rrefs = std::move(rrefs)](const absl::StatusOr<rpc::Reply>& reply) -> Result {
@@ -269,20 +306,17 @@ Future<rpc::Reply> ValueService::StartFetch(const std::string& owner,
                                             const std::vector<RRef>& rrefs,
                                             const ContextPtr& context, bool versions,
                                             const rpc::CallOptions& options) {
+  return AfterCreation<rpc::Reply>(
+      runtime_, rrefs, options,
+      [this, owner, rrefs, context, versions](const rpc::CallOptions& left) {
+        return SendFetch(owner, rrefs, context, versions, left);
+      });
+}
+
+Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::vector<RRef>& rrefs,
+                                           const ContextPtr& context, bool versions,
+                                           const rpc::CallOptions& options) {
   using Result = Future<rpc::Reply>;
-  // A use that overtakes a creation waits for it, without a thread.
-  for (const RRef& rref : rrefs) {
-    if (rref.body()->confirmed().IsReady()) continue;
-    Promise<rpc::Reply> promise;
-    Future<Unit> confirmed = rref.body()->confirmed();
-    confirmed.OnReady([this, owner, rrefs, context, versions, options,
-                       promise](const absl::StatusOr<Unit>& created) {
-      if (!created.ok()) return static_cast<void>(promise.Set(created.status()));
-      StartFetch(owner, rrefs, context, versions, options)
-          .OnReady([promise](const absl::StatusOr<rpc::Reply>& reply) { promise.Set(reply); });
-    });
-    return promise.future();
-  }
   absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
   if (!usable.ok()) return Result::Ready(usable);
   v1::FetchRequest message;

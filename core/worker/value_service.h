@@ -80,6 +80,9 @@ class ValueService {
   Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                 const ContextPtr& context, bool versions,
                                 const rpc::CallOptions& options);
+  Future<rpc::Reply> SendFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
+                               const ContextPtr& context, bool versions,
+                               const rpc::CallOptions& options);
 
   Runtime& runtime_;
 };

@@ -99,7 +99,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   PSD_ASSIGN_OR_RETURN(server->runtime_, worker::Runtime::Create(std::move(options)));
   worker::Runtime& runtime = *server->runtime_;
   if (config.IsRegistrar())
-    server->registrar_ = std::make_unique<RegistrarService>(runtime.agent(), runtime.logger());
+    server->registrar_ =
+        std::make_unique<RegistrarService>(runtime.agent(), runtime.timers(), runtime.logger());
   server->membership_ = std::make_unique<worker::RegistrarClient>(runtime.agent(), runtime.timers(),
                                                                   runtime.logger());
   ClientSessionOptions sessions;

@@ -184,6 +184,24 @@ RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
   return answers;
 }
 
+std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) const {
+  auto it = barrier_of_ticket_.find(ticket);
+  if (it == barrier_of_ticket_.end()) return std::nullopt;
+  const BarrierKey& key = it->second.first;
+  const Barrier& arrived = barriers_.at(key);
+  std::vector<std::string> missing;
+  if (!key.second.empty()) {
+    for (const std::string& name : key.second) {
+      if (arrived.count(name) == 0) missing.push_back(name);
+    }
+    return missing;
+  }
+  for (const auto& [name, member] : members_) {
+    if (member.role == Role::kTrainer && arrived.count(name) == 0) missing.push_back(name);
+  }
+  return missing;
+}
+
 void RegistrarLedger::Withdraw(Ticket ticket) {
   auto it = barrier_of_ticket_.find(ticket);
   if (it == barrier_of_ticket_.end()) return;

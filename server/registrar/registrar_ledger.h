@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -75,6 +76,10 @@ class RegistrarLedger {
   // has not joined), RESOURCE_EXHAUSTED.
   Answers EnterBarrier(Ticket ticket, const std::string& name, Incarnation incarnation,
                        const std::string& barrier, const std::vector<std::string>& members);
+
+  // Who has not arrived where `ticket` waits, by name. Of a declared group of which not all have
+  // joined, those that have. None for a ticket that waits no longer.
+  std::optional<std::vector<std::string>> Missing(Ticket ticket) const;
 
   // The waiter has given up: it is not answered.
   void Withdraw(Ticket ticket);

@@ -1,8 +1,12 @@
 #include "server/registrar/registrar_service.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/buffer.h"
 #include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
@@ -14,6 +18,9 @@ using worker::PlainPayload;
 
 constexpr size_t kMaxAddressBytes = 1024;
 constexpr size_t kMaxBarrierNameBytes = 512;
+constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker
+constexpr size_t kMaxParkedBytes = size_t{256} << 20;  // of all that wait
+constexpr uint64_t kMostTimeoutMs = uint64_t{365} * 24 * 3600 * 1000;
 
 absl::StatusOr<Role> ToRole(v1::WorkerRole role) {
   switch (role) {
@@ -27,9 +34,32 @@ absl::StatusOr<Role> ToRole(v1::WorkerRole role) {
   }
 }
 
+// What the asker brings, in bytes.
+absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
+                                  const std::vector<Buffer>& buffers) {
+  const size_t members = static_cast<size_t>(request.members_size());
+  if (request.name().size() > kMaxBarrierNameBytes || members > RegistrarLedger::kMaxMembers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "registrar.barrier: a name of ", request.name().size(), " bytes and ", members,
+        " members; at most ", kMaxBarrierNameBytes, " and ", RegistrarLedger::kMaxMembers));
+  }
+  size_t given = request.values().size();
+  for (const Buffer& buffer : buffers) given += buffer.size();
+  if (given <= kMaxGatheredBytes) return given;
+  return absl::InvalidArgumentError(
+      absl::StrCat("all-gather: ", given, " bytes from one worker; at most ", kMaxGatheredBytes,
+                   ": it is for small things, let others fetch what is large"));
+}
+
+absl::Status TooManyBytes() {
+  return absl::ResourceExhaustedError(absl::StrCat("all-gather: values of ", kMaxParkedBytes,
+                                                   " bytes wait here already; try again later"));
+}
+
 }  // namespace
 
-RegistrarService::RegistrarService(rpc::RpcAgent& agent, Logger& logger) : logger_(logger) {
+RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger)
+    : timers_(timers), logger_(logger) {
   using rpc::MethodKind;
   using rpc::RunsOn;
   agent.RegisterMethod({"registrar.join", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -99,57 +129,119 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
 void RegistrarService::ServeBarrier(const CallPtr& call) {
   auto request = ParseMessage<v1::RegistrarBarrierRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  const size_t members = static_cast<size_t>(request->members_size());
-  if (request->name().size() > kMaxBarrierNameBytes || members > RegistrarLedger::kMaxMembers) {
-    return call->Reply(absl::InvalidArgumentError(absl::StrCat(
-        "registrar.barrier: a name of ", request->name().size(), " bytes and ", members,
-        " members; at most ", kMaxBarrierNameBytes, " and ", RegistrarLedger::kMaxMembers)));
-  }
+  absl::StatusOr<size_t> bytes = CheckSizes(*request, call->payload().buffers);
+  if (!bytes.ok()) return call->Reply(bytes.status());
+  const absl::Duration timeout = absl::Milliseconds(
+      static_cast<int64_t>(std::min<uint64_t>(request->timeout_ms(), kMostTimeoutMs)));
   RegistrarLedger::Ticket ticket = 0;
   RegistrarLedger::Answers answers;
+  // An all-gather and a barrier of one name are two.
+  const std::string name = absl::StrCat(request->gather() ? "gather " : "", request->name());
   {
     MutexLock lock(mutex_);
     ticket = next_ticket_++;
-    parked_[ticket] = call;
-    answers = ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation,
-                                   request->name(),
+    parked_bytes_ += *bytes;
+    parked_[ticket] = {call, request->gather(), std::move(*request->mutable_values()), *bytes, 0};
+    answers =
+        parked_bytes_ > kMaxParkedBytes
+            ? RegistrarLedger::Answers{{ticket, TooManyBytes()}}
+            : ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation, name,
                                    {request->members().begin(), request->members().end()});
   }
   Deliver(answers);
+  if (timeout > absl::ZeroDuration()) Arm(ticket, timeout);
   call->OnCancel([this, ticket] { GiveUp(ticket); });
 }
 
-void RegistrarService::GiveUp(RegistrarLedger::Ticket ticket) {
-  CallPtr call;
+void RegistrarService::Arm(RegistrarLedger::Ticket ticket, absl::Duration timeout) {
+  const TimerQueue::Id timer =
+      timers_.RunAfter(timeout, [this, ticket, timeout] { Expire(ticket, timeout); });
   {
     MutexLock lock(mutex_);
     auto it = parked_.find(ticket);
-    if (it == parked_.end()) return;
-    call = std::move(it->second);
+    if (it != parked_.end()) {
+      it->second.timer = timer;
+      return;
+    }
+  }
+  timers_.Cancel(timer);
+}
+
+RegistrarService::Parked RegistrarService::TakeParked(RegistrarLedger::Ticket ticket) {
+  Parked parked;
+  {
+    MutexLock lock(mutex_);
+    auto it = parked_.find(ticket);
+    if (it == parked_.end()) return parked;
+    parked = std::move(it->second);
+    parked_bytes_ -= parked.bytes;
     parked_.erase(it);
+  }
+  if (parked.timer != 0) timers_.Cancel(parked.timer);
+  return parked;
+}
+
+void RegistrarService::Expire(RegistrarLedger::Ticket ticket, absl::Duration timeout) {
+  std::optional<std::vector<std::string>> missing;
+  {
+    MutexLock lock(mutex_);
+    missing = ledger_.Missing(ticket);
+    if (!missing.has_value()) return;
     ledger_.Withdraw(ticket);
   }
-  call->Reply(absl::CancelledError("barrier: given up before all had arrived"));
+  Parked parked = TakeParked(ticket);
+  if (parked.call == nullptr) return;
+  parked.call->Reply(absl::DeadlineExceededError(absl::StrCat(
+      parked.gather ? "all-gather" : "barrier", ": waited ", absl::FormatDuration(timeout), " for ",
+      missing->empty() ? "members that have not joined" : absl::StrJoin(*missing, ", "))));
+}
+
+void RegistrarService::GiveUp(RegistrarLedger::Ticket ticket) {
+  Parked parked = TakeParked(ticket);
+  if (parked.call == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    ledger_.Withdraw(ticket);
+  }
+  parked.call->Reply(absl::CancelledError("barrier: given up before all had arrived"));
 }
 
 void RegistrarService::Deliver(const RegistrarLedger::Answers& answers) {
+  std::vector<Parked> met;
   for (const RegistrarLedger::Answer& answer : answers) {
-    CallPtr call;
-    {
-      MutexLock lock(mutex_);
-      auto it = parked_.find(answer.ticket);
-      if (it == parked_.end()) continue;
-      call = std::move(it->second);
-      parked_.erase(it);
-    }
+    Parked parked = TakeParked(answer.ticket);
+    if (parked.call == nullptr) continue;
     if (!answer.status.ok()) {
-      call->Reply(answer.status);
-    } else if (call->BeginApply()) {
-      call->Reply(PlainPayload(v1::RegistrarBarrierReply()));
+      parked.call->Reply(answer.status);
     } else {
-      call->Reply(absl::CancelledError("barrier: given up as the last member arrived"));
+      met.push_back(std::move(parked));
     }
   }
+  if (met.empty()) return;
+  const rpc::Payload gathered = Gathered(met);
+  for (const Parked& parked : met) {
+    if (parked.call->BeginApply()) {
+      parked.call->Reply(gathered);
+    } else {
+      parked.call->Reply(absl::CancelledError("barrier: given up as the last member arrived"));
+    }
+  }
+}
+
+rpc::Payload RegistrarService::Gathered(std::vector<Parked>& met) {
+  v1::RegistrarBarrierReply reply;
+  std::vector<Buffer> buffers;
+  for (Parked& parked : met) {
+    if (!parked.gather) continue;
+    std::vector<Buffer>& given = parked.call->payload().buffers;
+    reply.add_names(parked.call->caller().name);
+    reply.add_values(std::move(parked.values));
+    reply.add_buffers(static_cast<uint32_t>(given.size()));
+    buffers.insert(buffers.end(), given.begin(), given.end());
+  }
+  rpc::Payload payload = PlainPayload(reply);
+  payload.buffers = std::move(buffers);
+  return payload;
 }
 
 void RegistrarService::SessionEnded(const rpc::PeerInfo& peer) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The registrar's methods: messages to the ledger and back. "registrar.join", "registrar.world",
-// "registrar.barrier"; what they carry is in proto/psd/v1/registrar.proto.
+// "registrar.barrier" (all-gather too); what they carry is in proto/psd/v1/registrar.proto.
 
 #include <cstdint>
 #include <map>
@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
+#include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
 #include "server/registrar/registrar_ledger.h"
 
@@ -19,9 +21,9 @@ namespace psd::server {
 // Thread-safe. A barrier holds no thread: its calls are parked until they are answered.
 class RegistrarService {
  public:
-  // Registers the methods and hears of ended sessions. `agent` has not started, is shut down before
-  // this object goes, and `logger` outlives both.
-  RegistrarService(rpc::RpcAgent& agent, Logger& logger);
+  // Registers the methods and hears of ended sessions. `agent` has not started; it and `timers` are
+  // shut down before this object goes, and `logger` outlives all.
+  RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger);
   RegistrarService(const RegistrarService&) = delete;
   RegistrarService& operator=(const RegistrarService&) = delete;
 
@@ -33,15 +35,31 @@ class RegistrarService {
   void ServeWorld(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeBarrier(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void SessionEnded(const rpc::PeerInfo& peer) PSD_EXCLUDES(mutex_);
+  // One that waits in a barrier.
+  struct Parked {
+    CallPtr call;
+    bool gather = false;
+    std::string values;  // what it gives, in an all-gather; its buffers are the call's
+    size_t bytes = 0;    // of both
+    TimerQueue::Id timer = 0;
+  };
+  void Arm(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
+  void Expire(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
   void GiveUp(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
+  // No call if it waits no longer.
+  Parked TakeParked(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
   // Answers the parked calls.
   void Deliver(const RegistrarLedger::Answers& answers) PSD_EXCLUDES(mutex_);
+  // What those that have met in one barrier are answered.
+  static rpc::Payload Gathered(std::vector<Parked>& met);
 
+  TimerQueue& timers_;
   Logger& logger_;
   mutable Mutex mutex_;  // leaf
   RegistrarLedger ledger_ PSD_GUARDED_BY(mutex_);
   RegistrarLedger::Ticket next_ticket_ PSD_GUARDED_BY(mutex_) = 1;
-  std::map<RegistrarLedger::Ticket, CallPtr> parked_ PSD_GUARDED_BY(mutex_);
+  std::map<RegistrarLedger::Ticket, Parked> parked_ PSD_GUARDED_BY(mutex_);
+  size_t parked_bytes_ PSD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace psd::server

@@ -314,15 +314,17 @@ TEST_F(CheckpointTest, RowsAndTheirStateComeBackInParts) {
   }
 }
 
-TEST_F(CheckpointTest, OtherNamedValues) {
+TEST_F(CheckpointTest, RREF_40_OtherNamedValuesButNoReferences) {
   auto first = StartJob({"a"});
   worker::Runtime& owner = owners_[0]->runtime();
   Host(owner, "counts", Tensor::Of<int64_t>(Shape{2}, {4, 5}));
   Host(owner, "mean", Tensor::Of<double>(Shape{1}, {0.5}));
   Host(owner, "note", store::Value("hello"));
+  Host(owner, "reference", Must(first->Lookup("a", "note")));
   const SaveSummary saved = Must(SaveModel(*first, Saving()));
   EXPECT_EQ(saved.values, 2u);
-  EXPECT_THAT(saved.left_out, ::testing::ElementsAre("a: 'note' (string)"));
+  EXPECT_THAT(saved.left_out,
+              ::testing::ElementsAre("a: 'note' (string)", "a: 'reference' (rref)"));
   auto second = StartJob({"a"});
   ASSERT_TRUE(LoadModel(*second, Loading()).ok());
   ASSERT_TRUE(LoadModel(*second, Loading()).ok()) << "again, over what is there";

@@ -208,7 +208,7 @@ TEST_F(WorkerTest, RPC_36_AnOwnerCallsBackATrainerThatDoesNotListen) {
   EXPECT_EQ(*answer[0].As<std::string>(), "trainer1");
 }
 
-TEST_F(WorkerTest, ForksGoWithTheirHandlesAndWithTheSession) {
+TEST_F(WorkerTest, RREF_39_ForksGoWithTheirHandlesAndWithTheSession) {
   {
     RRef w = Must(trainer_->Remote("owner0", Function::Operator("neg", 1), {Tensor::Scalar(1.0f)}));
     Read(*trainer_, w);
@@ -235,11 +235,21 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
   EXPECT_TRUE(trainer->GetOrCreate("small", "little", Zeros({16})).ok());
 }
 
-TEST_F(WorkerTest, AfterShutdownEveryCallSaysSo) {
+TEST_F(WorkerTest, RPC_06_AfterShutdownEveryCallSaysSo) {
   ASSERT_TRUE(trainer_->Shutdown().ok());
   EXPECT_TRUE(trainer_->Shutdown().ok());
   EXPECT_EQ(trainer_->Lookup("owner0", "w").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(trainer_->NewContext().status().code(), absl::StatusCode::kFailedPrecondition);
+  const Function neg = Function::Operator("neg", 1);
+  const Values one{Tensor::Scalar(1.0f)};
+  for (const char* callee : {"owner0", "trainer0"}) {
+    for (const absl::Status& refused : {trainer_->RpcSync(callee, neg, one).status(),
+                                        trainer_->RpcAsync(callee, neg, one).Wait().status(),
+                                        trainer_->Remote(callee, neg, one).status()}) {
+      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("trainer0"));
+    }
+  }
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_F(LostAnswersTest, DAG_46_AReleaseThatIsLostThreeTimesArrives) {
   while (owner_->autograd().stats().contexts > 0) std::this_thread::yield();
 }
 
-TEST_F(LostAnswersTest, ACreationIsDoneOnce) {
+TEST_F(LostAnswersTest, RPC_61_RREF_31_ACreationIsDoneOnce) {
   auto find = [&] { return owner_->store().List("new", {}, 10).size(); };
   rref::RRef made = WithItsAnswerLost<rref::RRef>(
       [&] { return trainer_->values().GetOrCreate("owner", "new", Zeros({3}), true, patient_); },

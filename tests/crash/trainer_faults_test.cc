@@ -98,7 +98,8 @@ INSTANTIATE_TEST_SUITE_P(Phases, TrainerKilledAtAnyMoment,
                          ::testing::Values(Phase::kPull, Phase::kBackward, Phase::kStep),
                          [](const auto& info) { return PhaseName(info.param); });
 
-TEST_F(TrainerFaultsTest, KilledWithReferencesAndAContextItHoldsNothingAfterItsLease) {
+TEST_F(TrainerFaultsTest,
+       RREF_32_RREF_33_KilledWithReferencesAndAContextItHoldsNothingAfterItsLease) {
   auto victim = StartVictim("hold");
   victim->WaitForLine("holding");
   const Holdings held = Held();

@@ -24,7 +24,7 @@ TEST(FutureTest, HandsOverAValue) {
   EXPECT_EQ(*future.Wait(), 7);
 }
 
-TEST(FutureTest, HandsOverAnErrorTwice) {
+TEST(FutureTest, RPC_21_HandsOverAnErrorTwice) {
   Promise<int> promise;
   promise.Set(absl::AbortedError("x"));
   Future<int> future = promise.future();
@@ -42,7 +42,7 @@ TEST(FutureTest, ReadyIsReady) {
   EXPECT_EQ(Future<int>::Ready(absl::AbortedError("x")).Wait().status(), absl::AbortedError("x"));
 }
 
-TEST(FutureTest, OnlyTheFirstSetCounts) {
+TEST(FutureTest, RPC_22_OnlyTheFirstSetCounts) {
   Promise<int> promise;
   EXPECT_TRUE(promise.Set(1));
   EXPECT_FALSE(promise.Set(2));
@@ -97,7 +97,7 @@ TEST(FutureTest, WaitForTakesAnInfiniteTimeout) {
   setter.join();
 }
 
-TEST(OnReadyTest, RunsEachCallbackOnceBeforeOrAfter) {
+TEST(OnReadyTest, RPC_24_RPC_27_RunsEachCallbackOnceBeforeOrAfter) {
   Promise<int> promise;
   std::vector<int> calls;
   promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r); });
@@ -162,7 +162,7 @@ TEST(ThenTest, ReturnsWhatTheFunctionReturns) {
   EXPECT_EQ(*promise.future().Wait(), 41);
 }
 
-TEST(ThenTest, RunsAfterAnErrorToo) {
+TEST(ThenTest, RPC_25_RunsAfterAnErrorToo) {
   Future<int> failed = Future<int>::Ready(absl::AbortedError("x"));
   Future<int> swallowed = failed.Then([](const absl::StatusOr<int>& r) { return r.ok() ? 1 : 2; });
   EXPECT_EQ(*swallowed.Wait(), 2);
@@ -173,7 +173,7 @@ TEST(ThenTest, RunsAfterAnErrorToo) {
   EXPECT_EQ(replaced.Wait().status(), absl::InternalError("y"));
 }
 
-TEST(ThenTest, ChainsOfTwentyKeepTheirOrder) {
+TEST(ThenTest, RPC_23_ChainsOfTwentyKeepTheirOrder) {
   Promise<std::string> promise;
   Future<std::string> chain = promise.future();
   for (int i = 0; i < 20; ++i) {

@@ -80,7 +80,7 @@ TEST_F(FaultyNetworkTest, NothingHappensByItself) {
   EXPECT_FALSE(network_->Step());
 }
 
-TEST_F(FaultyNetworkTest, PlannedFaultsHitTheirMessages) {
+TEST_F(FaultyNetworkTest, RPC_62_PlannedFaultsHitTheirMessages) {
   Open();
   network_->At("a", "b", 2, FaultAction::kDrop);
   network_->At("a", "b", 3, FaultAction::kDuplicate);
@@ -101,7 +101,7 @@ TEST_F(FaultyNetworkTest, ACutEndsTheLinkAtBothEndsAndLosesWhatWasUnderWay) {
   EXPECT_EQ(link_->Send(Message()).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(FaultyNetworkTest, DelaysKeepTheOrder) {
+TEST_F(FaultyNetworkTest, RPC_62_DelaysKeepTheOrder) {
   Open();
   Faults faults;
   faults.max_delay = absl::Milliseconds(10);

@@ -373,7 +373,7 @@ TEST_F(RpcAgentTest, ReadsBeyondTheBoundAreRefusedWithALimitAndARemedy) {
   for (const Call& call : calls) EXPECT_TRUE(call.reply().Wait().ok());
 }
 
-TEST_F(RpcAgentTest, ShutdownReleasesAtOnceAndDrainsWhatRuns) {
+TEST_F(RpcAgentTest, RPC_57_ShutdownReleasesAtOnceAndDrainsWhatRuns) {
   Promise<PeerInfo> ended;
   b_->agent->OnSessionEnded([ended](const PeerInfo& peer, uint64_t) { ended.Set(peer); });
   StartBoth();

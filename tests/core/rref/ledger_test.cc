@@ -97,7 +97,7 @@ TEST(UserLedger, APendingForkIsReleasedWhenConfirmed) {
   EXPECT_EQ(ledger.NumPending(), 0u);
 }
 
-TEST(UserLedger, RREF_26_AFailedCreationIsToldToEveryUse) {
+TEST(UserLedger, RREF_27_RREF_26_AFailedCreationIsToldToEveryUse) {
   UserLedger ledger;
   ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
   EXPECT_FALSE(ledger.Fail(Id(10), absl::InvalidArgumentError("no"), false).has_value());

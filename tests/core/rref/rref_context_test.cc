@@ -152,7 +152,7 @@ TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
   EXPECT_EQ(owner_.rrefs->AdoptFork(data).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(RRefContextTest, AForkThatItsHolderNeverHearsOfGoesAgain) {
+TEST_F(RRefContextTest, RREF_34_AForkThatItsHolderNeverHearsOfGoesAgain) {
   store::EntryPtr entry = owner_.Put();
   ForkData data = owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch());
   RRef other = Fetch(entry);
@@ -173,6 +173,124 @@ TEST_F(RRefContextTest, RREF_35_ReleaseAllEndsEveryForkAndHandlesSaySo) {
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
   EXPECT_EQ(user_.rrefs->CheckUsable(fork).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(user_.rrefs->CheckUsable(pending).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// The owner's value in the hands of the user, and a third worker.
+class LendingTest : public RRefContextTest {
+ protected:
+  // As the answer of a function on the user would.
+  absl::StatusOr<RRef> PassInAnswer(const RRef& rref) {
+    return third_.rrefs->AdoptFork(
+        *user_.rrefs->Lend(rref, third_.agent.self(), third_.agent.epoch()));
+  }
+  // As an argument of a call would.
+  absl::StatusOr<RRef> PassInCall(const RRef& rref) {
+    ForkData data;
+    data.owner = rref.owner();
+    data.owner_incarnation = rref.body()->owner_incarnation();
+    data.value = rref.value_id();
+    data.parent = "trainer0";
+    return third_.rrefs->Borrow(data);
+  }
+
+  store::EntryPtr entry_ = owner_.Put();
+  RRef held_ = Fetch(entry_);
+  TestWorker third_{network_, "trainer1", 3};
+};
+
+TEST_F(LendingTest, RREF_09_RREF_19_ALentReferenceIsKeptUntilTheOwnerCountsTheNewOne) {
+  RRef passed = *PassInAnswer(held_);
+  held_ = RRef();
+  EXPECT_EQ(user_.rrefs->stats().loans, 1u);
+  EXPECT_FALSE(passed.confirmed().IsReady());
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u) << "the lender's";
+  network_.RunUntil(passed.confirmed());
+  EXPECT_TRUE(passed.confirmed().Wait().ok());
+  EXPECT_EQ(owner_.rrefs->stats().forks, 2u);
+  network_.RunAll();
+  EXPECT_EQ(user_.rrefs->stats().loans, 0u);
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  EXPECT_TRUE(owner_.store->Get(entry_->id).ok());
+  passed = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(entry_->id).ok());
+}
+
+TEST_F(LendingTest, RREF_19_WhateverIsLostNothingIsFreedEarlyAndNothingIsLeft) {
+  for (const std::string lost : {"rref.fork", "rref.counted"}) {
+    network_.SetFilter([&](const std::string&, const std::string&, const rpc::Request& request) {
+      return request.method == lost ? absl::UnavailableError("lost") : absl::OkStatus();
+    });
+    RRef passed = *PassInAnswer(held_);
+    network_.RunAll();
+    EXPECT_EQ(passed.confirmed().Wait().ok(), lost != "rref.fork");
+    EXPECT_EQ(third_.rrefs->CheckUsable(passed).ok(), lost != "rref.fork");
+    EXPECT_TRUE(owner_.store->Get(entry_->id).ok());
+  }
+  // What was kept for the third goes with its session at the latest.
+  EXPECT_EQ(user_.rrefs->stats().loans, 1u);
+  network_.EndSessionsOf("trainer1");
+  EXPECT_EQ(user_.rrefs->stats().loans, 0u);
+  RRef late = *PassInCall(held_);
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  held_ = RRef();
+}
+
+TEST_F(LendingTest, RREF_14_RREF_18_TwoForksOfOneReferenceEachCountedAndDeletedOnce) {
+  RRef first = *PassInCall(held_), second = *PassInCall(held_);
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 3u);
+  held_ = RRef();
+  network_.RunAll();
+  first = RRef();
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  EXPECT_TRUE(owner_.store->Get(entry_->id).ok());
+  second = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(entry_->id).ok());
+}
+
+TEST_F(LendingTest, RREF_13_RREF_15_AReferenceThatComesHomeThroughAnotherAddsNoFork) {
+  RRef home = *owner_.rrefs->AdoptFork(
+      *user_.rrefs->Lend(held_, owner_.agent.self(), owner_.agent.epoch()));
+  EXPECT_TRUE(home.is_owner());
+  EXPECT_EQ(home.value_id(), held_.value_id());
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  EXPECT_EQ(user_.rrefs->stats().loans, 0u);
+}
+
+TEST_F(LendingTest, RREF_51_AValueThatIsGoneIsAnErrorAtOnce) {
+  ASSERT_TRUE(owner_.store->Erase(entry_->id));
+  RRef passed = *PassInCall(held_);
+  network_.RunAll();
+  EXPECT_EQ(passed.confirmed().Wait().status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(third_.rrefs->CheckUsable(passed).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+}
+
+TEST_F(LendingTest, RREF_38_HeldTellsWhatHasAHandle) {
+  EXPECT_EQ(user_.rrefs->Held(10), std::vector<std::string>{held_.ToString()});
+  EXPECT_TRUE(user_.rrefs->Held(0).empty());
+  held_ = RRef();
+  EXPECT_TRUE(user_.rrefs->Held(10).empty());
+}
+
+TEST_F(LendingTest, DamagedOrForeignRequestsAreRefused) {
+  for (const char* method : {"rref.fork", "rref.counted"}) {
+    rpc::Request request;
+    request.method = method;
+    request.payload.header = "\x09\x01";
+    auto reply = third_.agent.StartCall("owner0", request, {}).reply();
+    network_.RunAll();
+    EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument) << method;
+  }
+  rpc::Request foreign;
+  foreign.method = "rref.fork";  // a fork id that is not the caller's
+  auto reply = third_.agent.StartCall("owner0", foreign, {}).reply();
+  network_.RunAll();
+  EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(RRefContextTest, HandlesMayOutliveTheirContext) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "core/rref/value_format.h"
+#include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
 
 namespace psd::rref {
@@ -70,7 +71,7 @@ std::vector<Value> OneOfEach() {
           Value::OfMap({{"a", Value(Tensor::Of<double>({}, {3}))}, {"b", Value("x")}})};
 }
 
-TEST(ValueCodec, EveryKindArrivesAsItWas) {
+TEST(ValueCodec, RPC_45_RPC_47_EveryKindArrivesAsItWas) {
   std::vector<Value> out = RoundTrip(OneOfEach());
   ASSERT_EQ(out.size(), 9u);
   EXPECT_TRUE(out[0].IsNone());
@@ -98,6 +99,21 @@ TEST(ValueCodec, GoldenBytes) {
   ASSERT_EQ(payload->buffers.size(), 1u);
   EXPECT_EQ(payload->buffers[0].size(), 72u);
   EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 8)), "0000803f00000040");
+}
+
+TEST(ValueCodec, RPC_44_AViewShipsItsOwnElementsOnly) {
+  Tensor large = *Tensor::Zeros({1024, 1024}, DType::kF32);
+  Tensor row = *ops::Slice(large, 0, 7, 8);
+  Tensor column = *ops::Slice(large, 1, 7, 8);
+  auto payload = EncodeValues({Value(row), Value(column)}, Fork);
+  ASSERT_TRUE(payload.ok());
+  size_t bytes = payload->header.size();
+  for (const Buffer& buffer : payload->buffers) bytes += buffer.size();
+  EXPECT_LT(bytes, 2 * 4096u + 1024u);
+  auto out = Decode(*payload);
+  ASSERT_TRUE(out.ok()) << out.status();
+  EXPECT_EQ((*out)[0].As<Variable>()->shape(), (Shape{1, 1024}));
+  EXPECT_EQ((*out)[1].As<Variable>()->shape(), (Shape{1024, 1}));
 }
 
 TEST(ValueCodec, SmallTensorsShareABufferAndLargeOnesAreNotCopied) {
@@ -143,7 +159,7 @@ class Thing : public store::Object {
   std::string TypeName() const override { return "thing"; }
 };
 
-TEST(ValueCodec, WhatCannotTravelIsRefused) {
+TEST(ValueCodec, RPC_42_WhatCannotTravelIsRefused) {
   EXPECT_EQ(EncodeValues({Value(std::shared_ptr<store::Object>(new Thing))}, Fork).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodeValues({Value(Variable())}, Fork).status().code(),
@@ -209,7 +225,7 @@ TEST(ValueCodec, HostileSparseTensorsAreRefused) {
   EXPECT_TRUE(refused(extents, indices, Tensor::Of<float>({2, 2}, {1, 2, 3, 4})));
 }
 
-TEST(ValueCodec, NoTruncatedMessageDecodes) {
+TEST(ValueCodec, RPC_45_NoTruncatedMessageDecodes) {
   auto payload = EncodeValues(OneOfEach(), Fork);
   ASSERT_TRUE(payload.ok());
   for (size_t size = 1; size < payload->header.size(); ++size) {

@@ -34,7 +34,7 @@ class RegistrarLedgerTest : public ::testing::Test {
   RegistrarLedger ledger_;
 };
 
-TEST_F(RegistrarLedgerTest, RanksAreTheLowestFreeAndStay) {
+TEST_F(RegistrarLedgerTest, RPC_08_RanksAreTheLowestFreeAndStay) {
   EXPECT_EQ(Join("a", 1).rank, 0u);
   EXPECT_EQ(Join("b", 2).rank, 1u);
   EXPECT_EQ(Join("c", 3).rank, 2u);
@@ -84,7 +84,7 @@ TEST_F(RegistrarLedgerTest, RPC_03_WhoLeftIsFencedOnceAnotherTookItsName) {
   Join("a", 2);
 }
 
-TEST_F(RegistrarLedgerTest, TrainersAgreeOnTheGroupSize) {
+TEST_F(RegistrarLedgerTest, RPC_63_TrainersAgreeOnTheGroupSize) {
   Join("owner0", 1, Role::kOwner);
   Join("t0", 2, Role::kTrainer, 2);
   EXPECT_EQ(ledger_.group_size(), 2u);
@@ -103,7 +103,7 @@ TEST_F(RegistrarLedgerTest, TrainersAgreeOnTheGroupSize) {
   Join("t9", 7, Role::kTrainer, 5);
 }
 
-TEST_F(RegistrarLedgerTest, ABarrierCompletesWhenAllHaveArrived) {
+TEST_F(RegistrarLedgerTest, RPC_53_ABarrierCompletesWhenAllHaveArrived) {
   Join("a", 1);
   Join("b", 2);
   Join("c", 3);
@@ -119,7 +119,7 @@ TEST_F(RegistrarLedgerTest, ABarrierCompletesWhenAllHaveArrived) {
   EXPECT_THAT(ledger_.EnterBarrier(14, "c", 3, "z", {"c"}), SizeIs(1)) << "a set of one";
 }
 
-TEST_F(RegistrarLedgerTest, SeveralThreadsOfAMemberMeetInOrder) {
+TEST_F(RegistrarLedgerTest, RPC_53_SeveralThreadsOfAMemberMeetInOrder) {
   Join("a", 1);
   Join("b", 2);
   EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
@@ -164,11 +164,13 @@ TEST_F(RegistrarLedgerTest, BarrierMistakes) {
   EXPECT_EQ(ledger_.waiting(), 0u);
 }
 
-TEST_F(RegistrarLedgerTest, WhoGivesUpIsNotAnsweredAndDoesNotCount) {
+TEST_F(RegistrarLedgerTest, RPC_54_WhoGivesUpIsNotAnsweredAndDoesNotCount) {
   Join("a", 1);
   Join("b", 2);
   EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_EQ(ledger_.Missing(1), std::vector<std::string>{"b"});
   ledger_.Withdraw(1);
+  EXPECT_EQ(ledger_.Missing(1), std::nullopt);
   ledger_.Withdraw(1);
   ledger_.Withdraw(77);
   EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, "x", {"a", "b"}), IsEmpty());

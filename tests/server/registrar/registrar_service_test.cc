@@ -106,7 +106,7 @@ bool Eventually(Condition condition) {
   return true;
 }
 
-TEST(RegistrarService, RanksWorldAndBarriers) {
+TEST(RegistrarService, RPC_08_RPC_53_RanksWorldAndBarriers) {
   auto server = StartServer("owner0", "127.0.0.1:0");
   const std::string address = server->runtime().address();
   Trainer a("a", address), b("b", address);
@@ -122,7 +122,7 @@ TEST(RegistrarService, RanksWorldAndBarriers) {
   EXPECT_TRUE(waits.Wait().ok());
 }
 
-TEST(RegistrarService, ABarrierFailsWhenAMemberLeaves) {
+TEST(RegistrarService, RPC_54_RPC_63_ABarrierFailsWhenAMemberLeaves) {
   auto server = StartServer("owner0", "127.0.0.1:0");
   const std::string address = server->runtime().address();
   Trainer a("a", address), b("b", address);
@@ -145,7 +145,7 @@ TEST(RegistrarService, ABarrierBeforeJoiningIsRefused) {
   EXPECT_EQ(a.Barrier({}).Wait().status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(RegistrarService, OtherDaemonsJoinAndAllJoinAgainAfterARestart) {
+TEST(RegistrarService, RPC_63_OtherDaemonsJoinAndAllJoinAgainAfterARestart) {
   auto server = StartServer("owner0", "127.0.0.1:0");
   const std::string address = server->runtime().address();
   auto other = StartServer("owner1", "127.0.0.1:0", address);

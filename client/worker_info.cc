@@ -1,0 +1,113 @@
+// Who is in the job, and which of them a call goes to.
+#include "client/worker_info.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/psd.h"
+#include "client/worker_state.h"
+#include "core/base/nearest_name.h"
+#include "core/worker/registrar_client.h"
+#include "core/worker/runtime.h"
+
+namespace psd {
+
+Value WorkerInfo::ToValue() const {
+  return Value::OfMap(
+      {{"name", name}, {"incarnation", static_cast<int64_t>(incarnation)}, {"rank", rank}});
+}
+
+absl::StatusOr<WorkerInfo> WorkerInfo::FromValue(const Value& value) {
+  const Value::Map* map = value.AsMap();
+  WorkerInfo info;
+  int found = 0;
+  for (size_t i = 0; map != nullptr && i < map->size(); ++i) {
+    const auto& [key, field] = (*map)[i];
+    if (const auto* name = field.As<std::string>(); name != nullptr && key == "name") {
+      info.name = *name;
+      ++found;
+    }
+    const auto* number = field.As<int64_t>();
+    if (number != nullptr && key == "incarnation") {
+      info.incarnation = static_cast<Incarnation>(*number);
+      ++found;
+    }
+    if (number != nullptr && key == "rank" && *number >= 0 &&
+        *number <= std::numeric_limits<int>::max()) {
+      info.rank = static_cast<int>(*number);
+      ++found;
+    }
+  }
+  if (found == 3 && map->size() == 3) return info;
+  return absl::InvalidArgumentError(absl::StrCat(
+      value.KindName(), " is no worker info: that is a map of name, incarnation, rank"));
+}
+
+absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
+  PSD_RETURN_IF_ERROR(CheckRunning());
+  const std::string registrar = runtime->registrar();
+  if (registrar.empty()) {
+    return std::vector<WorkerInfo>{{options.name, runtime->incarnation(), 0}};
+  }
+  PSD_ASSIGN_OR_RETURN(worker::World world,
+                       worker::AskWorld(runtime->agent(), registrar, ToCallOptions({})).Wait());
+  std::vector<WorkerInfo> infos;
+  infos.reserve(world.members.size());
+  for (const worker::WorldMember& member : world.members) {
+    infos.push_back({member.name, member.incarnation, static_cast<int>(member.rank)});
+  }
+  return infos;
+}
+
+absl::Status Worker::State::MakeReachable(const std::string& name) {
+  if (name == options.name) return absl::OkStatus();
+  const std::vector<rpc::PeerStatus> peers = runtime->agent().Peers();
+  const bool known = std::any_of(peers.begin(), peers.end(), [&](const rpc::PeerStatus& peer) {
+    return peer.peer.name == name;
+  });
+  return known ? absl::OkStatus() : runtime->FindPeer(name).Wait().status();
+}
+
+absl::StatusOr<std::string> Worker::State::Resolve(const Callee& callee) {
+  PSD_RETURN_IF_ERROR(CheckRunning());
+  if (const auto* name = std::get_if<std::string>(&callee.who())) return *name;
+  if (const auto* info = std::get_if<WorkerInfo>(&callee.who())) {
+    PSD_RETURN_IF_ERROR(MakeReachable(info->name));
+    return info->name;
+  }
+  const int rank = std::get<int>(callee.who());
+  PSD_ASSIGN_OR_RETURN(std::vector<WorkerInfo> infos, AskInfos());
+  for (const WorkerInfo& info : infos) {
+    if (info.rank != rank) continue;
+    PSD_RETURN_IF_ERROR(MakeReachable(info.name));
+    return info.name;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no worker of the job has rank ", rank, "; it has ", infos.size(), " workers"));
+}
+
+WorkerInfo Worker::Info() const {
+  return {name(), state_->runtime->incarnation(), rank()};
+}
+
+absl::StatusOr<std::vector<WorkerInfo>> Worker::Infos() {
+  return state_->AskInfos();
+}
+
+absl::StatusOr<WorkerInfo> Worker::Info(const std::string& name) {
+  PSD_ASSIGN_OR_RETURN(std::vector<WorkerInfo> infos, Infos());
+  std::vector<std::string> names;
+  for (const WorkerInfo& info : infos) {
+    names.push_back(info.name);
+    if (info.name != name) continue;
+    // Who does not listen may still be known, and may connect later.
+    state_->MakeReachable(name).IgnoreError();
+    return info;
+  }
+  return absl::NotFoundError(
+      absl::StrCat("the job has no worker '", name, "'", DidYouMean(NearestName(name, names))));
+}
+
+}  // namespace psd

@@ -1,0 +1,55 @@
+#pragma once
+
+// Several futures as one.
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/base/mutex.h"
+
+namespace psd {
+
+// All values, in the order of `futures`; fails with the first error that comes, without waiting for
+// the others. Nothing to wait for: ready.
+template <typename T>
+Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
+  struct Gather {
+    Mutex mutex;  // leaf
+    std::vector<T> values PSD_GUARDED_BY(mutex);
+    size_t missing PSD_GUARDED_BY(mutex) = 0;
+  };
+  if (futures.empty()) return Future<std::vector<T>>::Ready(std::vector<T>{});
+  auto gather = std::make_shared<Gather>();
+  {
+    MutexLock lock(gather->mutex);
+    gather->values.resize(futures.size());
+    gather->missing = futures.size();
+  }
+  Promise<std::vector<T>> promise;
+  for (size_t i = 0; i < futures.size(); ++i) {
+    futures[i].OnReady([gather, promise, i](const absl::StatusOr<T>& result) {
+      if (!result.ok()) return static_cast<void>(promise.Set(result.status()));
+      std::vector<T> all;
+      {
+        MutexLock lock(gather->mutex);
+        gather->values[i] = *result;
+        if (--gather->missing > 0) return;
+        all = std::move(gather->values);
+      }
+      promise.Set(std::move(all));
+    });
+  }
+  return promise.future();
+}
+
+// The values, once all are there; the first error, as soon as it is.
+template <typename T>
+absl::StatusOr<std::vector<T>> WaitAll(const std::vector<Future<T>>& futures) {
+  return CollectAll(futures).Wait();
+}
+
+}  // namespace psd

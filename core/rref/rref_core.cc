@@ -1,0 +1,340 @@
+#include "core/rref/rref_core.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "proto/psd/v1/rref.pb.h"
+
+namespace psd::rref {
+namespace {
+
+constexpr absl::Duration kReleaseTimeout = absl::Seconds(60);
+constexpr size_t kMaxReleasesPerMessage = 65'536;
+
+}  // namespace
+
+LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
+    : core_(std::move(core)), entry_(std::move(entry)) {}
+LocalBody::~LocalBody() {
+  core_->LocalGone(entry_);
+}
+const std::string& LocalBody::owner() const {
+  return core_->self().name;
+}
+Incarnation LocalBody::owner_incarnation() const {
+  return core_->self().incarnation;
+}
+CreatedBody::~CreatedBody() {
+  if (entry_ != nullptr) core_->LocalGone(entry_);
+}
+const std::string& CreatedBody::owner() const {
+  return core_->self().name;
+}
+Incarnation CreatedBody::owner_incarnation() const {
+  return core_->self().incarnation;
+}
+UserBody::~UserBody() {
+  core_->UserGone(data_.fork);
+}
+
+void Core::Register() {
+  agent_.RegisterMethod({"rref.release", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+                         [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) {
+                           core->OnRelease(call);
+                         }});
+  agent_.RegisterMethod(
+      {"rref.fork", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+       [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) { core->OnFork(call); }});
+  agent_.RegisterMethod({"rref.counted", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+                         [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) {
+                           core->OnCounted(call);
+                         }});
+  agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
+    core->OnSessionEnded(peer, epoch);
+  });
+  agent_.OnSessionLost(
+      [core = shared_from_this()](const rpc::PeerInfo& peer, const absl::Status& reason) {
+        MutexLock lock(core->mutex_);
+        core->users_.SessionLost(peer.name, peer.incarnation, reason);
+      });
+}
+
+// ---- owner
+
+RRef Core::Local(store::EntryPtr entry) {
+  {
+    MutexLock lock(mutex_);
+    ++handles_[entry->id];
+  }
+  return RRef(std::make_shared<const LocalBody>(shared_from_this(), std::move(entry)));
+}
+
+RRef Core::NewOwn() {
+  const GlobalId value = ids_.Next(), fork = ids_.Next();
+  return RRef(std::make_shared<const CreatedBody>(shared_from_this(), value, fork));
+}
+
+void Core::Created(const CreatedBody& body) {
+  auto entry = store_.Get(body.value_id());
+  if (!entry.ok()) return body.Fail(entry.status());
+  {
+    MutexLock lock(mutex_);
+    ++handles_[body.value_id()];
+    owners_.DeleteFork(body.value_id(), body.fork_id(), {self_.incarnation, 0});
+  }
+  body.Created(*std::move(entry));
+}
+
+void Core::LocalGone(const store::EntryPtr& entry) {
+  {
+    MutexLock lock(mutex_);
+    auto it = handles_.find(entry->id);
+    if (--it->second > 0) return;
+    handles_.erase(it);
+  }
+  FreeIfUnheld({entry->id});
+}
+
+// Named values have their name as a root: the store erases anonymous ones only.
+void Core::FreeIfUnheld(const std::vector<GlobalId>& values) {
+  Gate::Entry entry(gate_);
+  if (!entry.open()) return;
+  for (GlobalId value : values) {
+    {
+      MutexLock lock(mutex_);
+      if (handles_.contains(value) || owners_.ForkCount(value) > 0) continue;
+    }
+    store_.Erase(value);
+  }
+}
+
+ForkData Core::ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, uint64_t epoch) {
+  ForkData data;
+  data.owner = self_.name;
+  data.owner_incarnation = self_.incarnation;
+  data.value = entry->id;
+  data.fork = ids_.Next();
+  data.parent = self_.name;
+  data.name = entry->name;
+  AddFork(data.value, data.fork, KeyOf(peer, epoch));
+  return data;
+}
+
+bool Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
+  MutexLock lock(mutex_);
+  return owners_.AddFork(value, fork, session);
+}
+
+void Core::DropFork(const ForkData& data, SessionKey session) {
+  {
+    MutexLock lock(mutex_);
+    if (!owners_.DeleteFork(data.value, data.fork, session)) return;
+  }
+  FreeIfUnheld({data.value});
+}
+
+void Core::OnRelease(const std::shared_ptr<rpc::ServerCall>& call) {
+  v1::ReleaseForks in;
+  const bool parsed = in.ParseFromString(call->payload().header);
+  const int count = in.fork_counters_size();
+  if (!parsed || in.value_counters_size() != count || in.value_incarnations_size() != count ||
+      in.fork_incarnations_size() != count) {
+    return call->Reply(absl::InvalidArgumentError("rref.release: its columns disagree"));
+  }
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("release cancelled"));
+  const SessionKey session = KeyOf(call->caller(), call->session_epoch());
+  std::vector<GlobalId> freed;
+  {
+    MutexLock lock(mutex_);
+    for (int i = 0; i < count; ++i) {
+      GlobalId value{in.value_incarnations(i), in.value_counters(i)};
+      GlobalId fork{in.fork_incarnations(i), in.fork_counters(i)};
+      if (owners_.DeleteFork(value, fork, session)) freed.push_back(value);
+    }
+  }
+  FreeIfUnheld(freed);
+  call->Reply(rpc::Payload{});
+}
+
+void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
+  if (peer.incarnation == self_.incarnation) return;
+  std::vector<GlobalId> freed;
+  Releases releases;
+  {
+    MutexLock lock(mutex_);
+    freed = owners_.EndSession({peer.incarnation, epoch});
+    for (GlobalId child : loans_.EndSession({peer.incarnation, epoch})) {
+      std::optional<ForkRelease> release = users_.ChildAccepted(child);
+      if (release.has_value()) releases.push_back(*std::move(release));
+    }
+  }
+  FreeIfUnheld(freed);
+  Queue(std::move(releases));
+}
+
+// ---- user
+
+RRef Core::User(const ForkData& data, ForkState state) {
+  {
+    MutexLock lock(mutex_);
+    users_.Add(data.owner, data.owner_incarnation, data.value, data.fork, state);
+  }
+  auto body = std::make_shared<const UserBody>(shared_from_this(), data);
+  if (state == ForkState::kConfirmed) body->Confirm(data.owner_incarnation);
+  return RRef(std::move(body));
+}
+
+// The fork that kept the value on its way ends when there is a handle here.
+absl::StatusOr<RRef> Core::Home(const ForkData& data) {
+  PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, store_.Get(data.value));
+  RRef local = Local(std::move(entry));
+  if (data.parent != self_.name) return local;
+  MutexLock lock(mutex_);
+  owners_.DeleteFork(data.value, data.fork, {self_.incarnation, 0});
+  return local;
+}
+
+void Core::UserGone(GlobalId fork) {
+  std::optional<ForkRelease> release;
+  {
+    MutexLock lock(mutex_);
+    release = users_.Drop(fork);
+  }
+  if (release.has_value()) Queue({*std::move(release)});
+}
+
+void Core::Confirm(GlobalId fork, Incarnation owner) {
+  std::optional<ForkRelease> release;
+  {
+    MutexLock lock(mutex_);
+    release = users_.Confirm(fork, owner);
+  }
+  if (release.has_value()) Queue({*std::move(release)});
+}
+
+void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
+  std::optional<ForkRelease> release;
+  {
+    MutexLock lock(mutex_);
+    release = users_.Fail(fork, std::move(reason), may_exist);
+  }
+  if (release.has_value()) Queue({*std::move(release)});
+}
+
+absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
+  for (const RRef& rref : rrefs) {
+    if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
+  }
+  absl::Status status;
+  size_t at = 0;
+  {
+    MutexLock lock(mutex_);
+    for (; at < rrefs.size(); ++at) {
+      if (rrefs[at].is_owner()) continue;  // whether it could be made, its confirmation says
+      status = users_.Check(rrefs[at].body()->fork_id());
+      if (!status.ok()) break;
+    }
+  }
+  return status.ok() ? status : Annotate(status, rrefs[at].ToString());
+}
+
+void Core::ReleaseAll() {
+  Releases releases;
+  {
+    MutexLock lock(mutex_);
+    loans_.Clear();
+    releases = users_.ReleaseAll(absl::FailedPreconditionError(
+        absl::StrCat("all RRefs of ", self_.name, " were released: it is shutting down")));
+  }
+  Queue(std::move(releases));
+}
+
+// The first release to an owner goes at once; those that come while it is unanswered go together
+// in the next message.
+void Core::Queue(Releases releases) {
+  std::vector<std::string> ready;
+  {
+    MutexLock lock(mutex_);
+    for (ForkRelease& release : releases) {
+      Outbox& outbox = outboxes_[release.owner];
+      if (!outbox.in_flight && outbox.waiting.empty()) ready.push_back(release.owner);
+      outbox.waiting.push_back(std::move(release));
+    }
+  }
+  for (const std::string& owner : ready) SendNext(owner);
+}
+
+void Core::SendNext(const std::string& owner) {
+  v1::ReleaseForks out;
+  Incarnation incarnation = 0;
+  {
+    MutexLock lock(mutex_);
+    auto it = outboxes_.find(owner);
+    if (it == outboxes_.end() || it->second.in_flight) return;
+    if (it->second.waiting.empty()) {
+      outboxes_.erase(it);
+      return;
+    }
+    // One life of the owner per message: another one would refuse it.
+    Releases rest;
+    incarnation = it->second.waiting.front().owner_incarnation;
+    for (ForkRelease& release : it->second.waiting) {
+      if (release.owner_incarnation != incarnation ||
+          static_cast<size_t>(out.fork_counters_size()) >= kMaxReleasesPerMessage) {
+        rest.push_back(std::move(release));
+        continue;
+      }
+      out.add_value_incarnations(release.value.incarnation);
+      out.add_value_counters(release.value.counter);
+      out.add_fork_incarnations(release.fork.incarnation);
+      out.add_fork_counters(release.fork.counter);
+    }
+    it->second.waiting = std::move(rest);
+    it->second.in_flight = true;
+  }
+  Gate::Entry entry(gate_);
+  if (!entry.open()) return;  // the sessions end anyhow, and all forks with them
+  rpc::Request request;
+  request.method = "rref.release";
+  request.only_incarnation = incarnation;
+  out.SerializeToString(&request.payload.header);
+  rpc::CallOptions options;
+  options.timeout = kReleaseTimeout;
+  options.wait_for_ready = true;
+  // An error means that the session is gone or about to end: the owner has let go by itself.
+  agent_.StartCall(owner, std::move(request), options)
+      .reply()
+      .OnReady([core = shared_from_this(), owner](const absl::StatusOr<rpc::Reply>&) {
+        {
+          MutexLock lock(core->mutex_);
+          core->outboxes_[owner].in_flight = false;
+        }
+        core->SendNext(owner);
+      });
+}
+
+std::vector<std::string> Core::Held(size_t limit) const {
+  Releases held;
+  {
+    MutexLock lock(mutex_);
+    held = users_.Held(limit);
+  }
+  std::vector<std::string> texts;
+  texts.reserve(held.size());
+  for (const ForkRelease& fork : held) {
+    texts.push_back(absl::StrCat("RRef(", fork.value.ToString(), " on ", fork.owner, ", fork ",
+                                 fork.fork.ToString(), ")"));
+  }
+  return texts;
+}
+
+RRefContext::Stats Core::stats() const {
+  MutexLock lock(mutex_);
+  return {owners_.NumValues(), owners_.NumForks(), users_.NumForks(), users_.NumPending(),
+          loans_.size()};
+}
+
+}  // namespace psd::rref

@@ -1,0 +1,189 @@
+#pragma once
+
+// What is behind an RRefContext: both ledgers, the loans, and the messages. Internal to core/rref.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/fork_data.h"
+#include "core/rref/gate.h"
+#include "core/rref/loans.h"
+#include "core/rref/owner_ledger.h"
+#include "core/rref/rref.h"
+#include "core/rref/rref_context.h"
+#include "core/rref/user_ledger.h"
+#include "core/store/store.h"
+
+namespace psd::rref {
+
+class Core;
+
+// A handle on a value of this worker.
+class LocalBody : public RRef::Body {
+ public:
+  LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry);
+  ~LocalBody() override;
+  GlobalId value_id() const override { return entry_->id; }
+  const std::string& owner() const override;
+  const std::string& name() const override { return entry_->name; }
+  GlobalId fork_id() const override { return {}; }
+  bool is_owner() const override { return true; }
+  store::EntryPtr local_entry() const override { return entry_; }
+  Incarnation owner_incarnation() const override;
+  Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
+
+ private:
+  const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
+  const store::EntryPtr entry_;       // shared with the store
+};
+
+// A fork of another worker's value.
+class UserBody : public RRef::Body {
+ public:
+  UserBody(std::shared_ptr<Core> core, const ForkData& data)
+      : core_(std::move(core)), data_(data), owner_incarnation_(data.owner_incarnation) {}
+  ~UserBody() override;
+  GlobalId value_id() const override { return data_.value; }
+  const std::string& owner() const override { return data_.owner; }
+  const std::string& name() const override { return data_.name; }
+  GlobalId fork_id() const override { return data_.fork; }
+  bool is_owner() const override { return false; }
+  store::EntryPtr local_entry() const override { return nullptr; }
+  Incarnation owner_incarnation() const override { return owner_incarnation_.load(); }
+  Future<Unit> confirmed() const override { return confirmed_.future(); }
+
+  void Confirm(Incarnation owner_incarnation) const {
+    owner_incarnation_ = owner_incarnation;
+    confirmed_.Set(Unit{});
+  }
+  void Fail(const absl::Status& reason) const { confirmed_.Set(reason); }
+
+ private:
+  const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
+  const ForkData data_;
+  mutable std::atomic<Incarnation> owner_incarnation_;
+  const Promise<Unit> confirmed_;
+};
+
+// A handle on a value of this worker that it asked itself to make. Its fork lives until then.
+class CreatedBody : public RRef::Body {
+ public:
+  CreatedBody(std::shared_ptr<Core> core, GlobalId value, GlobalId fork)
+      : core_(std::move(core)), value_(value), fork_(fork) {}
+  ~CreatedBody() override;
+  GlobalId value_id() const override { return value_; }
+  const std::string& owner() const override;
+  const std::string& name() const override { return name_; }
+  GlobalId fork_id() const override { return fork_; }
+  bool is_owner() const override { return true; }
+  store::EntryPtr local_entry() const override {
+    return confirmed_.future().IsReady() ? entry_ : nullptr;
+  }
+  Incarnation owner_incarnation() const override;
+  Future<Unit> confirmed() const override { return confirmed_.future(); }
+
+  // Once, one of the two.
+  void Created(store::EntryPtr entry) const {
+    entry_ = std::move(entry);
+    confirmed_.Set(Unit{});
+  }
+  void Fail(const absl::Status& reason) const { confirmed_.Set(reason); }
+
+ private:
+  const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
+  const GlobalId value_;
+  const GlobalId fork_;
+  const std::string name_;         // it has none
+  mutable store::EntryPtr entry_;  // written before confirmed_, read after
+  const Promise<Unit> confirmed_;
+};
+
+// Ledgers and messages: shared by the context, its handles and the agent's callbacks.
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids)
+      : agent_(agent), store_(store), ids_(ids), self_(agent.self()) {}
+
+  void Register();
+  void Close() { gate_.Close(); }
+  const rpc::PeerInfo& self() const { return self_; }
+  GlobalId NextId() { return ids_.Next(); }
+
+  // What this worker holds of itself lives under a session that never ends.
+  SessionKey KeyOf(const rpc::PeerInfo& peer, uint64_t epoch) const {
+    return peer.incarnation == self_.incarnation ? SessionKey{self_.incarnation, 0}
+                                                 : SessionKey{peer.incarnation, epoch};
+  }
+
+  // ---- owner
+  RRef Local(store::EntryPtr entry);
+  RRef NewOwn();
+  void Created(const CreatedBody& body);
+  void LocalGone(const store::EntryPtr& entry);
+  ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, uint64_t epoch);
+  bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
+  void DropFork(const ForkData& data, SessionKey session);
+
+  // ---- user
+  RRef User(const ForkData& data, ForkState state);
+  void UserGone(GlobalId fork);
+  absl::StatusOr<RRef> Home(const ForkData& data);
+  void Confirm(GlobalId fork, Incarnation owner);
+  void Fail(GlobalId fork, absl::Status reason, bool may_exist);
+  absl::Status Check(absl::Span<const RRef> rrefs) const;
+  void ReleaseAll();
+  std::vector<std::string> Held(size_t limit) const;
+  RRefContext::Stats stats() const;
+
+  // ---- from worker to worker, in rref_lending.cc
+  absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer, uint64_t epoch);
+  void TakeBack(GlobalId child, SessionKey session);
+  absl::StatusOr<RRef> Borrow(const ForkData& data);
+  void SayCounted(const ForkData& data, const RRef& rref);
+  void FindPeersWith(PeerFinder finder) { find_peer_ = std::move(finder); }
+
+ private:
+  using Releases = std::vector<ForkRelease>;
+  struct Outbox {
+    Releases waiting;
+    bool in_flight = false;
+  };
+
+  void OnRelease(const std::shared_ptr<rpc::ServerCall>& call);
+  void OnFork(const std::shared_ptr<rpc::ServerCall>& call);
+  void OnCounted(const std::shared_ptr<rpc::ServerCall>& call);
+  void AskToCount(const RRef& fork, bool may_search);
+  void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
+  bool Knows(const std::string& worker) const;
+  void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
+  void FreeIfUnheld(const std::vector<GlobalId>& values);
+  void Queue(Releases releases);
+  void SendNext(const std::string& owner);
+
+  rpc::RpcAgent& agent_;  // these three only inside the gate
+  store::Store& store_;
+  IdSource& ids_;
+  const rpc::PeerInfo self_;
+  PeerFinder find_peer_;  // fixed before the agent starts; may be null
+  Gate gate_;
+  mutable Mutex mutex_;  // leaf
+  OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
+  UserLedger users_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // on own values
+  absl::flat_hash_map<std::string, Outbox> outboxes_ PSD_GUARDED_BY(mutex_);
+  Loans loans_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::rref

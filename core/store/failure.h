@@ -1,0 +1,33 @@
+#pragma once
+
+// What is hosted in place of a value whose creating function failed: whoever reads it gets the
+// error, and the references to it are counted as to any value.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "core/store/value.h"
+
+namespace psd::store {
+
+// Immutable.
+class Failure : public Object {
+ public:
+  explicit Failure(absl::Status status) : status_(std::move(status)) {}
+  std::string TypeName() const override { return "failed creation"; }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const absl::Status status_;
+};
+
+// The error behind `value`, or OK.
+inline absl::Status FailureOf(const Value& value) {
+  const auto* object = value.As<std::shared_ptr<Object>>();
+  const auto* failure = object == nullptr ? nullptr : dynamic_cast<const Failure*>(object->get());
+  return failure == nullptr ? absl::OkStatus() : failure->status();
+}
+
+}  // namespace psd::store

@@ -1,0 +1,163 @@
+#pragma once
+
+// Owners with registered functions that call on, park and fail, for tests of calls.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/calls.h"
+#include "client/psd.h"
+#include "core/base/mutex.h"
+#include "core/worker/call_service.h"
+#include "core/worker/runtime.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+
+// Answers of asynchronous functions that the test gives. Thread-safe.
+class Parking {
+ public:
+  Future<Values> Park() PSD_EXCLUDES(mutex_) {
+    Promise<Values> promise;
+    Future<Values> future = promise.future();
+    MutexLock lock(mutex_);
+    parked_.push_back(std::move(promise));
+    arrived_.NotifyAll();
+    return future;
+  }
+  // The oldest; waits for one.
+  Promise<Values> Take() PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (parked_.empty()) arrived_.Wait(mutex_);
+    Promise<Values> promise = std::move(parked_.front());
+    parked_.erase(parked_.begin());
+    return promise;
+  }
+  size_t size() PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return parked_.size();
+  }
+
+ private:
+  Mutex mutex_;  // leaf
+  CondVar arrived_;
+  std::vector<Promise<Values>> parked_ PSD_GUARDED_BY(mutex_);
+};
+
+// A call from within a function.
+inline Future<Values> CallOn(worker::Runtime& runtime, const std::string& callee,
+                             const std::string& function, Values arguments) {
+  rpc::CallOptions options;
+  options.timeout = absl::ZeroDuration();
+  return runtime.calls().Run(callee, {nullptr, {}, function}, std::move(arguments), nullptr,
+                             options);
+}
+
+inline int64_t IntOf(const Value& value) {
+  const auto* number = value.As<int64_t>();
+  if (number == nullptr) {
+    ADD_FAILURE() << value.KindName() << " is no int";
+    return -1;
+  }
+  return *number;
+}
+
+// The ints of a list.
+inline std::vector<int64_t> IntsOf(const Value& value) {
+  std::vector<int64_t> ints;
+  for (const Value& item : *value.AsList()) ints.push_back(IntOf(item));
+  return ints;
+}
+
+// What every worker of these tests offers. Shared with the functions.
+struct Offer {
+  std::shared_ptr<Parking> parking = std::make_shared<Parking>();
+
+  FunctionRegistry Functions() const {
+    FunctionRegistry functions;
+    auto add = [&](const std::string& name, worker::Function function) {
+      EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
+    };
+    using worker::FunctionCall;
+    using Result = absl::StatusOr<Values>;
+    add("echo", [](const FunctionCall&, Values arguments) -> Result { return arguments; });
+    add("who", [](const FunctionCall& call, Values) -> Result {
+      return Values{call.runtime.name(), call.caller.name};
+    });
+    add("add", [](const FunctionCall&, Values arguments) -> Result {
+      if (arguments.size() != 2) return absl::InvalidArgumentError("add takes two ints");
+      return Values{*arguments[0].As<int64_t>() + *arguments[1].As<int64_t>()};
+    });
+    add("nothing", [](const FunctionCall&, Values) -> Result { return Values{}; });
+    add("fail", [](const FunctionCall&, Values) -> Result {
+      return absl::OutOfRangeError("first line\n\tsecond \"line\"");
+    });
+    // next worker, its function, its arguments …: what that answers.
+    add("call", [](const FunctionCall& call, Values arguments) -> Result {
+      std::string callee = *arguments[0].As<std::string>(), name = *arguments[1].As<std::string>();
+      arguments.erase(arguments.begin(), arguments.begin() + 2);
+      return CallOn(call.runtime, callee, name, std::move(arguments)).Wait();
+    });
+    EXPECT_TRUE(functions
+                    .RegisterAsync("park", [parking = parking](const FunctionCall&,
+                                                               Values) { return parking->Park(); })
+                    .ok());
+    EXPECT_TRUE(functions
+                    .RegisterAsync("call_async",
+                                   [](const FunctionCall& call, Values arguments) {
+                                     std::string callee = *arguments[0].As<std::string>();
+                                     std::string name = *arguments[1].As<std::string>();
+                                     arguments.erase(arguments.begin(), arguments.begin() + 2);
+                                     return CallOn(call.runtime, callee, name,
+                                                   std::move(arguments));
+                                   })
+                    .ok());
+    return functions;
+  }
+  worker::RuntimeOptions Options() const {
+    worker::RuntimeOptions options;
+    options.functions = Functions();
+    return options;
+  }
+};
+
+// Two owners that know each other, and a trainer that is attached to both; all offer the same.
+class FunctionWorld : public ::testing::Test {
+ protected:
+  FunctionWorld() {
+    owner0_.runtime().agent().AddPeer("owner1", owner1_.address().address);
+    owner1_.runtime().agent().AddPeer("owner0", owner0_.address().address);
+  }
+
+  static Function Named(const std::string& name) { return Function::Registered(name); }
+  std::unique_ptr<Worker> Start(const std::string& name) const {
+    WorkerOptions options;
+    options.name = name;
+    options.owners = {owner0_.address(), owner1_.address()};
+    options.functions = offer_.Functions();
+    return Must(Worker::Start(std::move(options)));
+  }
+  // Until nobody holds forks, or keeps them for others.
+  void WaitUntilReleased() {
+    for (worker::Runtime* runtime :
+         {&owner0_.runtime(), &owner1_.runtime(), &trainer_->runtime()}) {
+      for (;;) {
+        const rref::RRefContext::Stats stats = runtime->rrefs().stats();
+        if (stats.forks + stats.users + stats.loans == 0) break;
+        std::this_thread::yield();
+      }
+    }
+  }
+
+  Offer offer_;
+  Parking& parking_ = *offer_.parking;
+  TestOwner owner0_{"owner0", offer_.Options()};
+  TestOwner owner1_{"owner1", offer_.Options()};
+  std::unique_ptr<Worker> trainer_ = Start("trainer0");
+};
+
+}  // namespace psd
