@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""What tools/conformance does: see there."""
+import collections
+import glob
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+
+ROWS = "docs/conformance/rows.tsv"
+PAGE = "docs/conformance.md"
+MARKS = {"C": "must hold", "N": "better than PyTorch", "X": "does not apply"}
+SECTIONS = {
+    "RPC": "Calls",
+    "RREF": "References",
+    "DAG": "Distributed autograd",
+    "OPT": "Optimizers",
+}
+APART = {"OPT"}  # has a total of its own
+
+# id "RPC-12"; behaviour and note are sentences; is_open: known to have no test.
+Row = collections.namedtuple("Row", "id mark is_open behaviour note")
+# label "//tests/core/rpc:rpc_agent_test", name "RpcAgentTest.RPC_13_CallsItself".
+Test = collections.namedtuple("Test", "label name")
+
+
+class CannotSay(Exception):
+    """Why there is no answer."""
+
+
+def section_of(row_id):
+    return row_id.split("-")[0]
+
+
+# ---- rows
+
+
+def parse_rows(text):
+    """Rows of the table, in its order. Raises CannotSay for a line that is none."""
+    rows, seen = [], set()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        where = "%s:%d: " % (ROWS, number)
+        fields = line.split("\t")
+        if len(fields) != 5:
+            raise CannotSay(where + "%d fields, not id, mark, state, behaviour, note" % len(fields))
+        row = Row(fields[0], fields[1], fields[2] == "open", fields[3], fields[4])
+        if not re.fullmatch(r"(%s)-\d\d" % "|".join(SECTIONS), row.id) or row.id in seen:
+            raise CannotSay(where + "id '%s' is malformed, or there twice" % row.id)
+        if row.mark not in MARKS or fields[2] not in ("", "open") or not row.behaviour:
+            raise CannotSay(where + "mark is C, N or X; state is empty or open; say the behaviour")
+        if (row.mark == "X" or row.is_open) and not row.note:
+            raise CannotSay(where + "the note must say why")
+        seen.add(row.id)
+        rows.append(row)
+    return rows
+
+
+def ids_in(test_name):
+    """Ids of the rows that a test says it shows: RPC_12_RPC_59, OPT_24_28, DAG_41_to_44."""
+    ids = []
+    for match in re.finditer(r"(?<![A-Za-z])(%s)((?:_(?:to_)?\d\d(?!\d))+)" % "|".join(SECTIONS),
+                             test_name):
+        section = match.group(1)
+        for to, number in re.findall(r"_(to_)?(\d\d)", match.group(2)):
+            first = int(ids[-1][-2:]) + 1 if to and ids else int(number)
+            ids += ["%s-%02d" % (section, n) for n in range(first, int(number) + 1)]
+    return list(dict.fromkeys(ids))
+
+
+# ---- what Bazel built and ran
+
+
+def bazel(*arguments):
+    done = subprocess.run(("bazel",) + arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotSay("bazel %s:\n%s" % (" ".join(arguments), done.stderr))
+    return done.stdout
+
+
+def path_of(label):
+    return label[2:].replace(":", "/")
+
+
+def read_gtest_list(text):
+    """Names of the tests that --gtest_list_tests printed."""
+    names, suite = [], ""
+    for line in text.splitlines():
+        name = line.split("#")[0].rstrip()
+        if line.startswith("  ") and suite:
+            names.append(suite + name.strip())
+        elif re.fullmatch(r"[\w/]+\.", name):
+            suite = name
+    return names
+
+
+def gtest_names(label, program):
+    if not os.access(program, os.X_OK):
+        raise CannotSay("%s is not built: bazel build //tests/..." % label)
+    done = subprocess.run((program, "--gtest_list_tests"), stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode != 0:
+        raise CannotSay("%s --gtest_list_tests: exit status %d" % (program, done.returncode))
+    return read_gtest_list(done.stdout)
+
+
+def python_names(path):
+    """The test functions of a Python file."""
+    with open(path, encoding="utf-8") as source:
+        return re.findall(r"^\s*def (test_\w+)\(", source.read(), re.MULTILINE)
+
+
+def python_files(rules_xml):
+    """Label of a shell test -> paths of the Python files that it runs with."""
+    files = {}
+    for rule in ElementTree.fromstring(rules_xml).iter("rule"):
+        labels = {label.get("value") for label in rule.findall("list[@name='data']/label")}
+        files[rule.get("name")] = sorted(path_of(x) for x in labels if x.endswith("_test.py"))
+    return files
+
+
+def find_tests(bin_folder):
+    """All tests that name a row."""
+    programs = bazel(
+        "query", "kind('cc_test rule', rdeps(//tests/..., @com_google_googletest//:gtest))")
+    shells = bazel("query", "--output=xml", "kind('sh_test rule', //tests/...)")
+    tests = []
+    for label in sorted(programs.split()):
+        for name in gtest_names(label, os.path.join(bin_folder, path_of(label))):
+            tests.append(Test(label, name))
+    for label, paths in sorted(python_files(shells).items()):
+        for path in paths:
+            tests += [Test(label, name) for name in python_names(path)]
+    return [test for test in tests if ids_in(test.name)]
+
+
+def read_results(text):
+    """Name -> "passed" or "failed" of a test.xml's cases that ran. "": of the whole program, where
+    it does not know its cases."""
+    results = {}
+    for case in ElementTree.fromstring(text).iter("testcase"):
+        if case.get("status") == "notrun" or case.get("result") in ("suppressed", "skipped"):
+            continue
+        failed = case.find("failure") is not None or case.find("error") is not None
+        name = "%s.%s" % (case.get("classname"), case.get("name"))
+        known = case.get("classname") is not None and case.get("status") is not None
+        name = name if known and case.get("result") is not None else ""
+        results[name] = "failed" if failed or results.get(name) == "failed" else "passed"
+    return results
+
+
+def find_results(tests, log_folder):
+    """Test -> "passed", "failed" or "not run"."""
+    by_label = {}
+    for label in {test.label for test in tests}:
+        merged = by_label.setdefault(label, {})
+        for path in sorted(glob.glob(os.path.join(log_folder, path_of(label), "**", "test.xml"),
+                                     recursive=True)):
+            with open(path, encoding="utf-8") as log:
+                for name, result in read_results(log.read()).items():
+                    merged[name] = "failed" if "failed" in (result, merged.get(name)) else result
+    return {
+        test: by_label[test.label].get(test.name) or by_label[test.label].get("", "not run")
+        for test in tests
+    }
+
+
+# ---- what is said of it
+
+
+def tests_by_row(rows, tests):
+    """Id -> its tests. Raises CannotSay for a test of a row that there is not."""
+    shown = {row.id: [] for row in rows}
+    for test in tests:
+        for row_id in ids_in(test.name):
+            if row_id not in shown:
+                raise CannotSay("%s %s names %s, which is not in %s" % (*test, row_id, ROWS))
+            shown[row_id].append(test)
+    return shown
+
+
+def state_of(row, tests, results):
+    """One of: does not apply, open, no test, tested, passed, failed, not run."""
+    if row.mark == "X":
+        return "does not apply"
+    if not tests:
+        return "open" if row.is_open else "no test"
+    if results is None:
+        return "tested"
+    states = {results[test] for test in tests}
+    return next(state for state in ("failed", "not run", "passed") if state in states)
+
+
+def problems(rows, shown, states):
+    """What is wrong, a line each."""
+    found = []
+    for row in rows:
+        state = states[row.id]
+        if state in ("no test", "failed", "not run"):
+            found.append("%s: %s" % (row.id, state))
+        if row.is_open and shown[row.id]:
+            found.append("%s has a test: it is not open any more; say so in %s" % (row.id, ROWS))
+    return found
+
+
+def total(name, rows, states):
+    """"total: C 147/147 N 20/22 X 10"."""
+    parts = []
+    for mark in MARKS:
+        mine = [states[row.id] for row in rows if row.mark == mark]
+        good = sum(state in ("tested", "passed") for state in mine)
+        parts.append("X %d" % len(mine) if mark == "X" else "%s %d/%d" % (mark, good, len(mine)))
+    return "%s: %s" % (name, " ".join(parts))
+
+
+def report(rows, shown, states):
+    """A line per row, and the totals."""
+    lines = []
+    for row in rows:
+        names = [test.name for test in shown[row.id]] or ([row.note] if row.note else [])
+        lines.append("\t".join([row.id, row.mark, states[row.id], " ".join(names)]).rstrip())
+    for section in SECTIONS:
+        mine = [row for row in rows if section_of(row.id) == section]
+        lines.append(total(section, mine, states))
+    lines.append(total("total", [r for r in rows if section_of(r.id) not in APART], states))
+    return lines
+
+
+def page(rows, shown, states):
+    """docs/conformance.md. It names test targets, not tests, so that it changes seldom."""
+    lines = [
+        "# Conformance", "",
+        "What psd promises of calls, references, distributed autograd and optimizers, and the tests",
+        "that show it. The behaviours are those of PyTorch's `torch.distributed.rpc`, in psd's terms.",
+        "", "Marks: **C** must hold; **N** PyTorch has a gap or a defect here, psd does better; **X**",
+        "does not apply.", "",
+        "Written by `tools/conformance --write` from `docs/conformance/rows.tsv` and the test",
+        "programs: a test shows RPC-12 if its name says `RPC_12`. `tools/conformance` prints every",
+        "row with its tests.", "",
+        "    " + total("total", [r for r in rows if section_of(r.id) not in APART], states),
+    ]
+    for section, title in SECTIONS.items():
+        mine = [row for row in rows if section_of(row.id) == section]
+        lines += ["", "## " + title, "", "    " + total(section, mine, states), "",
+                  "| id | mark | behaviour | shown by |", "|---|---|---|---|"]
+        for row in mine:
+            labels = sorted({path_of(test.label) for test in shown[row.id]})
+            where = ", ".join("`%s`" % label for label in labels) or row.note
+            where = "open: " + where if row.is_open else where
+            lines.append("| %s | %s | %s | %s |" % (row.id, row.mark, row.behaviour, where))
+    return "\n".join(lines) + "\n"
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def main(arguments):
+    flags = [a for a in arguments if a not in ("--run", "--write")]
+    rows = parse_rows(read(ROWS))
+    folders = dict(line.split(": ", 1) for line in
+                   bazel("info", *flags, "bazel-bin", "bazel-testlogs").splitlines())
+    tests = find_tests(folders["bazel-bin"])
+    shown = tests_by_row(rows, tests)
+    found = {row.id: state_of(row, shown[row.id], None) for row in rows}
+    text = page(rows, shown, found)
+    if "--write" in arguments:
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write(text)
+    states = found
+    if "--run" in arguments:
+        results = find_results(tests, folders["bazel-testlogs"])
+        states = {row.id: state_of(row, shown[row.id], results) for row in rows}
+    wrong = problems(rows, shown, states)
+    if read(PAGE) != text:
+        wrong.append("%s is stale: tools/conformance --write" % PAGE)
+    lines = report(rows, shown, states)
+    for line in lines[:-1] + ["wrong: " + line for line in wrong] + lines[-1:]:
+        print(line)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except CannotSay as reason:
+        print("tools/conformance: %s" % reason, file=sys.stderr)
+        sys.exit(2)
