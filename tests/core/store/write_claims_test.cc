@@ -32,7 +32,7 @@ class WriteClaimsTest : public ::testing::Test {
   std::vector<int> granted_;
 };
 
-TEST_F(WriteClaimsTest, DisjointSetsGoSideBySide) {
+TEST_F(WriteClaimsTest, OPT_15_DisjointSetsGoSideBySide) {
   Claim({Id(1), Id(2)}, 1);
   Claim({Id(3)}, 2);
   Claim({}, 3);
