@@ -5,6 +5,7 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/worker/gradient_service.h"
+#include "core/worker/value_service.h"
 
 namespace psd {
 
