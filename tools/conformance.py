@@ -125,7 +125,7 @@ def python_files(rules_xml):
 def find_tests(bin_folder):
     """All tests that name a row."""
     programs = bazel(
-        "query", "kind('cc_test rule', rdeps(//tests/..., @com_google_googletest//:gtest))")
+        "query", "kind('cc_test rule', rdeps(//tests/..., @com_google_googletest//:all))")
     shells = bazel("query", "--output=xml", "kind('sh_test rule', //tests/...)")
     tests = []
     for label in sorted(programs.split()):
