@@ -87,11 +87,11 @@ Future<T> AfterCreation(Runtime& runtime, const std::vector<RRef>& rrefs,
   if (!pending) return use(options);
   Promise<T> promise;
   WhenConfirmed(runtime, rrefs, options)
-      .OnReady([use = std::move(use),
-                promise](const absl::StatusOr<rpc::CallOptions>& left) mutable {
-        if (!left.ok()) return static_cast<void>(promise.Set(left.status()));
-        use(*left).OnReady([promise](const absl::StatusOr<T>& result) { promise.Set(result); });
-      });
+      .OnReady(
+          [use = std::move(use), promise](const absl::StatusOr<rpc::CallOptions>& left) mutable {
+            if (!left.ok()) return static_cast<void>(promise.Set(left.status()));
+            use(*left).OnReady([promise](const absl::StatusOr<T>& result) { promise.Set(result); });
+          });
   return promise.future();
 }
 
@@ -252,9 +252,9 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
   if (owner == runtime_.name()) {
     absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
     if (!usable.ok()) return Future<Values>::Ready(usable);
-    return AfterCreation<Values>(
-        runtime_, rrefs, options,
-        [rrefs](const rpc::CallOptions&) { return Future<Values>::Ready(ReadHere(rrefs)); });
+    return AfterCreation<Values>(runtime_, rrefs, options, [rrefs](const rpc::CallOptions&) {
+      return Future<Values>::Ready(ReadHere(rrefs));
+    });
   }
   size_t expected = rrefs.size();
   return StartFetch(owner, rrefs, context, /*versions=*/false, options)
