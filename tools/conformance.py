@@ -239,7 +239,8 @@ def page(rows, shown, states):
         "does not apply.", "",
         "Written by `tools/conformance --write` from `docs/conformance/rows.tsv` and the test",
         "programs: a test shows RPC-12 if its name says `RPC_12`. `tools/conformance` prints every",
-        "row with its tests.", "",
+        "row with its tests; `tools/conformance --mutate` switches on the faults of",
+        "`docs/conformance/faults.tsv`, one at a time, and shows that each turns a row red.", "",
         "    " + total("total", [r for r in rows if section_of(r.id) not in APART], states),
     ]
     for section, title in SECTIONS.items():

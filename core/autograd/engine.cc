@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/autograd/hooks.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/elementwise.h"
 
@@ -122,7 +123,8 @@ absl::Status GraphPass::Add(NodeState& to, int input, Tensor gradient) {
       if (!status.ok()) return Annotate(status, absl::StrCat("gradients of ", to.node->Name()));
       continue;
     }
-    absl::StatusOr<Tensor> sum = SumOf(mine.sum, other.sum);
+    absl::StatusOr<Tensor> sum =
+        FaultOn("second_gradient_replaces_the_first") ? mine.sum : SumOf(mine.sum, other.sum);
     if (!sum.ok()) return Annotate(sum.status(), absl::StrCat("gradients of ", to.node->Name()));
     mine = {*std::move(sum), true};
   }
@@ -135,7 +137,7 @@ absl::StatusOr<Tensor> GraphPass::SumOf(const Tensor& a, const Tensor& b) {
 }
 
 void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
-  if (--state.pending == 0) ready.push_back(&state);
+  if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready.push_back(&state);
 }
 
 absl::StatusOr<Tensors> GraphPass::Run(Node& node, Tensors gradients) const {

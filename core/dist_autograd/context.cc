@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/elementwise.h"
 
@@ -30,6 +31,7 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 absl::StatusOr<Tensor> DenseSum(const LeafGradient& gradient) {
   if (gradient.gradient.defined()) return gradient.gradient;
   PSD_ASSIGN_OR_RETURN(SparseTensor sparse, ConcatSparse(gradient.sparse));
+  if (FaultOn("sparse_before_dense_lost")) return Tensor::Zeros(sparse.shape(), sparse.dtype());
   return sparse.ToDense();
 }
 
@@ -56,7 +58,7 @@ void ContextState::AddCallee(const std::string& callee) {
 
 void ContextState::LoseSession(const std::string& peer, const absl::Status& reason) {
   MutexLock lock(mutex_);
-  if (Contains(callees_, peer)) usable_.Update(reason);
+  if (Contains(callees_, peer) && !FaultOn("lost_session_ignored")) usable_.Update(reason);
 }
 
 absl::Status ContextState::usable() const {

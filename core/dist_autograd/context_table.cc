@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 
 namespace psd::dist_autograd {
@@ -76,7 +77,7 @@ ContextTable::Erased ContextTable::Erase(GlobalId context) {
 
 std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session) {
   std::vector<Erased> erased;
-  if (session.peer == self_.incarnation) return erased;
+  if (session.peer == self_.incarnation || FaultOn("contexts_outlive_their_session")) return erased;
   MutexLock lock(mutex_);
   ended_.Add(session);
   for (auto it = entries_.begin(); it != entries_.end();) {
@@ -127,7 +128,7 @@ absl::Status ContextTable::StartPass(const std::shared_ptr<Pass>& pass) {
   if (it == entries_.end() || it->second.state != pass->context()) {
     return NotFound(pass->info().context);
   }
-  if (it->second.pass != nullptr) return PassRuns(*it->second.pass);
+  if (it->second.pass != nullptr && !FaultOn("passes_overlap")) return PassRuns(*it->second.pass);
   it->second.pass = pass;
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/autograd/engine.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context_table.h"
@@ -142,6 +143,7 @@ void Core::Finish(const ContextTable::Erased& erased, const std::string& source)
                           erased.state->id().ToString(), " was released during its backward")),
                       source);
   }
+  if (FaultOn("release_not_passed_on")) return;
   for (const std::string& peer : erased.state->KnownWorkers()) {
     if (peer == source || peer == self_.name) continue;
     rpc::Request request;
@@ -334,7 +336,7 @@ class Impl : public DistAutograd {
                                          const std::vector<Variable>& variables) override {
     bool any = false;
     for (const Variable& variable : variables) any |= variable.requires_grad();
-    if (context == nullptr || !any) return {};
+    if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return {};
     auto bytes = core_->Describe(*context, variables);
     if (!bytes.ok()) return {};  // constants to the receiver: the context lost its messages
     return {{kTag, *std::move(bytes)}};

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 
 namespace psd::dist_autograd {
@@ -35,7 +36,7 @@ absl::Status GraphWalk::Found(const RecvFunction& recv) {
   } else {
     receives_.push_back(&recv);
   }
-  if (upstream_ == Upstream::kIgnore) return absl::OkStatus();
+  if (upstream_ == Upstream::kIgnore || FaultOn("upstream_not_followed")) return absl::OkStatus();
   for (GlobalId message : recv.upstream()) PSD_RETURN_IF_ERROR(FollowOwn(message));
   return absl::OkStatus();
 }

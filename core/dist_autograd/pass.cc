@@ -3,6 +3,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rref/value_codec.h"
@@ -126,7 +127,9 @@ void Pass::DrainLocal() {
 }
 
 absl::Status Pass::Accumulate(const LeafInfo& leaf, Tensor gradient) {
+  if (FaultOn("gradients_kept_at_once")) return context_->Accumulate(leaf, std::move(gradient));
   MutexLock lock(mutex_);
+  if (FaultOn("gradient_collected_twice")) collected_.emplace_back(leaf, gradient);
   collected_.emplace_back(leaf, std::move(gradient));
   return absl::OkStatus();
 }
@@ -187,7 +190,8 @@ void Pass::OnDelivered(const std::string& peer, const absl::Status& status) {
 void Pass::FinishIfDone() {
   {
     MutexLock lock(mutex_);
-    if (done_ || !begun_ || outstanding_ > 0 || draining_ || !local_.empty()) return;
+    const bool unanswered = outstanding_ > 0 && !FaultOn("pass_ends_before_its_peers");
+    if (done_ || !begun_ || unanswered || draining_ || !local_.empty()) return;
     if (!graph_->Finished()) return;
     done_ = true;
   }
@@ -273,6 +277,7 @@ void Pass::Fail(absl::Status status, const std::string& source) {
 }
 
 void Pass::TellAborted(const absl::Status& status, const std::string& source) {
+  if (FaultOn("failure_not_told_to_others")) return;
   for (const std::string& peer : context_->KnownWorkers()) {
     if (peer == source || peer == host_->self().name) continue;
     rpc::Request request;

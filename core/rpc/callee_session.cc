@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/faults.h"
+
 namespace psd::rpc {
 
 CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch,
@@ -25,7 +27,9 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
   if (!OnAck(meta.ack, actions)) return RequestVerdict::kViolation;
   bool running = running_.contains(meta.call_id);
   if (meta.sequence != 0) {
-    if (acknowledged_.Contains(meta.sequence)) return RequestVerdict::kStale;
+    if (acknowledged_.Contains(meta.sequence) && !FaultOn("acknowledged_runs_again"))
+      return RequestVerdict::kStale;
+    if (FaultOn("repeated_request_runs_again")) records_.erase(meta.sequence);
     auto record = records_.find(meta.sequence);
     if (record != records_.end()) {
       if (record->second.call_id != meta.call_id) return RequestVerdict::kViolation;
@@ -117,7 +121,7 @@ void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions)
 }
 
 void CalleeSession::CancelRunning(Running& running, Actions& actions) {
-  if (running.cancelled || running.applying) return;
+  if (running.cancelled || running.applying || FaultOn("cancel_forgotten")) return;
   running.cancelled = true;
   actions.push_back(CancelWorkAction{running.work});
 }
@@ -137,7 +141,7 @@ void CalleeSession::CancelWhere(Predicate predicate, Actions& actions) {
 }
 
 void CalleeSession::Tick(absl::Time now, Actions& actions) {
-  if (now < next_deadline_) return;
+  if (now < next_deadline_ || FaultOn("deadline_does_not_travel")) return;
   CancelWhere([now](const Running& call) { return !call.applying && call.deadline <= now; },
               actions);
   next_deadline_ = absl::InfiniteFuture();
@@ -148,6 +152,7 @@ void CalleeSession::Tick(absl::Time now, Actions& actions) {
 }
 
 void CalleeSession::End(Actions& actions) {
+  if (FaultOn("work_outlives_its_session")) return;
   CancelWhere([](const Running&) { return true; }, actions);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 
 namespace psd::rpc {
@@ -140,6 +141,7 @@ void CallerSession::DrainWindow(Actions& actions) {
 }
 
 Ack CallerSession::TakeAck() {
+  if (FaultOn("acknowledgement_dropped")) return Ack{};
   if (settled_.ranges().size() > kMaxRidingRanges) return Ack{settled_.watermark(), {}};
   unannounced_ = 0;
   unannounced_bytes_ = 0;
@@ -170,7 +172,7 @@ void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions
     settled_.Add(pending.sequence);
     --in_flight_;
   }
-  if (pending.sends > 0 && state_ == State::kOpen) {
+  if (pending.sends > 0 && state_ == State::kOpen && !FaultOn("caller_does_not_cancel")) {
     Header header;
     header.kind = MessageKind::kCancel;
     header.call_id = id;
@@ -207,7 +209,7 @@ void CallerSession::CompleteAll(const absl::Status& status, Actions& actions) {
 }
 
 void CallerSession::FailExpired(absl::Time now, Actions& actions) {
-  if (now < next_expiry_) return;
+  if (now < next_expiry_ || FaultOn("caller_waits_for_ever")) return;
   FailWhere([now](const Pending& call) { return call.spec.deadline <= now; },
             absl::DeadlineExceededError(
                 absl::StrCat("the call to ", peer_.name, " ran for more than its timeout")),
@@ -416,6 +418,7 @@ void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too,
   // A mutation that was numbered in this session must never be sent in another.
   FailWhere(
       [&](const Pending& call) {
+        if (FaultOn("mutation_sent_in_the_next_session")) return false;
         return call.sequence != 0 || (had_session && call.spec.session_bound) || fails_too(call);
       },
       reason, actions);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 
 namespace psd::rpc {
 namespace {
@@ -20,7 +21,7 @@ SessionTable::SessionTable(const SessionOptions& options, PeerInfo self, size_t 
       names_(kMaxFenced + max_sessions) {}
 
 absl::Status SessionTable::CheckFence(const PeerInfo& peer) const {
-  if (!names_.IsFenced(peer.incarnation)) return absl::OkStatus();
+  if (!names_.IsFenced(peer.incarnation) || FaultOn("fence_forgotten")) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat("incarnation ", IncarnationToString(peer.incarnation),
                                          " of ", peer.name,
                                          " is fenced: a newer one took its name over"));

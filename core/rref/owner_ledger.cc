@@ -1,15 +1,16 @@
 #include "core/rref/owner_ledger.h"
 
+#include "core/base/faults.h"
 #include "core/base/status.h"
 
 namespace psd::rref {
 
 bool OwnerLedger::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
-  if (ended_.Contains(session)) return false;
+  if (ended_.Contains(session) && !FaultOn("fork_of_an_ended_session_counted")) return false;
   Session& held = sessions_[session];
-  if (held.deleted.Contains(fork)) return false;
+  if (held.deleted.Contains(fork) && !FaultOn("deleted_fork_comes_back")) return false;
   auto [it, added] = held.forks.try_emplace(fork, value);
-  if (!added) return it->second == value;
+  if (!added && !FaultOn("fork_counted_twice")) return it->second == value;
   ++forks_[value];
   ++num_forks_;
   return true;
@@ -31,6 +32,7 @@ bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) 
 
 std::vector<GlobalId> OwnerLedger::EndSession(SessionKey session) {
   std::vector<GlobalId> freed;
+  if (FaultOn("forks_outlive_their_session")) return freed;
   ended_.Add(session);
   auto it = sessions_.find(session);
   if (it == sessions_.end()) return freed;

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 
 namespace psd::rref {
@@ -34,7 +35,7 @@ std::optional<ForkRelease> UserLedger::Fail(GlobalId id, absl::Status reason, bo
   auto it = forks_.find(id);
   if (it == forks_.end() || it->second.state != ForkState::kPending) return std::nullopt;
   SetState(it->second, ForkState::kFailed);
-  it->second.failure = std::move(reason);
+  if (!FaultOn("failed_creation_looks_usable")) it->second.failure = std::move(reason);
   it->second.counted = may_exist;
   return ReleaseIfDue(id);
 }
@@ -43,6 +44,7 @@ std::optional<ForkRelease> UserLedger::Drop(GlobalId id) {
   auto it = forks_.find(id);
   if (it == forks_.end()) return std::nullopt;
   it->second.dropped = true;
+  if (FaultOn("drop_not_told_to_the_owner")) return std::nullopt;
   return ReleaseIfDue(id);
 }
 
@@ -70,6 +72,7 @@ std::optional<ForkRelease> UserLedger::ChildAccepted(GlobalId child) {
 void UserLedger::SessionLost(const std::string& owner, Incarnation owner_incarnation,
                              const absl::Status& reason) {
   absl::flat_hash_set<GlobalId> lost;
+  if (FaultOn("references_survive_a_lost_session")) return;
   for (auto& [id, fork] : forks_) {
     if (fork.state == ForkState::kPending || fork.owner_incarnation != owner_incarnation ||
         fork.owner != owner) {
@@ -140,7 +143,8 @@ void UserLedger::SetState(Fork& fork, ForkState state) {
 std::optional<ForkRelease> UserLedger::ReleaseIfDue(GlobalId id) {
   auto it = forks_.find(id);
   Fork& fork = it->second;
-  if (fork.children > 0 || fork.state == ForkState::kPending) return std::nullopt;
+  if (fork.children > 0 && !FaultOn("parent_does_not_wait_for_its_child")) return std::nullopt;
+  if (fork.state == ForkState::kPending && !FaultOn("pending_fork_released")) return std::nullopt;
   std::optional<ForkRelease> release;
   // A failed fork that may exist is released at once: it is of no use to its holder.
   if (fork.counted && (fork.dropped || fork.state == ForkState::kFailed)) {

@@ -36,7 +36,7 @@ TEST(ContextStateTest, GradientsThatArriveTogetherAllCount) {
   EXPECT_EQ(sum.data<float>()[1], 2 * kThreads * kAdds);
 }
 
-TEST(ContextStateTest, SoDoSparseAndDenseOnes) {
+TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);
   auto sparse =

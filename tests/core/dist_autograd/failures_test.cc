@@ -41,13 +41,15 @@ class FailuresTest : public DistAutogradTest {
 
 TEST_P(FailuresTest, DAG_30_WithoutRetainASecondPassFailsAndChangesNothing) {
   ContextPtr context = trainer_.autograd->NewContext();
-  Variable x(Vector({1, 5}), true);
-  Variable out = Sum(trainer_.Call(context, "owner0", "mul", {x, x})[0]);
+  Variable x(Vector({1, 5}), true), local(Vector({1, 1}), true);
+  Variable out = Sum(Add(trainer_.Call(context, "owner0", "mul", {x, x})[0], local));
   ASSERT_TRUE(trainer_.Backward(context, {out}).ok());
   absl::Status again = trainer_.Backward(context, {out});
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition) << again;
   EXPECT_THAT(std::string(again.message()), HasSubstr("error on owner0"));
   EXPECT_EQ(GradientAt(trainer_, context, x.key()), (Floats{2, 10}));
+  EXPECT_EQ(GradientAt(trainer_, context, local.key()), (Floats{1, 1}))
+      << "its second gradient came before the failure";
   network_.RunAll();
   ExpectAtRest();
 }
@@ -160,6 +162,30 @@ TEST_P(FailuresTest, DAG_40_AFailureReachesWhoeverWaits) {
   network_.RunAll();
   ExpectAtRest();
   EXPECT_TRUE(context->Gradients().empty());
+}
+
+TEST_P(FailuresTest, DAG_40_AWorkerThatWaitsForAnotherIsToldOfTheFailureThere) {
+  const auto through_owner2 = [](TestWorker& self, const ContextPtr& context, const Variables& v) {
+    return Variables{Mul(self.Call(context, "owner2", "first", v)[0], 3)};
+  };
+  owner1_.functions["through"] = through_owner2;
+  owner0_.functions["through"] = [&](TestWorker& self, const ContextPtr& context,
+                                     const Variables& v) {
+    Variables out = through_owner2(self, context, v);
+    EXPECT_TRUE(out[0]
+                    .AddGradientHook([](const Tensor&) -> absl::StatusOr<Tensor> {
+                      return absl::DataLossError("broken");
+                    })
+                    .ok());
+    return out;
+  };
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  Variable a = trainer_.Call(context, "owner0", "through", {x})[0];
+  Variable b = trainer_.Call(context, "owner1", "through", {x})[0];
+  EXPECT_EQ(trainer_.Backward(context, {Sum(Add(a, b))}).code(), absl::StatusCode::kDataLoss);
+  network_.RunAll();
+  ExpectAtRest();
 }
 
 TEST_P(FailuresTest, DAG_50_TwoBackwardsAtOnceInOneContext) {

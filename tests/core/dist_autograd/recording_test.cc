@@ -182,6 +182,12 @@ TEST_P(DistAutogradTest, DAG_58_ASendFunctionRefusesWrongNumbersAndNothingAtAll)
   EXPECT_EQ(code({Vector({1, 1})}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({Tensor(), Tensor()}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code({Vector({1, 1}), Vector({1, 1})}), absl::StatusCode::kOk);
+  const Tensor fits = Vector({1, 1});
+  for (const Tensors& wrong : {Tensors{fits}, Tensors{fits, Vector({1, 1, 1})},
+                               Tensors{Tensor::Of<double>({2}, {1, 1}), fits}}) {
+    EXPECT_EQ(send.CheckGradients(wrong).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(send.CheckGradients({fits, Tensor()}).ok());
 }
 
 TEST_P(DistAutogradTest, ALocalBackwardThatReachesAMessageIsAnError) {

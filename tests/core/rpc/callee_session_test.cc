@@ -32,12 +32,12 @@ class CalleeSessionTest : public ::testing::Test {
   Actions actions_;
 };
 
-TEST_F(CalleeSessionTest, ARetryOfARunningMutationJoinsIt) {
+TEST_F(CalleeSessionTest, RPC_61_ARetryOfARunningMutationJoinsIt) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRunning);
 }
 
-TEST_F(CalleeSessionTest, ARetryOfAnAnsweredMutationGetsItsAnswer) {
+TEST_F(CalleeSessionTest, RPC_61_ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(session_.remembered(), 1u);
@@ -51,7 +51,7 @@ TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
 }
 
-TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
+TEST_F(CalleeSessionTest, RPC_61_AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
   EXPECT_EQ(Ask(2, 2, Ack{1, {}}), RequestVerdict::kRun);
@@ -60,12 +60,12 @@ TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
 }
 
-TEST_F(CalleeSessionTest, ACancelThatOvertakesItsRequestStopsIt) {
+TEST_F(CalleeSessionTest, RPC_34_ACancelThatOvertakesItsRequestStopsIt) {
   session_.OnCancel(1, 1, actions_);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
 }
 
-TEST_F(CalleeSessionTest, ACancelStopsWhatHasNotBegunToApply) {
+TEST_F(CalleeSessionTest, RPC_34_ACancelStopsWhatHasNotBegunToApply) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   session_.OnCancel(1, 1, actions_);
   EXPECT_EQ(Count<CancelWorkAction>(), 1u);
@@ -97,7 +97,7 @@ TEST_F(CalleeSessionTest, ACancelledCallersAnswerIsDroppedWhicheverOfTheTwoComes
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u) << "an acknowledged answer has arrived";
 }
 
-TEST_F(CalleeSessionTest, TheDeadlineStopsWhatHasNotBegunToApply) {
+TEST_F(CalleeSessionTest, RPC_34_TheDeadlineStopsWhatHasNotBegunToApply) {
   deadline_ = kNow + absl::Seconds(1);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   EXPECT_EQ(session_.next_deadline(), deadline_);
@@ -106,6 +106,14 @@ TEST_F(CalleeSessionTest, TheDeadlineStopsWhatHasNotBegunToApply) {
   session_.Tick(deadline_, actions_);
   EXPECT_FALSE(session_.BeginApply(1));
   EXPECT_EQ(session_.next_deadline(), absl::InfiniteFuture());
+}
+
+// What its caller may ask for again in its next session must not be done twice.
+TEST_F(CalleeSessionTest, RPC_61_TheEndOfTheSessionStopsWhatHasNotBegunToApply) {
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.End(actions_);
+  EXPECT_EQ(Count<CancelWorkAction>(), 1u);
+  EXPECT_FALSE(session_.BeginApply(1));
 }
 
 TEST_F(CalleeSessionTest, ReadsAreNeverRemembered) {

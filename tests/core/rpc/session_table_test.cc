@@ -45,14 +45,14 @@ TEST_F(SessionTableTest, AnEndedEpochNeverComesBack) {
   EXPECT_GT(again.epoch, first.epoch);
 }
 
-TEST_F(SessionTableTest, AConnectedHolderKeepsItsName) {
+TEST_F(SessionTableTest, RPC_03_AConnectedHolderKeepsItsName) {
   Hello(kNow, 1, 5, 1);
   HelloOutcome second = Hello(kNow, 2, 6, 1);
   EXPECT_EQ(second.kind, Kind::kRefused);
   EXPECT_EQ(second.status.code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST_F(SessionTableTest, AClosedHolderLosesItsNameAtOnceAndForEver) {
+TEST_F(SessionTableTest, RPC_03_AClosedHolderLosesItsNameAtOnceAndForEver) {
   HelloOutcome first = Hello(kNow, 1, 5, 1);
   table_.Find(first.epoch)->set_link(0);
   EXPECT_EQ(Hello(kNow, 2, 6, 1).kind, Kind::kWelcome);

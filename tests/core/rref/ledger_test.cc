@@ -84,7 +84,7 @@ TEST(UserLedger, AConfirmedForkIsReleasedOnceWhenDropped) {
   EXPECT_EQ(ledger.Check(Id(10)).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(UserLedger, APendingForkIsReleasedWhenConfirmed) {
+TEST(UserLedger, RREF_39_APendingForkIsReleasedWhenConfirmed) {
   UserLedger ledger;
   ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
   EXPECT_EQ(ledger.NumPending(), 1u);

@@ -1,0 +1,130 @@
+#include "core/rpc/caller_session.h"
+
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/rpc/header.h"
+#include "core/rpc/session_types.h"
+#include "gtest/gtest.h"
+
+namespace psd::rpc {
+namespace {
+
+constexpr absl::Time kNow = absl::UnixEpoch();
+constexpr LinkId kLink = 1;
+
+// "a" calls "b", of which it has been welcomed.
+class CallerSessionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Connect(3, /*resumed=*/false);
+    actions_.clear();
+  }
+  // A link is there, and "b" answers its greeting.
+  void Connect(uint64_t epoch, bool resumed) {
+    session_.OnLink(kNow, kLink, actions_);
+    Header welcome;
+    welcome.kind = MessageKind::kWelcome;
+    welcome.name = "b";
+    welcome.incarnation = 7;
+    welcome.epoch = epoch;
+    welcome.resumed = resumed;
+    welcome.sequence = ++hellos_;
+    session_.OnWelcome(kNow, kLink, welcome, actions_);
+  }
+  void Ask(CallId id, absl::Time deadline = absl::InfiniteFuture()) {
+    CallSpec spec;
+    spec.deadline = deadline;
+    spec.body = std::make_shared<Opaque>();
+    session_.Start(kNow, id, std::move(spec), actions_);
+  }
+  std::vector<RequestMeta> Requests() const {
+    std::vector<RequestMeta> requests;
+    for (const Action& action : actions_) {
+      if (auto* sent = std::get_if<SendRequestAction>(&action)) requests.push_back(sent->meta);
+    }
+    return requests;
+  }
+  // Of the calls that are over.
+  std::vector<absl::StatusCode> Outcomes() const {
+    std::vector<absl::StatusCode> outcomes;
+    for (const Action& action : actions_) {
+      if (auto* over = std::get_if<CompleteAction>(&action)) {
+        outcomes.push_back(over->status.code());
+      }
+    }
+    return outcomes;
+  }
+  // The calls that the peer is told to stop.
+  std::vector<CallId> Cancelled() const {
+    std::vector<CallId> ids;
+    for (const Action& action : actions_) {
+      auto* sent = std::get_if<std::unique_ptr<SendControlAction>>(&action);
+      if (sent != nullptr && (*sent)->header.kind == MessageKind::kCancel) {
+        ids.push_back((*sent)->header.call_id);
+      }
+    }
+    return ids;
+  }
+
+  SessionOptions options_;
+  CallerSession session_{options_, {"a", 1}, "b", 0};
+  Actions actions_;
+  uint64_t hellos_ = 0;
+};
+
+using Codes = std::vector<absl::StatusCode>;
+
+TEST_F(CallerSessionTest, RPC_61_EveryMutationHasANumberAndAnAnswerIsAcknowledgedByTheNext) {
+  Ask(1);
+  session_.OnAnswer(1, 10, actions_);
+  Ask(2);
+  const std::vector<RequestMeta> sent = Requests();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].sequence, 1u);
+  EXPECT_EQ(sent[0].ack.watermark, 0u);
+  EXPECT_EQ(sent[1].sequence, 2u);
+  EXPECT_EQ(sent[1].ack.watermark, 1u);
+}
+
+TEST_F(CallerSessionTest, RPC_32_RPC_34_TheTimeoutEndsTheCallAndTheCalleeIsTold) {
+  Ask(1, kNow + absl::Seconds(1));
+  session_.Tick(kNow + absl::Milliseconds(999), actions_);
+  EXPECT_TRUE(Outcomes().empty());
+  session_.Tick(kNow + absl::Seconds(1), actions_);
+  EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kDeadlineExceeded});
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
+  EXPECT_EQ(session_.OnAnswer(1, 10, actions_), nullptr) << "it comes too late";
+}
+
+TEST_F(CallerSessionTest, RPC_34_ACallThatIsCancelledIsCancelledThere) {
+  Ask(1);
+  Ask(2);
+  session_.Cancel(1, actions_);
+  EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kCancelled});
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
+}
+
+TEST_F(CallerSessionTest, RPC_61_AMutationIsSentAgainInItsSessionUnderItsNumber) {
+  Ask(1);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(3, /*resumed=*/true);
+  const std::vector<RequestMeta> sent = Requests();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[1].sequence, sent[0].sequence);
+  EXPECT_TRUE(Outcomes().empty());
+}
+
+TEST_F(CallerSessionTest, RPC_61_AMutationIsNeverSentInAnotherSession) {
+  Ask(1);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(4, /*resumed=*/false);
+  EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kAborted});
+  EXPECT_EQ(Requests().size(), 1u);
+}
+
+}  // namespace
+}  // namespace psd::rpc
