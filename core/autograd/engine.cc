@@ -140,10 +140,10 @@ void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
   if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready.push_back(&state);
 }
 
-absl::StatusOr<Tensors> GraphPass::Run(Node& node, Tensors gradients) const {
+absl::StatusOr<Tensors> GraphPass::Run(Node& node, Tensors& gradients) const {
   PassContext pass = context_;
   const NodeHooks* hooks = node.hooks();
-  if (hooks == nullptr) return node.Apply(pass, std::move(gradients));
+  if (hooks == nullptr) return node.Apply(pass, gradients);
   PSD_RETURN_IF_ERROR(hooks->RunBefore(gradients));
   PSD_ASSIGN_OR_RETURN(Tensors results, node.Apply(pass, gradients));
   PSD_RETURN_IF_ERROR(hooks->RunAfter(gradients));
@@ -156,13 +156,10 @@ absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
     ready.pop_back();
     Tensors gradients;
     PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(state, gradients));
-    Tensors results;
-    if (any || state.node->RunsWithoutGradients()) {
-      absl::StatusOr<Tensors> applied = Run(*state.node, std::move(gradients));
-      if (!applied.ok()) return Annotate(applied.status(), state.node->Name());
-      results = *std::move(applied);
-    }
-    PSD_RETURN_IF_ERROR(PassOn(state, std::move(results), ready));
+    const bool runs = any || state.node->RunsWithoutGradients();
+    absl::StatusOr<Tensors> results = runs ? Run(*state.node, gradients) : Tensors();
+    if (!results.ok()) return Annotate(results.status(), state.node->Name());
+    PSD_RETURN_IF_ERROR(PassOn(state, *results, ready));
   }
   return absl::OkStatus();
 }
@@ -176,7 +173,7 @@ absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, Tensors& gradien
   return state.any;
 }
 
-absl::Status GraphPass::PassOn(const NodeState& state, Tensors results,
+absl::Status GraphPass::PassOn(const NodeState& state, Tensors& results,
                                std::vector<NodeState*>& ready) {
   const Edges& next = state.node->next();
   if (!results.empty() && results.size() != next.size()) {

@@ -72,13 +72,13 @@ class GraphPass {
   // One of the gradients that the node waits for has come.
   static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
   // The node itself, between the hooks that hang on it.
-  absl::StatusOr<Tensors> Run(Node& node, Tensors gradients) const;
+  absl::StatusOr<Tensors> Run(Node& node, Tensors& gradients) const;
   // Runs `ready` and all that becomes ready by it.
   absl::Status RunReady(std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
   // The sums for a node, and whether there are any.
   absl::StatusOr<bool> TakeGradients(NodeState& state, Tensors& gradients) PSD_EXCLUDES(mutex_);
   // Hands the results of a node on; it has run then.
-  absl::Status PassOn(const NodeState& state, Tensors results, std::vector<NodeState*>& ready)
+  absl::Status PassOn(const NodeState& state, Tensors& results, std::vector<NodeState*>& ready)
       PSD_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;  // leaf: no node and no kernel runs under it

@@ -78,7 +78,7 @@ class Node {
   // An undefined tensor stands for "no gradient" on either side; gradients for edges without a
   // node may be left undefined. Gives up saved values afterwards unless `pass.retain_graph`.
   // Errors: FAILED_PRECONDITION when saved values were given up before; whatever the math says.
-  virtual absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) = 0;
+  virtual absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) = 0;
 
   // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell
   // somebody outside the graph that none will come. Others are passed over.

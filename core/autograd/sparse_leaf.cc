@@ -20,7 +20,7 @@ class AccumulateSparseGrad : public Node {
 
   absl::string_view Name() const override { return "AccumulateSparseGrad"; }
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
     if (gradients.empty() || !gradients[0].defined()) return Tensors();
     if (pass.sink == nullptr) {
       return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");

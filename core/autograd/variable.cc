@@ -26,9 +26,9 @@ class AccumulateGrad : public Node {
 
   absl::string_view Name() const override { return "AccumulateGrad"; }
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
     if (gradients.empty() || !gradients[0].defined()) return Tensors();
-    Tensor& gradient = gradients[0];
+    const Tensor& gradient = gradients[0];
     if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {
       return absl::InvalidArgumentError(
           absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf_.key.ToString(),

@@ -33,7 +33,7 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
 SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
     : Node({}), message_(message), leaves_(true), sent_(std::move(leaves)) {}
 
-absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, Tensors gradients) {
+absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, const Tensors& gradients) {
   if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
                                                    sent_.size(), " gradients, not ",
@@ -45,11 +45,11 @@ absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, Tensors gradients
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
   if (!leaves_) return gradients;
-  PSD_RETURN_IF_ERROR(Collect(pass, std::move(gradients)));
+  PSD_RETURN_IF_ERROR(Collect(pass, gradients));
   return Tensors();
 }
 
-absl::Status SendFunction::Collect(PassContext& pass, Tensors gradients) const {
+absl::Status SendFunction::Collect(PassContext& pass, const Tensors& gradients) const {
   if (pass.sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("nobody collects the gradients of message ",
                                                       message_.ToString(), "; give a sink"));
@@ -99,14 +99,14 @@ RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer,
       upstream_(std::move(upstream)),
       foreign_(foreign) {}
 
-absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass, Tensors gradients) {
+absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass, const Tensors& gradients) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a local backward has reached tensors that came from ", peer_, " in autograd context ",
         context_.ToString(), "; run the context's backward instead"));
   }
-  PSD_RETURN_IF_ERROR(sink->Deliver(*this, std::move(gradients)));
+  PSD_RETURN_IF_ERROR(sink->Deliver(*this, gradients));
   return Tensors();
 }
 

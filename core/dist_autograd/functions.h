@@ -26,7 +26,7 @@ class SendFunction : public Node {
   absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(sent_.size()); }
   // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
-  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override;
   GlobalId message() const { return message_; }
   // What each gradient must look like (undefined: none came); an empty list stands for none at
   // all. Checked where gradients arrive.
@@ -36,7 +36,7 @@ class SendFunction : public Node {
   absl::Status FillZeros(Tensors& gradients) const;
 
  private:
-  absl::Status Collect(PassContext& pass, Tensors gradients) const;
+  absl::Status Collect(PassContext& pass, const Tensors& gradients) const;
 
   const GlobalId message_;
   const bool leaves_;           // no edges: gradients go to the sink
@@ -53,7 +53,7 @@ class RecvFunction : public Node {
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
   // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
-  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override;
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override;
   // The sender waits for word of this message, be there gradients or not.
   bool RunsWithoutGradients() const override { return true; }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/small_memory.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
 
@@ -57,24 +58,34 @@ bool IsAligned(const std::byte* data, size_t alignment) {
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;
 }
 
+bool DenseInRowMajorOrder(const Shape& shape, const Strides& strides) {
+  int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    if (shape[axis] == 1) continue;
+    if (strides[axis] != step) return false;
+    step *= shape[axis];
+  }
+  return true;
+}
+
 }  // namespace
 
-Tensor::Tensor(const Shape& shape, Strides strides, DType dtype, std::shared_ptr<const void> owner,
-               const std::byte* data)
-    : shape_(shape),
-      strides_(std::move(strides)),
-      num_elements_(shape.NumElements()),
-      owner_(std::move(owner)),
-      data_(data),
-      dtype_(dtype),
-      dtype_set_(true) {}
+Tensor::Tensor(Impl impl)
+    : impl_(std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), std::move(impl))) {}
+
+const Tensor::Impl& Tensor::Undefined() {
+  static const Impl& undefined = *new Impl();
+  return undefined;
+}
 
 absl::StatusOr<Tensor> Tensor::Empty(const Shape& shape, DType dtype, Allocator* allocator) {
   if (allocator == nullptr) allocator = &DefaultAllocator();
-  const size_t bytes = static_cast<size_t>(shape.NumElements()) * ItemSize(dtype);
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
+  const int64_t elements = shape.NumElements();
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
+                       allocator->Allocate(static_cast<size_t>(elements) * ItemSize(dtype)));
   const std::byte* data = block->data();
-  return Tensor(shape, ContiguousStrides(shape), dtype, std::move(block), data);
+  return Tensor(
+      {shape, ContiguousStrides(shape), elements, std::move(block), data, dtype, true, Device()});
 }
 
 absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator* allocator) {
@@ -114,29 +125,21 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
         "a tensor ", DTypeName(dtype), shape.ToString(), " has ", need,
         " bytes of elements, but the payload has ", bytes.size(), "; send exactly its elements"));
   }
-  if (IsAligned(bytes.data(), ItemSize(dtype)))
-    return Tensor(shape, ContiguousStrides(shape), dtype, bytes.owner(), bytes.data());
+  if (IsAligned(bytes.data(), ItemSize(dtype))) {
+    return Tensor({shape, ContiguousStrides(shape), shape.NumElements(), bytes.owner(),
+                   bytes.data(), dtype, true, Device()});
+  }
   PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape, dtype));
   if (need > 0) std::memcpy(copy.mutable_raw_data(), bytes.data(), need);
   return copy;
 }
 
-bool Tensor::IsContiguous() const {
-  if (num_elements_ == 0) return true;
-  int64_t step = 1;
-  for (int axis = shape_.rank() - 1; axis >= 0; --axis) {
-    if (shape_[axis] == 1) continue;
-    if (strides_[axis] != step) return false;
-    step *= shape_[axis];
-  }
-  return true;
-}
-
 Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_elements) const {
-  const int64_t offset_bytes = offset_elements * static_cast<int64_t>(ItemSize(dtype_));
-  Tensor view(shape, strides, dtype_, owner_, data_ + offset_bytes);
-  view.device_ = device_;
-  return view;
+  const int64_t elements = shape.NumElements();
+  const bool contiguous = elements == 0 || DenseInRowMajorOrder(shape, strides);
+  const int64_t offset_bytes = offset_elements * static_cast<int64_t>(ItemSize(dtype()));
+  return Tensor({shape, strides, elements, storage(), raw_data() + offset_bytes, dtype(),
+                 contiguous, device()});
 }
 
 absl::StatusOr<Tensor> Tensor::Contiguous(Allocator* allocator) const {
@@ -145,15 +148,15 @@ absl::StatusOr<Tensor> Tensor::Contiguous(Allocator* allocator) const {
 }
 
 absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
-  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape_, dtype_, allocator));
-  kernels::StridedCopy(data_, shape_.extents().data(), strides_.data(), rank(), ItemSize(dtype_),
-                       copy.mutable_raw_data());
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape(), dtype(), allocator));
+  kernels::StridedCopy(raw_data(), shape().extents().data(), strides().data(), rank(),
+                       ItemSize(dtype()), copy.mutable_raw_data());
   return copy;
 }
 
 std::string Tensor::ToString() const {
   if (!defined()) return "undefined";
-  return absl::StrCat(DTypeName(dtype_), shape_.ToString());
+  return absl::StrCat(DTypeName(dtype()), shape().ToString());
 }
 
 }  // namespace psd

@@ -54,32 +54,32 @@ class Tensor {
   // Errors: INVALID_ARGUMENT unless bytes.size() is exactly what shape and dtype need.
   static absl::StatusOr<Tensor> FromBuffer(const Shape& shape, DType dtype, Buffer bytes);
 
-  bool defined() const { return dtype_set_; }
-  const Shape& shape() const { return shape_; }
-  const Strides& strides() const { return strides_; }
-  DType dtype() const { return dtype_; }
-  Device device() const { return device_; }
-  int rank() const { return shape_.rank(); }
-  int64_t NumElements() const { return num_elements_; }
-  size_t NumBytes() const { return static_cast<size_t>(num_elements_) * ItemSize(dtype_); }
-  bool IsContiguous() const;
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  DType dtype() const { return impl().dtype; }
+  Device device() const { return impl().device; }
+  int rank() const { return shape().rank(); }
+  int64_t NumElements() const { return impl().num_elements; }
+  size_t NumBytes() const { return static_cast<size_t>(NumElements()) * ItemSize(dtype()); }
+  bool IsContiguous() const { return impl().contiguous; }
 
   // The first element. Requires: T matches dtype(); the device is a CPU.
   template <typename T>
   const T* data() const {
-    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_, "tensor read with another element type");
+    PSD_CHECK(defined() && DTypeOf<T>::value == dtype(), "tensor read with another element type");
     return reinterpret_cast<const T*>(raw_data());
   }
-  const std::byte* raw_data() const { return data_; }
+  const std::byte* raw_data() const { return impl().data; }
 
   // Requires: this is the only handle to freshly allocated memory (see above).
   template <typename T>
   T* mutable_data() {
-    PSD_CHECK(dtype_set_ && DTypeOf<T>::value == dtype_,
+    PSD_CHECK(defined() && DTypeOf<T>::value == dtype(),
               "tensor written with another element type");
     return reinterpret_cast<T*>(mutable_raw_data());
   }
-  std::byte* mutable_raw_data() { return const_cast<std::byte*>(data_); }
+  std::byte* mutable_raw_data() { return const_cast<std::byte*>(impl().data); }
 
   // A view of the same elements. Requires: what the views in ops/shape_ops.h check.
   Tensor View(const Shape& shape, const Strides& strides, int64_t offset_elements) const;
@@ -90,25 +90,31 @@ class Tensor {
   absl::StatusOr<Tensor> Clone(Allocator* allocator = nullptr) const;
 
   // The elements as bytes, shared, not copied. Requires: IsContiguous().
-  Buffer AsBuffer() const { return Buffer(owner_, data_, NumBytes()); }
+  Buffer AsBuffer() const { return Buffer(storage(), raw_data(), NumBytes()); }
   // What keeps the elements alive; the identity of the storage.
-  const std::shared_ptr<const void>& storage() const { return owner_; }
+  const std::shared_ptr<const void>& storage() const { return impl().owner; }
 
   // "f32[128, 784]", "undefined".
   std::string ToString() const;
 
  private:
-  Tensor(const Shape& shape, Strides strides, DType dtype, std::shared_ptr<const void> owner,
-         const std::byte* data);
+  // All that a tensor is, in one piece, so that a handle is as cheap to pass on as a pointer.
+  struct Impl {
+    Shape shape;
+    Strides strides;
+    int64_t num_elements = 0;
+    std::shared_ptr<const void> owner;  // shared by all views of the same storage
+    const std::byte* data = nullptr;    // the first element, offset included
+    DType dtype = DType::kF32;
+    bool contiguous = true;
+    Device device;
+  };
+  explicit Tensor(Impl impl);
 
-  Shape shape_;
-  Strides strides_;
-  int64_t num_elements_ = 0;
-  std::shared_ptr<const void> owner_;  // shared by all views of the same storage
-  const std::byte* data_ = nullptr;    // the first element, offset included
-  DType dtype_ = DType::kF32;
-  bool dtype_set_ = false;
-  Device device_;
+  const Impl& impl() const { return impl_ != nullptr ? *impl_ : Undefined(); }
+  static const Impl& Undefined();
+
+  std::shared_ptr<const Impl> impl_;  // null: undefined; shared by all copies
 };
 
 }  // namespace psd

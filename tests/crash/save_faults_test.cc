@@ -60,8 +60,8 @@ class SaveFaultsTest : public ::testing::Test {
   const std::string dir_ = ::testing::TempDir() + "/save_faults";
   const std::shared_ptr<checkpoint::FileSystem> files_ = checkpoint::FileSystem::Posix();
   Daemon daemon_;
-  std::unique_ptr<Worker> worker_ = Must(Worker::Start(
-      TrainerOptions("trainer", {daemon_.address()})));
+  std::unique_ptr<Worker> worker_ =
+      Must(Worker::Start(TrainerOptions("trainer", {daemon_.address()})));
 };
 
 TEST_F(SaveFaultsTest, KilledWhileSaving) {

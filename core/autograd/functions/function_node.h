@@ -61,7 +61,7 @@ class FunctionNode final : public FunctionNodeBase {
         saved_(std::move(saved)),
         gradient_(std::move(gradient)) {}
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, Tensors gradients) override {
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
     PSD_RETURN_IF_ERROR(CheckUsable());
     absl::StatusOr<Tensors> results = gradient_(GradientCall{gradients[0], saved_, next_});
     if (!pass.retain_graph) Release(absl::MakeSpan(saved_));

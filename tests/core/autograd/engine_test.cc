@@ -115,7 +115,7 @@ class ForwardNode : public Node {
  public:
   using Node::Node;
   absl::string_view Name() const override { return "Forward"; }
-  absl::StatusOr<Tensors> Apply(PassContext&, Tensors gradients) override {
+  absl::StatusOr<Tensors> Apply(PassContext&, const Tensors& gradients) override {
     return gradients;
   }
 };
@@ -123,8 +123,7 @@ class ForwardNode : public Node {
 // A result 100,000 operations behind `x`.
 Variable DeepResult(const Variable& x) {
   Edge edge = x.gradient_edge();
-  for (int i = 0; i < 100'000; ++i)
-    edge = {std::make_shared<ForwardNode>(Edges{edge}), 0};
+  for (int i = 0; i < 100'000; ++i) edge = {std::make_shared<ForwardNode>(Edges{edge}), 0};
   return Variable::OfNode(x.tensor(), edge.node, 0);
 }
 

@@ -16,7 +16,7 @@ class Leaf : public Node {
  public:
   Leaf() : Node({}) {}
   absl::string_view Name() const override { return "Leaf"; }
-  absl::StatusOr<Tensors> Apply(PassContext&, Tensors) override { return Tensors(); }
+  absl::StatusOr<Tensors> Apply(PassContext&, const Tensors&) override { return Tensors(); }
 };
 
 using Numbered = std::pair<size_t, bool>;
