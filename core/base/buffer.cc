@@ -9,14 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/aligned_mapping.h"
 #include "core/base/mutex.h"
 #include "core/base/small_memory.h"
 
 namespace psd {
 namespace {
-
-constexpr size_t kPageBytes = size_t{4} << 10;
-constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -121,24 +119,10 @@ class HeapAllocator : public Allocator {
     size_t length = RoundUp(bytes == 0 ? 1 : bytes, huge ? kHugePageBytes : kPageBytes);
     void* address = cache_->Take(length);
     if (address == nullptr) {
-      address = Map(length, huge ? kHugePageBytes : kPageBytes);
+      address = MapAligned(length, huge ? kHugePageBytes : kPageBytes);
       if (address == nullptr) return OutOfMemory(bytes);
-      if (huge) madvise(address, length, MADV_HUGEPAGE);  // a hint: refusal costs only speed
     }
     return std::make_shared<MappedBlock>(static_cast<std::byte*>(address), bytes, length, cache_);
-  }
-
-  // A mapping that starts at a multiple of `alignment`, so that huge pages can back all of it.
-  static void* Map(size_t length, size_t alignment) {
-    size_t padded = length + alignment - kPageBytes;
-    void* raw = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (raw == MAP_FAILED) return nullptr;
-    auto start = reinterpret_cast<uintptr_t>(raw);
-    uintptr_t aligned = RoundUp(start, alignment);
-    if (aligned > start) munmap(raw, aligned - start);
-    size_t tail = start + padded - (aligned + length);
-    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + length), tail);
-    return reinterpret_cast<void*>(aligned);
   }
 
   const HeapAllocatorOptions options_;

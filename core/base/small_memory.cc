@@ -1,6 +1,10 @@
 #include "core/base/small_memory.h"
 
+#include <algorithm>
 #include <new>
+
+#include "absl/types/span.h"
+#include "core/base/slab_heap.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define PSD_UNDER_SANITIZER 1
@@ -37,6 +41,11 @@ SizeClass ClassOf(size_t bytes) {
   return {kSteps * shift + steps, (steps << shift) * kUnit};
 }
 
+size_t BytesOfClass(size_t index) {
+  const size_t shift = index < 2 * kSteps ? 0 : index / kSteps - 1;
+  return ((index - kSteps * shift) << shift) * kUnit;
+}
+
 struct Piece {
   Piece* next;
 };
@@ -48,6 +57,21 @@ void Free(void* address) {
   ::operator delete (address, std::align_val_t{kUnit});
 }
 
+// What moves between a thread and the heap at once, at most.
+constexpr size_t kBatchPieces = 32;
+constexpr size_t kBatchBytes = size_t{16} << 10;
+static_assert(kUnit == kSlabUnitBytes);
+
+// Of all threads. Never destroyed: pieces may be given back while the process ends.
+SlabHeap& Heap() {
+  static SlabHeap& heap = *new SlabHeap;
+  return heap;
+}
+
+size_t BatchPieces(size_t bytes) {
+  return std::clamp<size_t>(kBatchBytes / bytes, 1, kBatchPieces);
+}
+
 // Plain data, so that it may still be used while other objects of an ending thread go.
 struct FreeLists {
   Piece* first[kClasses];
@@ -56,17 +80,26 @@ struct FreeLists {
 };
 thread_local FreeLists lists;
 
+// Frees up to a batch of pieces from the list, which has some.
+void GiveBatch(const SizeClass& size) {
+  void* pieces[kBatchPieces];
+  size_t count = 0;
+  Piece*& first = lists.first[size.index];
+  for (const size_t most = BatchPieces(size.bytes); count < most && first != nullptr; ++count) {
+    pieces[count] = first;
+    first = first->next;
+  }
+  lists.bytes -= count * size.bytes;
+  if (size.bytes <= kMaxSlabPieceBytes) return Heap().Give({pieces, count});
+  for (size_t i = 0; i < count; ++i) Free(pieces[i]);
+}
+
 // Empties the lists of a thread that ends.
 struct Closer {
   ~Closer() {
     lists.closed = true;
-    for (Piece*& first : lists.first) {
-      while (first != nullptr) {
-        Piece* piece = first;
-        first = piece->next;
-        Free(piece);
-      }
-    }
+    for (size_t index = 0; index < kClasses; ++index)
+      while (lists.first[index] != nullptr) GiveBatch({index, BytesOfClass(index)});
   }
 };
 
@@ -75,13 +108,30 @@ void CloseWhenThreadEnds() {
   static_cast<void>(closer);
 }
 
+void Keep(void* piece, const SizeClass& size) {
+  if (lists.bytes == 0 && !lists.closed) CloseWhenThreadEnds();
+  lists.first[size.index] = new (piece) Piece{lists.first[size.index]};
+  lists.bytes += size.bytes;
+}
+
+// One piece; some more into the list, the next address first.
+void* TakeBatch(const SizeClass& size) {
+  if (size.bytes > kMaxSlabPieceBytes) return Allocate(size.bytes);
+  void* pieces[kBatchPieces];
+  const size_t wanted = lists.closed ? 1 : BatchPieces(size.bytes);
+  size_t count = Heap().Take(size.bytes, {pieces, wanted});
+  if (count == 0) throw std::bad_alloc();  // as operator new does
+  while (--count > 0) Keep(pieces[count], size);
+  return pieces[0];
+}
+
 }  // namespace
 
 void* TakeSmallMemory(size_t bytes) {
   if (bytes > kMaxKeptPiece) return Allocate(bytes);
   const SizeClass size = ClassOf(bytes);
   Piece*& first = lists.first[size.index];
-  if (first == nullptr) return Allocate(size.bytes);
+  if (first == nullptr) return TakeBatch(size);
   Piece* piece = first;
   first = piece->next;
   lists.bytes -= size.bytes;
@@ -89,14 +139,10 @@ void* TakeSmallMemory(size_t bytes) {
 }
 
 void GiveSmallMemory(void* address, size_t bytes) {
+  if (bytes > kMaxKeptPiece) return Free(address);
   const SizeClass size = ClassOf(bytes);
-  if (bytes > kMaxKeptPiece || lists.closed || lists.bytes + size.bytes > kMaxKeptBytesPerThread) {
-    Free(address);
-    return;
-  }
-  if (lists.bytes == 0) CloseWhenThreadEnds();
-  lists.first[size.index] = new (address) Piece{lists.first[size.index]};
-  lists.bytes += size.bytes;
+  Keep(address, size);
+  if (lists.closed || lists.bytes > kMaxKeptBytesPerThread) GiveBatch(size);
 }
 
 }  // namespace psd

@@ -1,8 +1,10 @@
 #pragma once
 
-// Memory for small objects that are made and freed by the thousand: in front of operator new, each
-// thread keeps what it freed, by size and up to a bound. Thread-safe; a piece may be given back by
-// another thread than the one that took it. Under a sanitizer nothing is kept, so that errors show.
+// Memory for small objects that are made and freed by the thousand. Each thread keeps what it
+// freed, by size and up to a bound; behind that pieces of up to kMaxSlabPieceBytes come from one
+// SlabHeap, larger ones from operator new. Thread-safe; a piece may be given back by another thread
+// than the one that took it. Under a sanitizer all are operator new's and nothing is kept, so that
+// errors show.
 
 #include <cstddef>
 

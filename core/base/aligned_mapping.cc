@@ -1,0 +1,24 @@
+#include "core/base/aligned_mapping.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+
+namespace psd {
+
+void* MapAligned(size_t length, size_t alignment) {
+  const size_t padded = length + alignment - kPageBytes;
+  void* raw = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<uintptr_t>(raw);
+  const uintptr_t aligned = (start + alignment - 1) / alignment * alignment;
+  if (aligned > start) munmap(raw, aligned - start);
+  const size_t tail = start + padded - (aligned + length);
+  if (tail > 0) munmap(reinterpret_cast<void*>(aligned + length), tail);
+  void* address = reinterpret_cast<void*>(aligned);
+  // A hint: refusal costs only speed.
+  if (alignment >= kHugePageBytes) madvise(address, length, MADV_HUGEPAGE);
+  return address;
+}
+
+}  // namespace psd

@@ -1,0 +1,157 @@
+#include "core/base/slab_heap.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <new>
+
+#include "core/base/aligned_mapping.h"
+#include "core/base/status.h"
+
+namespace psd {
+namespace {
+
+constexpr size_t kChunkBytes = kHugePageBytes;
+constexpr size_t kSpanBytes = size_t{64} << 10;
+constexpr size_t kSpans = kChunkBytes / kSpanBytes;
+constexpr size_t kHeaderBytes = size_t{4} << 10;  // of a chunk, at the start of its first span
+
+struct Piece {
+  Piece* next;
+};
+
+std::byte* ChunkStart(const void* inside) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(inside) &
+                                      ~uintptr_t{kChunkBytes - 1});
+}
+
+}  // namespace
+
+struct SlabHeap::Span {
+  size_t bytes = 0;  // of a piece; 0: the span is free
+  size_t taken = 0;
+  size_t cut = 0;  // pieces that were ever handed out: those behind them are free too
+  size_t capacity = 0;
+  Piece* free = nullptr;  // given back
+  Span* previous = nullptr;
+  Span* next = nullptr;
+
+  bool full() const { return taken == capacity; }
+};
+
+struct SlabHeap::Chunk {
+  Span spans[kSpans];
+  size_t free_spans = kSpans;
+
+  std::byte* start(const Span* span) {
+    auto* base = reinterpret_cast<std::byte*>(this);
+    const auto index = static_cast<size_t>(span - spans);
+    return base + (index == 0 ? kHeaderBytes : index * kSpanBytes);
+  }
+  size_t capacity(const Span* span, size_t bytes) const {
+    return (span == spans ? kSpanBytes - kHeaderBytes : kSpanBytes) / bytes;
+  }
+};
+
+SlabHeap::~SlabHeap() {
+  MutexLock lock(mutex_);
+  PSD_CHECK(chunks_ == empty_chunks_, "a heap outlives its pieces");
+  for (Chunk* chunk : with_room_) munmap(chunk, kChunkBytes);
+}
+
+size_t SlabHeap::Take(size_t bytes, absl::Span<void*> pieces) {
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if ((pieces[i] = TakeOne(bytes)) == nullptr) return i;
+  return pieces.size();
+}
+
+void SlabHeap::Give(absl::Span<void* const> pieces) {
+  MutexLock lock(mutex_);
+  for (void* piece : pieces) GiveOne(piece);
+}
+
+size_t SlabHeap::mapped_bytes() const {
+  MutexLock lock(mutex_);
+  return chunks_ * kChunkBytes;
+}
+
+void* SlabHeap::TakeOne(size_t bytes) {
+  Span* span = open_[bytes / kSlabUnitBytes - 1];
+  if (span == nullptr) span = OpenSpan(bytes);
+  if (span == nullptr) return nullptr;
+  void* taken = span->free;
+  if (taken != nullptr) {
+    span->free = span->free->next;
+  } else {
+    auto* chunk = reinterpret_cast<Chunk*>(ChunkStart(span));
+    taken = chunk->start(span) + span->cut++ * bytes;
+  }
+  ++span->taken;
+  if (span->full()) Unlink(span);
+  return taken;
+}
+
+void SlabHeap::GiveOne(void* piece) {
+  std::byte* start = ChunkStart(piece);
+  const auto offset = static_cast<size_t>(static_cast<std::byte*>(piece) - start);
+  Span* span = &reinterpret_cast<Chunk*>(start)->spans[offset / kSpanBytes];
+  if (span->full()) Link(span);
+  span->free = new (piece) Piece{span->free};
+  if (--span->taken == 0) CloseSpan(span);
+}
+
+SlabHeap::Span* SlabHeap::OpenSpan(size_t bytes) {
+  Chunk* chunk = ChunkWithRoom();
+  if (chunk == nullptr) return nullptr;
+  Span* span = chunk->spans;
+  while (span->bytes != 0) ++span;
+  if (chunk->free_spans == kSpans) --empty_chunks_;
+  if (--chunk->free_spans == 0) with_room_.erase(chunk);
+  *span = Span{};
+  span->bytes = bytes;
+  span->capacity = chunk->capacity(span, bytes);
+  Link(span);
+  return span;
+}
+
+void SlabHeap::CloseSpan(Span* span) {
+  Unlink(span);
+  span->bytes = 0;
+  auto* chunk = reinterpret_cast<Chunk*>(ChunkStart(span));
+  with_room_.insert(chunk);
+  if (++chunk->free_spans < kSpans) return;
+  if (empty_chunks_ < kMaxEmptyChunks) {
+    ++empty_chunks_;
+    return;
+  }
+  with_room_.erase(chunk);
+  --chunks_;
+  munmap(chunk, kChunkBytes);
+}
+
+SlabHeap::Chunk* SlabHeap::ChunkWithRoom() {
+  if (!with_room_.empty()) return *with_room_.begin();
+  void* address = MapAligned(kChunkBytes, kHugePageBytes);
+  if (address == nullptr) return nullptr;
+  static_assert(sizeof(Chunk) <= kHeaderBytes);
+  ++chunks_;
+  ++empty_chunks_;
+  return *with_room_.insert(new (address) Chunk).first;
+}
+
+void SlabHeap::Link(Span* span) {
+  Span*& first = open_[span->bytes / kSlabUnitBytes - 1];
+  span->previous = nullptr;
+  span->next = first;
+  if (first != nullptr) first->previous = span;
+  first = span;
+}
+
+void SlabHeap::Unlink(Span* span) {
+  Span*& first = open_[span->bytes / kSlabUnitBytes - 1];
+  (span->previous == nullptr ? first : span->previous->next) = span->next;
+  if (span->next != nullptr) span->next->previous = span->previous;
+}
+
+}  // namespace psd
