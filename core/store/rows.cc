@@ -1,11 +1,14 @@
 #include "core/store/rows.h"
 
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/tsan.h"
 #include "core/tensor/ops/gather.h"
 
 namespace psd::store {
@@ -15,9 +18,22 @@ namespace {
 constexpr size_t kReadAhead = 12;
 constexpr size_t kLineBytes = 64;
 
-// Every load acquires, so that the look at the stripe behind it stays behind it; every store
-// releases, so that none is seen before the stripe turned odd. Plain moves on x86.
-template <typename Word>
+// Copies of a row that may be written, or read, meanwhile: its stripe tells, and the fences keep
+// the looks at the stripe on their side of the copy.
+#ifndef PSD_TSAN
+void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
+  std::memcpy(out, row, bytes);
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(row, in, bytes);
+}
+#else
+// ThreadSanitizer knows no fences. Every load acquires, every store releases.
+using Word = uint32_t;
+
 void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
   const Word* from = reinterpret_cast<const Word*>(row);
   for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
@@ -26,7 +42,6 @@ void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
   }
 }
 
-template <typename Word>
 void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
   Word* to = reinterpret_cast<Word*>(row);
   for (size_t i = 0; i < bytes / sizeof(Word); ++i) {
@@ -35,11 +50,7 @@ void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
     __atomic_store_n(to + i, word, __ATOMIC_RELEASE);
   }
 }
-
-// Rows start at a multiple of their own size: where that is no multiple of 8 bytes, words of 4.
-bool FitsLongWords(size_t row_bytes) {
-  return row_bytes % sizeof(uint64_t) == 0;
-}
+#endif
 
 }  // namespace
 
@@ -65,8 +76,7 @@ void Rows::ReadRow(int64_t id, std::byte* out) const {
   while (true) {
     const uint32_t before = stripe.load(std::memory_order_acquire);
     if (before % 2 == 0) {
-      FitsLongWords(bytes) ? CopyOut<uint64_t>(row, bytes, out)
-                           : CopyOut<uint32_t>(row, bytes, out);
+      CopyOut(row, bytes, out);
       if (stripe.load(std::memory_order_relaxed) == before) return;
     } else {
       std::this_thread::yield();
@@ -102,8 +112,7 @@ void Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
     const uint32_t before = stripe.load(std::memory_order_relaxed);
     stripe.store(before + 1, std::memory_order_relaxed);
     std::byte* row = table_.mutable_raw_data() + static_cast<size_t>(ids[i]) * bytes;
-    const std::byte* from = next + i * bytes;
-    FitsLongWords(bytes) ? CopyIn<uint64_t>(from, bytes, row) : CopyIn<uint32_t>(from, bytes, row);
+    CopyIn(next + i * bytes, bytes, row);
     stripe.store(before + 2, std::memory_order_release);
   }
 }
