@@ -28,6 +28,9 @@ class RRef {
   // Ready when the owner counts this fork: for who made the value, when its creation has ended.
   // Fails with why that never will be.
   Future<Unit> confirmed() const { return body_->confirmed(); }
+  // Ready when the value's creation has ended, and the fork is counted. Fails as confirmed, or if
+  // the creation can leave no value.
+  Future<Unit> made() const { return body_->made(); }
   // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
   operator store::Value() const;  // NOLINT: a reference is a value
   static RRef FromValue(const store::Value& value);
@@ -47,6 +50,8 @@ class RRef {
     // Ready when the owner counts the fork (its creation, if this worker caused it, has ended);
     // fails with why it never will.
     virtual Future<Unit> confirmed() const = 0;
+    // See RRef.
+    virtual Future<Unit> made() const = 0;
   };
   explicit RRef(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
   const std::shared_ptr<const Body>& body() const { return body_; }

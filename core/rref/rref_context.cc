@@ -16,6 +16,7 @@ class Impl : public RRefContext {
   explicit Impl(std::shared_ptr<Core> core) : core_(std::move(core)) {}
   ~Impl() override {
     core_->ReleaseAll();
+    core_->EndWaiting();
     core_->Close();
   }
 
@@ -47,6 +48,7 @@ class Impl : public RRefContext {
                                 uint64_t session_epoch) override {
     return core_->Lend(rref, peer, session_epoch);
   }
+  Future<Unit> Passable(const RRef& rref) override { return core_->Passable(rref); }
   void TakeBack(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch) override {
     core_->TakeBack(data.fork, core_->KeyOf(peer, session_epoch));
   }
@@ -82,9 +84,12 @@ class Impl : public RRefContext {
     core_->Fail(rref.body()->fork_id(), named, fate_unknown);
     if (const auto* body = dynamic_cast<const UserBody*>(rref.body().get())) body->Fail(named);
   }
-  bool AddCreatorFork(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
-                      uint64_t session_epoch) override {
-    return core_->AddFork(value, fork, core_->KeyOf(peer, session_epoch));
+  absl::Status BeginCreation(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
+                             uint64_t session_epoch) override {
+    return core_->BeginCreation(value, fork, core_->KeyOf(peer, session_epoch));
+  }
+  void EndCreation(GlobalId value, const absl::Status& made) override {
+    core_->EndCreation(value, made);
   }
   absl::Status CheckUsable(absl::Span<const RRef> rrefs) const override {
     return core_->Check(rrefs);

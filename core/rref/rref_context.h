@@ -54,6 +54,10 @@ class RRefContext {
   // Errors: what CheckUsable says.
   virtual absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
                                         uint64_t session_epoch) = 0;
+  // Whoever holds a reference may pass it on, in a call, when this is ready: its owner counts it,
+  // or will as soon as it counts others. For the creator's own that is when the creation has begun.
+  // Fails with why it may not.
+  virtual Future<Unit> Passable(const RRef& rref) = 0;
   // `peer` never hears of it.
   virtual void TakeBack(const ForkData& data, const rpc::PeerInfo& peer,
                         uint64_t session_epoch) = 0;
@@ -66,9 +70,14 @@ class RRefContext {
   virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
   virtual void Created(const RRef& rref, Incarnation owner_incarnation) = 0;
   virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
-  // Owner: runs before the reply to such a request; false if the caller's session has ended.
-  virtual bool AddCreatorFork(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
-                              uint64_t session_epoch) = 0;
+  // Owner: begins to make a value that `peer` asked for. Counts the creator's fork; from now on
+  // others are counted too. Errors: ABORTED if the session has ended or the fork was released
+  // before; ALREADY_EXISTS for a value that is being made.
+  virtual absl::Status BeginCreation(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
+                                     uint64_t session_epoch) = 0;
+  // Owner: the value is in the store, or `made` says why there will be none. Whoever waits is told;
+  // what nobody holds any more is freed.
+  virtual void EndCreation(GlobalId value, const absl::Status& made) = 0;
 
   // Why this RRef cannot be used, or OK. Prompt: no message.
   absl::Status CheckUsable(const RRef& rref) const { return CheckUsable({&rref, 1}); }

@@ -41,17 +41,17 @@ UserBody::~UserBody() {
 }
 
 void Core::Register() {
-  agent_.RegisterMethod({"rref.release", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-                         [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) {
-                           core->OnRelease(call);
-                         }});
-  agent_.RegisterMethod(
-      {"rref.fork", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-       [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) { core->OnFork(call); }});
-  agent_.RegisterMethod({"rref.counted", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-                         [core = shared_from_this()](std::shared_ptr<rpc::ServerCall> call) {
-                           core->OnCounted(call);
-                         }});
+  using Serve = void (Core::*)(const std::shared_ptr<rpc::ServerCall>&);
+  auto add = [this](const char* name, rpc::MethodKind kind, Serve serve) {
+    agent_.RegisterMethod({name, kind, rpc::RunsOn::kCarrierThread,
+                           [core = shared_from_this(), serve](
+                               std::shared_ptr<rpc::ServerCall> call) { (*core.*serve)(call); }});
+  };
+  add("rref.release", rpc::MethodKind::kMutation, &Core::OnRelease);
+  add("rref.fork", rpc::MethodKind::kMutation, &Core::OnFork);
+  add("rref.counted", rpc::MethodKind::kMutation, &Core::OnCounted);
+  add("rref.begun", rpc::MethodKind::kRead, &Core::OnBegun);
+  add("rref.made", rpc::MethodKind::kRead, &Core::OnMade);
   agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
     core->OnSessionEnded(peer, epoch);
   });
@@ -177,12 +177,12 @@ void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
 
 // ---- user
 
-RRef Core::User(const ForkData& data, ForkState state) {
+RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
   {
     MutexLock lock(mutex_);
     users_.Add(data.owner, data.owner_incarnation, data.value, data.fork, state);
   }
-  auto body = std::make_shared<const UserBody>(shared_from_this(), data);
+  auto body = std::make_shared<const UserBody>(shared_from_this(), data, borrowed);
   if (state == ForkState::kConfirmed) body->Confirm(data.owner_incarnation);
   return RRef(std::move(body));
 }

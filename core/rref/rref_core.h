@@ -17,6 +17,7 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/creations.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/gate.h"
 #include "core/rref/loans.h"
@@ -43,6 +44,7 @@ class LocalBody : public RRef::Body {
   store::EntryPtr local_entry() const override { return entry_; }
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
+  Future<Unit> made() const override { return confirmed(); }
 
  private:
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
@@ -52,8 +54,12 @@ class LocalBody : public RRef::Body {
 // A fork of another worker's value.
 class UserBody : public RRef::Body {
  public:
-  UserBody(std::shared_ptr<Core> core, const ForkData& data)
-      : core_(std::move(core)), data_(data), owner_incarnation_(data.owner_incarnation) {}
+  // `borrowed`: its owner says apart when it counts the fork and when the value is made.
+  UserBody(std::shared_ptr<Core> core, const ForkData& data, bool borrowed)
+      : core_(std::move(core)),
+        data_(data),
+        owner_incarnation_(data.owner_incarnation),
+        made_(borrowed ? std::make_unique<const Promise<Unit>>() : nullptr) {}
   ~UserBody() override;
   GlobalId value_id() const override { return data_.value; }
   const std::string& owner() const override { return data_.owner; }
@@ -63,18 +69,28 @@ class UserBody : public RRef::Body {
   store::EntryPtr local_entry() const override { return nullptr; }
   Incarnation owner_incarnation() const override { return owner_incarnation_.load(); }
   Future<Unit> confirmed() const override { return confirmed_.future(); }
+  Future<Unit> made() const override { return borrowed() ? made_->future() : confirmed(); }
+  bool borrowed() const { return made_ != nullptr; }
 
+  void Begun(Incarnation owner_incarnation) const { owner_incarnation_ = owner_incarnation; }
   void Confirm(Incarnation owner_incarnation) const {
     owner_incarnation_ = owner_incarnation;
     confirmed_.Set(Unit{});
   }
-  void Fail(const absl::Status& reason) const { confirmed_.Set(reason); }
+  void Made(const absl::Status& status) const {
+    if (borrowed()) made_->Set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
+  }
+  void Fail(const absl::Status& reason) const {
+    confirmed_.Set(reason);
+    Made(reason);
+  }
 
  private:
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
   const ForkData data_;
   mutable std::atomic<Incarnation> owner_incarnation_;
   const Promise<Unit> confirmed_;
+  const std::unique_ptr<const Promise<Unit>> made_;  // null: when it is confirmed
 };
 
 // A handle on a value of this worker that it asked itself to make. Its fork lives until then.
@@ -93,6 +109,7 @@ class CreatedBody : public RRef::Body {
   }
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return confirmed_.future(); }
+  Future<Unit> made() const override { return confirmed(); }
 
   // Once, one of the two.
   void Created(store::EntryPtr entry) const {
@@ -136,8 +153,14 @@ class Core : public std::enable_shared_from_this<Core> {
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
   void DropFork(const ForkData& data, SessionKey session);
 
+  // ---- values under creation, in rref_creation.cc
+  absl::Status BeginCreation(GlobalId value, GlobalId fork, SessionKey session);
+  void EndCreation(GlobalId value, const absl::Status& made);
+  Future<Unit> Passable(const RRef& rref);
+  void EndWaiting();
+
   // ---- user
-  RRef User(const ForkData& data, ForkState state);
+  RRef User(const ForkData& data, ForkState state, bool borrowed = false);
   void UserGone(GlobalId fork);
   absl::StatusOr<RRef> Home(const ForkData& data);
   void Confirm(GlobalId fork, Incarnation owner);
@@ -164,6 +187,10 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnRelease(const std::shared_ptr<rpc::ServerCall>& call);
   void OnFork(const std::shared_ptr<rpc::ServerCall>& call);
   void OnCounted(const std::shared_ptr<rpc::ServerCall>& call);
+  void OnBegun(const std::shared_ptr<rpc::ServerCall>& call);
+  void OnMade(const std::shared_ptr<rpc::ServerCall>& call);
+  void GiveUpWhenCancelled(const std::shared_ptr<rpc::ServerCall>& call, GlobalId value);
+  void AskWhenMade(const RRef& fork);
   void AskToCount(const RRef& fork, bool may_search);
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
   bool Knows(const std::string& worker) const;
@@ -184,6 +211,7 @@ class Core : public std::enable_shared_from_this<Core> {
   absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // on own values
   absl::flat_hash_map<std::string, Outbox> outboxes_ PSD_GUARDED_BY(mutex_);
   Loans loans_ PSD_GUARDED_BY(mutex_);
+  Creations creations_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::rref

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/rref/rref_core.h"
 #include "proto/psd/v1/rref.pb.h"
@@ -75,7 +76,7 @@ void Core::OnCounted(const std::shared_ptr<rpc::ServerCall>& call) {
 absl::StatusOr<RRef> Core::Borrow(const ForkData& data) {
   ForkData mine = data;
   mine.fork = ids_.Next();
-  RRef fork = User(mine, ForkState::kPending);
+  RRef fork = User(mine, ForkState::kPending, /*borrowed=*/true);
   AskToCount(fork, /*may_search=*/true);
   return fork;
 }
@@ -113,11 +114,16 @@ bool Core::Knows(const std::string& worker) const {
 
 void Core::Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply) {
   const auto* body = dynamic_cast<const UserBody*>(fork.body().get());
-  if (reply.ok()) {
-    Confirm(body->fork_id(), body->owner_incarnation());
-    return body->Confirm(body->owner_incarnation());
+  v1::CountForkReply out;
+  if (reply.ok() && out.ParseFromString(reply->payload.header)) {
+    Confirm(body->fork_id(), reply->callee.incarnation);
+    body->Confirm(reply->callee.incarnation);
+    if (out.under_creation() && !FaultOn("creation_taken_for_ended")) return AskWhenMade(fork);
+    return body->Made(absl::OkStatus());
   }
-  absl::Status named = Annotate(reply.status(), fork.ToString());
+  absl::Status named = Annotate(
+      reply.ok() ? absl::InternalError("its owner's answer is no message") : reply.status(),
+      fork.ToString());
   Fail(body->fork_id(), named, /*may_exist=*/true);
   body->Fail(named);
 }
@@ -157,9 +163,14 @@ void Core::OnFork(const std::shared_ptr<rpc::ServerCall>& call) {
     return call->Reply(absl::AbortedError(
         absl::StrCat("rref.fork: ", fork.ToString(), " was released, or its session has ended")));
   }
-  // Counted first: what is here now stays.
-  absl::Status here = store_.Get(value).status();
-  if (here.ok()) return call->Reply(rpc::Payload{});
+  v1::CountForkReply out;
+  {
+    MutexLock lock(mutex_);
+    out.set_under_creation(creations_.UnderWay(value));
+  }
+  // Counted first: what is here now, or on its way here, stays.
+  absl::Status here = out.under_creation() ? absl::OkStatus() : store_.Get(value).status();
+  if (here.ok()) return call->Reply(rpc::Payload{out.SerializeAsString(), {}});
   {
     MutexLock lock(mutex_);
     owners_.DeleteFork(value, fork, session);

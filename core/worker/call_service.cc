@@ -175,7 +175,7 @@ Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
   Future<rpc::Reply> answered = call->answered.future();
   ++under_way_;
   answered.OnReady([this](const absl::StatusOr<rpc::Reply>&) { --under_way_; });
-  WhenConfirmed(runtime_, CollectReferences(call->arguments), call->options)
+  WhenPassable(runtime_, call->callee, CollectReferences(call->arguments), call->options)
       .OnReady([this, call, with_program](const absl::StatusOr<rpc::CallOptions>& left) {
         if (!left.ok()) return static_cast<void>(call->answered.Set(left.status()));
         call->options = *left;
@@ -238,24 +238,39 @@ void CallService::ServeRemote(const CallPtr& call) {
     return call->Reply(absl::InvalidArgumentError(absl::StrCat(
         "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
   }
+  if (fields->function().empty() && fields->program().empty()) {
+    // Not known here: the caller sends it then, under the same ids.
+    auto program = FindProgram("", {fields->fingerprint_high(), fields->fingerprint_low()});
+    if (!program.ok()) return call->Reply(program.status());
+  }
+  absl::Status begun =
+      runtime_.rrefs().BeginCreation(value, fork, call->caller(), call->session_epoch());
+  if (!begun.ok()) return call->Reply(begun);
   Serve(call, [this, call, value, fork](absl::StatusOr<Values> results, const ContextPtr&) {
-    if (!results.ok() && call->cancelled()) return call->Reply(results.status());
-    Value first;
-    if (!results.ok()) {
-      // Hosted, so that every holder of the reference is told.
-      first =
-          Value(std::shared_ptr<store::Object>(std::make_shared<store::Failure>(results.status())));
-    } else if (!results->empty()) {
-      first = std::move((*results)[0]);
-    }
-    auto entry = runtime_.store().Put(value, std::move(first), /*requires_grad=*/false);
-    if (!entry.ok()) return call->Reply(entry.status());
-    if (!runtime_.rrefs().AddCreatorFork(value, fork, call->caller(), call->session_epoch())) {
-      runtime_.store().Erase(value);
-      return call->Reply(absl::AbortedError("the caller's session has ended"));
-    }
-    call->Reply(rpc::Payload{});
+    Created(*call, value, fork, std::move(results));
   });
+}
+
+void CallService::Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
+                          absl::StatusOr<Values> results) {
+  Value first;
+  if (!results.ok()) {
+    // Hosted, so that every holder of the reference is told.
+    first =
+        Value(std::shared_ptr<store::Object>(std::make_shared<store::Failure>(results.status())));
+  } else if (!results->empty()) {
+    first = std::move((*results)[0]);
+  }
+  absl::Status hosted =
+      runtime_.store().Put(value, std::move(first), /*requires_grad=*/false).status();
+  if (!hosted.ok()) {
+    rref::ForkData creators;
+    creators.value = value;
+    creators.fork = fork;
+    runtime_.rrefs().DropFork(creators, call.caller(), call.session_epoch());
+  }
+  runtime_.rrefs().EndCreation(value, hosted);
+  call.Reply(hosted.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : hosted);
 }
 
 void CallService::Serve(const CallPtr& call, Done done) {
@@ -310,8 +325,8 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
     --under_way_;
     return;
   }
-  // What is still being made cannot be passed on yet.
-  WhenConfirmed(runtime_, CollectReferences(*results), NoTimeout())
+  // What is still being made cannot be passed on in an answer yet.
+  WhenMade(runtime_, CollectReferences(*results), NoTimeout())
       .OnReady([this, gate = gate_, done, context,
                 results = *results](const absl::StatusOr<rpc::CallOptions>& made) {
         rref::Gate::Entry entry(*gate);

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "core/base/future.h"
+#include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/program/program.h"
 #include "core/rpc/rpc_agent.h"
@@ -96,6 +97,9 @@ class CallService {
                                                                       program::Fingerprint known);
   void ServeRun(const CallPtr& call);
   void ServeRemote(const CallPtr& call);
+  // What "call.remote" asked for has been made, or failed.
+  void Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
+               absl::StatusOr<Values> results);
 
   Runtime& runtime_;
   // Shared with functions that have not ended.

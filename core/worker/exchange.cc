@@ -70,18 +70,22 @@ std::vector<rref::RRef> CollectReferences(const Values& values) {
   return found;
 }
 
-Future<rpc::CallOptions> WhenConfirmed(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
-                                       const rpc::CallOptions& options) {
+namespace {
+
+// Until `ready` of each of `rrefs` is.
+template <typename Ready>
+Future<rpc::CallOptions> WhenReady(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
+                                   const rpc::CallOptions& options, const Ready& ready) {
   using Result = Future<rpc::CallOptions>;
   absl::Status usable = runtime.rrefs().CheckUsable(rrefs);
   if (!usable.ok()) return Result::Ready(usable);
   std::vector<Future<Unit>> pending;
   for (const rref::RRef& rref : rrefs) {
-    Future<Unit> confirmed = rref.confirmed();
-    if (!confirmed.IsReady()) {
-      pending.push_back(std::move(confirmed));
-    } else if (!confirmed.Wait().ok()) {
-      return Result::Ready(confirmed.Wait().status());
+    Future<Unit> future = ready(rref);
+    if (!future.IsReady()) {
+      pending.push_back(std::move(future));
+    } else if (!future.Wait().ok()) {
+      return Result::Ready(future.Wait().status());
     }
   }
   if (pending.empty()) return Result::Ready(options);
@@ -108,6 +112,21 @@ Future<rpc::CallOptions> WhenConfirmed(Runtime& runtime, const std::vector<rref:
     promise.Set(left);
   });
   return promise.future();
+}
+
+}  // namespace
+
+Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
+                                  const rpc::CallOptions& options) {
+  return WhenReady(runtime, rrefs, options, [](const rref::RRef& rref) { return rref.made(); });
+}
+
+Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& callee,
+                                      const std::vector<rref::RRef>& rrefs,
+                                      const rpc::CallOptions& options) {
+  return WhenReady(runtime, rrefs, options, [&](const rref::RRef& rref) {
+    return rref.owner() == callee ? rref.made() : runtime.rrefs().Passable(rref);
+  });
 }
 
 rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call,

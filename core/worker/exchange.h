@@ -25,7 +25,7 @@ using ContextPtr = std::shared_ptr<dist_autograd::ContextState>;
 
 // Caller: `values` as the payload of a request to `callee`, recorded in `context` if there is one.
 // The values (and the forks among them) must be kept until the reply has come, and the forks be
-// confirmed (WhenConfirmed).
+// passable (WhenPassable).
 absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const std::string& callee, const Values& values,
                                            const ContextPtr& context);
@@ -44,8 +44,13 @@ absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call)
 std::vector<rref::RRef> CollectReferences(const Values& values);
 // Caller: waits, without a thread, until the creations of `rrefs` have ended. What is left of
 // `options` (its timeout runs meanwhile), or why one of them cannot be used.
-Future<rpc::CallOptions> WhenConfirmed(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
-                                       const rpc::CallOptions& options);
+Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
+                                  const rpc::CallOptions& options);
+// As WhenMade, until `rrefs` may be arguments of a call to `callee`: its own values are made, those
+// of others are made or being made.
+Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& callee,
+                                      const std::vector<rref::RRef>& rrefs,
+                                      const rpc::CallOptions& options);
 
 // Callee: counts a fork of `entry` for the caller, to be told in the answer; if the caller never
 // takes the answer, the fork goes again.

@@ -83,10 +83,10 @@ template <typename T, typename Use>
 Future<T> AfterCreation(Runtime& runtime, const std::vector<RRef>& rrefs,
                         const rpc::CallOptions& options, Use use) {
   const bool pending = std::any_of(rrefs.begin(), rrefs.end(),
-                                   [](const RRef& rref) { return !rref.confirmed().IsReady(); });
+                                   [](const RRef& rref) { return !rref.made().IsReady(); });
   if (!pending) return use(options);
   Promise<T> promise;
-  WhenConfirmed(runtime, rrefs, options)
+  WhenMade(runtime, rrefs, options)
       .OnReady(
           [use = std::move(use), promise](const absl::StatusOr<rpc::CallOptions>& left) mutable {
             if (!left.ok()) return static_cast<void>(promise.Set(left.status()));

@@ -35,6 +35,15 @@ class RRefContextTest : public ::testing::Test {
     return *user_.rrefs->AdoptFork(
         owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()));
   }
+  // The owner begins to make what the user asked for; and has made it.
+  absl::Status Begin(const RRef& rref) {
+    return owner_.rrefs->BeginCreation(rref.value_id(), rref.body()->fork_id(), user_.agent.self(),
+                                       user_.agent.epoch());
+  }
+  void End(GlobalId value) {
+    ASSERT_TRUE(owner_.store->Put(value, store::Value(1), false).ok());
+    owner_.rrefs->EndCreation(value, absl::OkStatus());
+  }
 
   FakeNetwork network_;
   TestWorker owner_{network_, "owner0", 1};
@@ -97,9 +106,8 @@ TEST_F(RRefContextTest, RREF_02_RREF_22_ACreationIsPendingUntilItsAnswer) {
   EXPECT_FALSE(rref.body()->confirmed().IsReady());
   EXPECT_EQ(user_.rrefs->stats().pending_users, 1u);
   EXPECT_TRUE(user_.rrefs->CheckUsable(rref).ok());
-  ASSERT_TRUE(owner_.store->Put(rref.value_id(), store::Value(1), false).ok());
-  ASSERT_TRUE(owner_.rrefs->AddCreatorFork(rref.value_id(), rref.body()->fork_id(),
-                                           user_.agent.self(), user_.agent.epoch()));
+  ASSERT_TRUE(Begin(rref).ok());
+  End(rref.value_id());
   user_.rrefs->Created(rref, 1);
   EXPECT_TRUE(rref.body()->confirmed().Wait().ok());
   EXPECT_EQ(rref.body()->owner_incarnation(), 1u);
@@ -111,9 +119,8 @@ TEST_F(RRefContextTest, RREF_02_RREF_22_ACreationIsPendingUntilItsAnswer) {
 
 TEST_F(RRefContextTest, RREF_26_RREF_28_AFailedCreationIsToldAndReleasedIfItMayExist) {
   RRef rref = user_.rrefs->NewUserRRef("owner0", 0);
-  owner_.store->Put(rref.value_id(), store::Value(1), false).status().IgnoreError();
-  owner_.rrefs->AddCreatorFork(rref.value_id(), rref.body()->fork_id(), user_.agent.self(),
-                               user_.agent.epoch());
+  ASSERT_TRUE(Begin(rref).ok());
+  End(rref.value_id());
   user_.rrefs->CreationFailed(rref, absl::DeadlineExceededError("too late"), true);
   EXPECT_EQ(user_.rrefs->CheckUsable(rref).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(rref.body()->confirmed().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
@@ -128,7 +135,8 @@ TEST_F(RRefContextTest, RREF_33_TheUsersSessionTakesItsForksAlong) {
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
   EXPECT_FALSE(owner_.store->Get(entry->id).ok());
   EXPECT_EQ(user_.rrefs->CheckUsable(fork).code(), absl::StatusCode::kAborted);
-  EXPECT_FALSE(owner_.rrefs->AddCreatorFork(entry->id, {2, 99}, user_.agent.self(), 1));
+  EXPECT_EQ(owner_.rrefs->BeginCreation(entry->id, {2, 99}, user_.agent.self(), 1).code(),
+            absl::StatusCode::kAborted);
 }
 
 TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
@@ -261,6 +269,70 @@ TEST_F(LendingTest, RREF_13_RREF_15_AReferenceThatComesHomeThroughAnotherAddsNoF
   EXPECT_EQ(user_.rrefs->stats().loans, 0u);
 }
 
+// What the user asked the owner to make, and passes on meanwhile.
+class CreationTest : public LendingTest {
+ protected:
+  RRef pending_ = user_.rrefs->NewUserRRef("owner0", 0);
+};
+
+TEST_F(CreationTest, RREF_21_AReferenceMayBePassedOnWhenItsCreationHasBegun) {
+  Future<Unit> passable = user_.rrefs->Passable(pending_);
+  network_.RunAll();
+  EXPECT_FALSE(passable.IsReady()) << "the owner does not know it yet";
+  ASSERT_TRUE(Begin(pending_).ok());
+  network_.RunAll();
+  ASSERT_TRUE(passable.IsReady());
+  EXPECT_TRUE(passable.Wait().ok());
+  RRef passed = *PassInCall(pending_);
+  network_.RunAll();
+  EXPECT_TRUE(passed.confirmed().IsReady()) << "counted";
+  EXPECT_FALSE(passed.made().IsReady());
+  EXPECT_FALSE(pending_.confirmed().IsReady()) << "the creator's own waits for the end";
+  End(pending_.value_id());
+  network_.RunAll();
+  EXPECT_TRUE(passed.made().Wait().ok());
+}
+
+TEST_F(CreationTest, RREF_21_RREF_18_WhoeverHoldsItLastKeepsWhatIsBeingMade) {
+  ASSERT_TRUE(Begin(pending_).ok());
+  const GlobalId value = pending_.value_id();
+  RRef passed = *PassInCall(pending_);
+  network_.RunAll();
+  user_.rrefs->CreationFailed(pending_, absl::DeadlineExceededError("too late"), true);
+  network_.RunAll();
+  End(value);
+  network_.RunAll();
+  EXPECT_TRUE(passed.made().Wait().ok());
+  EXPECT_TRUE(owner_.store->Get(value).ok());
+  passed = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(value).ok());
+}
+
+TEST_F(CreationTest, RREF_28_WhatNobodyHoldsWhenItIsMadeIsFreedAtOnce) {
+  ASSERT_TRUE(Begin(pending_).ok());
+  user_.rrefs->CreationFailed(pending_, absl::DeadlineExceededError("too late"), true);
+  network_.RunAll();
+  End(pending_.value_id());
+  EXPECT_FALSE(owner_.store->Get(pending_.value_id()).ok());
+  EXPECT_EQ(Begin(pending_).code(), absl::StatusCode::kAborted) << "it was released";
+}
+
+TEST_F(CreationTest, RREF_21_RREF_26_ACreationThatFailsIsToldToWhoeverWaitsForIt) {
+  Future<Unit> passable = user_.rrefs->Passable(pending_);
+  user_.rrefs->CreationFailed(pending_, absl::UnavailableError("nobody listens"), false);
+  EXPECT_EQ(passable.Wait().status().code(), absl::StatusCode::kUnavailable);
+
+  RRef other = user_.rrefs->NewUserRRef("owner0", 0);
+  ASSERT_TRUE(Begin(other).ok());
+  EXPECT_EQ(Begin(other).code(), absl::StatusCode::kAlreadyExists);
+  RRef passed = *PassInCall(other);
+  network_.RunAll();
+  owner_.rrefs->EndCreation(other.value_id(), absl::ResourceExhaustedError("no memory"));
+  network_.RunAll();
+  EXPECT_EQ(passed.made().Wait().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
 TEST_F(LendingTest, RREF_51_AValueThatIsGoneIsAnErrorAtOnce) {
   ASSERT_TRUE(owner_.store->Erase(entry_->id));
   RRef passed = *PassInCall(held_);
@@ -278,7 +350,7 @@ TEST_F(LendingTest, RREF_38_HeldTellsWhatHasAHandle) {
 }
 
 TEST_F(LendingTest, DamagedOrForeignRequestsAreRefused) {
-  for (const char* method : {"rref.fork", "rref.counted"}) {
+  for (const char* method : {"rref.fork", "rref.counted", "rref.begun", "rref.made"}) {
     rpc::Request request;
     request.method = method;
     request.payload.header = "\x09\x01";
@@ -286,11 +358,13 @@ TEST_F(LendingTest, DamagedOrForeignRequestsAreRefused) {
     network_.RunAll();
     EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument) << method;
   }
-  rpc::Request foreign;
-  foreign.method = "rref.fork";  // a fork id that is not the caller's
-  auto reply = third_.agent.StartCall("owner0", foreign, {}).reply();
-  network_.RunAll();
-  EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument);
+  for (const char* method : {"rref.fork", "rref.begun"}) {
+    rpc::Request foreign;
+    foreign.method = method;  // with an id that is not the caller's
+    auto reply = third_.agent.StartCall("owner0", foreign, {}).reply();
+    network_.RunAll();
+    EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument) << method;
+  }
 }
 
 TEST_F(RRefContextTest, HandlesMayOutliveTheirContext) {

@@ -1,0 +1,165 @@
+// Values that are being made: when forks of them are counted, and who waits for what.
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
+#include "core/base/status.h"
+#include "core/rref/rref_core.h"
+#include "proto/psd/v1/rref.pb.h"
+
+namespace psd::rref {
+namespace {
+
+rpc::Request AskAbout(std::string method, GlobalId value) {
+  v1::CreationOf out;
+  out.set_value_incarnation(value.incarnation);
+  out.set_value_counter(value.counter);
+  rpc::Request request;
+  request.method = std::move(method);
+  request.payload.header = out.SerializeAsString();
+  request.session_bound = true;
+  return request;
+}
+
+absl::StatusOr<GlobalId> ValueAskedFor(rpc::ServerCall& call) {
+  v1::CreationOf in;
+  if (in.ParseFromString(call.payload().header)) {
+    return GlobalId{in.value_incarnation(), in.value_counter()};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(call.method(), ": these bytes are no message"));
+}
+
+// As long as the creation takes: it may be long, and its end is always told.
+rpc::CallOptions Endless() {
+  rpc::CallOptions options;
+  options.timeout = absl::ZeroDuration();
+  return options;
+}
+
+void ReplyToAll(const Creations::Calls& calls, const absl::Status& status) {
+  for (const Creations::Call& call : calls) {
+    call->Reply(status.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : status);
+  }
+}
+
+}  // namespace
+
+// ---- the owner
+
+absl::Status Core::BeginCreation(GlobalId value, GlobalId fork, SessionKey session) {
+  Creations::Calls waited;
+  {
+    MutexLock lock(mutex_);
+    if (creations_.UnderWay(value)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("value ", value.ToString(), " is being made: choose another id"));
+    }
+    if (!owners_.AddFork(value, fork, session)) {
+      return absl::AbortedError(
+          absl::StrCat("fork ", fork.ToString(), " was released, or its session has ended"));
+    }
+    waited = creations_.Begin(value);
+  }
+  ReplyToAll(waited, absl::OkStatus());
+  return absl::OkStatus();
+}
+
+void Core::EndCreation(GlobalId value, const absl::Status& made) {
+  Creations::Calls waited;
+  {
+    MutexLock lock(mutex_);
+    waited = creations_.End(value);
+  }
+  if (!FaultOn("made_for_nobody")) FreeIfUnheld({value});
+  ReplyToAll(waited, made);
+}
+
+void Core::OnBegun(const std::shared_ptr<rpc::ServerCall>& call) {
+  absl::StatusOr<GlobalId> value = ValueAskedFor(*call);
+  if (!value.ok()) return call->Reply(value.status());
+  if (value->incarnation != call->caller().incarnation) {
+    return call->Reply(absl::InvalidArgumentError(
+        absl::StrCat("rref.begun: the value ", value->ToString(), " is not the caller's")));
+  }
+  bool waits;
+  {
+    MutexLock lock(mutex_);
+    waits = creations_.AwaitBegin(*value, call);
+  }
+  if (!waits) return call->Reply(rpc::Payload{});
+  GiveUpWhenCancelled(call, *value);
+}
+
+void Core::OnMade(const std::shared_ptr<rpc::ServerCall>& call) {
+  absl::StatusOr<GlobalId> value = ValueAskedFor(*call);
+  if (!value.ok()) return call->Reply(value.status());
+  bool waits;
+  {
+    MutexLock lock(mutex_);
+    waits = creations_.AwaitEnd(*value, call);
+  }
+  if (waits) return GiveUpWhenCancelled(call, *value);
+  absl::Status here = store_.Get(*value).status();
+  call->Reply(here.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : here);
+}
+
+// Its caller needs it no longer, or that session has ended.
+void Core::GiveUpWhenCancelled(const std::shared_ptr<rpc::ServerCall>& call, GlobalId value) {
+  call->OnCancel([core = shared_from_this(), call, value] {
+    {
+      MutexLock lock(core->mutex_);
+      if (!core->creations_.Forget(value, call)) return;
+    }
+    call->Reply(absl::CancelledError(absl::StrCat(call->method(), ": cancelled")));
+  });
+}
+
+void Core::EndWaiting() {
+  Creations::Calls waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting = creations_.TakeAll();
+  }
+  ReplyToAll(waiting, absl::UnavailableError(absl::StrCat(self_.name, " is shutting down")));
+}
+
+// ---- whoever holds a reference
+
+Future<Unit> Core::Passable(const RRef& rref) {
+  Future<Unit> confirmed = rref.confirmed();
+  const auto body = std::dynamic_pointer_cast<const UserBody>(rref.body());
+  if (confirmed.IsReady() || (body != nullptr && body->borrowed())) return confirmed;
+  Gate::Entry entry(gate_);
+  if (!entry.open()) return confirmed;
+  Promise<Unit> passable;
+  rpc::Call begun =
+      agent_.StartCall(rref.owner(), AskAbout("rref.begun", rref.value_id()), Endless());
+  begun.reply().OnReady([passable, body](const absl::StatusOr<rpc::Reply>& reply) {
+    if (!reply.ok()) return;  // the creation tells why
+    if (body != nullptr) body->Begun(reply->callee.incarnation);
+    passable.Set(Unit{});
+  });
+  confirmed.OnReady([passable, begun](const absl::StatusOr<Unit>& created) {
+    begun.Cancel();
+    passable.Set(created);
+  });
+  return passable.future();
+}
+
+void Core::AskWhenMade(const RRef& fork) {
+  Gate::Entry entry(gate_);
+  const std::weak_ptr<const RRef::Body> waiting = fork.body();
+  const auto tell = [waiting](const absl::Status& status) {
+    const auto body = std::dynamic_pointer_cast<const UserBody>(waiting.lock());
+    if (body != nullptr) body->Made(status);
+  };
+  if (!entry.open()) return tell(absl::CancelledError("this worker is shutting down"));
+  rpc::Request request = AskAbout("rref.made", fork.value_id());
+  request.only_incarnation = fork.body()->owner_incarnation();
+  agent_.StartCall(fork.owner(), std::move(request), Endless())
+      .reply()
+      .OnReady([tell](const absl::StatusOr<rpc::Reply>& reply) { tell(reply.status()); });
+}
+
+}  // namespace psd::rref
