@@ -141,6 +141,11 @@ TEST_F(WorkerTest, AProgramThatItsOwnerForgotIsSentAgain) {
       EXPECT_TRUE(
           trainer->RpcSync("forgetful", Function::Operator(op, 1), {Tensor::Scalar(1.0f)}).ok());
     }
+    for (const char* op : {"neg", "exp"}) {
+      RRef made =
+          Must(trainer->Remote("forgetful", Function::Operator(op, 1), {Tensor::Scalar(1.0f)}));
+      EXPECT_TRUE(trainer->ToHere({made}).ok());
+    }
   }
 }
 
