@@ -1,5 +1,6 @@
 #include "bench/run_main.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -115,6 +116,9 @@ bool RunCases(const Options& options, Peer* peer) {
 
 int RunMain(int argc, char** argv, bool with_peer) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // Cases in this process stand for an owner, which keeps what it frees (server/daemon/daemon.cc).
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
   const auto options = ParseOptions(std::vector<std::string>(argv + 1, argv + argc));
   if (!options.ok()) {
     std::fprintf(stderr, "bench: %s\n", std::string(options.status().message()).c_str());

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rows/rows.cc"
@@ -54,8 +56,8 @@ HWY_AFTER_NAMESPACE();
 namespace psd::kernels {
 namespace {
 
+// Of one digit, at most: its counts stay in the nearest cache.
 constexpr int kDigitBits = 11;
-constexpr size_t kDigits = size_t{1} << kDigitBits;
 // Below this many a comparison sort is quicker than clearing the counts.
 constexpr size_t kFewIds = 256;
 // How many rows ahead a gather fetches.
@@ -67,44 +69,50 @@ int BitWidth(uint64_t value) {
   return bits;
 }
 
-// Sorts by the bits from `low` to `high`, stably, with `other` as working space.
-void RadixSort(std::vector<uint64_t>& keys, std::vector<uint64_t>& other, int low, int high) {
-  other.resize(keys.size());
-  std::vector<uint32_t> counts(kDigits);
-  for (int shift = low; shift < high; shift += kDigitBits) {
-    std::fill(counts.begin(), counts.end(), 0);
-    for (uint64_t key : keys) ++counts[key >> shift & (kDigits - 1)];
-    uint32_t before = 0;
-    for (uint32_t& count : counts) {
-      const uint32_t here = count;
-      count = before;
-      before += here;
-    }
-    for (uint64_t key : keys) other[counts[key >> shift & (kDigits - 1)]++] = key;
-    keys.swap(other);
+// Sorts `count` keys by `bits` of their bits from `low` on, stably. `keys` and `other` have room
+// for them; returns the one that they lie in afterwards.
+uint64_t* RadixSort(uint64_t* keys, uint64_t* other, size_t count, int low, int bits) {
+  const int passes = (bits + kDigitBits - 1) / kDigitBits;
+  const int digit_bits = passes == 0 ? 0 : (bits + passes - 1) / passes;
+  const size_t digits = size_t{1} << digit_bits;
+  std::vector<uint32_t> counts(static_cast<size_t>(passes) * digits);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t key = keys[i] >> low;
+    for (size_t first = 0; first < counts.size(); first += digits, key >>= digit_bits)
+      ++counts[first + (key & (digits - 1))];
   }
+  for (int pass = 0; pass < passes; ++pass, low += digit_bits) {
+    uint32_t* next = counts.data() + static_cast<size_t>(pass) * digits;
+    std::exclusive_scan(next, next + digits, next, 0u);
+    for (size_t i = 0; i < count; ++i) other[next[keys[i] >> low & (digits - 1)]++] = keys[i];
+    std::swap(keys, other);
+  }
+  return keys;
 }
 
 // One key per id: the id above, its position below. Requires: both fit into 64 bits.
 void SortPacked(const int64_t* ids, size_t count, int position_bits, int id_bits,
                 RowGroups* groups) {
-  std::vector<uint64_t> keys(count);
+  const std::unique_ptr<uint64_t[]> room(
+      new uint64_t[2 * count]);  // not cleared: half is for sorting
+  uint64_t* keys = room.get();
   for (size_t i = 0; i < count; ++i) keys[i] = static_cast<uint64_t>(ids[i]) << position_bits | i;
   if (count < kFewIds) {
-    std::sort(keys.begin(), keys.end());
+    std::sort(keys, keys + count);
   } else {
-    std::vector<uint64_t> other;
-    RadixSort(keys, other, position_bits, position_bits + id_bits);
+    keys = RadixSort(keys, keys + count, count, position_bits, id_bits);
   }
   // Without a branch on what nobody can predict: every key extends the group that it falls into.
   const uint64_t mask = (uint64_t{1} << position_bits) - 1;
   groups->ids.resize(count);
   groups->begins.resize(count + 1);
+  uint64_t before = count == 0 ? 0 : keys[0] >> position_bits;
   size_t group = 0;
   for (size_t i = 0; i < count; ++i) {
-    const auto id = static_cast<int64_t>(keys[i] >> position_bits);
-    group += i > 0 && id != groups->ids[group];
-    groups->ids[group] = id;
+    const uint64_t id = keys[i] >> position_bits;
+    group += id != before;
+    before = id;
+    groups->ids[group] = static_cast<int64_t>(id);
     groups->begins[group + 1] = static_cast<uint32_t>(i + 1);
     groups->positions[i] = static_cast<uint32_t>(keys[i] & mask);
   }
