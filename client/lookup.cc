@@ -1,20 +1,37 @@
 // Rows of tables on any number of owners.
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/autograd/functions/row_repeats.h"
 #include "core/worker/rows_service.h"
 
 namespace psd {
 namespace {
+
+using Repeats = std::vector<std::shared_ptr<const RowRepeats>>;  // null: the query goes as it is
 
 // The queries for one owner, and their places among all.
 struct OwnerQueries {
   std::vector<RowsQuery> queries;
   std::vector<size_t> places;
 };
+
+// Asks for every row once.
+absl::StatusOr<Repeats> TakeRepeats(std::vector<RowsQuery>& queries) {
+  Repeats repeats;
+  for (RowsQuery& query : queries) {
+    PSD_ASSIGN_OR_RETURN(auto found, RowRepeats::Find(query.ids));
+    if (found != nullptr) query.ids = found->distinct();
+    repeats.push_back(std::move(found));
+  }
+  return repeats;
+}
 
 absl::StatusOr<std::map<std::string, OwnerQueries>> GroupByOwner(
     const std::vector<RowsQuery>& queries) {
@@ -43,6 +60,24 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  std::vector<RowsQuery> distinct = queries;
+  PSD_ASSIGN_OR_RETURN(const Repeats repeats, TakeRepeats(distinct));
+  auto rows = LookUpEach(distinct, options);
+  const bool changed =
+      std::any_of(repeats.begin(), repeats.end(), [](const auto& each) { return each != nullptr; });
+  // Once more as the caller asked, whose numbers the error is to name.
+  if (changed && absl::IsInvalidArgument(rows.status())) return LookUpEach(queries, options);
+  PSD_RETURN_IF_ERROR(rows.status());
+  for (size_t i = 0; i < repeats.size(); ++i) {
+    if (repeats[i] == nullptr) continue;
+    (*rows)[i] = RepeatRows((*rows)[i], repeats[i]);
+    PSD_RETURN_IF_ERROR((*rows)[i].status());
+  }
+  return rows;
+}
+
+absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQuery>& queries,
+                                                         const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(auto owners, GroupByOwner(queries));
   worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
   std::vector<Future<Values>> answers;

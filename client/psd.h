@@ -250,8 +250,8 @@ class Worker {
 
   // Rows of tables: for each query [the extents of its ids, width]. One exchange per owner; each
   // row is whole, but two rows may stem from before and after one step. Inside a context, rows of
-  // tables that require grad lead back: backward sends the gradients of these rows only, and the
-  // owner adds up those of repeated ids.
+  // tables that require grad lead back: backward sends the gradients of these rows only, those of
+  // repeated ids added up. A row that a large query names several times is carried once.
   // Errors: INVALID_ARGUMENT naming the table and the first id that is out of its range.
   absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<RowsQuery>& queries,
                                                    const Context& context);
@@ -308,6 +308,9 @@ class Worker {
   friend class DistributedOptimizer;
   struct State;
   explicit Worker(std::shared_ptr<State> state);
+  // As LookUpRows, with every id as often as it is given.
+  absl::StatusOr<std::vector<Variable>> LookUpEach(const std::vector<RowsQuery>& queries,
+                                                   const CallOptions& options);
   std::shared_ptr<State> state_;  // shared with contexts and optimizers, which may outlive it
 };
 

@@ -106,6 +106,50 @@ TEST_F(RowsTest, DAG_54_GradientsOfRowsAreSparseAndAddUp) {
   EXPECT_THAT(std::string(context.Gradient(table).status().message()), HasSubstr("SparseGradient"));
 }
 
+// Ids in [0, rows), every row as often as the others, in an order of its own.
+Tensor ManyIds(int64_t count, int64_t rows) {
+  std::vector<int64_t> ids(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) ids[static_cast<size_t>(i)] = i * 7 % rows;
+  return Tensor::Of<int64_t>({2, count / 2}, ids);
+}
+
+TEST_F(RowsTest, ALargeLookupCarriesEveryRowOnceAndGivesThemAsAsked) {
+  RRef table = Must(trainer_->GetOrCreate("owner0", "emb", Normal({60, 3}, 0, 1, 7), AsRows()));
+  const Tensor ids = ManyIds(600, 60);
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, ids}}, context));
+  EXPECT_EQ(rows[0].shape(), (Shape{2, 300, 3}));
+  const std::vector<int64_t> id = Elements<int64_t>(ids);
+  const std::vector<float> all = Elements(rows[0].tensor());
+  for (const size_t i : {0, 1, 59, 60, 311, 599})
+    EXPECT_EQ(std::vector<float>(all.begin() + 3 * i, all.begin() + 3 * i + 3),
+              Rows(table, {id[i]}));
+  ASSERT_TRUE(context.Backward({Sum(rows[0] * 2.0)}).ok());
+  SparseTensor gradient = Must(context.SparseGradient(table));
+  EXPECT_EQ(gradient.NumEntries(), 60);
+  EXPECT_THAT(Elements(gradient.values()), Each(20));
+}
+
+TEST_F(RowsTest, ALargeLookupAndASmallOneAddUp) {
+  RRef table = Table(50, 2);
+  Context context = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, ManyIds(500, 50)}, {table, Ids({4})}}, context));
+  ASSERT_TRUE(context.Backward({Sum(rows[0]) + Sum(rows[1])}).ok());
+  const std::vector<float> dense = Elements(Must(Must(context.SparseGradient(table)).ToDense()));
+  EXPECT_EQ(dense[7], 10);
+  EXPECT_EQ(dense[8], 11);
+}
+
+TEST_F(RowsTest, TheErrorOfALargeLookupNamesTheIdByItsPlace) {
+  RRef table = Table(50, 2);
+  std::vector<int64_t> ids(400, 3);
+  ids[317] = 50;
+  const Tensor wrong = Tensor::Of<int64_t>({400}, ids);
+  const absl::Status refused = trainer_->LookUpRows({{table, wrong}}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("id 50 (number 317 of 400)"));
+}
+
 TEST_F(RowsTest, DAG_28_BackwardTwiceAccumulatesSparseGradients) {
   RRef table = Table(5, 1);
   Context context = Must(trainer_->NewContext());

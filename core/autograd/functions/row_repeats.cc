@@ -1,0 +1,73 @@
+#include "core/autograd/functions/row_repeats.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/autograd/functions/function_node.h"
+#include "core/autograd/node.h"
+#include "core/base/status.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/ops/gather.h"
+#include "core/tensor/shape.h"
+
+namespace psd {
+namespace {
+
+absl::StatusOr<Tensors> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
+  PSD_ASSIGN_OR_RETURN(const Tensor g, gradient.Contiguous());
+  const int64_t width = g.shape()[g.rank() - 1];
+  PSD_ASSIGN_OR_RETURN(Tensor sums,
+                       Tensor::Empty(Shape{repeats.distinct().NumElements(), width}, g.dtype()));
+  const auto columns = static_cast<size_t>(width);
+  if (g.dtype() == DType::kF32) {
+    kernels::SumRows(repeats.groups(), g.data<float>(), columns, sums.mutable_data<float>());
+  } else {
+    kernels::SumRows(repeats.groups(), g.data<double>(), columns, sums.mutable_data<double>());
+  }
+  return OneGradient(std::move(sums));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const RowRepeats>> RowRepeats::Find(const Tensor& ids) {
+  const std::shared_ptr<const RowRepeats> none;
+  if (!ids.defined() || ids.dtype() != DType::kI64 || ids.NumElements() < kMinRepeatedIds)
+    return none;
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, ids.Contiguous());
+  const int64_t* id = dense.data<int64_t>();
+  const auto count = static_cast<size_t>(dense.NumElements());
+  if (std::any_of(id, id + count, [](int64_t each) { return each < 0; })) return none;
+  std::shared_ptr<RowRepeats> found(new RowRepeats);
+  kernels::GroupRows(id, count, &found->groups_);
+  const std::vector<int64_t>& distinct = found->groups_.ids;
+  if (distinct.size() > count / 8 * 7) return none;
+  found->distinct_ = Tensor::Of<int64_t>({static_cast<int64_t>(distinct.size())}, distinct);
+  PSD_ASSIGN_OR_RETURN(found->places_, Tensor::Empty(ids.shape(), DType::kI64));
+  int64_t* places = found->places_.mutable_data<int64_t>();
+  for (size_t k = 0; k < distinct.size(); ++k) {
+    for (uint32_t i = found->groups_.begins[k]; i < found->groups_.begins[k + 1]; ++i)
+      places[found->groups_.positions[i]] = static_cast<int64_t>(k);
+  }
+  return std::shared_ptr<const RowRepeats>(std::move(found));
+}
+
+Variable RepeatRows(const Variable& rows, std::shared_ptr<const RowRepeats> repeats) {
+  if (const Variable* invalid = FirstInvalid({&rows})) return *invalid;
+  const DType dtype = rows.tensor().dtype();
+  const bool usable = rows.shape().rank() == 2 &&
+                      rows.shape()[0] == repeats->distinct().NumElements() &&
+                      (dtype == DType::kF32 || dtype == DType::kF64 || !rows.requires_grad());
+  if (!usable) {
+    return Variable::Invalid(absl::InvalidArgumentError(
+        absl::StrCat("RepeatRows was given ", rows.tensor().ToString(), "; it must be f32 or f64[",
+                     repeats->distinct().NumElements(), ", width]")));
+  }
+  return Record("RepeatRows", {&rows}, ops::GatherRows(rows.tensor(), repeats->places()), Save(),
+                [repeats](const GradientCall& call) { return SumRepeats(*repeats, call.g); });
+}
+
+}  // namespace psd
