@@ -2,12 +2,18 @@
 #include "core/worker/value_service.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/program/program_codec.h"
 #include "core/rref/value_codec.h"
+#include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/worker/runtime.h"
@@ -72,17 +78,39 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                    ", which is not what this call would create; drop it, or use another name"));
 }
 
+// What is created stays, so what the memory budget has left is its bound, not that of results.
+program::ProgramLimits CreationLimits(Runtime& runtime) {
+  program::ProgramLimits limits = runtime.options().program_limits;
+  const store::MemoryBudget& memory = runtime.store().memory();
+  const size_t budget = memory.limit_bytes();
+  const size_t left = budget - std::min(budget, memory.used_bytes());
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  limits.max_result_bytes = budget == 0 ? kNoLimit : static_cast<int64_t>(left);
+  limits.max_live_bytes = std::max(limits.max_live_bytes, limits.max_result_bytes);
+  return limits;
+}
+
+std::string BudgetText(const store::MemoryBudget& memory) {
+  if (memory.limit_bytes() == 0) return "no memory budget is set, and the system has no more";
+  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, of which ",
+                      memory.used_bytes(), " are in use; drop values or raise the budget");
+}
+
 // Runs a creation program: no arguments, one result, no history.
 absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::Program& program) {
   NoGradGuard no_grad;
-  PSD_ASSIGN_OR_RETURN(auto results, program::RunProgram(program, runtime.operators(),
-                                                         runtime.options().program_limits, {},
-                                                         [] { return false; }));
-  if (results.size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a creation program must have one result, this one has ", results.size()));
+  const auto results = program::RunProgram(program, runtime.operators(), CreationLimits(runtime),
+                                           {}, [] { return false; });
+  if (absl::IsResourceExhausted(results.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(results.status().message(), "; ", BudgetText(runtime.store().memory())));
   }
-  return Value(results[0].Detach());
+  PSD_RETURN_IF_ERROR(results.status());
+  if (results->size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a creation program must have one result, this one has ", results->size()));
+  }
+  return Value(results->front().Detach());
 }
 
 // The result of a creation program as an embedding table, in memory of the store's budget.

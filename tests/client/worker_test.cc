@@ -240,6 +240,22 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
   EXPECT_TRUE(trainer->GetOrCreate("small", "little", Zeros({16})).ok());
 }
 
+TEST_F(WorkerTest, WhatIsCreatedIsBoundedByTheBudgetNotByWhatAResultMayBe) {
+  worker::RuntimeOptions limits;
+  limits.memory_budget_bytes = 1 << 20;
+  limits.program_limits.max_result_bytes = 1024;
+  TestOwner small("small", std::move(limits));
+  auto trainer = StartTrainer("trainer1", {small.address()});
+  EXPECT_TRUE(trainer->GetOrCreate("small", "fits", Zeros({100'000})).ok());
+  CreateOptions table;
+  table.rows = true;
+  EXPECT_TRUE(trainer->GetOrCreate("small", "rows", Zeros({1000, 25}), table).ok());
+  const absl::Status refused = trainer->GetOrCreate("small", "big", Zeros({200'000})).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"800000", "1048576", "500000 are in use", "raise the budget"})
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
+}
+
 TEST_F(WorkerTest, RPC_06_AfterShutdownEveryCallSaysSo) {
   ASSERT_TRUE(trainer_->Shutdown().ok());
   EXPECT_TRUE(trainer_->Shutdown().ok());
