@@ -1,6 +1,8 @@
 // opt_<name>: one step of the functional optimizer over 16 million floats, on one core, from the
 // old version to the new. Floor: as many streams through the very same memory.
 // opt_small: a step of Adam over 10,000 parameters of 100 floats. Floor: over one of 1,000,000.
+// opt_threads: a step of Adam over 16 million floats, shared out between two threads as an owner
+// does it. Floor: the same on one of them; so the efficiency is how much two are faster.
 
 #include <algorithm>
 #include <functional>
@@ -15,8 +17,12 @@
 #include "bench/stats.h"
 #include "bench/workloads/cases.h"
 #include "core/base/buffer.h"
+#include "core/base/executor.h"
+#include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/owner/step_sweep.h"
 
 namespace psd::bench {
 namespace {
@@ -47,23 +53,19 @@ class Parameters {
   }
 
   absl::Status Step(const optim::FunctionalOptimizer& optimizer) {
-    std::vector<optim::StepArrays> all;
-    all.reserve(parameters_.size());
-    ++step_;
-    for (One& one : parameters_) {
-      optim::StepArrays& arrays = all.emplace_back();
-      arrays.parameter = one.current->data();
-      arrays.next = one.next->data();
-      arrays.gradient = one.gradient->data();
-      arrays.state = absl::MakeConstSpan(one.state_data);
-      arrays.elements = static_cast<int64_t>(floats_);
-      arrays.step = step_;
-    }
-    optimizer.ApplyAll(all);
-    for (One& one : parameters_) std::swap(one.current, one.next);
+    optimizer.ApplyAll(Begin());
+    Publish();
     return absl::OkStatus();
   }
 
+  // As an owner does, with its helpers.
+  absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
+    optim::StepSweep sweep({&optimizer, 1});
+    for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
+    sweep.Run(helpers);
+    Publish();
+    return absl::OkStatus();
+  }
   // As many streams through the first parameter as its step takes.
   absl::Status FloorStep() {
     One& one = parameters_[0];
@@ -88,6 +90,25 @@ class Parameters {
     std::vector<std::shared_ptr<Block>> state;
     std::vector<std::byte*> state_data;
   };
+
+  std::vector<optim::StepArrays> Begin() {
+    std::vector<optim::StepArrays> all;
+    all.reserve(parameters_.size());
+    ++step_;
+    for (One& one : parameters_) {
+      optim::StepArrays& arrays = all.emplace_back();
+      arrays.parameter = one.current->data();
+      arrays.next = one.next->data();
+      arrays.gradient = one.gradient->data();
+      arrays.state = absl::MakeConstSpan(one.state_data);
+      arrays.elements = static_cast<int64_t>(floats_);
+      arrays.step = step_;
+    }
+    return all;
+  }
+  void Publish() {
+    for (One& one : parameters_) std::swap(one.current, one.next);
+  }
 
   static float* Floats(std::byte* data) { return reinterpret_cast<float*>(data); }
 
@@ -151,6 +172,34 @@ class SmallOptimizerWorkload : public Workload {
   Parameters many_, one_;
 };
 
+class ThreadedOptimizerWorkload : public Workload {
+ public:
+  absl::Status Start(const Environment&) override {
+    PSD_ASSIGN_OR_RETURN(optimizer_, optim::OptimizerRegistry::Builtin().Create(Adam{}));
+    PSD_RETURN_IF_ERROR(parameters_.Init(*optimizer_, 1, kFloats));
+    return parameters_.Step(optimizer_, {&pool_, 1});
+  }
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    return TimeEach(kSteps, [this] { return parameters_.Step(optimizer_, {&pool_, 1}); });
+  }
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         TimeEach(kSteps, [this] { return parameters_.Step(optimizer_, {}); }));
+    return Median(seconds);
+  }
+
+ private:
+  static ThreadPoolOptions OneThread() {
+    ThreadPoolOptions options;
+    options.threads = 1;
+    return options;
+  }
+
+  ThreadPool pool_{OneThread()};
+  optim::FunctionPtr optimizer_;
+  Parameters parameters_;
+};
+
 Case OptimizerCase(const std::string& name, std::function<std::unique_ptr<Workload>()> make) {
   Case one;
   one.name = name;
@@ -175,6 +224,10 @@ std::vector<Case> OptimizerCases() {
   }
   cases.push_back(
       OptimizerCase("opt_small", [] { return std::make_unique<SmallOptimizerWorkload>(); }));
+  Case threads =
+      OptimizerCase("opt_threads", [] { return std::make_unique<ThreadedOptimizerWorkload>(); });
+  threads.has_peer = false;
+  cases.push_back(std::move(threads));
   return cases;
 }
 
