@@ -26,6 +26,11 @@ void EncodeSettings(const OptimizerSettings& settings, v1::CreateOptimizerReques
     wire.set_linear(schedule.linear);
     wire.set_warmup_steps(schedule.warmup_steps);
     wire.set_warmup_start(schedule.warmup_start);
+    if (schedule.cycle_momentum) {
+      wire.set_cycle_momentum(true);
+      wire.set_lowest_momentum(schedule.lowest_momentum);
+      wire.set_highest_momentum(schedule.highest_momentum);
+    }
   }
   if (settings.loss_scaling.enabled()) {
     v1::LossScalingSettings& wire = *message.mutable_loss_scaling();
@@ -69,6 +74,11 @@ OptimizerSettings DecodeSettings(const v1::CreateOptimizerRequest& message) {
     schedule.linear = wire.linear();
     schedule.warmup_steps = wire.warmup_steps();
     schedule.warmup_start = wire.warmup_start();
+    if (wire.cycle_momentum()) {
+      schedule.cycle_momentum = true;
+      schedule.lowest_momentum = wire.lowest_momentum();
+      schedule.highest_momentum = wire.highest_momentum();
+    }
   }
   if (message.has_loss_scaling()) {
     const v1::LossScalingSettings& wire = message.loss_scaling();

@@ -17,6 +17,13 @@ bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b)
                     });
 }
 
+// Null if there is none.
+const char* MomentumOption(const OptimizerSpec& spec) {
+  for (const char* name : {"beta1", "momentum"})
+    if (spec.options.find(name) != spec.options.end()) return name;
+  return nullptr;
+}
+
 }  // namespace
 
 void OptionGroups::Add(FunctionPtr function, std::vector<DType> dtypes) {
@@ -62,12 +69,33 @@ absl::StatusOr<GroupOptions> OptionGroups::Change(
   return Get(group);
 }
 
+absl::Status CheckSchedule(const Schedule& schedule, const OptimizerSpec& spec) {
+  if (schedule.IsConstant()) return absl::OkStatus();
+  if (spec.options.find("lr") == spec.options.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
+  }
+  if (!schedule.cycle_momentum) return absl::OkStatus();
+  const char* momentum = MomentumOption(spec);
+  if (momentum == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.type,
+                     " has no option 'momentum' or 'beta1' for a schedule to set; it cannot have "
+                     "cycle_momentum"));
+  }
+  // Without momentum there is no state for it.
+  if (spec.options.at(momentum) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      spec.type, ": ", momentum, " is 0, and a schedule with cycle_momentum needs it above 0"));
+}
+
 absl::Status ApplySchedule(const Schedule& schedule, uint64_t step,
                            const OptimizerRegistry& registry, GroupFunctions& functions) {
   for (FunctionPtr& function : functions) {
     OptimizerSpec spec = function->spec();
     double& rate = spec.options.at("lr");
     rate = schedule.LearningRate(rate, step);
+    if (schedule.cycle_momentum) spec.options.at(MomentumOption(spec)) = schedule.Momentum(step);
     PSD_ASSIGN_OR_RETURN(function, registry.Create(spec));
   }
   return absl::OkStatus();

@@ -63,7 +63,12 @@ class OptionGroups {
   std::vector<Group> groups_;
 };
 
-// Gives each function the learning rate of `step` in the place of its own.
+// Whether an optimizer has what the schedule sets.
+// Errors: INVALID_ARGUMENT naming the optimizer's type and the option.
+absl::Status CheckSchedule(const Schedule& schedule, const OptimizerSpec& spec);
+
+// Gives each function the learning rate of `step`, and the momentum if that is cycled, in the place
+// of its own. Requires: CheckSchedule is OK.
 // Errors: what the registry says; `functions` may then be changed in part.
 absl::Status ApplySchedule(const Schedule& schedule, uint64_t step,
                            const OptimizerRegistry& registry, GroupFunctions& functions);

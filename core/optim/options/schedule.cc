@@ -24,14 +24,26 @@ double Anneal(bool linear, double start, double end, double done) {
                 : end + (start - end) / 2 * (1 + std::cos(kPi * done));
 }
 
-double OneCycleRate(const Schedule& schedule, double base, uint64_t step) {
-  const double initial = base / schedule.initial_divisor;
+// A cycle's way from `start` to `middle`, the top of the rate, to `end`.
+double CycleValue(const Schedule& schedule, uint64_t step, double start, double middle,
+                  double end) {
   const auto period = static_cast<double>(schedule.period);
   const double last = period - 1, top = schedule.rise * period - 1;
   const double t = std::min(static_cast<double>(step), last);
-  if (t <= top) return Anneal(schedule.linear, initial, base, top > 0 ? t / top : 1);
-  return Anneal(schedule.linear, base, initial / schedule.final_divisor,
-                last > top ? (t - top) / (last - top) : 1);
+  if (t <= top) return Anneal(schedule.linear, start, middle, top > 0 ? t / top : 1);
+  return Anneal(schedule.linear, middle, end, last > top ? (t - top) / (last - top) : 1);
+}
+
+std::string OneCycleText(const Schedule& schedule) {
+  std::string text =
+      absl::StrCat("one_cycle(period=", schedule.period, ", rise=", ShortestText(schedule.rise),
+                   ", initial_divisor=", ShortestText(schedule.initial_divisor),
+                   ", final_divisor=", ShortestText(schedule.final_divisor));
+  if (schedule.cycle_momentum) {
+    absl::StrAppend(&text, ", momentum=", ShortestText(schedule.highest_momentum), " to ",
+                    ShortestText(schedule.lowest_momentum));
+  }
+  return absl::StrCat(text, schedule.linear ? ", linear)" : ")");
 }
 
 }  // namespace
@@ -88,6 +100,13 @@ absl::Status Schedule::Check() const {
       Require(in(initial_divisor, 1, kMost), "initial_divisor", initial_divisor, "at least 1"));
   PSD_RETURN_IF_ERROR(
       Require(in(final_divisor, 1, kMost), "final_divisor", final_divisor, "at least 1"));
+  PSD_RETURN_IF_ERROR(Require(!cycle_momentum || kind == Kind::kOneCycle, "cycle_momentum", 1,
+                              "0 but for one cycle"));
+  PSD_RETURN_IF_ERROR(Require(lowest_momentum > 0 && lowest_momentum <= highest_momentum,
+                              "lowest_momentum", lowest_momentum,
+                              "above 0 and at most highest_momentum"));
+  PSD_RETURN_IF_ERROR(
+      Require(highest_momentum < 1, "highest_momentum", highest_momentum, "below 1"));
   return Require(in(warmup_start, 0, 1), "warmup_start", warmup_start, "0 to 1");
 }
 
@@ -107,10 +126,17 @@ double Schedule::LearningRate(double base, uint64_t step) const {
       return base * std::pow(gamma, t);
     case Kind::kCosine:
       return lowest + (base - lowest) * (1 + std::cos(kPi * t / static_cast<double>(period))) / 2;
-    case Kind::kOneCycle:
-      return OneCycleRate(*this, base, step);
+    case Kind::kOneCycle: {
+      const double initial = base / initial_divisor;
+      return CycleValue(*this, step, initial, base, initial / final_divisor);
+    }
   }
   return base;
+}
+
+double Schedule::Momentum(uint64_t step) const {
+  return CycleValue(*this, step - std::min(step, warmup_steps), highest_momentum, lowest_momentum,
+                    highest_momentum);
 }
 
 std::string Schedule::ToString() const {
@@ -129,10 +155,7 @@ std::string Schedule::ToString() const {
       text = absl::StrCat("cosine(period=", period, ", lowest=", ShortestText(lowest), ")");
       break;
     case Kind::kOneCycle:
-      text =
-          absl::StrCat("one_cycle(period=", period, ", rise=", ShortestText(rise),
-                       ", initial_divisor=", ShortestText(initial_divisor),
-                       ", final_divisor=", ShortestText(final_divisor), linear ? ", linear)" : ")");
+      text = OneCycleText(*this);
       break;
   }
   if (warmup_steps == 0) return text;

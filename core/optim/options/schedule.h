@@ -15,11 +15,15 @@ namespace psd::optim {
 //
 //   constant      base
 //   step          base * gamma^(t div period)                                          StepLR
-//   exponential   base * gamma^t ExponentialLR cosine        lowest + (base - lowest) * (1 + cos(pi
-//   * t / period)) / 2            CosineAnnealingLR one cycle     up from base / initial_divisor to
-//   base in the first `rise` of `period` steps,
+//   exponential   base * gamma^t                                                  ExponentialLR
+//   cosine        lowest + (base - lowest) * (1 + cos(pi * t / period)) / 2   CosineAnnealingLR
+//   one cycle     up from base / initial_divisor to base in the first `rise` of `period` steps,
 //                 then down to base / (initial_divisor * final_divisor), both as half a cosine or
-//                 as a line; that last rate stays afterwards                           OneCycleLR
+//                 as a line; that last rate stays afterwards                         OneCycleLR
+//
+// With cycle_momentum a one-cycle schedule also moves the momentum the other way: from
+// highest_momentum down to lowest_momentum while the rate rises, and back. It takes the place of
+// the option "momentum", which must be above 0, or of "beta1" where there is one.
 //
 // A linear warm-up may come before any of them: for t < warmup_steps the rate is
 // base * (warmup_start + (1 - warmup_start) * t / warmup_steps), then the schedule starts with its
@@ -40,6 +44,9 @@ struct Schedule {
   double initial_divisor = 25;
   double final_divisor = 1e4;
   bool linear = false;
+  bool cycle_momentum = false;
+  double lowest_momentum = 0.85;
+  double highest_momentum = 0.95;
   uint64_t warmup_steps = 0;
   double warmup_start = 1.0 / 3;
 
@@ -56,6 +63,8 @@ struct Schedule {
   bool IsConstant() const { return kind == Kind::kConstant && warmup_steps == 0; }
   // Requires: Check() is OK.
   double LearningRate(double base, uint64_t step) const;
+  // Of step `step`. Requires: cycle_momentum, Check() is OK.
+  double Momentum(uint64_t step) const;
   // "cosine(period=100, lowest=0) after warmup(10, from 0.1)": schedules print equal if and only
   // if they are.
   std::string ToString() const;

@@ -23,6 +23,9 @@ void VisitFields(Settings& settings, Visitor visit) {
   visit("schedule.initial_divisor", settings.schedule.initial_divisor);
   visit("schedule.final_divisor", settings.schedule.final_divisor);
   visit("schedule.linear", settings.schedule.linear);
+  visit("schedule.cycle_momentum", settings.schedule.cycle_momentum);
+  visit("schedule.lowest_momentum", settings.schedule.lowest_momentum);
+  visit("schedule.highest_momentum", settings.schedule.highest_momentum);
   visit("schedule.warmup_steps", settings.schedule.warmup_steps);
   visit("schedule.warmup_start", settings.schedule.warmup_start);
   visit("loss_scaling.initial", settings.loss_scaling.initial);

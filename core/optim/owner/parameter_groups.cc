@@ -28,13 +28,6 @@ absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
   return absl::OkStatus();
 }
 
-absl::Status CheckSchedule(const OptimizerSettings& settings, const OptimizerSpec& spec) {
-  if (settings.schedule.IsConstant() || spec.options.find("lr") != spec.options.end())
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(spec.type, " has no option 'lr' for a schedule to set"));
-}
-
 }  // namespace
 
 absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
@@ -46,7 +39,7 @@ absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
   absl::flat_hash_set<GlobalId> seen;
   for (size_t i = 0; i < groups.size(); ++i) {
     PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
-    PSD_RETURN_IF_ERROR(CheckSchedule(settings, function->spec()));
+    PSD_RETURN_IF_ERROR(CheckSchedule(settings.schedule, function->spec()));
     std::vector<DType> dtypes;
     for (store::EntryPtr& entry : groups[i].parameters) {
       const std::string label = absl::StrCat(function->spec().type, " for ", entry->Label());

@@ -26,6 +26,8 @@ TEST(OptimizerCodecTest, SettingsComeBackAsTheyWere) {
   settings.schedule = Schedule::OneCycle(77).WithWarmup(3, 0.25);
   settings.schedule.linear = true;
   settings.schedule.rise = 0.125;
+  settings.schedule.cycle_momentum = true;
+  settings.schedule.highest_momentum = 0.875;
   settings.loss_scaling = LossScaling::Dynamic(1024);
   settings.mode = UpdateMode::BoundedStaleness(5, UpdateMode::WhenStale::kWait);
   EXPECT_EQ(ThereAndBack(settings).ToString(), settings.ToString());

@@ -68,6 +68,31 @@ TEST(ScheduleTest, OneCycleIsOneCycleLR) {
   ExpectRates(linear, {0.05, 0.2, 0.35, 0.5, 0.375125, 0.25025, 0.125375, 0.0005, 0.0005});
 }
 
+TEST(ScheduleTest, OneCycleMovesTheMomentumTheOtherWay) {
+  const auto momenta = [](const Schedule& schedule, uint64_t steps) {
+    EXPECT_TRUE(schedule.Check().ok()) << schedule.Check();
+    std::vector<double> values;
+    for (uint64_t t = 0; t < steps; ++t) values.push_back(schedule.Momentum(t));
+    return values;
+  };
+  Schedule schedule = Schedule::OneCycle(10);
+  schedule.cycle_momentum = true;
+  EXPECT_THAT(
+      momenta(schedule, 11),
+      Pointwise(DoubleNear(1e-11), {0.95, 0.9, 0.85, 0.854951556605, 0.868825509907, 0.888873953302,
+                                    0.911126046698, 0.931174490093, 0.945048443395, 0.95, 0.95}));
+  EXPECT_THAT(momenta(schedule.WithWarmup(2), 4),
+              Pointwise(DoubleNear(1e-11), {0.95, 0.95, 0.95, 0.9}));
+  Schedule linear = Schedule::OneCycle(8);
+  linear.rise = 0.5;
+  linear.linear = true;
+  linear.cycle_momentum = true;
+  linear.lowest_momentum = 0.7;
+  linear.highest_momentum = 0.9;
+  EXPECT_THAT(momenta(linear, 8), Pointwise(DoubleNear(1e-11), {0.9, 0.833333333333, 0.766666666667,
+                                                                0.7, 0.75, 0.8, 0.85, 0.9}));
+}
+
 TEST(ScheduleTest, OneCyclesWithoutARiseAreFinite) {
   for (uint64_t period : {1, 2, 3}) {
     for (double rise : {0.0, 0.5, 1.0}) {
@@ -88,6 +113,15 @@ TEST(ScheduleTest, BadFieldsAreNamedWithTheirRange) {
   EXPECT_THAT(message(Schedule::Exponential(std::nan(""))), HasSubstr("gamma"));
   EXPECT_THAT(message(Schedule::Cosine(3, -1)), HasSubstr("lowest = -1"));
   EXPECT_THAT(message(Schedule().WithWarmup(3, 2)), HasSubstr("warmup_start = 2"));
+  Schedule cycled = Schedule::OneCycle(5);
+  cycled.cycle_momentum = true;
+  cycled.highest_momentum = 1;
+  EXPECT_THAT(message(cycled), HasSubstr("highest_momentum = 1"));
+  cycled.lowest_momentum = 0;
+  EXPECT_THAT(message(cycled), HasSubstr("lowest_momentum = 0"));
+  cycled = Schedule::Cosine(3);
+  cycled.cycle_momentum = true;
+  EXPECT_THAT(message(cycled), HasSubstr("cycle_momentum"));
   Schedule unknown;
   unknown.kind = static_cast<Schedule::Kind>(77);
   EXPECT_THAT(message(unknown), HasSubstr("kind = 77"));
@@ -96,6 +130,9 @@ TEST(ScheduleTest, BadFieldsAreNamedWithTheirRange) {
 TEST(ScheduleTest, PrintsWhatItIs) {
   EXPECT_EQ(Schedule::Cosine(100).WithWarmup(10, 0.1).ToString(),
             "cosine(period=100, lowest=0) after warmup(10, from 0.1)");
+  Schedule cycled = Schedule::OneCycle(9);
+  cycled.cycle_momentum = true;
+  EXPECT_THAT(cycled.ToString(), HasSubstr("momentum=0.95 to 0.85)"));
 }
 
 }  // namespace

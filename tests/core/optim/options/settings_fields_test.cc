@@ -22,6 +22,8 @@ TEST(SettingsFields, EverythingComesBack) {
   OptimizerSettings settings;
   settings.schedule = Schedule::OneCycle(1000).WithWarmup(10, 0.125);
   settings.schedule.linear = true;
+  settings.schedule.cycle_momentum = true;
+  settings.schedule.lowest_momentum = 0.25;
   settings.loss_scaling = LossScaling::Dynamic(512);
   settings.mode = UpdateMode::BoundedStaleness(3, UpdateMode::WhenStale::kWait);
   const Fields fields = SettingsFields(settings);

@@ -348,6 +348,35 @@ TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
   EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 1);
 }
 
+TEST_F(OwnerOptimizerTest, OPT_48_OneCycleSetsTheMomentumToo) {
+  OptimizerSettings settings;
+  settings.schedule = Schedule::OneCycle(3);
+  settings.schedule.rise = 2.0 / 3;
+  settings.schedule.initial_divisor = 1;
+  settings.schedule.cycle_momentum = true;
+  settings.schedule.lowest_momentum = 0.25;
+  settings.schedule.highest_momentum = 0.5;
+  auto a = NewParameter("a", Full(8));
+  auto optimizer = *NewOptimizer({"sgd", {{"lr", 1}, {"momentum", 0.9}}}, {a}, settings);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // the buffer: 1
+  EXPECT_EQ(First(a), 7);
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // 0.25 of it and 1
+  EXPECT_EQ(First(a), 5.75f);
+  EXPECT_EQ(optimizer->options(0)->spec.options.at("momentum"), 0.9);
+  EXPECT_TRUE(NewOptimizer({"adam", {}}, {NewParameter("b", Full(1))}, settings).ok());
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_OneCycleIsRefusedWithoutMomentum) {
+  OptimizerSettings settings;
+  settings.schedule = Schedule::OneCycle(3);
+  settings.schedule.cycle_momentum = true;
+  for (const OptimizerSpec& spec : {OptimizerSpec{"sgd", {}}, OptimizerSpec{"adagrad", {}}}) {
+    const auto refused = NewOptimizer(spec, {NewParameter(spec.type, Full(1))}, settings);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.status().message(), HasSubstr("cycle_momentum"));
+  }
+}
+
 TEST_F(OwnerOptimizerTest, TermsScaleAndLimitGradients) {
   auto a = NewParameter("a", Full(1));
   auto optimizer = *NewOptimizer(kSgd1, {a});
