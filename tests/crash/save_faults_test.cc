@@ -108,5 +108,35 @@ TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
   EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[kElements - 1], 3);
 }
 
+TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileLoading) {
+  SaveOptions save;
+  save.dir = dir_;
+  Must(SaveModel(*worker_, save));
+  const std::string good = Latest();
+  for (const uint64_t whole_bytes : {uint64_t{256} << 20, uint64_t{1} << 20}) {  // in pieces too
+    auto loader = Must(Worker::Start(TrainerOptions("loader", {daemon_.address()})));
+    LoadOptions load;
+    load.dir = dir_;
+    load.batch_bytes = 1 << 20;
+    load.whole_bytes = whole_bytes;
+    load.timeout = absl::Seconds(20);
+    load.progress = [&](const TransferProgress& progress) {
+      if (progress.bytes > 0 && daemon_.process().running()) daemon_.process().Kill();
+      return true;
+    };
+    const absl::Status broken = LoadModel(*loader, load).status();
+    EXPECT_FALSE(broken.ok());
+    EXPECT_THAT(std::string(broken.message()), ::testing::HasSubstr("owner0"));
+    EXPECT_EQ(Latest(), good);
+    daemon_.Restart();
+  }
+  auto again = Must(Worker::Start(TrainerOptions("trainer2", {daemon_.address()})));
+  LoadOptions load;
+  load.dir = dir_;
+  EXPECT_EQ(Must(LoadModel(*again, load)).values.at("owner0"), 4u);
+  const auto values = Must(again->ToHere({Must(again->Lookup("owner0", "w2"))}));
+  EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[kElements - 1], 2);
+}
+
 }  // namespace
 }  // namespace psd::crash

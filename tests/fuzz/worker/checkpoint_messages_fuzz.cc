@@ -1,0 +1,87 @@
+// What a peer may send while a save or load is under way, from arbitrary bytes: the first says
+// which message, the second what a piece holds. Pieces outside of their array are refused, those
+// inside come back as they were written.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+#include "core/tensor/tensor.h"
+#include "core/worker/checkpoint_codec.h"
+#include "core/worker/transfer_table.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::worker {
+namespace {
+
+void Check(bool condition) {
+  if (!condition) std::abort();
+}
+
+Transfer NewTransfer() {
+  return Transfer({*Tensor::Zeros(Shape{5, 7}, DType::kF32), *Tensor::Zeros(Shape{0}, DType::kF64),
+                   *Tensor::Zeros(Shape{3}, DType::kU8)});
+}
+
+void FetchPiece(const v1::PieceRequest& request) {
+  const Transfer transfer = NewTransfer();
+  const auto piece = transfer.Piece(request.array(), request.first_byte(), request.bytes());
+  if (!piece.ok()) return;
+  Check(piece->size() == request.bytes());
+  for (const char byte : piece->view()) Check(byte == 0);
+}
+
+void FillPiece(const v1::PieceRequest& request, uint8_t filling) {
+  Transfer transfer = NewTransfer();
+  const Buffer bytes = Buffer::FromString(std::string(filling, static_cast<char>(filling)));
+  if (!transfer.Fill(request.array(), request.first_byte(), bytes).ok()) return;
+  const auto piece = transfer.Piece(request.array(), request.first_byte(), bytes.size());
+  Check(piece.ok() && piece->view() == bytes.view());
+}
+
+void MakeRoom(const v1::RoomRequest& request) {
+  const auto arrays = DecodeArrays(request);
+  if (!arrays.ok()) return;
+  v1::RoomRequest again;
+  EncodeArrays(*arrays, again);
+  const auto same = DecodeArrays(again);
+  Check(same.ok() && same->size() == arrays->size());
+}
+
+template <typename Message, typename Use>
+void WithMessage(absl::string_view bytes, const Use& use) {
+  Message message;
+  if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) use(message);
+}
+
+}  // namespace
+}  // namespace psd::worker
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace psd::worker;  // NOLINT: a fuzz target's one function
+  namespace v1 = psd::v1;
+  if (size < 2) return 0;
+  const absl::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
+  switch (data[0] % 4) {
+    case 0:
+      WithMessage<v1::PieceRequest>(bytes, [](const auto& request) { FetchPiece(request); });
+      break;
+    case 1:
+      WithMessage<v1::PieceRequest>(bytes,
+                                    [&](const auto& request) { FillPiece(request, data[1]); });
+      break;
+    case 2:
+      WithMessage<v1::RoomRequest>(bytes, [](const auto& request) { MakeRoom(request); });
+      break;
+    default:
+      WithMessage<v1::OwnerContents>(
+          bytes, [](const auto& contents) { DecodeContents(contents).status().IgnoreError(); });
+  }
+  return 0;
+}
