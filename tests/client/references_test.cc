@@ -367,6 +367,24 @@ TEST_F(ReferencesTest, RREF_21_AFunctionStartsWhenItsReferencesAreCountedNotMade
   WaitUntilReleased();
 }
 
+TEST_F(ReferencesTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoeverWouldPassItOn) {
+  RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
+  CallOptions shortly;
+  shortly.timeout = absl::Milliseconds(20);
+  RRef never = Must(trainer_->Remote("owner0", Named("fetch"), {slow}, shortly));  // waits for it
+  Future<Values> passed = trainer_->RpcAsync("owner1", Named("about"), {never});
+  EXPECT_EQ(passed.Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+  // The owner is not asked any more.
+  const auto serving = [this] {
+    size_t calls = 0;
+    for (const auto& peer : owner0_.runtime().agent().Peers()) calls += peer.calls_serving;
+    return calls;
+  };
+  while (serving() > 1) std::this_thread::yield();
+  parking_.Take().Set(Values{6});
+  EXPECT_EQ(Fetched(slow), 6);
+}
+
 TEST_F(ReferencesTest, RREF_24_RREF_25_AnErrorIsKeptSharedAndToldToEveryHolder) {
   {
     RRef failed = Must(trainer_->Remote("owner0", Named("fail"), {}));
