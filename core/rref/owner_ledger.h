@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "core/base/ids.h"
 #include "core/base/recent_set.h"
@@ -57,14 +58,16 @@ class OwnerLedger {
 
  private:
   struct Session {
-    absl::flat_hash_map<GlobalId, GlobalId> forks;  // fork -> value
+    absl::btree_map<GlobalId, GlobalId> forks;      // fork -> value
     RecentSet<GlobalId> deleted{kMaxDeletedForks};  // also deletes that overtook their add
   };
 
   // True if `value` has no fork left.
   bool DropOne(GlobalId value);
 
-  absl::flat_hash_map<GlobalId, uint32_t> forks_;  // value -> number of forks
+  // Ordered, because ids ascend: a million forks fill the nodes of a tree, where a hash table would
+  // be half empty, and would stop everybody while it grows.
+  absl::btree_map<GlobalId, uint32_t> forks_;  // value -> number of forks
   absl::flat_hash_map<SessionKey, Session> sessions_;
   RecentSet<SessionKey> ended_{kMaxEndedSessions};
   size_t num_forks_ = 0;

@@ -90,6 +90,7 @@ class RRefContext {
     size_t users = 0;          // forks held here
     size_t pending_users = 0;  // of these, not confirmed
     size_t loans = 0;          // kept for workers that got a reference from here
+    size_t releases = 0;       // of forks held here once, that their owners have not answered yet
   };
   virtual Stats stats() const = 0;
   // At most `limit` of the forks here that still have a handle, as RRef::ToString.

@@ -12,7 +12,8 @@ namespace psd::rref {
 namespace {
 
 constexpr absl::Duration kReleaseTimeout = absl::Seconds(60);
-constexpr size_t kMaxReleasesPerMessage = 65'536;
+// Few enough that the owner is done with them before another call notices.
+constexpr size_t kMaxReleasesPerMessage = 256;
 
 }  // namespace
 
@@ -225,6 +226,7 @@ void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
 }
 
 absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
+  if (rrefs.empty()) return absl::OkStatus();  // as most calls: no wait for the lock
   for (const RRef& rref : rrefs) {
     if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
   }
@@ -253,54 +255,55 @@ void Core::ReleaseAll() {
 }
 
 // The first release to an owner goes at once; those that come while it is unanswered go together
-// in the next message.
+// in the next messages.
 void Core::Queue(Releases releases) {
   std::vector<std::string> ready;
   {
     MutexLock lock(mutex_);
     for (ForkRelease& release : releases) {
       Outbox& outbox = outboxes_[release.owner];
-      if (!outbox.in_flight && outbox.waiting.empty()) ready.push_back(release.owner);
+      if (outbox.in_flight == 0 && outbox.waiting.empty()) ready.push_back(release.owner);
       outbox.waiting.push_back(std::move(release));
     }
   }
   for (const std::string& owner : ready) SendNext(owner);
 }
 
-void Core::SendNext(const std::string& owner) {
-  v1::ReleaseForks out;
-  Incarnation incarnation = 0;
-  {
-    MutexLock lock(mutex_);
-    auto it = outboxes_.find(owner);
-    if (it == outboxes_.end() || it->second.in_flight) return;
-    if (it->second.waiting.empty()) {
-      outboxes_.erase(it);
-      return;
-    }
-    // One life of the owner per message: another one would refuse it.
-    Releases rest;
-    incarnation = it->second.waiting.front().owner_incarnation;
-    for (ForkRelease& release : it->second.waiting) {
-      if (release.owner_incarnation != incarnation ||
-          static_cast<size_t>(out.fork_counters_size()) >= kMaxReleasesPerMessage) {
-        rest.push_back(std::move(release));
-        continue;
-      }
-      out.add_value_incarnations(release.value.incarnation);
-      out.add_value_counters(release.value.counter);
-      out.add_fork_incarnations(release.fork.incarnation);
-      out.add_fork_counters(release.fork.counter);
-    }
-    it->second.waiting = std::move(rest);
-    it->second.in_flight = true;
+std::optional<Core::ReleaseMessage> Core::NextReleases(const std::string& owner) {
+  MutexLock lock(mutex_);
+  auto it = outboxes_.find(owner);
+  if (it == outboxes_.end() || it->second.in_flight > 0) return std::nullopt;
+  std::deque<ForkRelease>& waiting = it->second.waiting;
+  if (waiting.empty()) {
+    outboxes_.erase(it);
+    return std::nullopt;
   }
+  // One life of the owner per message: another one would refuse it.
+  ReleaseMessage message;
+  message.owner_incarnation = waiting.front().owner_incarnation;
+  size_t& count = it->second.in_flight;
+  while (count < kMaxReleasesPerMessage && !waiting.empty() &&
+         waiting.front().owner_incarnation == message.owner_incarnation) {
+    const ForkRelease& release = waiting.front();
+    message.forks.add_value_incarnations(release.value.incarnation);
+    message.forks.add_value_counters(release.value.counter);
+    message.forks.add_fork_incarnations(release.fork.incarnation);
+    message.forks.add_fork_counters(release.fork.counter);
+    waiting.pop_front();
+    ++count;
+  }
+  return message;
+}
+
+void Core::SendNext(const std::string& owner) {
+  const std::optional<ReleaseMessage> message = NextReleases(owner);
+  if (!message.has_value()) return;
   Gate::Entry entry(gate_);
   if (!entry.open()) return;  // the sessions end anyhow, and all forks with them
   rpc::Request request;
   request.method = "rref.release";
-  request.only_incarnation = incarnation;
-  out.SerializeToString(&request.payload.header);
+  request.only_incarnation = message->owner_incarnation;
+  message->forks.SerializeToString(&request.payload.header);
   rpc::CallOptions options;
   options.timeout = kReleaseTimeout;
   options.wait_for_ready = true;
@@ -310,7 +313,7 @@ void Core::SendNext(const std::string& owner) {
       .OnReady([core = shared_from_this(), owner](const absl::StatusOr<rpc::Reply>&) {
         {
           MutexLock lock(core->mutex_);
-          core->outboxes_[owner].in_flight = false;
+          core->outboxes_[owner].in_flight = 0;
         }
         core->SendNext(owner);
       });
@@ -333,8 +336,11 @@ std::vector<std::string> Core::Held(size_t limit) const {
 
 RRefContext::Stats Core::stats() const {
   MutexLock lock(mutex_);
-  return {owners_.NumValues(), owners_.NumForks(), users_.NumForks(), users_.NumPending(),
-          loans_.size()};
+  size_t releases = 0;
+  for (const auto& [owner, outbox] : outboxes_)
+    releases += outbox.waiting.size() + outbox.in_flight;
+  return {owners_.NumValues(), owners_.NumForks(), users_.NumForks(),
+          users_.NumPending(), loans_.size(),      releases};
 }
 
 }  // namespace psd::rref

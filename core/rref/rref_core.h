@@ -3,8 +3,10 @@
 // What is behind an RRefContext: both ledgers, the loans, and the messages. Internal to core/rref.
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@
 #include "core/rref/rref_context.h"
 #include "core/rref/user_ledger.h"
 #include "core/store/store.h"
+#include "proto/psd/v1/rref.pb.h"
 
 namespace psd::rref {
 
@@ -180,8 +183,13 @@ class Core : public std::enable_shared_from_this<Core> {
  private:
   using Releases = std::vector<ForkRelease>;
   struct Outbox {
-    Releases waiting;
-    bool in_flight = false;
+    std::deque<ForkRelease> waiting;
+    size_t in_flight = 0;  // releases in the message that is not answered
+  };
+  // What the next message to the owner says.
+  struct ReleaseMessage {
+    Incarnation owner_incarnation = 0;
+    v1::ReleaseForks forks;
   };
 
   void OnRelease(const std::shared_ptr<rpc::ServerCall>& call);
@@ -197,6 +205,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void FreeIfUnheld(const std::vector<GlobalId>& values);
   void Queue(Releases releases);
+  // Takes it out of the owner's outbox. None: nothing waits, or a message is under way.
+  std::optional<ReleaseMessage> NextReleases(const std::string& owner) PSD_EXCLUDES(mutex_);
   void SendNext(const std::string& owner);
 
   rpc::RpcAgent& agent_;  // these three only inside the gate

@@ -3,7 +3,8 @@
 #include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -28,6 +29,18 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
+// Entries by their ids.
+struct EntryHash {
+  using is_transparent = void;
+  size_t operator()(GlobalId id) const { return absl::Hash<GlobalId>()(id); }
+  size_t operator()(const EntryPtr& entry) const { return (*this)(entry->id); }
+};
+struct EntryEqual {
+  using is_transparent = void;
+  bool operator()(const EntryPtr& a, GlobalId b) const { return a->id == b; }
+  bool operator()(const EntryPtr& a, const EntryPtr& b) const { return a->id == b->id; }
+};
+
 class StoreImpl : public Store {
  public:
   StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
@@ -51,6 +64,10 @@ class StoreImpl : public Store {
   Stats stats() const override;
 
  private:
+  struct Named {
+    EntryPtr entry;
+    std::string creation;  // fingerprint of how it was made
+  };
   // A name whose value is being made.
   struct Creation {
     std::string fingerprint;
@@ -61,9 +78,8 @@ class StoreImpl : public Store {
                                                   bool requires_grad);
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   // Ends the creation of `name` with `result`, and hosts it if it is a value.
-  absl::StatusOr<EntryPtr> FinishCreation(const std::string& name,
-                                          absl::StatusOr<std::shared_ptr<Entry>> result)
-      PSD_EXCLUDES(mutex_);
+  absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
+                                          absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
   absl::Status UnknownName(const std::string& name) const PSD_REQUIRES(mutex_);
 
   const StoreOptions options_;
@@ -73,9 +89,9 @@ class StoreImpl : public Store {
   const std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
 
   mutable Mutex mutex_;  // no other lock is taken under it
-  absl::flat_hash_map<GlobalId, EntryPtr> values_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
   // Keys are the names in the entries.
-  std::map<absl::string_view, EntryPtr> names_ PSD_GUARDED_BY(mutex_);
+  std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
   std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
 };
 
@@ -144,9 +160,9 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
   {
     MutexLock lock(mutex_);
     if (auto found = names_.find(name); found != names_.end()) {
-      absl::Status agrees = CheckCreation(name, found->second->creation, options.creation);
+      absl::Status agrees = CheckCreation(name, found->second.creation, options.creation);
       if (!agrees.ok()) return Future<EntryPtr>::Ready(agrees);
-      return Future<EntryPtr>::Ready(found->second);
+      return Future<EntryPtr>::Ready(found->second.entry);
     }
     if (auto found = creations_.find(name); found != creations_.end()) {
       absl::Status agrees = CheckCreation(name, found->second.fingerprint, options.creation);
@@ -157,34 +173,29 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
     if (!room.ok()) return Future<EntryPtr>::Ready(room);
     creations_.emplace(name, Creation{options.creation, promise});
   }
-  const auto make = [&]() -> absl::StatusOr<std::shared_ptr<Entry>> {
+  const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Entry> entry,
-                         NewEntry(NewId(), name, std::move(value), options.requires_grad));
-    entry->creation = options.creation;
-    return entry;
+    return NewEntry(NewId(), name, std::move(value), options.requires_grad);
   };
-  promise.Set(FinishCreation(name, make()));
+  promise.Set(FinishCreation(name, options.creation, make()));
   return promise.future();
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
-                                                   absl::StatusOr<std::shared_ptr<Entry>> result) {
+                                                   const std::string& creation,
+                                                   absl::StatusOr<EntryPtr> result) {
   MutexLock lock(mutex_);
   creations_.erase(name);
-  if (result.ok()) {
-    if (absl::Status room = CheckRoom(); !room.ok()) return room;
-    EntryPtr entry = *std::move(result);
-    values_.emplace(entry->id, entry);
-    names_.emplace(entry->name, entry);
-    return entry;
-  }
-  return result.status();
+  if (!result.ok()) return result;
+  PSD_RETURN_IF_ERROR(CheckRoom());
+  values_.insert(*result);
+  names_.emplace((*result)->name, Named{*result, creation});
+  return result;
 }
 
 absl::Status StoreImpl::UnknownName(const std::string& name) const {
   NearestNameFinder finder(name);
-  for (const auto& [known, entry] : names_) finder.Consider(known);
+  for (const auto& [known, named] : names_) finder.Consider(known);
   return absl::NotFoundError(
       absl::StrCat("no value is called '", name, "'", DidYouMean(finder.nearest())));
 }
@@ -193,14 +204,14 @@ absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
-  return found->second;
+  return found->second.entry;
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
-  EntryPtr entry = found->second;
+  EntryPtr entry = found->second.entry;
   names_.erase(found);
   return entry;
 }
@@ -214,7 +225,7 @@ absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom());
-  if (!values_.emplace(id, entry).second)
+  if (!values_.insert(entry).second)
     return absl::AlreadyExistsError(absl::StrCat("value ", id.ToString(), " is hosted already"));
   return entry;
 }
@@ -223,7 +234,7 @@ absl::StatusOr<EntryPtr> StoreImpl::Get(GlobalId id) const {
   MutexLock lock(mutex_);
   auto found = values_.find(id);
   if (found == values_.end()) return NoValue(id);
-  return found->second;
+  return *found;
 }
 
 absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalId> ids) const {
@@ -233,7 +244,7 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalI
   for (const GlobalId& id : ids) {
     auto found = values_.find(id);
     if (found == values_.end()) return NoValue(id);
-    entries.push_back(found->second);
+    entries.push_back(*found);
   }
   return entries;
 }
@@ -243,9 +254,9 @@ bool StoreImpl::Erase(GlobalId id) {
   MutexLock lock(mutex_);
   auto found = values_.find(id);
   if (found == values_.end()) return false;
-  auto root = names_.find(found->second->name);
-  if (root != names_.end() && root->second == found->second) return false;
-  erased = std::move(found->second);
+  auto root = names_.find((*found)->name);
+  if (root != names_.end() && root->second.entry == *found) return false;
+  erased = *found;
   values_.erase(found);
   return true;
 }
@@ -273,7 +284,7 @@ std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_vie
   auto next = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
   for (; next != names_.end() && entries.size() < limit; ++next) {
     if (!absl::StartsWith(next->first, prefix)) break;
-    entries.push_back(next->second);
+    entries.push_back(next->second.entry);
   }
   return entries;
 }

@@ -31,7 +31,6 @@ struct Entry {
   Value value;                           // none when `parameter` is set
   std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
                                          // any named floating dense tensor
-  std::string creation;                  // fingerprint of how it was made; see GetOrCreate
 
   // Reads it: a parameter is pinned and becomes a leaf (with its id and version) if it requires
   // grad.

@@ -203,6 +203,7 @@ _system_deps = repository_rule(
 _ABSL = {
     "absl/base:core_headers": "absl_core_headers",
     "absl/cleanup:cleanup": "absl_cleanup",
+    "absl/container:btree": "absl_btree",
     "absl/container:flat_hash_map": "absl_flat_hash_map",
     "absl/container:flat_hash_set": "absl_flat_hash_set",
     "absl/flags:flag": "absl_flags",
