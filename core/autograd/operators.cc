@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/builtin_operators.h"
 #include "core/base/nearest_name.h"
@@ -94,6 +95,14 @@ absl::StatusOr<DType> OutputDType(const OperatorSpec& spec, absl::Span<const Var
   return inputs.empty() ? DType::kF32 : inputs[0].dtype();
 }
 
+absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape> inputs,
+                                    const Attributes& attributes) {
+  PSD_RETURN_IF_ERROR(CheckSpec(spec, inputs.size(), attributes));
+  absl::StatusOr<Shape> shape = spec.output_shape(inputs, attributes);
+  if (shape.ok()) return shape;
+  return Annotate(shape.status(), absl::StrCat("operator '", spec.name, "'"));
+}
+
 }  // namespace
 
 std::shared_ptr<const OperatorRegistry> OperatorRegistry::Builtin() {
@@ -127,23 +136,20 @@ absl::StatusOr<Shape> OperatorRegistry::OutputShape(absl::string_view op,
                                                     absl::Span<const Shape> inputs,
                                                     const Attributes& attributes) const {
   PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
-  PSD_RETURN_IF_ERROR(CheckSpec(*spec, inputs.size(), attributes));
-  absl::StatusOr<Shape> shape = spec->output_shape(inputs, attributes);
-  if (shape.ok()) return shape;
-  return Annotate(shape.status(), absl::StrCat("operator '", op, "'"));
+  return OutputShapeOf(*spec, inputs, attributes);
 }
 
 absl::StatusOr<int64_t> OperatorRegistry::OutputBytes(absl::string_view op,
                                                       absl::Span<const Variable> inputs,
                                                       const Attributes& attributes) const {
-  std::vector<Shape> shapes;
+  absl::InlinedVector<Shape, 4> shapes;
   for (const Variable& input : inputs) {
-    PSD_RETURN_IF_ERROR(input.status());
+    if (!input.ok()) return input.status();
     shapes.push_back(input.shape());
   }
-  PSD_ASSIGN_OR_RETURN(Shape shape, OutputShape(op, shapes, attributes));
   PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
-  PSD_ASSIGN_OR_RETURN(DType dtype, OutputDType(*spec, inputs, attributes));
+  PSD_ASSIGN_OR_RETURN(const Shape shape, OutputShapeOf(*spec, shapes, attributes));
+  PSD_ASSIGN_OR_RETURN(const DType dtype, OutputDType(*spec, inputs, attributes));
   return shape.NumElements() * static_cast<int64_t>(ItemSize(dtype));
 }
 
