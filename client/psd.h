@@ -58,6 +58,7 @@
 #include "core/tensor/tensor.h"
 #include "core/worker/functions.h"
 #include "core/worker/rows_query.h"
+#include "core/worker/typed_function.h"
 
 namespace psd {
 
@@ -69,8 +70,13 @@ using program::Program;          // operators as data; see program::ProgramBuild
 using program::ProgramBuilder;   // builds one call by call
 using rref::RRef;                // a counted reference to a value on its owner
 using store::Value;              // what calls take and return
+using worker::FunctionCall;      // what a registered function is told beside its arguments
 using worker::FunctionRegistry;  // registered functions that this worker offers
+using worker::ReadValue;         // a Value as a C++ type: ReadValue<double>(results[0])
+using worker::ReadValues;        // all of a call's arguments or results, each as its type
 using worker::RowsQuery;         // which rows of which table
+using worker::Typed;             // a C++ function as one that can be registered
+using worker::TypedMethod;       // the same for a member function
 using Values = std::vector<Value>;
 
 // ---------------------------------------------------------------------------------------------

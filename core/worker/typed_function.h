@@ -1,0 +1,137 @@
+#pragma once
+
+// Registered functions and methods with C++ arguments and results in place of values.
+//
+//   absl::StatusOr<Tensor> Scale(const Tensor& x, double factor);
+//   struct Counter : store::Object { absl::StatusOr<int64_t> Add(int64_t amount); … };
+//
+//   functions.Register("scale", Typed(Scale));
+//   functions.RegisterMethod<Counter>("counter.add", TypedMethod(&Counter::Add));
+//
+// An argument is a bool, int64_t, double (an int will do), std::string, Variable, Tensor, RRef or
+// Value, by value or const reference. The first parameter may be a const FunctionCall&. A result
+// is absl::Status (nothing), absl::StatusOr<Values>, or absl::StatusOr of what a Value is made of.
+// A call with other arguments is answered INVALID_ARGUMENT, naming the first that is wrong; the
+// function does not run. All of it is stateless and thread-safe.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/autograd/variable.h"
+#include "core/rref/rref.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
+#include "core/worker/functions.h"
+
+namespace psd::worker {
+
+// `value` as a T. Errors: INVALID_ARGUMENT saying what it is and what was wanted.
+template <typename T>
+absl::StatusOr<T> ReadValue(const store::Value& value) = delete;
+template <>
+absl::StatusOr<bool> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<int64_t> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<double> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<std::string> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<Variable> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<Tensor> ReadValue(const store::Value& value);
+template <>
+absl::StatusOr<rref::RRef> ReadValue(const store::Value& value);
+template <>
+inline absl::StatusOr<store::Value> ReadValue(const store::Value& value) {
+  return value;
+}
+
+namespace internal {
+
+absl::Status WrongCount(size_t wanted, size_t given);
+absl::Status WrongArgument(size_t position, const absl::Status& why);
+
+template <typename... T, size_t... I>
+absl::StatusOr<std::tuple<T...>> ReadEach(const Values& values, std::index_sequence<I...>) {
+  std::tuple<absl::StatusOr<T>...> read{ReadValue<T>(values[I])...};
+  absl::Status first;
+  ((first.ok() && !std::get<I>(read).ok()
+        ? static_cast<void>(first = WrongArgument(I, std::get<I>(read).status()))
+        : static_cast<void>(0)),
+   ...);
+  if (!first.ok()) return first;
+  return std::tuple<T...>{*std::move(std::get<I>(read))...};
+}
+
+}  // namespace internal
+
+// All of `values`, each as its type.
+template <typename... T>
+absl::StatusOr<std::tuple<T...>> ReadValues(const Values& values) {
+  if (values.size() != sizeof...(T)) return internal::WrongCount(sizeof...(T), values.size());
+  return internal::ReadEach<T...>(values, std::index_sequence_for<T...>());
+}
+
+namespace internal {
+
+inline absl::StatusOr<Values> ToValues(const absl::Status& status) {
+  if (!status.ok()) return status;
+  return Values{};
+}
+inline absl::StatusOr<Values> ToValues(absl::StatusOr<Values> values) {
+  return values;
+}
+template <typename T>
+absl::StatusOr<Values> ToValues(absl::StatusOr<T> result) {
+  if (!result.ok()) return result.status();
+  return Values{store::Value(*std::move(result))};
+}
+
+// `invoke(arguments...)` with the values read as the parameters' types.
+template <typename... P, typename F>
+absl::StatusOr<Values> CallWith(const Values& values, F invoke) {
+  auto arguments = ReadValues<std::decay_t<P>...>(values);
+  if (!arguments.ok()) return arguments.status();
+  return ToValues(std::apply(invoke, *std::move(arguments)));
+}
+
+}  // namespace internal
+
+template <typename R, typename... P>
+Function Typed(R (*function)(P...)) {
+  return [function](const FunctionCall&, const Values& values) {
+    return internal::CallWith<P...>(values, function);
+  };
+}
+template <typename R, typename... P>
+Function Typed(R (*function)(const FunctionCall&, P...)) {
+  return [function](const FunctionCall& call, const Values& values) {
+    return internal::CallWith<P...>(
+        values, [&](auto&&... arguments) { return function(call, std::move(arguments)...); });
+  };
+}
+
+// For FunctionRegistry::RegisterMethod.
+template <typename R, typename T, typename... P>
+auto TypedMethod(R (T::*method)(P...)) {
+  return [method](T& object, const FunctionCall&, const Values& values) {
+    return internal::CallWith<P...>(
+        values, [&](auto&&... arguments) { return (object.*method)(std::move(arguments)...); });
+  };
+}
+template <typename R, typename T, typename... P>
+auto TypedMethod(R (T::*method)(P...) const) {
+  return [method](const T& object, const FunctionCall&, const Values& values) {
+    return internal::CallWith<P...>(
+        values, [&](auto&&... arguments) { return (object.*method)(std::move(arguments)...); });
+  };
+}
+
+}  // namespace psd::worker
