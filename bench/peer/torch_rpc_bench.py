@@ -60,6 +60,16 @@ def fetch_many(names):
     return [STORE[name] for name in names]
 
 
+def half_squares(names):
+    return 0.5 * sum((STORE[name] * STORE[name]).sum() for name in names)
+
+
+def chain(x, b, c, operators):
+    for i in range(operators):
+        x = x + b if i % 2 == 0 else x * c
+    return x
+
+
 def make_table(name, rows, width):
     generator = torch.Generator().manual_seed(1)
     table = torch.empty(rows, width).uniform_(-0.1, 0.1, generator=generator)
@@ -181,6 +191,41 @@ class Step:
         rpc.rpc_sync(OWNER, drop, (self.names,))
 
 
+class Autograd1000:
+    """One call that uses 1,000 parameters of the owner, backward, an SGD step."""
+
+    def start(self):
+        self.names = ["p%d" % i for i in range(1000)]
+        for name in self.names:
+            rpc.rpc_sync(OWNER, make, (name, 256, True))
+        references = [rpc.rpc_sync(OWNER, reference, (name,)) for name in self.names]
+        self.distributed = DistributedOptimizer(torch.optim.SGD, references, lr=0.001)
+        time_each(2, self.step)
+
+    def step(self):
+        with dist_autograd.context() as context:
+            loss = rpc.rpc_sync(OWNER, half_squares, (self.names,))
+            dist_autograd.backward(context, [loss])
+            self.distributed.step(context)
+
+    def block(self):
+        return statistics.median(time_each(5, self.step))
+
+    def stop(self):
+        self.distributed = None
+        rpc.rpc_sync(OWNER, drop, (self.names,))
+
+
+class Program20(CallEmpty):
+    """Twenty operators on the owner in one call."""
+
+    def __init__(self):
+        self.inputs = [torch.full((32, 32), value) for value in (1.0, 0.5, 0.9)]
+
+    def call(self):
+        rpc.rpc_sync(OWNER, chain, (*self.inputs, 20))
+
+
 class Optimizer:
     """PyTorch's functional optimizer over 16 million floats, one thread."""
 
@@ -282,6 +327,8 @@ def cases():
         "step_sgd": Step(16, million, torch.optim.SGD, {"lr": 0.01}, 3),
         "step_adam": Step(16, million, torch.optim.Adam, {"lr": 0.001}, 3),
         "step_small": Step(1000, 256, torch.optim.SGD, {"lr": 0.01}, 5),
+        "autograd_1000": Autograd1000(),
+        "program_20": Program20(),
         "rows_lookup": RowsLookup(),
         "rows_update": RowsUpdate(),
         "embedding": Embedding(),

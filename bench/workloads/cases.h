@@ -13,6 +13,9 @@ std::vector<Case> PullCases();       // pull_16MiB, pull_256MiB
 std::vector<Case> StepCases();       // step_sgd, step_adam, step_small, step_small_carried
 std::vector<Case> OptimizerCases();  // opt_<name>, opt_small
 std::vector<Case> RowsCases();       // rows_lookup, rows_update, embedding
+std::vector<Case> GraphCases();      // autograd_1000, program_20
+std::vector<Case> ReferenceCases();  // rrefs_1M, rrefs_1M_release
+std::vector<Case> MixedCases();      // calls_mixed
 std::vector<Case> TrainerCases();    // trainers_1, trainers_2, trainers_4
 std::vector<Case> MemoryCases();     // memory, memory_dropped
 std::vector<Case> SavingCases();     // save, save_steps
