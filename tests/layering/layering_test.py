@@ -40,6 +40,7 @@ ARROWS = {
     "client": CORE - {"kernels"},
     "tools": {"client", "core/base", "core/tensor", "core/autograd", "core/checkpoint", "proto"},
     "examples": {"client", "core/base", "core/tensor", "core/autograd"},
+    "examples/batch_updating_ps": {"client", "server", "core/base", "core/tensor", "core/autograd"},
     "examples/custom_daemon": {"client", "server", "core/base", "core/tensor", "core/autograd"},
     "bench": CORE | {"client", "server"},
 }

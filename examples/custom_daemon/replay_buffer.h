@@ -1,0 +1,49 @@
+#pragma once
+
+// An object that lives on its owner: samples that many workers append and draw.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/psd.h"
+#include "core/base/mutex.h"
+
+namespace psd::examples {
+
+// Keeps the last `capacity` samples, one-dimensional f32 tensors of one length. Thread-safe, as
+// every object must be: calls of its methods run at the same time.
+class ReplayBuffer : public store::Object {
+ public:
+  explicit ReplayBuffer(int64_t capacity) : capacity_(static_cast<size_t>(capacity)) {}
+  std::string TypeName() const override { return "replay_buffer"; }
+
+  // Returns how many samples it holds now. Errors: INVALID_ARGUMENT for a tensor that is no sample.
+  absl::StatusOr<int64_t> Append(const Tensor& sample) PSD_EXCLUDES(mutex_);
+
+  // [count, length]: samples drawn with replacement, the same for the same seed and content.
+  // Errors: FAILED_PRECONDITION while it is empty; INVALID_ARGUMENT for a count below 1.
+  absl::StatusOr<Tensor> Sample(int64_t count, int64_t seed) const PSD_EXCLUDES(mutex_);
+
+  // Ready, with the number of samples, when it holds at least `count`. No thread waits for it.
+  Future<Values> WhenFilled(int64_t count) PSD_EXCLUDES(mutex_);
+
+ private:
+  struct Waiter {
+    size_t count = 0;
+    Promise<Values> filled;
+  };
+  absl::Status CheckSample(const Tensor& sample) const PSD_REQUIRES(mutex_);
+  absl::StatusOr<std::vector<Tensor>> Draw(int64_t count, int64_t seed) const PSD_EXCLUDES(mutex_);
+  // Those who wait for no more than what is here now; they are forgotten.
+  std::vector<Waiter> TakeServed() PSD_REQUIRES(mutex_);
+
+  const size_t capacity_;
+  mutable Mutex mutex_;  // leaf
+  std::vector<Tensor> samples_ PSD_GUARDED_BY(mutex_);
+  size_t next_ PSD_GUARDED_BY(mutex_) = 0;  // where the next sample goes when it is full
+  std::vector<Waiter> waiters_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::examples

@@ -1,0 +1,57 @@
+#pragma once
+
+// The agent: has its observers play episodes by its policy, and improves the policy by what came of
+// them. The policy's parameters live on an owner; the agent pulls them, differentiates, and has the
+// owner step them.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/psd.h"
+#include "examples/rl_agent/policy.h"
+
+namespace psd::examples {
+
+struct AgentOptions {
+  std::string owner = "owner0";        // of the parameters
+  std::vector<std::string> observers;  // whom it calls, in the order in which they are learned from
+  int64_t most_steps = 200;            // of an episode
+  double lr = 0.02;
+  uint64_t seed = 1;
+};
+
+// Thread-compatible, but for the calls that it serves.
+class Agent {
+ public:
+  // Joins the job and offers agent.select_action(state) -> action. `worker`'s functions are added
+  // to, its owners include `options.owner`.
+  static absl::StatusOr<std::unique_ptr<Agent>> Start(WorkerOptions worker, AgentOptions options);
+
+  // Finds the observers through the registrar. Once, when all of them have joined.
+  absl::Status MeetObservers();
+
+  // One episode on every observer, all at the same time, and one step of the policy gradient with
+  // them. Returns the mean number of steps that the pole stood: what is to grow.
+  absl::StatusOr<double> RunIteration();
+
+  Worker& worker() { return *worker_; }
+
+ private:
+  explicit Agent(AgentOptions options) : options_(std::move(options)), policy_(options_.seed) {}
+  absl::Status CreateParameters();
+  // Steps the pole stood, by observer.
+  absl::StatusOr<std::vector<int64_t>> PlayEpisodes();
+  absl::Status Learn(const std::vector<Episode>& episodes);
+
+  const AgentOptions options_;
+  Policy policy_;
+  std::vector<WorkerInfo> observers_;
+  std::vector<RRef> parameters_;
+  std::unique_ptr<Worker> worker_;  // its functions use the policy
+  std::unique_ptr<DistributedOptimizer> optimizer_;
+};
+
+}  // namespace psd::examples

@@ -1,0 +1,31 @@
+#pragma once
+
+// A pole on a cart: keep it upright by pushing the cart left or right.
+
+#include <array>
+#include <cstdint>
+#include <random>
+
+namespace psd::examples {
+
+// Deterministic for a seed. Thread-compatible.
+class CartPole {
+ public:
+  // The cart's place (m) and speed (m/s), the pole's angle (rad) and angular speed (rad/s).
+  using State = std::array<float, 4>;
+
+  explicit CartPole(uint64_t seed) : random_(seed) {}
+
+  // Begins an episode: everything near zero.
+  State Reset();
+  // Pushes for 20 ms, to the right or to the left.
+  State Push(bool right);
+  // The cart has left the track, or the pole is about to fall.
+  bool Failed() const;
+
+ private:
+  State state_ = {};
+  std::mt19937_64 random_;
+};
+
+}  // namespace psd::examples

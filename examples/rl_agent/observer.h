@@ -1,0 +1,38 @@
+#pragma once
+
+// An observer: a trainer with an environment, which the agent calls to play episodes. In each step
+// it calls the agent back for an action.
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "client/psd.h"
+#include "core/base/mutex.h"
+#include "examples/rl_agent/cart_pole.h"
+
+namespace psd::examples {
+
+// Thread-safe. Serves calls from its start to its destruction.
+class Observer {
+ public:
+  // Joins the job and offers
+  //   observer.run_episode(most_steps) -> how many steps the pole stood
+  // to an agent that offers agent.select_action(state) -> action. Where agent and observer are to
+  // meet, one of them must listen: `options.listen`.
+  static absl::StatusOr<std::unique_ptr<Observer>> Start(WorkerOptions options, uint64_t seed);
+
+  Worker& worker() { return *worker_; }
+
+ private:
+  explicit Observer(uint64_t seed) : environment_(seed) {}
+  absl::StatusOr<Values> RunEpisode(const FunctionCall& call, const Values& arguments)
+      PSD_EXCLUDES(mutex_);
+
+  const Promise<Worker*> started_;  // calls may come before Start has returned
+  Mutex mutex_;                     // held for an episode: the environment plays one at a time
+  CartPole environment_ PSD_GUARDED_BY(mutex_);
+  std::unique_ptr<Worker> worker_;  // goes first: its functions use the rest
+};
+
+}  // namespace psd::examples
