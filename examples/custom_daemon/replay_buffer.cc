@@ -49,9 +49,9 @@ absl::StatusOr<int64_t> ReplayBuffer::Append(const Tensor& sample) {
 }
 
 std::vector<ReplayBuffer::Waiter> ReplayBuffer::TakeServed() {
-  const auto first = std::partition(waiters_.begin(), waiters_.end(), [this](const Waiter& waiter) {
-    return waiter.count > samples_.size();
-  });
+  const auto first = std::partition(
+      waiters_.begin(), waiters_.end(),
+      [held = samples_.size()](const Waiter& waiter) { return waiter.count > held; });
   std::vector<Waiter> served(std::make_move_iterator(first),
                              std::make_move_iterator(waiters_.end()));
   waiters_.erase(first, waiters_.end());
