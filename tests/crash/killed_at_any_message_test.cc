@@ -1,0 +1,231 @@
+// A worker dies at the n-th message of a job, for every n: creation, fetch, backward, steps, and a
+// reference that goes from owner to owner. Whoever survives is told, holds nothing of the dead, and
+// has applied what was acknowledged, once. One process, a network that is driven message by
+// message.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/psd.h"
+#include "core/carrier/faulty/faulty_network.h"
+#include "core/worker/call_service.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd::crash {
+namespace {
+
+constexpr char kTrainer[] = "trainer";
+const char* const kOwners[] = {"owner0", "owner1"};
+
+// What the trainer was told.
+struct Told {
+  absl::Status steps[2] = {absl::UnknownError("not begun"), absl::UnknownError("not begun")};
+};
+
+class Job {
+ public:
+  Job() {
+    for (const char* owner : kOwners)
+      workers_.push_back(NewRuntime(owner, std::string(owner) + ":1"));
+    workers_.push_back(NewRuntime(kTrainer, ""));
+    for (auto& worker : workers_) Must(worker->Start());
+    for (auto& worker : workers_) {
+      for (const char* owner : kOwners) {
+        if (worker->name() != owner) worker->agent().AddPeer(owner, std::string(owner) + ":1");
+      }
+    }
+  }
+  ~Job() {
+    network_->StartThread();
+    for (auto& worker : workers_) worker->Shutdown(absl::ZeroDuration());
+    network_->StopThread();
+  }
+
+  // Runs the job; `victim` dies at message `kill_at`. False if the job ended before.
+  bool Run(const std::string& victim, int kill_at) {
+    std::atomic<bool> done{false};
+    std::thread work([&] {
+      Work();
+      done = true;
+    });
+    std::thread end;
+    int messages = 0;
+    while (!done) {
+      if (!network_->Step()) {
+        std::this_thread::yield();
+      } else if (++messages == kill_at) {
+        network_->Crash(victim);
+        // What is left of it in this process must not keep the test waiting.
+        end = std::thread([&] { Of(victim).Shutdown(absl::ZeroDuration()); });
+      }
+    }
+    work.join();
+    if (end.joinable()) end.join();
+    return messages >= kill_at;
+  }
+
+  // Returns when the survivors of `victim` hold nothing: no fork, no loan, no context, no value
+  // without a name.
+  void WaitUntilNothingIsLeft(const std::string& victim) {
+    for (auto& worker : workers_) {
+      while (worker->name() != victim && !HoldsNothing(*worker)) {
+        if (!network_->Step()) std::this_thread::yield();
+      }
+    }
+  }
+
+  // The parameter on owner `i`; 0 if it was never made.
+  float ElementOn(int i) {
+    const auto entry = workers_[i]->store().Lookup("w");
+    if (!entry.ok()) return 0;
+    return Elements(Must(ReadValue<Tensor>(Must((*entry)->Read()))))[0];
+  }
+
+  const Told& told() const { return told_; }
+
+ private:
+  std::unique_ptr<worker::Runtime> NewRuntime(const std::string& name, const std::string& listen) {
+    worker::RuntimeOptions options;
+    options.name = name;
+    options.listen = listen;
+    options.carrier = network_->NewCarrier(name);
+    options.session.lease = absl::Milliseconds(300);
+    options.session.retry_window = absl::Milliseconds(500);
+    options.session.reconnect_min = absl::Milliseconds(1);
+    options.session.reconnect_max = absl::Milliseconds(20);
+    EXPECT_TRUE(options.functions
+                    .Register("echo",
+                              [](const worker::FunctionCall&,
+                                 Values arguments) -> absl::StatusOr<Values> { return arguments; })
+                    .ok());
+    return Must(worker::Runtime::Create(std::move(options)));
+  }
+
+  worker::Runtime& Of(const std::string& name) {
+    for (auto& worker : workers_) {
+      if (worker->name() == name) return *worker;
+    }
+    return *workers_.back();
+  }
+  worker::Runtime& trainer() { return *workers_.back(); }
+
+  static bool HoldsNothing(worker::Runtime& worker) {
+    const rref::RRefContext::Stats references = worker.rrefs().stats();
+    return references.forks + references.users + references.loans == 0 &&
+           worker.autograd().stats().contexts == 0 && worker.store().stats().anonymous == 0;
+  }
+
+  void Work() {
+    Train();
+    PassAReferenceAround();
+  }
+
+  // Pulls a parameter from each owner, differentiates, steps both.
+  void Train() {
+    std::vector<RRef> parameters, optimizers;
+    Sgd sgd;
+    sgd.lr = 1;
+    for (const char* owner : kOwners) {
+      auto w = trainer().values().GetOrCreate(owner, "w", Zeros({1}), true, call_).Wait();
+      if (!w.ok()) return;
+      parameters.push_back(*w);
+      auto optimizer =
+          trainer().optimizer_service().Create(owner, "main", {{sgd, {*w}}}, {}, call_).Wait();
+      if (!optimizer.ok()) return;
+      optimizers.push_back(*optimizer);
+    }
+    const auto context = trainer().autograd().NewContext();
+    const auto pulled = trainer().values().Fetch(parameters, context, call_).Wait();
+    if (pulled.ok()) {
+      const Variable loss = Sum(*(*pulled)[0].As<Variable>()) + Sum(*(*pulled)[1].As<Variable>());
+      if (trainer().autograd().Backward(context, {loss}, {}).Wait().ok()) {
+        Step(optimizers, context->id());
+      }
+    }
+    trainer().autograd().Release(context->id());
+  }
+
+  void Step(const std::vector<RRef>& optimizers, GlobalId context) {
+    std::vector<Future<optim::StepResult>> steps;
+    for (const RRef& optimizer : optimizers) {
+      steps.push_back(trainer().optimizer_service().Step(
+          optimizer, {trainer().ids().Next(), {context}, {}}, call_));
+    }
+    for (size_t i = 0; i < steps.size(); ++i) told_.steps[i] = steps[i].Wait().status();
+  }
+
+  // Made on one owner, given to the other, which gives it back.
+  void PassAReferenceAround() {
+    const worker::CallTarget echo{nullptr, {}, "echo"};
+    auto made = trainer().calls().Remote("owner0", echo, {7}, nullptr, call_);
+    if (!made.ok()) return;
+    auto back = trainer().calls().Run("owner1", echo, {*made}, nullptr, call_).Wait();
+    *made = RRef();
+    if (!back.ok()) return;
+    trainer().values().Fetch({RRef::FromValue((*back)[0])}, nullptr, call_).Wait().IgnoreError();
+  }
+
+  std::shared_ptr<carrier::FaultyNetwork> network_ = carrier::FaultyNetwork::Create();
+  std::vector<std::unique_ptr<worker::Runtime>> workers_;  // the owners, then the trainer
+  rpc::CallOptions call_;
+  Told told_;
+};
+
+// What a step that was answered so may have done, in steps of 1.
+void CheckStep(const absl::Status& told, float element) {
+  if (told.ok()) {
+    EXPECT_EQ(element, -1);
+    return;
+  }
+  const auto detail = GetDetail(told);
+  const bool unknown = (detail.has_value() && detail->fate_unknown) ||
+                       absl::IsDeadlineExceeded(told) || absl::IsCancelled(told);
+  if (unknown) {
+    EXPECT_TRUE(element == 0 || element == -1) << element;
+  } else {
+    EXPECT_EQ(element, 0) << told;
+  }
+}
+
+class KilledAtAnyMessage : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(KilledAtAnyMessage, TheOthersAreToldAndHoldNothingOfIt) {
+  const std::string victim = GetParam();
+  int kill_at = 1;
+  for (bool died = true; died; ++kill_at) {
+    SCOPED_TRACE(kill_at);
+    Job job;
+    died = job.Run(victim, kill_at);
+    job.WaitUntilNothingIsLeft(died ? victim : "");
+    for (int i = 0; i < 2; ++i) {
+      if (victim == kOwners[i] && died) continue;
+      if (victim == kTrainer && died) {
+        EXPECT_TRUE(job.ElementOn(i) == 0 || job.ElementOn(i) == -1) << job.ElementOn(i);
+      } else {
+        CheckStep(job.told().steps[i], job.ElementOn(i));
+      }
+    }
+    if (!died) {
+      EXPECT_TRUE(job.told().steps[0].ok() && job.told().steps[1].ok());
+    }
+  }
+  EXPECT_GT(kill_at, 20) << "the job has more messages than that";
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, KilledAtAnyMessage,
+                         ::testing::Values("owner0", "owner1", kTrainer),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace psd::crash
