@@ -105,8 +105,9 @@ class Impl : public RRefContext {
 }  // namespace
 
 std::unique_ptr<RRefContext> RRefContext::Create(rpc::RpcAgent& agent, store::Store& store,
-                                                 IdSource& ids) {
-  auto core = std::make_shared<Core>(agent, store, ids);
+                                                 IdSource& ids, const Clock& clock,
+                                                 TimerQueue& timers) {
+  auto core = std::make_shared<Core>(agent, store, ids, clock, timers);
   core->Register();
   return std::make_unique<Impl>(std::move(core));
 }

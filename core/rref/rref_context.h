@@ -10,8 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/clock.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/rref.h"
@@ -25,9 +27,10 @@ using PeerFinder = std::function<Future<Unit>(const std::string& worker)>;
 // Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
 class RRefContext {
  public:
-  // `agent`, `store` and `ids` outlive the context; handles may outlive all of them.
+  // What it is given outlives the context; handles may outlive all of them. `clock` and `timers`
+  // (of that clock) say how fast many releases go.
   static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
-                                             IdSource& ids);
+                                             IdSource& ids, const Clock& clock, TimerQueue& timers);
   virtual ~RRefContext() = default;
 
   // A handle on this worker's own value. Anonymous values that ever had a handle or a fork are
@@ -96,8 +99,8 @@ class RRefContext {
   // At most `limit` of the forks here that still have a handle, as RRef::ToString.
   virtual std::vector<std::string> Held(size_t limit) const = 0;
 
-  // Releases every fork held here, as far as the owners can be told at once; handles answer
-  // FAILED_PRECONDITION from now on.
+  // Releases every fork held here, as far as the owners can be told at once, and as fast as they
+  // answer; handles answer FAILED_PRECONDITION from now on.
   virtual void ReleaseAll() = 0;
 };
 

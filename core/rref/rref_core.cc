@@ -6,16 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "proto/psd/v1/rref.pb.h"
 
 namespace psd::rref {
-namespace {
-
-constexpr absl::Duration kReleaseTimeout = absl::Seconds(60);
-// Few enough that the owner is done with them before another call notices.
-constexpr size_t kMaxReleasesPerMessage = 256;
-
-}  // namespace
 
 LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
     : core_(std::move(core)), entry_(std::move(entry)) {}
@@ -137,29 +129,6 @@ void Core::DropFork(const ForkData& data, SessionKey session) {
   FreeIfUnheld({data.value});
 }
 
-void Core::OnRelease(const std::shared_ptr<rpc::ServerCall>& call) {
-  v1::ReleaseForks in;
-  const bool parsed = in.ParseFromString(call->payload().header);
-  const int count = in.fork_counters_size();
-  if (!parsed || in.value_counters_size() != count || in.value_incarnations_size() != count ||
-      in.fork_incarnations_size() != count) {
-    return call->Reply(absl::InvalidArgumentError("rref.release: its columns disagree"));
-  }
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("release cancelled"));
-  const SessionKey session = KeyOf(call->caller(), call->session_epoch());
-  std::vector<GlobalId> freed;
-  {
-    MutexLock lock(mutex_);
-    for (int i = 0; i < count; ++i) {
-      GlobalId value{in.value_incarnations(i), in.value_counters(i)};
-      GlobalId fork{in.fork_incarnations(i), in.fork_counters(i)};
-      if (owners_.DeleteFork(value, fork, session)) freed.push_back(value);
-    }
-  }
-  FreeIfUnheld(freed);
-  call->Reply(rpc::Payload{});
-}
-
 void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
   if (peer.incarnation == self_.incarnation) return;
   std::vector<GlobalId> freed;
@@ -173,7 +142,7 @@ void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
     }
   }
   FreeIfUnheld(freed);
-  Queue(std::move(releases));
+  Queue(releases);
 }
 
 // ---- user
@@ -204,7 +173,7 @@ void Core::UserGone(GlobalId fork) {
     MutexLock lock(mutex_);
     release = users_.Drop(fork);
   }
-  if (release.has_value()) Queue({*std::move(release)});
+  if (release.has_value()) Queue({*release});
 }
 
 void Core::Confirm(GlobalId fork, Incarnation owner) {
@@ -213,7 +182,7 @@ void Core::Confirm(GlobalId fork, Incarnation owner) {
     MutexLock lock(mutex_);
     release = users_.Confirm(fork, owner);
   }
-  if (release.has_value()) Queue({*std::move(release)});
+  if (release.has_value()) Queue({*release});
 }
 
 void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
@@ -222,7 +191,7 @@ void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
     MutexLock lock(mutex_);
     release = users_.Fail(fork, std::move(reason), may_exist);
   }
-  if (release.has_value()) Queue({*std::move(release)});
+  if (release.has_value()) Queue({*release});
 }
 
 absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
@@ -243,82 +212,6 @@ absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
   return status.ok() ? status : Annotate(status, rrefs[at].ToString());
 }
 
-void Core::ReleaseAll() {
-  Releases releases;
-  {
-    MutexLock lock(mutex_);
-    loans_.Clear();
-    releases = users_.ReleaseAll(absl::FailedPreconditionError(
-        absl::StrCat("all RRefs of ", self_.name, " were released: it is shutting down")));
-  }
-  Queue(std::move(releases));
-}
-
-// The first release to an owner goes at once; those that come while it is unanswered go together
-// in the next messages.
-void Core::Queue(Releases releases) {
-  std::vector<std::string> ready;
-  {
-    MutexLock lock(mutex_);
-    for (ForkRelease& release : releases) {
-      Outbox& outbox = outboxes_[release.owner];
-      if (outbox.in_flight == 0 && outbox.waiting.empty()) ready.push_back(release.owner);
-      outbox.waiting.push_back(std::move(release));
-    }
-  }
-  for (const std::string& owner : ready) SendNext(owner);
-}
-
-std::optional<Core::ReleaseMessage> Core::NextReleases(const std::string& owner) {
-  MutexLock lock(mutex_);
-  auto it = outboxes_.find(owner);
-  if (it == outboxes_.end() || it->second.in_flight > 0) return std::nullopt;
-  std::deque<ForkRelease>& waiting = it->second.waiting;
-  if (waiting.empty()) {
-    outboxes_.erase(it);
-    return std::nullopt;
-  }
-  // One life of the owner per message: another one would refuse it.
-  ReleaseMessage message;
-  message.owner_incarnation = waiting.front().owner_incarnation;
-  size_t& count = it->second.in_flight;
-  while (count < kMaxReleasesPerMessage && !waiting.empty() &&
-         waiting.front().owner_incarnation == message.owner_incarnation) {
-    const ForkRelease& release = waiting.front();
-    message.forks.add_value_incarnations(release.value.incarnation);
-    message.forks.add_value_counters(release.value.counter);
-    message.forks.add_fork_incarnations(release.fork.incarnation);
-    message.forks.add_fork_counters(release.fork.counter);
-    waiting.pop_front();
-    ++count;
-  }
-  return message;
-}
-
-void Core::SendNext(const std::string& owner) {
-  const std::optional<ReleaseMessage> message = NextReleases(owner);
-  if (!message.has_value()) return;
-  Gate::Entry entry(gate_);
-  if (!entry.open()) return;  // the sessions end anyhow, and all forks with them
-  rpc::Request request;
-  request.method = "rref.release";
-  request.only_incarnation = message->owner_incarnation;
-  message->forks.SerializeToString(&request.payload.header);
-  rpc::CallOptions options;
-  options.timeout = kReleaseTimeout;
-  options.wait_for_ready = true;
-  // An error means that the session is gone or about to end: the owner has let go by itself.
-  agent_.StartCall(owner, std::move(request), options)
-      .reply()
-      .OnReady([core = shared_from_this(), owner](const absl::StatusOr<rpc::Reply>&) {
-        {
-          MutexLock lock(core->mutex_);
-          core->outboxes_[owner].in_flight = 0;
-        }
-        core->SendNext(owner);
-      });
-}
-
 std::vector<std::string> Core::Held(size_t limit) const {
   Releases held;
   {
@@ -337,8 +230,7 @@ std::vector<std::string> Core::Held(size_t limit) const {
 RRefContext::Stats Core::stats() const {
   MutexLock lock(mutex_);
   size_t releases = 0;
-  for (const auto& [owner, outbox] : outboxes_)
-    releases += outbox.waiting.size() + outbox.in_flight;
+  for (const auto& [owner, outbox] : outboxes_) releases += outbox.size();
   return {owners_.NumValues(), owners_.NumForks(), users_.NumForks(),
           users_.NumPending(), loans_.size(),      releases};
 }

@@ -3,7 +3,6 @@
 // What is behind an RRefContext: both ledgers, the loans, and the messages. Internal to core/rref.
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,20 +14,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/clock.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creations.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/gate.h"
 #include "core/rref/loans.h"
+#include "core/rref/outbox.h"
 #include "core/rref/owner_ledger.h"
 #include "core/rref/rref.h"
 #include "core/rref/rref_context.h"
 #include "core/rref/user_ledger.h"
 #include "core/store/store.h"
-#include "proto/psd/v1/rref.pb.h"
 
 namespace psd::rref {
 
@@ -133,8 +134,14 @@ class CreatedBody : public RRef::Body {
 // Ledgers and messages: shared by the context, its handles and the agent's callbacks.
 class Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids)
-      : agent_(agent), store_(store), ids_(ids), self_(agent.self()) {}
+  Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids, const Clock& clock,
+       TimerQueue& timers)
+      : agent_(agent),
+        store_(store),
+        ids_(ids),
+        clock_(clock),
+        timers_(timers),
+        self_(agent.self()) {}
 
   void Register();
   void Close() { gate_.Close(); }
@@ -182,15 +189,6 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   using Releases = std::vector<ForkRelease>;
-  struct Outbox {
-    std::deque<ForkRelease> waiting;
-    size_t in_flight = 0;  // releases in the message that is not answered
-  };
-  // What the next message to the owner says.
-  struct ReleaseMessage {
-    Incarnation owner_incarnation = 0;
-    v1::ReleaseForks forks;
-  };
 
   void OnRelease(const std::shared_ptr<rpc::ServerCall>& call);
   void OnFork(const std::shared_ptr<rpc::ServerCall>& call);
@@ -204,14 +202,17 @@ class Core : public std::enable_shared_from_this<Core> {
   bool Knows(const std::string& worker) const;
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void FreeIfUnheld(const std::vector<GlobalId>& values);
-  void Queue(Releases releases);
-  // Takes it out of the owner's outbox. None: nothing waits, or a message is under way.
-  std::optional<ReleaseMessage> NextReleases(const std::string& owner) PSD_EXCLUDES(mutex_);
-  void SendNext(const std::string& owner);
 
-  rpc::RpcAgent& agent_;  // these three only inside the gate
+  // ---- in rref_releasing.cc
+  void Queue(const Releases& releases) PSD_EXCLUDES(mutex_);
+  void SendNext(const std::string& owner) PSD_EXCLUDES(mutex_);
+  void Released(const std::string& owner, bool told) PSD_EXCLUDES(mutex_);
+
+  rpc::RpcAgent& agent_;  // these five only inside the gate
   store::Store& store_;
   IdSource& ids_;
+  const Clock& clock_;
+  TimerQueue& timers_;
   const rpc::PeerInfo self_;
   PeerFinder find_peer_;  // fixed before the agent starts; may be null
   Gate gate_;
@@ -219,7 +220,9 @@ class Core : public std::enable_shared_from_this<Core> {
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // on own values
+  // Of the owners that have not answered everything.
   absl::flat_hash_map<std::string, Outbox> outboxes_ PSD_GUARDED_BY(mutex_);
+  bool in_a_hurry_ PSD_GUARDED_BY(mutex_) = false;  // no owner rests any more
   Loans loans_ PSD_GUARDED_BY(mutex_);
   Creations creations_ PSD_GUARDED_BY(mutex_);
 };

@@ -55,7 +55,7 @@ void Core::TakeBack(GlobalId child, SessionKey session) {
     if (!loans_.Return(session, child)) return;
     release = users_.ChildAccepted(child);
   }
-  if (release.has_value()) Queue({*std::move(release)});
+  if (release.has_value()) Queue({*release});
 }
 
 void Core::OnCounted(const std::shared_ptr<rpc::ServerCall>& call) {

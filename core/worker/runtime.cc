@@ -80,7 +80,7 @@ absl::Status Runtime::Assemble() {
   store::StoreOptions store;
   store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
   store_ = store::Store::Create(std::move(store), ids_);
-  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_);
+  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_);
   rrefs_->FindPeersWith([this](const std::string& worker) { return FindPeer(worker); });
   SetRegistrar(options_.registrar);
   autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);

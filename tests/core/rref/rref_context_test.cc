@@ -2,8 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "core/base/clock.h"
+#include "core/base/timer.h"
 #include "gtest/gtest.h"
 #include "tests/core/fake_rpc.h"
 
@@ -19,10 +23,12 @@ struct TestWorker {
     store::StoreOptions options;
     options.memory = store::MemoryBudget::Create(0, NewHeapAllocator());
     store = store::Store::Create(std::move(options), ids);
-    rrefs = RRefContext::Create(agent, *store, ids);
+    rrefs = RRefContext::Create(agent, *store, ids, clock, timers);
   }
   store::EntryPtr Put() { return *store->Put(store::Value(5), /*requires_grad=*/false); }
 
+  FakeClock clock;
+  TimerQueue timers{clock};
   IdSource ids;
   FakeAgent agent;
   std::unique_ptr<store::Store> store;
@@ -100,8 +106,28 @@ TEST_F(RRefContextTest, ManyReleasesTravelTogether) {
   network_.RunAll();
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
   EXPECT_EQ(user_.rrefs->stats().releases, 0u);
-  // The first alone, then by 256: no message keeps its owner busy for long.
-  EXPECT_EQ(network_.Count("rref.release"), 5);
+  // The first alone, then by 128: no message keeps its owner busy for long.
+  EXPECT_EQ(network_.Count("rref.release"), 9);
+}
+
+TEST_F(RRefContextTest, TheOwnerRestsBetweenMessagesOfManyReleases) {
+  store::EntryPtr entry = owner_.Put();
+  std::vector<RRef> forks;
+  for (int i = 0; i < 600; ++i) forks.push_back(Fetch(entry));
+  forks.clear();
+  user_.clock.Advance(absl::Milliseconds(1));
+  network_.RunAll();
+  EXPECT_EQ(network_.Count("rref.release"), 1) << "the first at once";
+  user_.clock.Advance(absl::Microseconds(1500));
+  user_.timers.Poll();
+  while (!network_.RunOne()) std::this_thread::yield();
+  EXPECT_EQ(network_.Count("rref.release"), 2);
+  user_.clock.Advance(absl::Milliseconds(1));
+  network_.RunAll();
+  EXPECT_EQ(user_.rrefs->stats().releases, 471u);
+  user_.rrefs->ReleaseAll();
+  network_.RunAll();
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u) << "who leaves does not wait";
 }
 
 TEST_F(RRefContextTest, RREF_02_RREF_22_ACreationIsPendingUntilItsAnswer) {
