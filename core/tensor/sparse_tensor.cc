@@ -105,7 +105,7 @@ absl::StatusOr<SparseTensor> SparseTensor::Coalesced() const {
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
   PSD_ASSIGN_OR_RETURN(Tensor values, Tensor::Empty(shape, dtype()));
   WithElements(*this, values, [&](size_t width, const auto* in, auto* out) {
-    kernels::SumRows(groups, in, width, out);
+    kernels::SumRows(groups, in, width, width, out);
   });
   PSD_ASSIGN_OR_RETURN(Tensor indices, Tensor::Empty(Shape{sparse_axes(), entries}, DType::kI64));
   int64_t* index = indices.mutable_data<int64_t>();

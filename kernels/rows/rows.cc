@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -15,38 +16,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace psd::kernels::HWY_NAMESPACE {
 
-template <bool kAdd, class D, typename T>
-HWY_INLINE void SumColumn(D d, const RowSource<T>& source, size_t k, size_t column, T* out) {
-  auto sum = SumAt(d, source, k, column);
-  if (kAdd) sum = hn::Add(hn::LoadU(d, out + column), sum);
-  hn::StoreU(sum, d, out + column);
-}
-
 template <bool kAdd, typename T>
-HWY_INLINE void SumGroups(const RowGroups& groups, const T* rows, size_t width, T* out) {
-  const hn::ScalableTag<T> d;
-  const hn::CappedTag<T, 1> one;
-  const RowSource<T> source{rows, width, groups.begins.data(), groups.positions.data()};
-  const size_t whole = width - width % hn::Lanes(d);
+HWY_INLINE void SumGroups(const RowGroups& groups, const T* rows, size_t stride, size_t width,
+                          T* out) {
+  const RowSource<T> source{rows, stride, width, groups.begins.data(), groups.positions.data()};
   for (size_t k = 0; k < groups.ids.size(); ++k) {
     T* to = out + (kAdd ? static_cast<size_t>(groups.ids[k]) : k) * width;
-    size_t column = 0;
-    for (; column < whole; column += hn::Lanes(d)) SumColumn<kAdd>(d, source, k, column, to);
-    for (; column < width; ++column) SumColumn<kAdd>(one, source, k, column, to);
+    ForEachSum(source, k, [to](auto d, auto sum, size_t column) HWY_ATTR {
+      if (kAdd) sum = hn::Add(hn::LoadU(d, to + column), sum);
+      hn::StoreU(sum, d, to + column);
+    });
   }
 }
 
-void SumF32(const RowGroups& groups, const float* rows, size_t width, float* out) {
-  SumGroups<false>(groups, rows, width, out);
+void SumF32(const RowGroups& groups, const float* rows, size_t stride, size_t width, float* out) {
+  SumGroups<false>(groups, rows, stride, width, out);
 }
-void SumF64(const RowGroups& groups, const double* rows, size_t width, double* out) {
-  SumGroups<false>(groups, rows, width, out);
+void SumF64(const RowGroups& groups, const double* rows, size_t stride, size_t width, double* out) {
+  SumGroups<false>(groups, rows, stride, width, out);
 }
 void AddF32(const RowGroups& groups, const float* rows, size_t width, float* out) {
-  SumGroups<true>(groups, rows, width, out);
+  SumGroups<true>(groups, rows, width, width, out);
 }
 void AddF64(const RowGroups& groups, const double* rows, size_t width, double* out) {
-  SumGroups<true>(groups, rows, width, out);
+  SumGroups<true>(groups, rows, width, width, out);
 }
 
 }  // namespace psd::kernels::HWY_NAMESPACE
@@ -75,14 +68,11 @@ uint64_t* RadixSort(uint64_t* keys, uint64_t* other, size_t count, int low, int 
   const int passes = (bits + kDigitBits - 1) / kDigitBits;
   const int digit_bits = passes == 0 ? 0 : (bits + passes - 1) / passes;
   const size_t digits = size_t{1} << digit_bits;
-  std::vector<uint32_t> counts(static_cast<size_t>(passes) * digits);
-  for (size_t i = 0; i < count; ++i) {
-    uint64_t key = keys[i] >> low;
-    for (size_t first = 0; first < counts.size(); first += digits, key >>= digit_bits)
-      ++counts[first + (key & (digits - 1))];
-  }
+  std::vector<uint32_t> counts(digits);
   for (int pass = 0; pass < passes; ++pass, low += digit_bits) {
-    uint32_t* next = counts.data() + static_cast<size_t>(pass) * digits;
+    std::fill(counts.begin(), counts.end(), 0u);
+    uint32_t* next = counts.data();
+    for (size_t i = 0; i < count; ++i) ++next[keys[i] >> low & (digits - 1)];
     std::exclusive_scan(next, next + digits, next, 0u);
     for (size_t i = 0; i < count; ++i) other[next[keys[i] >> low & (digits - 1)]++] = keys[i];
     std::swap(keys, other);
@@ -134,12 +124,23 @@ void SortWide(const int64_t* ids, size_t count, RowGroups* groups) {
   groups->begins.push_back(static_cast<uint32_t>(count));
 }
 
+// Every id is a group of its own. Requires: ascending, no two equal.
+void TakeInOrder(const int64_t* ids, size_t count, RowGroups* groups) {
+  groups->ids.assign(ids, ids + count);
+  groups->begins.resize(count + 1);
+  std::iota(groups->begins.begin(), groups->begins.end(), 0u);
+  std::iota(groups->positions.begin(), groups->positions.end(), 0u);
+}
+
 }  // namespace
 
 void GroupRows(const int64_t* ids, size_t count, RowGroups* groups) {
   groups->ids.clear();
   groups->begins.clear();
   groups->positions.resize(count);
+  const int64_t* const end = ids + count;
+  if (std::adjacent_find(ids, end, std::greater_equal<int64_t>()) == end)
+    return TakeInOrder(ids, count, groups);
   uint64_t every_bit = 0;
   for (size_t i = 0; i < count; ++i) every_bit |= static_cast<uint64_t>(ids[i]);
   const int id_bits = BitWidth(every_bit);
@@ -167,11 +168,12 @@ HWY_EXPORT(SumF64);
 HWY_EXPORT(AddF32);
 HWY_EXPORT(AddF64);
 
-void SumRows(const RowGroups& groups, const float* rows, size_t width, float* out) {
-  HWY_DYNAMIC_DISPATCH(SumF32)(groups, rows, width, out);
+void SumRows(const RowGroups& groups, const float* rows, size_t stride, size_t width, float* out) {
+  HWY_DYNAMIC_DISPATCH(SumF32)(groups, rows, stride, width, out);
 }
-void SumRows(const RowGroups& groups, const double* rows, size_t width, double* out) {
-  HWY_DYNAMIC_DISPATCH(SumF64)(groups, rows, width, out);
+void SumRows(const RowGroups& groups, const double* rows, size_t stride, size_t width,
+             double* out) {
+  HWY_DYNAMIC_DISPATCH(SumF64)(groups, rows, stride, width, out);
 }
 void AddRows(const RowGroups& groups, const float* rows, size_t width, float* table) {
   HWY_DYNAMIC_DISPATCH(AddF32)(groups, rows, width, table);

@@ -23,12 +23,13 @@ void GroupRows(const int64_t* ids, size_t count, RowGroups* groups);
 void GatherRows(const std::byte* table, size_t stride_bytes, size_t row_bytes, const int64_t* ids,
                 size_t count, std::byte* out);
 
-// out[k] = the sum of rows[p] over the positions p of the group k, for each group. `rows` and
-// `out` have `width` elements per row and do not overlap.
-void SumRows(const RowGroups& groups, const float* rows, size_t width, float* out);
-void SumRows(const RowGroups& groups, const double* rows, size_t width, double* out);
+// out[k] = the sum of rows[p] over the positions p of the group k, for each group. Rows have
+// `width` elements; those of `rows` are `stride` apart (0: one row stands for all), those of `out`
+// packed. They do not overlap.
+void SumRows(const RowGroups& groups, const float* rows, size_t stride, size_t width, float* out);
+void SumRows(const RowGroups& groups, const double* rows, size_t stride, size_t width, double* out);
 
-// table[ids[k]] += that sum, for a table of packed rows.
+// table[ids[k]] += that sum, for packed rows in both.
 void AddRows(const RowGroups& groups, const float* rows, size_t width, float* table);
 void AddRows(const RowGroups& groups, const double* rows, size_t width, double* table);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/rows/rows_optim.cc"
@@ -33,15 +34,18 @@ HWY_INLINE void PrefetchRow(const Update& update, const RowBatch<T>& rows, size_
     PrefetchSpan(rows.gradients + rows.positions[rows.begins[k]] * rows.width, rows.width);
 }
 
-// The summed gradient of a row, as it counts.
+// The summed gradients of rows, as they count.
 template <typename T>
-struct RowGradient {
+struct RowGradients {
   RowSource<T> source;
   T factor, limit;
 
-  template <class D>
-  HWY_INLINE hn::Vec<D> At(D d, size_t k, size_t column) const {
-    return Prepared(d, SumAt(d, source, k, column), factor, limit);
+  // Calls use(d, gradient, column) until all columns of row k had their turn.
+  template <class Use>
+  HWY_INLINE void ForEach(size_t k, const Use& use) const {
+    ForEachSum(source, k, [&](auto d, auto sum, size_t column) HWY_ATTR {
+      use(d, Prepared(d, sum, factor, limit), column);
+    });
   }
 };
 
@@ -49,36 +53,27 @@ struct RowGradient {
 // is where they lie in packed state.
 template <class Update, typename T>
 HWY_INLINE void UpdateRows(Update update, bool maximize, const RowBatch<T>& rows) {
-  const hn::ScalableTag<T> d;
-  const hn::CappedTag<T, 1> one;
-  const RowGradient<T> gradient{
-      {rows.gradients, rows.width, rows.begins, rows.positions},
+  const RowGradients<T> gradients{
+      {rows.gradients, rows.width, rows.width, rows.begins, rows.positions},
       static_cast<T>(maximize ? -rows.gradient_scale : rows.gradient_scale),
       static_cast<T>(rows.gradient_limit)};
-  const size_t whole = rows.width - rows.width % hn::Lanes(d);
   for (size_t k = 0; k < rows.count; ++k) {
     PrefetchRow(update, rows, k + kRowsAhead);
     const auto id = static_cast<size_t>(rows.ids[k]);
     const T* w = rows.table + id * rows.stride;
     T* next = rows.next + k * rows.width;
     const size_t at = id * rows.width;
-    update.Row(gradient, rows.width, k, id);
-    size_t j = 0;
-    for (; j < whole; j += hn::Lanes(d)) {
-      const auto g = gradient.At(d, k, j);
+    update.Row(gradients, k, id);
+    gradients.ForEach(k, [&](auto d, auto g, size_t j) HWY_ATTR {
       hn::StoreU(update(d, hn::LoadU(d, w + j), g, at + j), d, next + j);
-    }
-    for (; j < rows.width; ++j) {
-      const auto g = gradient.At(one, k, j);
-      hn::StoreU(update(one, hn::LoadU(one, w + j), g, at + j), one, next + j);
-    }
+    });
   }
 }
 
 // What updates have that look at elements only.
 template <typename T>
 struct ElementUpdate {
-  HWY_INLINE void Row(const RowGradient<T>&, size_t, size_t, size_t) const {}
+  HWY_INLINE void Row(const RowGradients<T>&, size_t, size_t) const {}
 };
 
 template <typename T, bool kMomentum>
@@ -163,20 +158,19 @@ struct RowwiseAdagradRow {
   T scale = 0;  // of this row: minus_rate / (sqrt(s) + eps)
 
   HWY_INLINE void Prefetch(size_t id, size_t) const { hwy::Prefetch(sum + id); }
-  HWY_INLINE void Row(const RowGradient<T>& gradient, size_t width, size_t k, size_t id) {
-    const hn::ScalableTag<T> d;
-    const hn::CappedTag<T, 1> one;
-    auto squares = hn::Zero(d);
-    size_t j = 0;
-    for (; j + hn::Lanes(d) <= width; j += hn::Lanes(d)) {
-      const auto g = gradient.At(d, k, j);
-      squares = hn::MulAdd(g, g, squares);
-    }
-    T total = hn::GetLane(hn::SumOfLanes(d, squares));
-    for (; j < width; ++j) {
-      const T g = hn::GetLane(gradient.At(one, k, j));
-      total += g * g;
-    }
+  HWY_INLINE void Row(const RowGradients<T>& gradients, size_t k, size_t id) {
+    const hn::ScalableTag<T> whole;
+    auto squares = hn::Zero(whole);
+    T total = 0;
+    gradients.ForEach(k, [&](auto d, auto g, size_t) HWY_ATTR {
+      if constexpr (std::is_same_v<decltype(d), hn::ScalableTag<T>>) {
+        squares = hn::MulAdd(g, g, squares);
+      } else {
+        total += hn::GetLane(g) * hn::GetLane(g);
+      }
+    });
+    total += hn::GetLane(hn::SumOfLanes(whole, squares));
+    const size_t width = gradients.source.width;
     sum[id] += total / static_cast<T>(width);
     scale = minus_rate / (std::sqrt(sum[id]) + eps);
   }

@@ -17,16 +17,45 @@
 namespace psd {
 namespace {
 
-absl::StatusOr<Tensors> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
-  PSD_ASSIGN_OR_RETURN(const Tensor g, gradient.Contiguous());
-  const int64_t width = g.shape()[g.rank() - 1];
-  PSD_ASSIGN_OR_RETURN(Tensor sums,
-                       Tensor::Empty(Shape{repeats.distinct().NumElements(), width}, g.dtype()));
-  const auto columns = static_cast<size_t>(width);
-  if (g.dtype() == DType::kF32) {
-    kernels::SumRows(repeats.groups(), g.data<float>(), columns, sums.mutable_data<float>());
+// Contiguous rows, `stride` elements from one to the next.
+struct GradientRows {
+  Tensor elements;
+  size_t stride = 0;
+};
+
+// The gradients of sums and means are one row that was expanded: it is not copied for every id.
+bool IsOneRow(const Tensor& gradient) {
+  for (int axis = 0; axis < gradient.rank() - 1; ++axis)
+    if (gradient.shape()[axis] > 1 && gradient.strides()[axis] != 0) return false;
+  return true;
+}
+
+absl::StatusOr<GradientRows> RowsOf(const Tensor& gradient) {
+  const int last = gradient.rank() - 1;
+  const int64_t width = gradient.shape()[last];
+  GradientRows rows;
+  if (gradient.NumElements() > 0 && IsOneRow(gradient)) {
+    const Tensor row = gradient.View(Shape{width}, {gradient.strides()[last]}, 0);
+    PSD_ASSIGN_OR_RETURN(rows.elements, row.Contiguous());
   } else {
-    kernels::SumRows(repeats.groups(), g.data<double>(), columns, sums.mutable_data<double>());
+    PSD_ASSIGN_OR_RETURN(rows.elements, gradient.Contiguous());
+    rows.stride = static_cast<size_t>(width);
+  }
+  return rows;
+}
+
+absl::StatusOr<Tensors> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
+  PSD_ASSIGN_OR_RETURN(const GradientRows rows, RowsOf(gradient));
+  const int64_t width = gradient.shape()[gradient.rank() - 1];
+  PSD_ASSIGN_OR_RETURN(
+      Tensor sums, Tensor::Empty(Shape{repeats.distinct().NumElements(), width}, gradient.dtype()));
+  const auto sum = [&](const auto* from, auto* to) {
+    kernels::SumRows(repeats.groups(), from, rows.stride, static_cast<size_t>(width), to);
+  };
+  if (gradient.dtype() == DType::kF32) {
+    sum(rows.elements.data<float>(), sums.mutable_data<float>());
+  } else {
+    sum(rows.elements.data<double>(), sums.mutable_data<double>());
   }
   return OneGradient(std::move(sums));
 }

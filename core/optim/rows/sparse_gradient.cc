@@ -15,7 +15,7 @@ template <typename T>
 double SumOfSquaresAs(const SparseGradient& gradient) {
   const auto width = static_cast<size_t>(gradient.entries.shape()[1]);
   std::vector<T> sums(gradient.groups.ids.size() * width);
-  kernels::SumRows(gradient.groups, gradient.entries.values().data<T>(), width, sums.data());
+  kernels::SumRows(gradient.groups, gradient.entries.values().data<T>(), width, width, sums.data());
   return kernels::SumOfSquares(sums.data(), sums.size());
 }
 

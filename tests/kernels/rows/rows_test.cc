@@ -50,6 +50,12 @@ TEST(GroupRowsTest, RepeatedIdsKeepTheOrderOfTheirPositions) {
   EXPECT_THAT(groups.positions, ElementsAre(3, 1, 4, 0, 2, 5));
 }
 
+TEST(GroupRowsTest, AscendingIdsAreGroupsAsTheyStand) {
+  ExpectGrouped({4});
+  ExpectGrouped({0, 1, 5, 900, INT64_MAX});
+  ExpectGrouped({0, 1, 5, 5});
+}
+
 TEST(GroupRowsTest, EveryWayOfSortingEqualsAMap) {
   std::mt19937_64 random(1);
   for (size_t count : {1, 2, 100, 255, 256, 1000, 5000}) {
@@ -88,10 +94,15 @@ void ExpectSums(size_t width) {
   AddRows(groups, rows.data(), width, dense.data());
   EXPECT_EQ(dense, expected);
   std::vector<T> sums(3 * width);
-  SumRows(groups, rows.data(), width, sums.data());
+  SumRows(groups, rows.data(), width, width, sums.data());
   for (size_t j = 0; j < width; ++j) {
     EXPECT_EQ(sums[j], rows[4 * width + j]);
     EXPECT_EQ(sums[width + j], rows[width + j] + rows[5 * width + j]);
+  }
+  SumRows(groups, rows.data(), 0, width, sums.data());
+  for (size_t j = 0; j < width; ++j) {
+    EXPECT_EQ(sums[j], rows[j]);
+    EXPECT_EQ(sums[2 * width + j], rows[j] + rows[j] + rows[j]);
   }
 }
 
