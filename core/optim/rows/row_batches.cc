@@ -5,8 +5,8 @@
 namespace psd::optim {
 namespace {
 
-// New rows are published from the nearest cache.
-constexpr size_t kBatchBytes = size_t{16} << 10;
+// New rows are published while they, and the rows that they replace, are in the nearest cache.
+constexpr size_t kBatchBytes = size_t{4} << 10;
 
 }  // namespace
 
