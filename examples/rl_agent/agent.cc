@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "client/calls.h"
@@ -67,28 +68,27 @@ absl::StatusOr<double> Agent::RunIteration() {
     parameters.push_back(std::move(parameter));
   }
   policy_.Use(std::move(parameters));
-  PSD_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, PlayEpisodes());
   std::vector<Episode> episodes;
-  for (const WorkerInfo& observer : observers_) episodes.push_back(policy_.Take(observer.name));
+  for (int i = 0; i < options_.episodes; ++i) {
+    PSD_ASSIGN_OR_RETURN(std::vector<Episode> played, PlayEpisodes());
+    std::move(played.begin(), played.end(), std::back_inserter(episodes));
+  }
   PSD_RETURN_IF_ERROR(Learn(episodes));
-  double sum = 0;
-  for (int64_t each : steps) sum += static_cast<double>(each);
-  return sum / static_cast<double>(steps.size());
+  size_t steps = 0;
+  for (const Episode& episode : episodes) steps += episode.actions.size();
+  return static_cast<double>(steps) / static_cast<double>(episodes.size());
 }
 
-absl::StatusOr<std::vector<int64_t>> Agent::PlayEpisodes() {
+absl::StatusOr<std::vector<Episode>> Agent::PlayEpisodes() {
   std::vector<Future<Values>> calls;
   for (const WorkerInfo& observer : observers_) {
     calls.push_back(worker_->RpcAsync(observer, Function::Registered("observer.run_episode"),
                                       {options_.most_steps}));
   }
-  PSD_ASSIGN_OR_RETURN(const std::vector<Values> answers, WaitAll(calls));
-  std::vector<int64_t> steps;
-  for (const Values& answer : answers) {
-    PSD_ASSIGN_OR_RETURN(const int64_t stood, ReadValue<int64_t>(answer[0]));
-    steps.push_back(stood);
-  }
-  return steps;
+  PSD_RETURN_IF_ERROR(WaitAll(calls).status());
+  std::vector<Episode> episodes;
+  for (const WorkerInfo& observer : observers_) episodes.push_back(policy_.Take(observer.name));
+  return episodes;
 }
 
 // REINFORCE: raises the probability of what was followed by more than the usual, and lowers that of

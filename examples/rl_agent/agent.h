@@ -18,6 +18,7 @@ namespace psd::examples {
 struct AgentOptions {
   std::string owner = "owner0";        // of the parameters
   std::vector<std::string> observers;  // whom it calls, in the order in which they are learned from
+  int episodes = 4;                    // of each observer in an iteration
   int64_t most_steps = 200;            // of an episode
   double lr = 0.02;
   uint64_t seed = 1;
@@ -33,8 +34,8 @@ class Agent {
   // Finds the observers through the registrar. Once, when all of them have joined.
   absl::Status MeetObservers();
 
-  // One episode on every observer, all at the same time, and one step of the policy gradient with
-  // them. Returns the mean number of steps that the pole stood: what is to grow.
+  // Some episodes on every observer, all observers at the same time, and one step of the policy
+  // gradient with them. Returns the mean number of steps that the pole stood: what is to grow.
   absl::StatusOr<double> RunIteration();
 
   Worker& worker() { return *worker_; }
@@ -42,8 +43,8 @@ class Agent {
  private:
   explicit Agent(AgentOptions options) : options_(std::move(options)), policy_(options_.seed) {}
   absl::Status CreateParameters();
-  // Steps the pole stood, by observer.
-  absl::StatusOr<std::vector<int64_t>> PlayEpisodes();
+  // One episode of each observer, in the order of the observers.
+  absl::StatusOr<std::vector<Episode>> PlayEpisodes();
   absl::Status Learn(const std::vector<Episode>& episodes);
 
   const AgentOptions options_;

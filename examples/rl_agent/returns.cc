@@ -11,17 +11,31 @@ namespace {
 
 constexpr double kDiscount = 0.99;
 
-std::vector<double> Advantages(const std::vector<Episode>& episodes) {
-  std::vector<double> all;
+// What the episodes had to come, on average, at each step; those that had ended count as 0.
+std::vector<double> MeanReturns(const std::vector<Episode>& episodes) {
+  std::vector<double> mean;
   for (const Episode& episode : episodes) {
-    for (double next : DiscountedReturns(episode.actions.size())) all.push_back(next);
+    const std::vector<double> returns = DiscountedReturns(episode.actions.size());
+    if (returns.size() > mean.size()) mean.resize(returns.size());
+    for (size_t i = 0; i < returns.size(); ++i) {
+      mean[i] += returns[i] / static_cast<double>(episodes.size());
+    }
   }
-  double sum = 0, squares = 0;
-  for (double value : all) sum += value;
-  const double mean = sum / static_cast<double>(all.size());
-  for (double& value : all) {
-    value -= mean;
-    squares += value * value;
+  return mean;
+}
+
+// Against the same step of the other episodes: less is to come at every later step, however well
+// it was played, and nothing is to be learned from that.
+std::vector<double> Advantages(const std::vector<Episode>& episodes) {
+  const std::vector<double> usual = MeanReturns(episodes);
+  std::vector<double> all;
+  double squares = 0;
+  for (const Episode& episode : episodes) {
+    const std::vector<double> returns = DiscountedReturns(episode.actions.size());
+    for (size_t i = 0; i < returns.size(); ++i) {
+      all.push_back(returns[i] - usual[i]);
+      squares += all.back() * all.back();
+    }
   }
   const double deviation = std::sqrt(squares / static_cast<double>(all.size()));
   for (double& value : all) value /= std::max(deviation, 1e-6);

@@ -17,7 +17,8 @@ struct Batch {
   Tensor states;   // f32[steps, kStates], of all episodes
   Tensor weights;  // f32[steps, kActions]: -advantage / steps at the action that was taken, else 0
 };
-// Advantages are the returns less their mean, divided by their deviation, over all episodes.
+// Advantages are the returns less the mean of all episodes at the same step, divided by their
+// deviation.
 // Errors: INVALID_ARGUMENT for no step at all; RESOURCE_EXHAUSTED.
 absl::StatusOr<Batch> MakeBatch(const std::vector<Episode>& episodes);
 

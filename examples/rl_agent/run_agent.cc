@@ -1,6 +1,8 @@
 // Reinforcement learning with an agent and observers. Observers are trainers that play a cart with
 // a pole and are called by the agent; in each step they call it back for an action. The agent's
-// policy lives on an owner, which steps it.
+// policy lives on an owner, which steps it. The agent ends when the pole stands for nearly all of
+// an episode's 200 steps, after 20 to 60 iterations. The policy stays on the owner: the next run
+// goes on with it.
 //
 //   bazel build -c opt //server/daemon:psd //examples/rl_agent:all
 //   bazel-bin/server/daemon/psd --dev &
@@ -11,14 +13,35 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "core/base/status.h"
 #include "examples/rl_agent/agent.h"
 #include "examples/rl_agent/job.h"
 
 namespace psd::examples {
 namespace {
 
-constexpr int kIterations = 120;
+constexpr int kMostIterations = 120;
+constexpr int kShown = 10;     // iterations for which the mean is shown
+constexpr double kGoal = 195;  // steps
+
+// Errors: DEADLINE_EXCEEDED if the goal is not reached.
+absl::Status Train(Agent& agent) {
+  double last = 0;
+  for (int i = 1; i <= kMostIterations && last < kGoal; i += kShown) {
+    last = 0;
+    for (int j = 0; j < kShown; ++j) {
+      PSD_ASSIGN_OR_RETURN(const double steps, agent.RunIteration());
+      last += steps / kShown;
+    }
+    std::printf("iterations %3d to %3d  the pole stood %5.1f steps\n", i, i + kShown - 1, last);
+  }
+  if (last >= kGoal) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("the pole stood ", last, " steps after ",
+                                                  kMostIterations, " iterations, not ", kGoal));
+}
 
 absl::Status Run(const char* address) {
   AgentOptions options;
@@ -27,13 +50,11 @@ absl::Status Run(const char* address) {
                        Agent::Start(MemberOptions("agent", address), options));
   PSD_RETURN_IF_ERROR(agent->worker().Barrier("ready"));
   PSD_RETURN_IF_ERROR(agent->MeetObservers());
-  for (int i = 1; i <= kIterations; ++i) {
-    PSD_ASSIGN_OR_RETURN(const double steps, agent->RunIteration());
-    if (i % 10 == 0) std::printf("iteration %3d  the pole stood %.1f steps\n", i, steps);
-  }
+  absl::Status learned = Train(*agent);
   ShutdownOptions together;
   together.with_group = true;
-  return agent->worker().Shutdown(together);
+  learned.Update(agent->worker().Shutdown(together));
+  return learned;
 }
 
 }  // namespace
