@@ -7,9 +7,11 @@
 //   options.dir = "/data/model";
 //   PSD_ASSIGN_OR_RETURN(psd::SaveSummary saved, psd::SaveModel(*worker, options));
 //
-// The worker that calls copies everything through itself: the folder is on its host, the owners may
-// be anywhere. Training goes on meanwhile. Each parameter and its state in every optimizer are from
-// between the same two steps; different parameters may be from different steps.
+// An owner that may write below a folder of its host (RuntimeOptions::checkpoint_root) and finds
+// the save there writes its own files. What others have goes through the worker that calls: the
+// folder is on its host, the owners may be anywhere. Training goes on meanwhile. Each parameter and
+// its state in every optimizer are from between the same two steps; different parameters may be
+// from different steps.
 //
 // Not saved: values without a name, private optimizers, and named values that are neither tensors
 // nor optimizers; the summary lists the named ones.
@@ -66,6 +68,8 @@ struct SaveSummary {
   size_t values = 0;
   size_t optimizers = 0;
   std::vector<std::string> left_out;  // "owner0: 'replay' (replay_buffer)"
+  // Owners that may write files of a save, and could not write those of this one: "owner0: why".
+  std::vector<std::string> streamed;
 };
 
 // Saves. Whatever fails, the saves that were there stay as they were.

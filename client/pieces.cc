@@ -58,9 +58,7 @@ class Held {
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
-  Future<worker::FetchedPiece> Fetch(const PieceRange& range) const {
-    return service_.Fetch(owner_, id_, range, call_);
-  }
+  GlobalId id() const { return id_; }
 
  private:
   CheckpointService& service_;
@@ -69,26 +67,27 @@ class Held {
   const rpc::CallOptions call_;
 };
 
-absl::Status FetchAll(const Held& held, size_t number, const std::vector<PieceTarget>& targets,
-                      SavePace& pace, const PieceOptions& options) {
+absl::Status SaveAll(const Held& held, size_t number, const std::vector<PieceTarget>& targets,
+                     SaveFiles& files, SavePace& pace, const PieceOptions& options) {
   std::vector<uint64_t> sizes;
   for (const PieceTarget& target : targets) sizes.push_back(target.bytes);
   PieceRanges ranges(std::move(sizes), options.piece_bytes);
-  std::deque<std::pair<size_t, Future<worker::FetchedPiece>>> asked;  // with the array
+  std::deque<std::pair<PieceRange, Future<worker::FetchedPiece>>> asked;
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
     while (more && asked.size() < (pace.Training(started) ? 1 : kPiecesAhead)) {
       const std::optional<PieceRange> range = ranges.Next();
       more = range.has_value();
-      if (more) asked.emplace_back(range->array, held.Fetch(*range));
+      if (more)
+        asked.emplace_back(*range, files.CopyPiece(held.id(), *range, targets[range->array].file));
     }
     if (asked.empty()) break;
-    const auto [array, answer] = std::move(asked.front());
+    const auto [range, answer] = std::move(asked.front());
     asked.pop_front();
     const auto& piece = answer.Wait();
     if (!piece.ok()) return piece.status();
-    PSD_RETURN_IF_ERROR(targets[array].file->Append(piece->bytes.view()));
-    PSD_RETURN_IF_ERROR(options.tell(piece->bytes.size()));
+    PSD_RETURN_IF_ERROR(files.TakePiece(targets[range.array].file, *piece));
+    PSD_RETURN_IF_ERROR(options.tell(range.bytes));
     const absl::Time now = Clock::Steady().Now();
     pace.Heard(number, piece->steps_accepted, now);
     if (more || !asked.empty()) absl::SleepFor(pace.PauseAfter(now - started, now));
@@ -124,13 +123,14 @@ absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
                                                   const std::string& owner, size_t number,
                                                   const worker::ExportItem& item,
                                                   const std::vector<PieceTarget>& targets,
-                                                  SavePace& pace, const PieceOptions& options) {
+                                                  SaveFiles& files, SavePace& pace,
+                                                  const PieceOptions& options) {
   const GlobalId id = runtime.ids().Next();
   const auto answer = runtime.checkpoints().Hold(owner, item, id, options.call);
   const auto& exported = answer.Wait();
   if (!exported.ok()) return exported.status();
   const Held held(runtime.checkpoints(), owner, id, options.call);
-  PSD_RETURN_IF_ERROR(FetchAll(held, number, targets, pace, options));
+  PSD_RETURN_IF_ERROR(SaveAll(held, number, targets, files, pace, options));
   return exported->items[0];
 }
 

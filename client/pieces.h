@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/save_files.h"
 #include "client/save_pace.h"
 #include "core/base/buffer.h"
-#include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/worker/checkpoint_types.h"
@@ -29,17 +29,18 @@ struct PieceOptions {
 // Where an array's bytes go.
 struct PieceTarget {
   uint64_t bytes = 0;
-  checkpoint::CheckedFile* file = nullptr;
+  size_t file = 0;  // of the owner's
 };
 
-// Copies `item` and its state on `owner`, between two steps, and brings the copies into the files
-// of `targets` (the elements', then the state's), at the pace of a save. `number` is the owner's
-// for `pace`. Returns version and steps, without tensors.
+// Copies `item` and its state on `owner`, between two steps, and brings the copies into those of
+// its `files` that `targets` name (the elements', then the state's), at the pace of a save.
+// `number` is the owner's for `pace`. Returns version and steps, without tensors.
 absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
                                                   const std::string& owner, size_t number,
                                                   const worker::ExportItem& item,
                                                   const std::vector<PieceTarget>& targets,
-                                                  SavePace& pace, const PieceOptions& options);
+                                                  SaveFiles& files, SavePace& pace,
+                                                  const PieceOptions& options);
 
 // Where an array's bytes come from.
 struct PieceSource {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint.h"
 #include "client/pieces.h"
+#include "client/save_files.h"
 #include "client/save_pace.h"
 #include "client/save_plan.h"
 #include "core/base/clock.h"
@@ -39,22 +40,16 @@ struct Piece {
   uint64_t bytes = 0;
 };
 
-// Whether what came is what the file's header says will come.
-absl::Status CheckArray(const Tensor& tensor, const TensorSpec& planned, const Piece& piece) {
-  const Shape shape =
-      piece.rows > 0 ? checkpoint::WithRows(planned.shape, piece.rows) : planned.shape;
-  if (tensor.dtype() == planned.dtype && tensor.shape() == shape) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("'", planned.name, "' was ", DTypeName(planned.dtype),
-                                         planned.shape.ToString(), " and has become ",
-                                         tensor.ToString(), " during the save; save again"));
-}
-
 ExportItem ItemOf(const ValuePlan& value, const Piece& piece) {
   ExportItem item;
   item.value = value.id;
   item.first_row = piece.first_row;
   item.rows = piece.rows;
-  for (const StatePlan& state : value.states) item.optimizers.push_back(state.optimizer_id);
+  item.files = {0};
+  for (const StatePlan& state : value.states) {
+    item.optimizers.push_back(state.optimizer_id);
+    item.files.insert(item.files.end(), state.files.begin(), state.files.end());
+  }
   return item;
 }
 
@@ -79,9 +74,9 @@ class Saver {
   struct Batch {
     size_t owner = 0;
     std::vector<Piece> pieces;
-    bool first = false;  // of its owner
-    bool last = false;
-    bool in_pieces = false;  // one value, not asked for yet
+    std::vector<ExportItem> items;  // the same
+    bool last = false;              // of its owner
+    bool in_pieces = false;         // one value, not asked for yet
     Future<worker::Exported> exported;
   };
 
@@ -90,23 +85,22 @@ class Saver {
   absl::Status Take(const Batch& batch);
   Piece NextPiece(const OwnerPlan& owner, uint64_t room);
   absl::Status TakeWhole(const Batch& batch);
-  absl::Status TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item);
   absl::Status TakeInPieces(const Batch& batch);
   // Version and counts of steps.
   absl::Status Record(const ValuePlan& plan, const ExportedItem& item);
   bool TooLarge(const ValuePlan& value) const {
     return value.rows == 0 && value.bytes > options_.whole_bytes;
   }
-  absl::Status OpenFiles(OwnerPlan& owner);
-  absl::Status FinishFiles(OwnerPlan& owner);
+  absl::Status FinishFiles(size_t owner);
   absl::Status Tell(uint64_t bytes);
 
   Worker& worker_;
   const SaveOptions& options_;
   rpc::CallOptions call_;
   std::unique_ptr<checkpoint::SaveFolder> folder_;
-  SavePlan plan_;          // after the folder: its files are closed before the folder goes
-  size_t next_owner_ = 0;  // of those to ask
+  SavePlan plan_;
+  std::vector<std::unique_ptr<SaveFiles>> files_;  // of each owner; closed before the folder goes
+  size_t next_owner_ = 0;                          // of those to ask
   size_t next_value_ = 0;
   int64_t next_row_ = 0;
   uint64_t done_bytes_ = 0;
@@ -143,28 +137,28 @@ std::optional<Saver::Batch> Saver::Ask() {
   const OwnerPlan& owner = plan_.owners[next_owner_];
   Batch batch;
   batch.owner = next_owner_;
-  batch.first = next_value_ == 0 && next_row_ == 0;
-  std::vector<ExportItem> items;
   uint64_t bytes = 0;
   batch.in_pieces = TooLarge(owner.values[next_value_]);
   if (batch.in_pieces) {
+    const ValuePlan& value = owner.values[next_value_];
     batch.pieces.push_back(NextPiece(owner, 0));
+    batch.items.push_back(ItemOf(value, batch.pieces[0]));
     batch.last = next_value_ == owner.values.size();
     return batch;
   }
-  while (next_value_ < owner.values.size() && items.size() < kBatchItems) {
+  while (next_value_ < owner.values.size() && batch.items.size() < kBatchItems) {
     const ValuePlan& value = owner.values[next_value_];
     if (TooLarge(value)) break;
     const uint64_t least =
         value.rows > 0 ? value.bytes / static_cast<uint64_t>(value.rows) : value.bytes;
-    if (!items.empty() && bytes + least > batch_bytes_) break;
+    if (!batch.items.empty() && bytes + least > batch_bytes_) break;
     const Piece piece = NextPiece(owner, batch_bytes_ - std::min(bytes, batch_bytes_));
     bytes += piece.bytes;
-    items.push_back(ItemOf(value, piece));
+    batch.items.push_back(ItemOf(value, piece));
     batch.pieces.push_back(piece);
   }
   batch.last = next_value_ == owner.values.size();
-  batch.exported = worker_.runtime().checkpoints().Export(owner.owner, items, call_);
+  batch.exported = files_[batch.owner]->Copy(batch.items);
   return batch;
 }
 
@@ -182,84 +176,54 @@ absl::Status Saver::Record(const ValuePlan& plan, const ExportedItem& item) {
   return absl::OkStatus();
 }
 
-absl::Status Saver::TakePiece(OwnerPlan& owner, const Piece& piece, const ExportedItem& item) {
-  const ValuePlan& plan = owner.values[piece.value];
-  PSD_RETURN_IF_ERROR(Record(plan, item));
-  const checkpoint::SavedValue& value = plan_.index.values[plan.value];
-  PSD_RETURN_IF_ERROR(CheckArray(item.elements, {value.name, value.dtype, value.shape}, piece));
-  PSD_ASSIGN_OR_RETURN(Tensor dense, item.elements.Contiguous());
-  PSD_RETURN_IF_ERROR(owner.files[0].file->Append(dense.AsBuffer().view()));
-  for (size_t i = 0; i < plan.states.size(); ++i) {
-    const StatePlan& state = plan.states[i];
-    const std::vector<Tensor>& arrays = item.states[i].arrays;
-    if (arrays.size() != state.arrays.size())
-      return absl::InternalError(absl::StrCat("'", value.name, "' came without all of its state"));
-    for (size_t k = 0; k < arrays.size(); ++k) {
-      PSD_RETURN_IF_ERROR(CheckArray(arrays[k], state.arrays[k], piece));
-      PSD_RETURN_IF_ERROR(owner.files[state.files[k]].file->Append(arrays[k].AsBuffer().view()));
-    }
-  }
-  return Tell(piece.bytes);
-}
-
 absl::Status Saver::TakeWhole(const Batch& batch) {
-  OwnerPlan& owner = plan_.owners[batch.owner];
+  const OwnerPlan& owner = plan_.owners[batch.owner];
   const auto& exported = batch.exported.Wait();
   if (!exported.ok()) return exported.status();
-  for (size_t i = 0; i < batch.pieces.size(); ++i)
-    PSD_RETURN_IF_ERROR(TakePiece(owner, batch.pieces[i], exported->items[i]));
+  for (size_t i = 0; i < batch.pieces.size(); ++i) {
+    PSD_RETURN_IF_ERROR(Record(owner.values[batch.pieces[i].value], exported->items[i]));
+    PSD_RETURN_IF_ERROR(files_[batch.owner]->Take(batch.items[i], exported->items[i]));
+    PSD_RETURN_IF_ERROR(Tell(batch.pieces[i].bytes));
+  }
   pace_.Heard(batch.owner, exported->steps_accepted, Clock::Steady().Now());
   return absl::OkStatus();
 }
 
 absl::Status Saver::TakeInPieces(const Batch& batch) {
-  OwnerPlan& owner = plan_.owners[batch.owner];
+  const OwnerPlan& owner = plan_.owners[batch.owner];
   const ValuePlan& plan = owner.values[batch.pieces[0].value];
   const checkpoint::SavedValue& value = plan_.index.values[plan.value];
-  std::vector<PieceTarget> targets = {
-      {TensorSpec{"", value.dtype, value.shape}.bytes(), owner.files[0].file.get()}};
+  std::vector<PieceTarget> targets = {{TensorSpec{"", value.dtype, value.shape}.bytes(), 0}};
   for (const StatePlan& state : plan.states) {
     for (size_t k = 0; k < state.arrays.size(); ++k)
-      targets.push_back({state.arrays[k].bytes(), owner.files[state.files[k]].file.get()});
+      targets.push_back({state.arrays[k].bytes(), state.files[k]});
   }
   const PieceOptions pieces{call_, options_.batch_bytes,
                             [this](uint64_t bytes) { return Tell(bytes); }};
   PSD_ASSIGN_OR_RETURN(const ExportedItem item,
-                       SaveInPieces(worker_.runtime(), owner.owner, batch.owner,
-                                    ItemOf(plan, batch.pieces[0]), targets, pace_, pieces));
+                       SaveInPieces(worker_.runtime(), owner.owner, batch.owner, batch.items[0],
+                                    targets, *files_[batch.owner], pace_, pieces));
   return Record(plan, item);
 }
 
 absl::Status Saver::Take(const Batch& batch) {
-  OwnerPlan& owner = plan_.owners[batch.owner];
-  if (batch.first) PSD_RETURN_IF_ERROR(OpenFiles(owner));
-  const absl::Status taken = batch.in_pieces ? TakeInPieces(batch) : TakeWhole(batch);
-  if (!taken.ok()) return Annotate(taken, absl::StrCat("saving ", owner.owner));
   batch_bytes_ = options_.batch_bytes;
-  return batch.last ? FinishFiles(owner) : absl::OkStatus();
+  absl::Status taken = batch.in_pieces ? TakeInPieces(batch) : TakeWhole(batch);
+  if (taken.ok() && batch.last) taken = FinishFiles(batch.owner);
+  return Annotate(taken, absl::StrCat("saving ", files_[batch.owner]->Describe()));
 }
 
-absl::Status Saver::OpenFiles(OwnerPlan& owner) {
-  for (FilePlan& file : owner.files) {
-    PSD_ASSIGN_OR_RETURN(file.file, folder_->Create(file.name, file.tensors, {{"format", "pt"}}));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Saver::FinishFiles(OwnerPlan& owner) {
-  for (const ValuePlan& value : owner.values) {
+absl::Status Saver::FinishFiles(size_t owner) {
+  std::vector<worker::StepCount> counts;
+  for (const ValuePlan& value : plan_.owners[owner].values) {
     for (const StatePlan& state : value.states) {
       const SavedOptimizer& optimizer = plan_.index.optimizers[state.optimizer];
       const auto steps = static_cast<float>(optimizer.parameters[state.parameter].steps);
-      PSD_RETURN_IF_ERROR(
-          owner.files[state.step_file].file->Append(Tensor::Scalar(steps).AsBuffer().view()));
+      counts.push_back({state.step_file, steps});
     }
   }
-  for (FilePlan& file : owner.files) {
-    PSD_ASSIGN_OR_RETURN(checkpoint::SavedFile saved, file.file->Finish());
-    file.file.reset();
-    plan_.index.files.push_back(std::move(saved));
-  }
+  PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::SavedFile> saved, files_[owner]->Finish(counts));
+  for (checkpoint::SavedFile& file : saved) plan_.index.files.push_back(std::move(file));
   return absl::OkStatus();
 }
 
@@ -281,12 +245,21 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
       folder_, checkpoint::SaveFolder::Begin(
                    files, options_.dir, name,
                    absl::StrCat(absl::Hex(unique.incarnation), "-", unique.counter), plan_.bytes));
+  PSD_ASSIGN_OR_RETURN(ChosenFiles chosen,
+                       ChooseFiles(worker_.runtime(), *folder_, plan_.owners, call_));
+  files_ = std::move(chosen.files);
+  for (const auto& [owner, steps] : chosen.steps_accepted)
+    pace_.Heard(owner, steps, Clock::Steady().Now());
+  // Who has answered needs no probe.
+  if (chosen.steps_accepted.count(0) > 0) batch_bytes_ = options_.batch_bytes;
   std::deque<Batch> asked;
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
     // Only one at a time beside training, so that the pauses are pauses for the owners too.
     const bool one_by_one = batch_bytes_ < options_.batch_bytes || pace_.Training(started);
-    while (more && asked.size() < (one_by_one ? 1 : kExportsAhead)) {
+    const size_t ahead = one_by_one ? 1 : kExportsAhead;
+    // A value in pieces is asked for when its turn comes, and what follows after it.
+    while (more && asked.size() < ahead && (asked.empty() || !asked.back().in_pieces)) {
       std::optional<Batch> batch = Ask();
       more = batch.has_value();
       if (more) asked.push_back(*std::move(batch));
@@ -305,6 +278,7 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   summary.values = plan_.index.values.size();
   summary.optimizers = plan_.index.optimizers.size();
   summary.left_out = plan_.index.left_out;
+  summary.streamed = std::move(chosen.streamed);
   return summary;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/checkpoint/safetensors_format.h"
+#include "core/checkpoint/save_names.h"
 
 namespace psd {
 namespace {
@@ -39,10 +39,7 @@ size_t FindOrAddOptimizer(CheckpointIndex& index, const SavedOptimizer& part) {
 }
 
 size_t AddStateFile(OwnerPlan& owner) {
-  owner.files.push_back({absl::StrCat("state-", owner.owner, "-", owner.files.size() - 1,
-                                      checkpoint::kSafetensorsSuffix),
-                         {},
-                         {}});
+  owner.files.push_back({checkpoint::StateFileName(owner.owner, owner.files.size() - 1), {}});
   return owner.files.size() - 1;
 }
 
@@ -103,7 +100,8 @@ void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
 void PlanOwner(const std::string& name, const worker::OwnerContents& contents, SavePlan& plan) {
   OwnerPlan& owner = plan.owners.emplace_back();
   owner.owner = name;
-  owner.files.push_back({absl::StrCat("values-", name, checkpoint::kSafetensorsSuffix), {}, {}});
+  owner.writes_files = contents.writes_files;
+  owner.files.push_back({checkpoint::ValuesFileName(name), {}});
   owner.values.reserve(contents.values.size());
   // Wide elements first, so that all are aligned in their file.
   std::vector<const worker::HostedValue*> sorted;

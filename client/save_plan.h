@@ -4,24 +4,16 @@
 // of themselves, before anything is copied. Pure.
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "core/base/ids.h"
-#include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/worker/checkpoint_types.h"
 
 namespace psd {
-
-// A file of the save: its tensors in the order in which they come.
-struct FilePlan {
-  std::string name;
-  std::vector<checkpoint::TensorSpec> tensors;
-  std::unique_ptr<checkpoint::CheckedFile> file;  // while it is written
-};
 
 // Where a parameter's state in one optimizer goes.
 struct StatePlan {
@@ -44,8 +36,9 @@ struct ValuePlan {
 struct OwnerPlan {
   std::string owner;
   uint64_t steps_accepted = 0;  // by its optimizers, when it described itself
+  bool writes_files = false;    // its own, where it can
   std::vector<ValuePlan> values;
-  std::vector<FilePlan> files;  // the first holds the values
+  std::vector<checkpoint::FileSpec> files;  // the first holds the values
 };
 
 // What is to be saved, and where each piece goes.

@@ -133,6 +133,13 @@ class CheckedFileImpl : public CheckedFile {
 
 }  // namespace
 
+std::shared_ptr<Allocator> NewPieceMemory() {
+  HeapAllocatorOptions options;
+  options.map_threshold_bytes = kFilePieceBytes;
+  options.cache_bytes = 8 * kFilePieceBytes;
+  return NewHeapAllocator(options);
+}
+
 std::unique_ptr<CheckedFile> CheckedFile::Start(std::unique_ptr<WritableFile> file,
                                                 std::string name,
                                                 std::shared_ptr<Allocator> memory) {

@@ -20,11 +20,14 @@ inline constexpr size_t kFilePieceBytes = size_t{2} << 20;
 // Pieces that may wait to be written; Append waits when there are more.
 inline constexpr size_t kMaxWaitingPieces = 2;
 
+// Memory for pieces, kept to be used again, as direct writing wants it: each a mapping of its own.
+// For all files that are written at the same time.
+std::shared_ptr<Allocator> NewPieceMemory();
+
 // Has a thread of its own, which writes. Thread-compatible.
 class CheckedFile {
  public:
-  // `name` is the file's in the index. `memory` gives the pieces: blocks that the file's Append
-  // likes best come from a mapping of their own.
+  // `name` is the file's in the index. `memory` gives the pieces (NewPieceMemory).
   static std::unique_ptr<CheckedFile> Start(std::unique_ptr<WritableFile> file, std::string name,
                                             std::shared_ptr<Allocator> memory);
   // Gives up what was not finished.

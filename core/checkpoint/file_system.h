@@ -55,6 +55,8 @@ class FileSystem {
   // Errors: ALREADY_EXISTS.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
+  // Of something that exists: absolute, without symbolic links, "." and "..".
+  virtual absl::StatusOr<std::string> RealPath(const std::string& path) = 0;
   // With its parents; one that exists is no error.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   // Names in a folder, sorted.

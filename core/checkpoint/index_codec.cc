@@ -67,11 +67,7 @@ absl::Status CheckName(absl::string_view what, const std::string& name) {
 }
 
 absl::Status CheckDigest(const SavedFile& file) {
-  const bool hex = file.xxh128.size() == kXxh128Digits &&
-                   std::all_of(file.xxh128.begin(), file.xxh128.end(), [](unsigned char c) {
-                     return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
-                   });
-  if (hex) return absl::OkStatus();
+  if (IsXxh128(file.xxh128)) return absl::OkStatus();
   return Bad(absl::StrCat("gives '", file.name, "' an xxh128 that is not ", kXxh128Digits,
                           " hexadecimal digits"));
 }

@@ -6,8 +6,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
+#include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/index_codec.h"
 
 namespace psd::checkpoint {
@@ -19,13 +22,6 @@ std::string Join(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
 }
 
-bool IsPlainName(absl::string_view name) {
-  return !name.empty() && name.size() < kMaxLatestBytes && absl::ascii_isalnum(name[0]) &&
-         std::all_of(name.begin(), name.end(), [](unsigned char c) {
-           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' || c == ':';
-         });
-}
-
 // A file with `text`, on the disk.
 absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string_view text) {
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.Create(path));
@@ -33,12 +29,9 @@ absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string
   return file->Sync();
 }
 
-// Every piece is a mapping of its own, as direct writing wants it, and used again.
-std::shared_ptr<Allocator> PieceMemory() {
-  HeapAllocatorOptions options;
-  options.map_threshold_bytes = kFilePieceBytes;
-  options.cache_bytes = 8 * kFilePieceBytes;
-  return NewHeapAllocator(options);
+std::string NewToken() {
+  return absl::StrCat(absl::Hex(NewIncarnation(), absl::kZeroPad16),
+                      absl::Hex(NewIncarnation(), absl::kZeroPad16));
 }
 
 class SaveFolderImpl : public SaveFolder {
@@ -55,19 +48,36 @@ class SaveFolderImpl : public SaveFolder {
     if (!published_) files_->Remove(unfinished_).IgnoreError();
   }
 
-  absl::StatusOr<std::unique_ptr<CheckedFile>> Create(
-      const std::string& file_name, absl::Span<const TensorSpec> tensors,
-      const std::map<std::string, std::string>& metadata) override {
-    PSD_ASSIGN_OR_RETURN(std::string header, EncodeSafetensorsHeader(tensors, metadata));
+  absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec) override {
+    PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(PathOf(spec.name)));
+    return TensorFile::Start(std::move(file), spec, memory_);
+  }
+
+  absl::StatusOr<std::string> RealPath() override { return files_->RealPath(unfinished_); }
+
+  absl::StatusOr<std::string> PlaceToken() override {
     PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
-                         files_->Create(Join(unfinished_, file_name)));
-    std::unique_ptr<CheckedFile> checked = CheckedFile::Start(std::move(file), file_name, memory_);
-    PSD_RETURN_IF_ERROR(checked->Append(header));
-    return checked;
+                         files_->Create(PathOf(kTokenFileName)));
+    std::string token = NewToken();
+    PSD_RETURN_IF_ERROR(file->Append(token));
+    return token;
+  }
+  absl::Status RemoveToken() override { return files_->Remove(PathOf(kTokenFileName)); }
+
+  absl::Status Look(const std::string& file_name, uint64_t least_bytes) override {
+    auto file = files_->Open(PathOf(file_name));
+    if (file.ok() && (*file)->size() >= least_bytes) return absl::OkStatus();
+    return absl::FailedPreconditionError(file.ok() ? absl::StrCat(PathOf(file_name), " has ",
+                                                                  (*file)->size(), " of ",
+                                                                  least_bytes, " bytes here")
+                                                   : file.status().message());
+  }
+  absl::Status Remove(const std::string& file_name) override {
+    return files_->Remove(PathOf(file_name));
   }
 
   absl::StatusOr<std::string> Publish(const CheckpointIndex& index) override {
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, Join(unfinished_, kIndexFileName), EncodeIndex(index)));
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), EncodeIndex(index)));
     PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
     const std::string final = Join(dir_, name_);
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
@@ -80,12 +90,14 @@ class SaveFolderImpl : public SaveFolder {
   }
 
  private:
+  std::string PathOf(absl::string_view file_name) const { return Join(unfinished_, file_name); }
+
   const std::shared_ptr<FileSystem> files_;  // shared with whoever chose it
   const std::string dir_;
   const std::string name_;
   const std::string unfinished_;
   const std::unique_ptr<FolderLock> lock_;
-  const std::shared_ptr<Allocator> memory_ = PieceMemory();  // shared with the files
+  const std::shared_ptr<Allocator> memory_ = NewPieceMemory();  // shared with the files
   bool published_ = false;
 };
 
@@ -124,7 +136,7 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
                                                      " has ", free,
                                                      " left; make room or use another disk"));
   }
-  const std::string unfinished = Join(dir, absl::StrCat(kUnfinishedPrefix, unique));
+  const std::string unfinished = Join(dir, UnfinishedName(unique));
   PSD_RETURN_IF_ERROR(files->MakeFolder(unfinished));
   return std::make_unique<SaveFolderImpl>(std::move(files), dir, name, unfinished, std::move(lock));
 }

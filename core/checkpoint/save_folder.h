@@ -10,23 +10,17 @@
 // which is replaced by a rename too. Whatever dies in between leaves `latest` and what it names as
 // they were. The next save removes what a dead one left.
 
-#include <map>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/file_system.h"
-#include "core/checkpoint/safetensors_codec.h"
+#include "core/checkpoint/save_names.h"
+#include "core/checkpoint/tensor_file.h"
 
 namespace psd::checkpoint {
-
-inline constexpr absl::string_view kLatestFileName = "latest";
-inline constexpr absl::string_view kUnfinishedPrefix = ".saving-";
 
 // One save being written. Thread-compatible. Destroyed before Publish has succeeded, it removes
 // what it wrote.
@@ -43,13 +37,23 @@ class SaveFolder {
                                                            uint64_t bytes);
   virtual ~SaveFolder() = default;
 
-  // A new safetensors file with its header; the elements of `tensors` are appended in their order.
-  virtual absl::StatusOr<std::unique_ptr<CheckedFile>> Create(
-      const std::string& file_name, absl::Span<const TensorSpec> tensors,
-      const std::map<std::string, std::string>& metadata) = 0;
+  // A new file, its header written.
+  virtual absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec) = 0;
+
+  // Where the files are until the save is published, for owners that write their own (see
+  // checkpoint_root.h).
+  virtual absl::StatusOr<std::string> RealPath() = 0;
+  // A file from which they can tell that it is this folder; returns its content. Once.
+  virtual absl::StatusOr<std::string> PlaceToken() = 0;
+  virtual absl::Status RemoveToken() = 0;
+  // Whether a file that an owner has written is here and can be read, with so many bytes so far at
+  // least. Errors: FAILED_PRECONDITION naming it.
+  virtual absl::Status Look(const std::string& file_name, uint64_t least_bytes) = 0;
+  // Takes away a file, if it is there.
+  virtual absl::Status Remove(const std::string& file_name) = 0;
 
   // Writes the index; the save is what `latest` names from now on. Returns its path. Requires: all
-  // its files are finished.
+  // its files are finished, and there is no token.
   virtual absl::StatusOr<std::string> Publish(const CheckpointIndex& index) = 0;
 };
 

@@ -2,10 +2,19 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "core/base/status.h"
 
 namespace psd::checkpoint {
+
+bool IsXxh128(absl::string_view text) {
+  return text.size() == kXxh128Digits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isdigit(static_cast<unsigned char>(c)) || (c >= 'a' && c <= 'f');
+         });
+}
 
 struct Xxh128::State {
   XXH3_state_t* const running = XXH3_createState();

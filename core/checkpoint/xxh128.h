@@ -12,6 +12,9 @@ namespace psd::checkpoint {
 
 inline constexpr size_t kXxh128Digits = 32;
 
+// Whether `text` is what Digest gives.
+bool IsXxh128(absl::string_view text);
+
 // Thread-compatible.
 class Xxh128 {
  public:

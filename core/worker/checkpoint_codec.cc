@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::worker {
 namespace {
@@ -145,6 +146,7 @@ v1::OwnerContents EncodeContents(const OwnerContents& contents) {
   for (const HostedOptimizer& optimizer : contents.optimizers)
     Encode(optimizer, *message.add_optimizers());
   for (const std::string& text : contents.left_out) message.add_left_out(text);
+  message.set_writes_files(contents.writes_files);
   return message;
 }
 
@@ -159,7 +161,43 @@ absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message) {
     contents.optimizers.push_back(std::move(hosted));
   }
   contents.left_out.assign(message.left_out().begin(), message.left_out().end());
+  contents.writes_files = message.writes_files();
   return contents;
+}
+
+v1::ExportItem EncodeItem(const ExportItem& item) {
+  v1::ExportItem message;
+  message.set_incarnation(item.value.incarnation);
+  message.set_counter(item.value.counter);
+  message.set_first_row(item.first_row);
+  message.set_rows(item.rows);
+  for (GlobalId optimizer : item.optimizers) {
+    message.add_optimizer_incarnations(optimizer.incarnation);
+    message.add_optimizer_counters(optimizer.counter);
+  }
+  for (size_t file : item.files) message.add_files(static_cast<uint32_t>(file));
+  return message;
+}
+
+Exported DecodeWithoutTensors(const v1::ExportReply& message) {
+  Exported exported;
+  exported.steps_accepted = message.steps_accepted();
+  for (const v1::ExportedItem& each : message.items()) {
+    ExportedItem& item = exported.items.emplace_back();
+    item.version = each.version();
+    for (uint64_t steps : each.steps()) item.states.emplace_back().steps = steps;
+  }
+  return exported;
+}
+
+v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range) {
+  v1::PieceRequest message;
+  message.set_incarnation(id.incarnation);
+  message.set_counter(id.counter);
+  message.set_array(range.array);
+  message.set_first_byte(range.first_byte);
+  message.set_bytes(range.bytes);
+  return message;
 }
 
 void EncodeArrays(const std::vector<TensorSpec>& arrays, v1::RoomRequest& message) {
@@ -168,6 +206,48 @@ void EncodeArrays(const std::vector<TensorSpec>& arrays, v1::RoomRequest& messag
 
 absl::StatusOr<std::vector<TensorSpec>> DecodeArrays(const v1::RoomRequest& message) {
   return DecodeState(message.arrays());
+}
+
+void EncodeOwnFiles(const OwnFiles& files, v1::OpenSaveRequest& message) {
+  message.set_folder(files.folder);
+  message.set_token(files.token);
+  for (const checkpoint::FileSpec& spec : files.files) {
+    v1::OwnFile& file = *message.add_files();
+    file.set_name(spec.name);
+    for (const TensorSpec& tensor : spec.tensors) Encode(tensor, *file.add_tensors());
+  }
+}
+
+absl::StatusOr<OwnFiles> DecodeOwnFiles(const v1::OpenSaveRequest& message) {
+  OwnFiles files{message.folder(), message.token(), {}};
+  for (const v1::OwnFile& file : message.files()) {
+    checkpoint::FileSpec& spec = files.files.emplace_back();
+    spec.name = file.name();
+    PSD_ASSIGN_OR_RETURN(spec.tensors, DecodeState(file.tensors()));
+  }
+  return files;
+}
+
+v1::FinishSaveReply EncodeFinished(const std::vector<checkpoint::SavedFile>& files) {
+  v1::FinishSaveReply message;
+  for (const checkpoint::SavedFile& file : files) {
+    v1::FinishedFile& finished = *message.add_files();
+    finished.set_name(file.name);
+    finished.set_bytes(file.bytes);
+    finished.set_xxh128(file.xxh128);
+  }
+  return message;
+}
+
+absl::StatusOr<std::vector<checkpoint::SavedFile>> DecodeFinished(
+    const v1::FinishSaveReply& message) {
+  std::vector<checkpoint::SavedFile> files;
+  for (const v1::FinishedFile& finished : message.files()) {
+    if (!checkpoint::IsXxh128(finished.xxh128()))
+      return absl::InvalidArgumentError("a file's checksum is not an XXH128");
+    files.push_back({finished.name(), finished.bytes(), finished.xxh128()});
+  }
+  return files;
 }
 
 }  // namespace psd::worker

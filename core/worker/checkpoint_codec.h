@@ -1,10 +1,12 @@
 #pragma once
 
-// OwnerContents <-> proto/psd/v1/checkpoint.proto.
+// OwnerContents and others <-> proto/psd/v1/checkpoint.proto.
 
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/worker/checkpoint_types.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -16,8 +18,24 @@ v1::OwnerContents EncodeContents(const OwnerContents& contents);
 // Nothing about `message` is believed. Errors: INVALID_ARGUMENT naming the value or optimizer.
 absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message);
 
+v1::ExportItem EncodeItem(const ExportItem& item);
+// Versions and counts of steps.
+Exported DecodeWithoutTensors(const v1::ExportReply& message);
+
+// `id` is that of what is held, or of the room.
+v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range);
+
 void EncodeArrays(const std::vector<checkpoint::TensorSpec>& arrays, v1::RoomRequest& message);
 // Errors: INVALID_ARGUMENT.
 absl::StatusOr<std::vector<checkpoint::TensorSpec>> DecodeArrays(const v1::RoomRequest& message);
+
+void EncodeOwnFiles(const OwnFiles& files, v1::OpenSaveRequest& message);
+// Names and paths are as they came. Errors: INVALID_ARGUMENT.
+absl::StatusOr<OwnFiles> DecodeOwnFiles(const v1::OpenSaveRequest& message);
+
+v1::FinishSaveReply EncodeFinished(const std::vector<checkpoint::SavedFile>& files);
+// Errors: INVALID_ARGUMENT.
+absl::StatusOr<std::vector<checkpoint::SavedFile>> DecodeFinished(
+    const v1::FinishSaveReply& message);
 
 }  // namespace psd::worker

@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/worker/owner_contents.h"
+#include "core/worker/runtime.h"
 
 namespace psd::worker {
 namespace {
@@ -55,8 +56,7 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
   return absl::OkStatus();
 }
 
-}  // namespace
-
+// What `item` asks for. Errors: NOT_FOUND, INVALID_ARGUMENT.
 absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
   Outgoing found;
   PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
@@ -78,12 +78,69 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
   return found;
 }
 
+// With the claim of the value if it changes. Errors: RESOURCE_EXHAUSTED.
 absl::Status CopyItem(const Outgoing& from, Outbound& out) {
   v1::ExportedItem& item = *out.reply.add_items();
   absl::Status copied = CopyElements(from, out, item);
   for (const SteppedParameter* stepped : from.states)
     if (copied.ok()) copied = CopyState(*stepped, from.rows, out, item);
   return Annotate(copied, from.entry->Label());
+}
+
+}  // namespace
+
+void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
+                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
+                     std::function<void()> done) {
+  store::WriteClaims& claims = runtime.store().write_claims();
+  claims.Claim(std::move(ids), [&runtime, &claims, call, work = std::move(work),
+                                done = std::move(done)](store::WriteClaims::ClaimId claim) {
+    // Not on the thread of the step before it, whose answer would wait for the copies.
+    absl::Status queued = runtime.executor().Submit([&claims, work, done, claim] {
+      work();
+      claims.Release(claim);
+      done();
+    });
+    if (queued.ok()) return;
+    claims.Release(claim);
+    call->Reply(queued);
+  });
+}
+
+void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
+             const ExportItems& items, std::function<void(Outbound&)> done) {
+  auto out = std::make_shared<Outbound>();
+  std::vector<GlobalId> ids;
+  for (const v1::ExportItem& item : items) {
+    auto found = FindItem(runtime.store(), item);
+    if (!found.ok()) return call->Reply(found.status());
+    if (found->entry->parameter != nullptr || found->rows.table != nullptr)
+      ids.push_back(found->entry->id);
+    out->items.push_back(*std::move(found));
+  }
+  WithWriteClaims(
+      runtime, std::move(ids), call,
+      [call, out] {
+        if (call->cancelled()) out->status = absl::CancelledError("cancelled before the copies");
+        for (const Outgoing& item : out->items)
+          if (out->status.ok()) out->status = CopyItem(item, *out);
+      },
+      [&runtime, call, out, done = std::move(done)] {
+        if (!out->status.ok()) return call->Reply(out->status);
+        out->reply.set_steps_accepted(StepsAccepted(runtime.store()));
+        done(*out);
+      });
+}
+
+absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {
+  std::vector<Tensor> arrays;
+  for (const store::Value& value : out.values) {
+    const auto* variable = value.As<Variable>();
+    PSD_CHECK(variable != nullptr, "only tensors are copied out");
+    PSD_ASSIGN_OR_RETURN(Tensor dense, variable->tensor().Contiguous());
+    arrays.push_back(std::move(dense));
+  }
+  return arrays;
 }
 
 }  // namespace psd::worker

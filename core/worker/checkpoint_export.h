@@ -2,17 +2,23 @@
 
 // The owner's copies of what it hosts, each value with its state.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/store/store.h"
+#include "core/tensor/tensor.h"
 #include "core/worker/checkpoint_rows.h"
 #include "core/worker/functions.h"
 #include "proto/psd/v1/checkpoint.pb.h"
 
 namespace psd::worker {
+
+class Runtime;
 
 // A value that is to be copied out, and the copy.
 struct Outgoing {
@@ -30,10 +36,20 @@ struct Outbound {
   v1::ExportReply reply;
 };
 
-// What `item` asks for. Errors: NOT_FOUND, INVALID_ARGUMENT.
-absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item);
+// Runs `work` with the write claims of all `ids`, then `done` without them, both on the executor.
+// Answers `call` itself if neither can run.
+void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
+                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
+                     std::function<void()> done);
 
-// Copies, with the claim of the value if it changes. Errors: RESOURCE_EXHAUSTED.
-absl::Status CopyItem(const Outgoing& from, Outbound& out);
+// Copies what `items` ask for, each between two steps, and hands the copies to `done`, on the
+// executor. Answers `call` itself where it cannot. Errors: NOT_FOUND, INVALID_ARGUMENT,
+// RESOURCE_EXHAUSTED.
+using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
+void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
+             const ExportItems& items, std::function<void(Outbound&)> done);
+
+// The copies as tensors without gaps, item by item.
+absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out);
 
 }  // namespace psd::worker

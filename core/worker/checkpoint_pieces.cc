@@ -43,15 +43,9 @@ absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::Tenso
 }  // namespace
 
 void CheckpointService::HoldCopies(const CallPtr& call, GlobalId id, Outbound& out) {
-  std::vector<Tensor> arrays;
-  for (const store::Value& value : out.values) {
-    const auto* variable = value.As<Variable>();
-    PSD_CHECK(variable != nullptr, "only tensors are copied out");
-    auto dense = variable->tensor().Contiguous();
-    if (!dense.ok()) return call->Reply(dense.status());
-    arrays.push_back(*std::move(dense));
-  }
-  Keep(call, id, std::move(arrays));
+  auto arrays = DenseCopies(out);
+  if (!arrays.ok()) return call->Reply(arrays.status());
+  Keep(call, id, *std::move(arrays));
   call->Reply(rpc::Payload{}, {FieldsAttachment(out.reply)});
 }
 

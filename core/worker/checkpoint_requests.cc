@@ -27,17 +27,7 @@ absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
 
 v1::ExportRequest EncodeItems(const std::vector<ExportItem>& items) {
   v1::ExportRequest message;
-  for (const ExportItem& item : items) {
-    v1::ExportItem& each = *message.add_items();
-    each.set_incarnation(item.value.incarnation);
-    each.set_counter(item.value.counter);
-    each.set_first_row(item.first_row);
-    each.set_rows(item.rows);
-    for (GlobalId optimizer : item.optimizers) {
-      each.add_optimizer_incarnations(optimizer.incarnation);
-      each.add_optimizer_counters(optimizer.counter);
-    }
-  }
+  for (const ExportItem& item : items) *message.add_items() = EncodeItem(item);
   return message;
 }
 
@@ -77,16 +67,6 @@ absl::StatusOr<v1::ExportReply> ExportFields(const std::string& owner,
   if (fields == nullptr)
     return absl::InternalError(absl::StrCat(owner, " exported without fields"));
   return ParseMessage<v1::ExportReply>(*fields, "checkpoint.export");
-}
-
-v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range) {
-  v1::PieceRequest message;
-  message.set_incarnation(id.incarnation);
-  message.set_counter(id.counter);
-  message.set_array(range.array);
-  message.set_first_byte(range.first_byte);
-  message.set_bytes(range.bytes);
-  return message;
 }
 
 }  // namespace
@@ -139,12 +119,7 @@ Future<Exported> CheckpointService::Hold(const std::string& owner, const ExportI
         if (message.items_size() != 1)
           return absl::InternalError(
               absl::StrCat(owner, " holds another number of values than one"));
-        Exported exported;
-        exported.steps_accepted = message.steps_accepted();
-        ExportedItem& held = exported.items.emplace_back();
-        held.version = message.items(0).version();
-        for (uint64_t steps : message.items(0).steps()) held.states.emplace_back().steps = steps;
-        return exported;
+        return DecodeWithoutTensors(message);
       });
 }
 

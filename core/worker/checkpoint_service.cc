@@ -36,9 +36,10 @@ CheckpointService::CheckpointService(Runtime& runtime) : runtime_(runtime) {
 }
 
 void CheckpointService::ServeDescribe(const CallPtr& call) {
+  OwnerContents contents = DescribeContents(runtime_.store());
+  contents.writes_files = runtime_.options().checkpoint_root != nullptr;
   rpc::Payload payload;
-  payload.buffers.push_back(
-      Buffer::FromString(EncodeContents(DescribeContents(runtime_.store())).SerializeAsString()));
+  payload.buffers.push_back(Buffer::FromString(EncodeContents(contents).SerializeAsString()));
   call->Reply(std::move(payload));
 }
 
@@ -55,23 +56,6 @@ void CheckpointService::ServeCheck(const CallPtr& call) {
   call->Reply(rpc::Payload{});
 }
 
-void CheckpointService::WithClaims(std::vector<GlobalId> ids, const CallPtr& call,
-                                   std::function<void()> work, std::function<void()> done) {
-  runtime_.store().write_claims().Claim(
-      std::move(ids), [this, call, work = std::move(work),
-                       done = std::move(done)](store::WriteClaims::ClaimId claim) {
-        // Not on the thread of the step before it, whose answer would wait for the copies.
-        absl::Status queued = runtime_.executor().Submit([this, work, done, claim] {
-          work();
-          runtime_.store().write_claims().Release(claim);
-          done();
-        });
-        if (queued.ok()) return;
-        runtime_.store().write_claims().Release(claim);
-        call->Reply(queued);
-      });
-}
-
 void CheckpointService::ServeExport(const CallPtr& call) {
   auto request = ParseMessage<v1::ExportRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
@@ -79,32 +63,14 @@ void CheckpointService::ServeExport(const CallPtr& call) {
   if (held.counter != 0 && request->items_size() != 1)
     return call->Reply(
         absl::InvalidArgumentError("checkpoint.export: one value is held at a time"));
-  auto out = std::make_shared<Outbound>();
-  std::vector<GlobalId> ids;
-  for (const v1::ExportItem& item : request->items()) {
-    auto found = FindItem(runtime_.store(), item);
-    if (!found.ok()) return call->Reply(found.status());
-    if (found->entry->parameter != nullptr || found->rows.table != nullptr)
-      ids.push_back(found->entry->id);
-    out->items.push_back(*std::move(found));
-  }
-  WithClaims(
-      std::move(ids), call,
-      [call, out] {
-        if (call->cancelled()) out->status = absl::CancelledError("cancelled before the copies");
-        for (const Outgoing& item : out->items)
-          if (out->status.ok()) out->status = CopyItem(item, *out);
-      },
-      [this, call, out, held] {
-        if (!out->status.ok()) return call->Reply(out->status);
-        out->reply.set_steps_accepted(StepsAccepted(runtime_.store()));
-        if (held.counter != 0) return HoldCopies(call, held, *out);
-        auto payload = rref::EncodeValues(
-            out->values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
-              return absl::InternalError("only tensors are copied out");
-            });
-        call->Reply(std::move(payload), {FieldsAttachment(out->reply)});
-      });
+  CopyOut(runtime_, call, request->items(), [this, call, held](Outbound& out) {
+    if (held.counter != 0) return HoldCopies(call, held, out);
+    auto payload = rref::EncodeValues(
+        out.values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
+          return absl::InternalError("only tensors are copied out");
+        });
+    call->Reply(std::move(payload), {FieldsAttachment(out.reply)});
+  });
 }
 
 void CheckpointService::ServeImport(const CallPtr& call) {
@@ -118,8 +84,8 @@ void CheckpointService::ServeImport(const CallPtr& call) {
   std::vector<GlobalId> ids;
   for (const Incoming& item : (*import)->items)
     if (Changes(item)) ids.push_back(item.entry->id);
-  WithClaims(
-      std::move(ids), call,
+  WithWriteClaims(
+      runtime_, std::move(ids), call,
       [this, in = *import] {
         for (const Incoming& item : in->items) {
           if (!in->status.ok()) return;

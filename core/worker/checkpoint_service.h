@@ -2,7 +2,6 @@
 
 // Consistent copies of what an owner hosts, out and in: for saving and loading.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +67,9 @@ class CheckpointService {
   Future<Unit> Fill(const std::string& owner, GlobalId id, const PieceRange& range, Buffer bytes,
                     const rpc::CallOptions& options);
 
+  // What is held here for others.
+  const TransferTable& transfers() const { return transfers_; }
+
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   void ServeDescribe(const CallPtr& call);
@@ -84,10 +86,6 @@ class CheckpointService {
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
   // The tensors of a request: its own, or those of a room that was filled.
   absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);
-  // On the executor: `work` with the write claims of all `ids`, then `done` without them. Answers
-  // `call` itself if neither can run.
-  void WithClaims(std::vector<GlobalId> ids, const CallPtr& call, std::function<void()> work,
-                  std::function<void()> done);
   // A value that is no parameter: made anew, in place of another of its name.
   absl::Status MakeValue(const std::string& name, const Tensor& elements);
 

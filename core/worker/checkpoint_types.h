@@ -10,6 +10,7 @@
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::worker {
@@ -30,6 +31,7 @@ struct OwnerContents {
   std::vector<HostedValue> values;  // sorted by name
   std::vector<HostedOptimizer> optimizers;
   std::vector<std::string> left_out;  // "'replay' (replay_buffer)": what cannot be saved
+  bool writes_files = false;          // of a save, itself, where it can
 };
 
 struct ExportItem {
@@ -37,6 +39,8 @@ struct ExportItem {
   int64_t first_row = 0;  // of rows, with their state; 0 for other kinds
   int64_t rows = 0;
   std::vector<GlobalId> optimizers;
+  // Where the elements, and then the arrays of state, are to go: of the owner's files of a save.
+  std::vector<size_t> files;
 };
 
 struct ExportedState {
@@ -66,6 +70,19 @@ struct PieceRange {
 struct FetchedPiece {
   Buffer bytes;
   uint64_t steps_accepted = 0;  // as in Exported
+};
+
+// The files of a save that an owner is asked to write itself.
+struct OwnFiles {
+  std::string folder;  // of the unfinished save
+  std::string token;   // that is in it
+  std::vector<checkpoint::FileSpec> files;
+};
+
+// A count of steps, as a file of a save holds it.
+struct StepCount {
+  size_t file = 0;
+  float steps = 0;
 };
 
 struct ImportedState {

@@ -13,6 +13,7 @@
 #include "core/worker/optimizer_service.h"
 #include "core/worker/registrar_client.h"
 #include "core/worker/rows_service.h"
+#include "core/worker/save_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
 
@@ -91,6 +92,7 @@ absl::Status Runtime::Assemble() {
   optimizer_service_ = std::make_unique<OptimizerService>(*this);
   rows_ = std::make_unique<RowsService>(*this);
   checkpoints_ = std::make_unique<CheckpointService>(*this);
+  saves_ = std::make_unique<SaveService>(*this);
   info_ = std::make_unique<InfoService>(*this);
   status_ = std::make_unique<StatusService>(*this);
   return absl::OkStatus();

@@ -20,6 +20,7 @@
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/checkpoint/checkpoint_root.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/program/program.h"
@@ -37,6 +38,7 @@ class GradientService;
 class InfoService;
 class OptimizerService;
 class RowsService;
+class SaveService;
 class StatusService;
 class ValueService;
 
@@ -60,6 +62,9 @@ struct RuntimeOptions {
   // Freed message buffers that are kept for the next messages, at most. What does not fit arrives
   // in fresh memory, which costs the receiver up to half as much processor time again.
   size_t receive_cache_bytes = size_t{512} << 20;
+  // Below which this worker may write its own files of a save; null: it never does. Shared by the
+  // workers that may.
+  std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
   const Clock* clock = &Clock::Steady();
   std::shared_ptr<Logger> logger;  // null: nothing is logged
   // What programs may call; null: the built-in operators.
@@ -123,6 +128,7 @@ class Runtime {
   RowsService& rows() { return *rows_; }
   OptimizerService& optimizer_service() { return *optimizer_service_; }
   CheckpointService& checkpoints() { return *checkpoints_; }
+  SaveService& saves() { return *saves_; }
   InfoService& info() { return *info_; }
   StatusService& status() { return *status_; }
 
@@ -146,6 +152,7 @@ class Runtime {
   std::unique_ptr<OptimizerService> optimizer_service_;
   std::unique_ptr<RowsService> rows_;
   std::unique_ptr<CheckpointService> checkpoints_;
+  std::unique_ptr<SaveService> saves_;
   std::unique_ptr<InfoService> info_;
   std::unique_ptr<StatusService> status_;
   mutable Mutex mutex_;  // leaf

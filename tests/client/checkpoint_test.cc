@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/save_folder.h"
@@ -14,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
+#include "tests/core/checkpoint/fake_root.h"
 
 namespace psd {
 namespace {
@@ -77,7 +79,8 @@ void Host(worker::Runtime& runtime, const std::string& name, store::Value value)
            .Wait());
 }
 
-class CheckpointTest : public ::testing::Test {
+// Through the worker that saves, and with owners that write their own files.
+class CheckpointTest : public ::testing::TestWithParam<bool> {
  protected:
   SaveOptions Saving() {
     SaveOptions options;
@@ -97,7 +100,9 @@ class CheckpointTest : public ::testing::Test {
   std::unique_ptr<Worker> StartJob(const std::vector<std::string>& names) {
     std::vector<OwnerAddress> addresses;
     for (const std::string& name : names) {
-      owners_.push_back(std::make_unique<TestOwner>(name));
+      worker::RuntimeOptions options;
+      if (GetParam()) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk_);
+      owners_.push_back(std::make_unique<TestOwner>(name, std::move(options)));
       addresses.push_back(owners_.back()->address());
     }
     return StartTrainer("trainer", addresses);
@@ -106,6 +111,9 @@ class CheckpointTest : public ::testing::Test {
   std::shared_ptr<FakeFileSystem> disk_ = std::make_shared<FakeFileSystem>();
   std::vector<std::unique_ptr<TestOwner>> owners_;
 };
+
+INSTANTIATE_TEST_SUITE_P(Ways, CheckpointTest, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "Own" : "Streamed"; });
 
 struct Continued {
   std::vector<std::string> at_save;
@@ -127,7 +135,7 @@ Continued TrainAndSave(Worker& worker, const std::vector<std::string>& owners,
   return continued;
 }
 
-TEST_F(CheckpointTest, ContinuesWithTheSameNumbers) {
+TEST_P(CheckpointTest, ContinuesWithTheSameNumbers) {
   for (const OptimizerSpec& spec :
        {OptimizerSpec(Adam{}), OptimizerSpec(Sgd{0.1, 0.9}), OptimizerSpec(Sgd{0.1})}) {
     disk_ = std::make_shared<FakeFileSystem>();
@@ -148,7 +156,7 @@ TEST_F(CheckpointTest, ContinuesWithTheSameNumbers) {
 }
 
 // As parameters do that no message could carry.
-TEST_F(CheckpointTest, LargeValuesTravelInPieces) {
+TEST_P(CheckpointTest, LargeValuesTravelInPieces) {
   for (const OptimizerSpec& spec : {OptimizerSpec(Adam{}), OptimizerSpec(Sgd{0.1})}) {
     disk_ = std::make_shared<FakeFileSystem>();
     SaveOptions saving = Saving();
@@ -198,7 +206,7 @@ TEST_F(CheckpointTest, LargeValuesTravelInPieces) {
   }
 }
 
-TEST_F(CheckpointTest, LoadsIntoAnyNumberOfOwners) {
+TEST_P(CheckpointTest, LoadsIntoAnyNumberOfOwners) {
   auto first = StartJob({"a", "b"});
   const Continued expected = TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
   auto one = StartJob({"z"});
@@ -223,7 +231,7 @@ TEST_F(CheckpointTest, LoadsIntoAnyNumberOfOwners) {
   EXPECT_EQ(continued.Elements(), expected.three_later);
 }
 
-TEST_F(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
+TEST_P(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
   const auto build = [](Worker& worker) {
     std::vector<psd::ParameterGroup> groups(2);
     for (int i = 0; i < 4; ++i) {
@@ -276,7 +284,7 @@ TEST_F(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
   EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 1.5);
 }
 
-TEST_F(CheckpointTest, RowsAndTheirStateComeBackInParts) {
+TEST_P(CheckpointTest, RowsAndTheirStateComeBackInParts) {
   for (const OptimizerSpec& spec : {OptimizerSpec(RowwiseAdagrad{}), OptimizerSpec(SparseAdam{}),
                                     OptimizerSpec(Sgd{0.1, 0.9})}) {
     disk_ = std::make_shared<FakeFileSystem>();
@@ -314,7 +322,7 @@ TEST_F(CheckpointTest, RowsAndTheirStateComeBackInParts) {
   }
 }
 
-TEST_F(CheckpointTest, RREF_40_OtherNamedValuesButNoReferences) {
+TEST_P(CheckpointTest, RREF_40_OtherNamedValuesButNoReferences) {
   auto first = StartJob({"a"});
   worker::Runtime& owner = owners_[0]->runtime();
   Host(owner, "counts", Tensor::Of<int64_t>(Shape{2}, {4, 5}));
@@ -338,7 +346,7 @@ TEST_F(CheckpointTest, RREF_40_OtherNamedValuesButNoReferences) {
 
 // With momentum 1 and a gradient of one everywhere, n steps leave a momentum of n and a parameter
 // of -n(n+1)/2: whatever moment a save caught, all three must agree.
-TEST_F(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
+TEST_P(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
   auto saver = StartJob({"a"});
   auto trainer = StartTrainer("trainer2", {owners_[0]->address()});
   std::vector<RRef> rrefs;
@@ -390,7 +398,7 @@ TEST_F(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
   training.join();
 }
 
-TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedBeforeAnythingChanges) {
+TEST_P(CheckpointTest, WhatDoesNotFitIsRefusedBeforeAnythingChanges) {
   auto first = StartJob({"a", "b"});
   TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
   const auto refuse = [&](Worker& worker, const std::string& says) {
@@ -432,7 +440,7 @@ TEST_F(CheckpointTest, WhatDoesNotFitIsRefusedBeforeAnythingChanges) {
   }
 }
 
-TEST_F(CheckpointTest, AFullOwnerIsToldBeforehand) {
+TEST_P(CheckpointTest, AFullOwnerIsToldBeforehand) {
   auto first = StartJob({"a"});
   MakeParameter(*first, "a", "w", Must(Tensor::Zeros(Shape{100'000}, DType::kF32)));
   ASSERT_TRUE(SaveModel(*first, Saving()).ok());
@@ -445,7 +453,7 @@ TEST_F(CheckpointTest, AFullOwnerIsToldBeforehand) {
   EXPECT_TRUE(Must(worker->List("a")).empty());
 }
 
-TEST_F(CheckpointTest, DiskFullOrStoppedLeavesTheLastSave) {
+TEST_P(CheckpointTest, DiskFullOrStoppedLeavesTheLastSave) {
   auto first = StartJob({"a", "b"});
   const Continued expected = TrainAndSave(*first, {"a", "b"}, Adam{}, Saving());
   uint64_t used = 0;
@@ -466,7 +474,7 @@ TEST_F(CheckpointTest, DiskFullOrStoppedLeavesTheLastSave) {
   EXPECT_EQ(Model(*second, {"a", "b"}, Adam{}).Elements(), expected.at_save);
 }
 
-TEST_F(CheckpointTest, DamageIsRefusedBeforeAnythingChanges) {
+TEST_P(CheckpointTest, DamageIsRefusedBeforeAnythingChanges) {
   auto first = StartJob({"a"});
   TrainAndSave(*first, {"a"}, Adam{}, Saving());
   auto second = StartJob({"a"});
@@ -481,7 +489,7 @@ TEST_F(CheckpointTest, DamageIsRefusedBeforeAnythingChanges) {
   EXPECT_TRUE(Must(second->List("a")).empty());
 }
 
-TEST_F(CheckpointTest, ProgressEndsAtTheTotal) {
+TEST_P(CheckpointTest, ProgressEndsAtTheTotal) {
   auto first = StartJob({"a", "b"});
   uint64_t last = 0, total = 0;
   SaveOptions saving = Saving();
@@ -496,7 +504,7 @@ TEST_F(CheckpointTest, ProgressEndsAtTheTotal) {
   EXPECT_GT(total, 0u);
 }
 
-TEST_F(CheckpointTest, NobodyThere) {
+TEST_P(CheckpointTest, NobodyThere) {
   auto worker = StartJob({"a"});
   EXPECT_EQ(LoadModel(*worker, Loading()).status().code(), absl::StatusCode::kNotFound);
   SaveOptions saving = Saving();

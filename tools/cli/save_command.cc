@@ -31,6 +31,8 @@ absl::Status RunSave(const Options& options, const std::vector<std::string>& arg
   }
   for (const std::string& text : saved.left_out)
     std::fprintf(stderr, "left out: %s\n", Printable(text).c_str());
+  for (const std::string& text : saved.streamed)
+    std::fprintf(stderr, "not written by its owner: %s\n", Printable(text).c_str());
   std::printf("saved %zu values and %zu optimizers of %s, %s, as %s\n", saved.values,
               saved.optimizers, absl::StrJoin(worker->owners(), ", ").c_str(),
               FormatBytes(saved.bytes).c_str(), saved.folder.c_str());

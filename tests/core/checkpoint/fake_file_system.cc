@@ -130,7 +130,7 @@ absl::StatusOr<uint64_t> FakeFileSystem::FreeBytes(const std::string&) {
   MutexLock lock(mutex_);
   uint64_t used = 0;
   for (const auto& [name, content] : files_) used += content.size();
-  return std::min(claims_free, capacity - used);
+  return claims_free.value_or(capacity - used);
 }
 
 absl::StatusOr<std::unique_ptr<FolderLock>> FakeFileSystem::Lock(const std::string& folder) {

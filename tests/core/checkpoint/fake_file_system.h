@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,12 +21,13 @@ class FakeFileSystem : public FileSystem {
   // Bytes that all files may have together.
   uint64_t capacity = UINT64_MAX;
   // What FreeBytes says, if it lies.
-  uint64_t claims_free = UINT64_MAX;
+  std::optional<uint64_t> claims_free;
   // Changes that still succeed; all later ones fail, as they would for a process that was killed.
   int changes_left = 1 << 30;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override;
+  absl::StatusOr<std::string> RealPath(const std::string& path) override { return path; }
   absl::Status MakeFolder(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;

@@ -24,8 +24,8 @@ const TensorSpec kTensor{"w", DType::kF32, Shape{4}};
 absl::Status Save(std::shared_ptr<FileSystem> files, const std::string& dir,
                   const std::string& name, const std::string& fill) {
   PSD_ASSIGN_OR_RETURN(auto save, SaveFolder::Begin(std::move(files), dir, name, "u-" + name, 16));
-  PSD_ASSIGN_OR_RETURN(auto file, save->Create("w.safetensors", {kTensor}, {}));
-  PSD_RETURN_IF_ERROR(file->Append(fill));
+  PSD_ASSIGN_OR_RETURN(auto file, save->Create({"w.safetensors", {kTensor}}));
+  PSD_RETURN_IF_ERROR(file->AppendBytes(fill));
   CheckpointIndex index;
   PSD_ASSIGN_OR_RETURN(SavedFile saved, file->Finish());
   index.files.push_back(saved);

@@ -10,6 +10,9 @@
 
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/checkpoint/checkpoint_index.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/checkpoint/xxh128.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
@@ -54,6 +57,24 @@ void MakeRoom(const v1::RoomRequest& request) {
   Check(same.ok() && same->size() == arrays->size());
 }
 
+void OpenSave(const v1::OpenSaveRequest& request) {
+  const auto files = DecodeOwnFiles(request);
+  if (!files.ok()) return;
+  for (const checkpoint::FileSpec& file : files->files)
+    checkpoint::FileBytes(file).status().IgnoreError();
+  v1::OpenSaveRequest again;
+  EncodeOwnFiles(*files, again);
+  const auto same = DecodeOwnFiles(again);
+  Check(same.ok() && same->files.size() == files->files.size());
+}
+
+void FinishSave(const v1::FinishSaveReply& reply) {
+  const auto files = DecodeFinished(reply);
+  if (!files.ok()) return;
+  for (const checkpoint::SavedFile& file : *files) Check(checkpoint::IsXxh128(file.xxh128));
+  Check(EncodeFinished(*files).files_size() == reply.files_size());
+}
+
 template <typename Message, typename Use>
 void WithMessage(absl::string_view bytes, const Use& use) {
   Message message;
@@ -68,7 +89,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace v1 = psd::v1;
   if (size < 2) return 0;
   const absl::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
-  switch (data[0] % 4) {
+  switch (data[0] % 6) {
     case 0:
       WithMessage<v1::PieceRequest>(bytes, [](const auto& request) { FetchPiece(request); });
       break;
@@ -78,6 +99,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       WithMessage<v1::RoomRequest>(bytes, [](const auto& request) { MakeRoom(request); });
+      break;
+    case 3:
+      WithMessage<v1::OpenSaveRequest>(bytes, [](const auto& request) { OpenSave(request); });
+      break;
+    case 4:
+      WithMessage<v1::FinishSaveReply>(bytes, [](const auto& reply) { FinishSave(reply); });
       break;
     default:
       WithMessage<v1::OwnerContents>(

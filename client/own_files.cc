@@ -1,0 +1,170 @@
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/save_files.h"
+#include "core/base/status.h"
+#include "core/worker/save_service.h"
+
+namespace psd {
+namespace {
+
+using checkpoint::FileSpec;
+using checkpoint::SavedFile;
+
+// What the owner does by itself; here it is told what comes next.
+class Own : public SaveFiles {
+ public:
+  Own(worker::Runtime& runtime, checkpoint::SaveFolder& folder, std::string owner, GlobalId id,
+      std::vector<FileSpec> specs, const rpc::CallOptions& call)
+      : saves_(runtime.saves()),
+        folder_(folder),
+        owner_(std::move(owner)),
+        id_(id),
+        specs_(std::move(specs)),
+        call_(call) {}
+  // If the word does not come, the end of our session ends it there.
+  ~Own() override { saves_.Close(owner_, id_, call_); }
+
+  Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) override {
+    return saves_.Write(owner_, id_, next_++, items, call_);
+  }
+  absl::Status Take(const worker::ExportItem&, const worker::ExportedItem&) override {
+    return absl::OkStatus();
+  }
+
+  Future<worker::FetchedPiece> CopyPiece(GlobalId held, const worker::PieceRange& range,
+                                         size_t file) override {
+    return saves_.WritePiece(owner_, id_, next_++, held, range, file, call_);
+  }
+  absl::Status TakePiece(size_t, const worker::FetchedPiece&) override { return absl::OkStatus(); }
+
+  absl::StatusOr<std::vector<SavedFile>> Finish(
+      const std::vector<worker::StepCount>& counts) override {
+    const auto answer = saves_.Finish(owner_, id_, next_++, counts, call_);
+    const auto& saved = answer.Wait();
+    if (!saved.ok()) return saved.status();
+    PSD_RETURN_IF_ERROR(Check(*saved));
+    return *saved;
+  }
+
+  std::string Describe() const override {
+    return absl::StrCat(owner_, ", which writes ", specs_[0].name,
+                        specs_.size() > 1 ? " and others itself" : " itself");
+  }
+
+ private:
+  // What the owner says against what was planned, and what is to be seen from here.
+  absl::Status Check(const std::vector<SavedFile>& saved) const {
+    if (saved.size() != specs_.size()) {
+      return absl::InternalError(
+          absl::StrCat(owner_, " wrote ", saved.size(), " files instead of ", specs_.size()));
+    }
+    for (size_t i = 0; i < saved.size(); ++i) {
+      PSD_ASSIGN_OR_RETURN(const uint64_t bytes, checkpoint::FileBytes(specs_[i]));
+      if (saved[i].name != specs_[i].name || saved[i].bytes != bytes) {
+        return absl::InternalError(absl::StrCat(owner_, " wrote ", saved[i].bytes, " bytes of ",
+                                                saved[i].name, " instead of ", bytes, " of ",
+                                                specs_[i].name));
+      }
+      PSD_RETURN_IF_ERROR(folder_.Look(saved[i].name, bytes));
+    }
+    return absl::OkStatus();
+  }
+
+  worker::SaveService& saves_;
+  checkpoint::SaveFolder& folder_;
+  const std::string owner_;
+  const GlobalId id_;
+  const std::vector<FileSpec> specs_;
+  const rpc::CallOptions call_;
+  uint64_t next_ = 0;  // number of a write
+};
+
+// Whether its files can be seen from here: the folder may be another's, or the files unreadable.
+absl::Status LookAtAll(checkpoint::SaveFolder& folder, const std::vector<FileSpec>& files) {
+  for (const FileSpec& file : files) PSD_RETURN_IF_ERROR(folder.Look(file.name, 0));
+  return absl::OkStatus();
+}
+
+// An owner that was asked to make its files.
+struct Asked {
+  size_t owner = 0;  // of the plan's
+  GlobalId id;
+  Future<worker::SaveService::Opened> opened;
+};
+
+class Opener {
+ public:
+  Opener(worker::Runtime& runtime, checkpoint::SaveFolder& folder, const rpc::CallOptions& call)
+      : runtime_(runtime), folder_(folder), call_(call) {}
+
+  absl::StatusOr<ChosenFiles> Choose(const std::vector<OwnerPlan>& owners) {
+    ChosenFiles chosen;
+    for (const OwnerPlan& owner : owners) {
+      chosen.files.push_back(StreamedFiles(runtime_, folder_, owner.owner, owner.files, call_));
+    }
+    PSD_ASSIGN_OR_RETURN(const std::vector<Asked> asked, AskAll(owners));
+    if (asked.empty()) return chosen;
+    for (const Asked& each : asked) {
+      const OwnerPlan& owner = owners[each.owner];
+      const auto& opened = each.opened.Wait();
+      if (!opened.ok()) return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
+      PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveFiles> own, Take(owner, each.id, *opened, chosen));
+      if (own == nullptr) continue;
+      chosen.files[each.owner] = std::move(own);
+      chosen.steps_accepted[each.owner] = opened->steps_accepted;
+    }
+    PSD_RETURN_IF_ERROR(folder_.RemoveToken());
+    return chosen;
+  }
+
+ private:
+  absl::StatusOr<std::vector<Asked>> AskAll(const std::vector<OwnerPlan>& owners) {
+    std::vector<Asked> asked;
+    worker::OwnFiles wanted;
+    for (size_t i = 0; i < owners.size(); ++i) {
+      if (!owners[i].writes_files) continue;
+      if (asked.empty()) {
+        PSD_ASSIGN_OR_RETURN(wanted.folder, folder_.RealPath());
+        PSD_ASSIGN_OR_RETURN(wanted.token, folder_.PlaceToken());
+      }
+      wanted.files = owners[i].files;
+      const GlobalId id = runtime_.ids().Next();
+      asked.push_back({i, id, runtime_.saves().Open(owners[i].owner, id, wanted, call_)});
+    }
+    return asked;
+  }
+
+  // Null: what the owner has is streamed, and why is told.
+  absl::StatusOr<std::unique_ptr<SaveFiles>> Take(const OwnerPlan& owner, GlobalId id,
+                                                  const worker::SaveService::Opened& opened,
+                                                  ChosenFiles& chosen) {
+    std::string why_not = opened.why_not;
+    if (opened.here) {
+      const absl::Status seen = LookAtAll(folder_, owner.files);
+      if (seen.ok())
+        return std::make_unique<Own>(runtime_, folder_, owner.owner, id, owner.files, call_);
+      why_not = std::string(seen.message());
+      // Before others of the same names are made.
+      PSD_RETURN_IF_ERROR(runtime_.saves().Close(owner.owner, id, call_).Wait().status());
+      for (const FileSpec& file : owner.files) PSD_RETURN_IF_ERROR(folder_.Remove(file.name));
+    }
+    chosen.streamed.push_back(absl::StrCat(owner.owner, ": ", why_not));
+    return nullptr;
+  }
+
+  worker::Runtime& runtime_;
+  checkpoint::SaveFolder& folder_;
+  const rpc::CallOptions call_;
+};
+
+}  // namespace
+
+absl::StatusOr<ChosenFiles> ChooseFiles(worker::Runtime& runtime, checkpoint::SaveFolder& folder,
+                                        const std::vector<OwnerPlan>& owners,
+                                        const rpc::CallOptions& call) {
+  return Opener(runtime, folder, call).Choose(owners);
+}
+
+}  // namespace psd

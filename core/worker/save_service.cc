@@ -1,0 +1,222 @@
+// The owner's end.
+#include "core/worker/save_service.h"
+
+#include "absl/strings/str_cat.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/checkpoint/checkpoint_root.h"
+#include "core/worker/checkpoint_codec.h"
+#include "core/worker/checkpoint_export.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/message_io.h"
+#include "core/worker/owner_contents.h"
+#include "core/worker/runtime.h"
+
+namespace psd::worker {
+namespace {
+
+GlobalId SessionOf(const rpc::ServerCall& call) {
+  return {call.caller().incarnation, call.session_epoch()};
+}
+
+template <typename Message>
+GlobalId IdOf(const Message& message) {
+  return {message.incarnation(), message.counter()};
+}
+
+// The file of each of the item's arrays. Errors: INVALID_ARGUMENT.
+absl::StatusOr<std::vector<size_t>> FilesOf(const v1::ExportItem& asked,
+                                            const v1::ExportedItem& item) {
+  size_t arrays = 1;
+  for (uint32_t count : item.state_arrays()) arrays += count;
+  if (static_cast<size_t>(asked.files_size()) == arrays)
+    return std::vector<size_t>(asked.files().begin(), asked.files().end());
+  return absl::InvalidArgumentError(absl::StrCat("save.write: ", asked.files_size(),
+                                                 " files for a value of ", arrays, " arrays"));
+}
+
+absl::StatusOr<std::vector<size_t>> FilesOf(const v1::WriteSaveRequest& request,
+                                            const v1::ExportReply& reply) {
+  std::vector<size_t> files;
+  for (int i = 0; i < request.items_size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(std::vector<size_t> each, FilesOf(request.items(i), reply.items(i)));
+    files.insert(files.end(), each.begin(), each.end());
+  }
+  return files;
+}
+
+}  // namespace
+
+SaveService::SaveService(Runtime& runtime) : runtime_(runtime) {
+  auto add = [&](const char* name, void (SaveService::*serve)(const CallPtr&)) {
+    runtime_.RegisterMethod({name, rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
+                             [this, serve](CallPtr call) { (this->*serve)(call); }});
+  };
+  add("save.open", &SaveService::ServeOpen);
+  add("save.write", &SaveService::ServeWrite);
+  add("save.finish", &SaveService::ServeFinish);
+  add("save.close", &SaveService::ServeClose);
+  runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    GiveUp({peer.incarnation, epoch}, {});
+  });
+}
+
+void SaveService::ServeOpen(const CallPtr& call) {
+  if (call->payload().buffers.size() != 1)
+    return call->Reply(absl::InvalidArgumentError("save.open: one buffer is expected"));
+  auto request = ParseMessage<v1::OpenSaveRequest>(std::string(call->payload().buffers[0].view()),
+                                                   call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto files = DecodeOwnFiles(*request);
+  if (!files.ok()) return call->Reply(files.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the save"));
+  auto save = OpenHere(*files);
+  runtime_.logger().Log(LogLevel::kInfo, save.ok() ? "save_opened" : "save_not_here",
+                        save.ok() ? "writes its own files of a save" : save.status().message(),
+                        {{"peer", call->caller().name}, {"files", files->files.size()}});
+  v1::OpenSaveReply reply;
+  reply.set_here(save.ok());
+  reply.set_steps_accepted(StepsAccepted(runtime_.store()));
+  if (save.ok()) {
+    const GlobalId session = SessionOf(*call), id = IdOf(*request);
+    Put(session, id, *std::move(save));
+    // The session may have ended meanwhile, and nobody would give it up.
+    if (call->cancelled()) GiveUp(session, id);
+  } else {
+    reply.set_why_not(std::string(save.status().message()));
+  }
+  call->Reply(PlainPayload(reply));
+}
+
+absl::StatusOr<SaveService::SavePtr> SaveService::OpenHere(const OwnFiles& files) {
+  const auto& root = runtime_.options().checkpoint_root;
+  if (root == nullptr) return absl::FailedPreconditionError("there is no checkpoint_root");
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::FoundFolder> folder,
+                       root->Find(files.folder, files.token));
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<OwnSave> save,
+                       OwnSave::Start(std::move(folder), runtime_.name(), files.files));
+  return SavePtr(std::move(save));
+}
+
+void SaveService::ServeWrite(const CallPtr& call) {
+  auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto save = Find(SessionOf(*call), IdOf(*request));
+  if (!save.ok()) return call->Reply(save.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the write"));
+  if (request->has_piece()) return WritePieceHere(call, *save, *request);
+  WriteItems(call, *save, *request);
+}
+
+void SaveService::WriteItems(const CallPtr& call, const SavePtr& save,
+                             const v1::WriteSaveRequest& request) {
+  CopyOut(runtime_, call, request.items(), [this, call, save, request](Outbound& out) {
+    auto files = FilesOf(request, out.reply);
+    if (!files.ok()) return call->Reply(files.status());
+    auto arrays = DenseCopies(out);
+    if (!arrays.ok()) return call->Reply(arrays.status());
+    out.values.clear();  // the arrays are what is left of them
+    Do(call, save, request.number(),
+       [reply = out.reply, files = *std::move(files),
+        arrays = *std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<rpc::Payload> {
+         for (size_t i = 0; i < arrays.size(); ++i)
+           PSD_RETURN_IF_ERROR(to.Append(files[i], arrays[i]));
+         arrays.clear();
+         return PlainPayload(reply);
+       });
+  });
+}
+
+void SaveService::WritePieceHere(const CallPtr& call, const SavePtr& save,
+                                 const v1::WriteSaveRequest& request) {
+  const v1::PieceRequest& range = request.piece();
+  auto held = runtime_.checkpoints().transfers().Find(SessionOf(*call), IdOf(range));
+  if (!held.ok()) return call->Reply(held.status());
+  auto piece = (*held)->Piece(range.array(), range.first_byte(), range.bytes());
+  if (!piece.ok()) return call->Reply(piece.status());
+  Do(call, save, request.number(),
+     [this, piece = *std::move(piece),
+      file = request.piece_file()](OwnSave& to) -> absl::StatusOr<rpc::Payload> {
+       PSD_RETURN_IF_ERROR(to.AppendBytes(file, piece.view()));
+       v1::ExportReply reply;
+       reply.set_steps_accepted(StepsAccepted(runtime_.store()));
+       return PlainPayload(reply);
+     });
+}
+
+void SaveService::ServeFinish(const CallPtr& call) {
+  auto request = ParseMessage<v1::FinishSaveRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  if (request->count_files_size() != request->counts_size())
+    return call->Reply(absl::InvalidArgumentError("save.finish: counts without a file"));
+  auto save = Find(SessionOf(*call), IdOf(*request));
+  if (!save.ok()) return call->Reply(save.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
+  std::vector<StepCount> counts;
+  for (int i = 0; i < request->counts_size(); ++i)
+    counts.push_back({request->count_files(i), request->counts(i)});
+  Do(call, *save, request->number(),
+     [counts = std::move(counts)](OwnSave& to) -> absl::StatusOr<rpc::Payload> {
+       PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::SavedFile> files, to.Finish(counts));
+       return PlainPayload(EncodeFinished(files));
+     });
+}
+
+void SaveService::ServeClose(const CallPtr& call) {
+  auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
+  GiveUp(SessionOf(*call), IdOf(*request));
+  call->Reply(rpc::Payload{});
+}
+
+void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append) {
+  // The save outlives its thread, on which this runs.
+  const absl::Status queued = save->Do(
+      number, [call, to = save.get(), append = std::move(append)](const absl::Status& may) mutable {
+        if (may.ok() && call->cancelled())
+          to->Stop(absl::CancelledError("cancelled before the write"));
+        call->Reply(may.ok() ? append(*to) : absl::StatusOr<rpc::Payload>(may));
+        append = nullptr;  // its memory goes before the next one's comes
+      });
+  if (!queued.ok()) call->Reply(queued);
+}
+
+void SaveService::Put(GlobalId session, GlobalId id, SavePtr save) {
+  std::pair<GlobalId, SavePtr> entry(id, std::move(save));  // becomes the earlier one
+  {
+    MutexLock lock(mutex_);
+    std::swap(saves_[session], entry);
+  }
+  Destroy(std::move(entry.second));
+}
+
+absl::StatusOr<SaveService::SavePtr> SaveService::Find(GlobalId session, GlobalId id) const {
+  MutexLock lock(mutex_);
+  auto found = saves_.find(session);
+  if (found != saves_.end() && found->second.first == id) return found->second.second;
+  return absl::NotFoundError(absl::StrCat("no save ", id.counter,
+                                          " of this session is written here; its session may have "
+                                          "ended: start again"));
+}
+
+void SaveService::GiveUp(GlobalId session, GlobalId id) {
+  SavePtr given_up;
+  {
+    MutexLock lock(mutex_);
+    auto found = saves_.find(session);
+    if (found == saves_.end() || !(id.IsNone() || found->second.first == id)) return;
+    given_up = std::move(found->second.second);
+    saves_.erase(found);
+  }
+  Destroy(std::move(given_up));
+}
+
+void SaveService::Destroy(SavePtr save) {
+  if (save == nullptr) return;
+  save->Stop(absl::CancelledError("the save was given up"));
+  // Refused only while everything ends: then it is destroyed here.
+  runtime_.executor().Submit([save = std::move(save)] {}).IgnoreError();
+}
+
+}  // namespace psd::worker

@@ -1,0 +1,93 @@
+#pragma once
+
+// Owners that write their own files of a save, where they can reach its folder.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/checkpoint/checkpoint_index.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/checkpoint_types.h"
+#include "core/worker/own_save.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::worker {
+
+class Runtime;
+
+// Both ends of the "save.*" methods. Thread-safe. A save that an owner writes lasts until it is
+// finished, closed or replaced by another of our session there, or that session ends. Errors,
+// besides those below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has
+// ended there.
+class SaveService {
+ public:
+  // Registers the methods; `runtime` outlives the service and has not started.
+  explicit SaveService(Runtime& runtime);
+
+  // Has `owner` make `files`, known as `id` from then on. False when it cannot write there, and why
+  // not: it has no checkpoint_root, the folder is not below it, or not the same.
+  struct Opened {
+    bool here = false;
+    std::string why_not;
+    uint64_t steps_accepted = 0;  // as in Exported
+  };
+  Future<Opened> Open(const std::string& owner, GlobalId id, const OwnFiles& files,
+                      const rpc::CallOptions& options);
+
+  // Appends copies of `items` to their files, each as CheckpointService::Export makes them, after
+  // what all calls with smaller numbers append: Write, WritePiece and Finish count together, from 0
+  // on. What is answered has no tensors.
+  // Errors: as Export; ABORTED when an array is another than was planned; RESOURCE_EXHAUSTED and
+  // others of the disk. Any of them ends the save.
+  Future<Exported> Write(const std::string& owner, GlobalId id, uint64_t number,
+                         const std::vector<ExportItem>& items, const rpc::CallOptions& options);
+  // A piece of what is held (CheckpointService::Hold).
+  Future<FetchedPiece> WritePiece(const std::string& owner, GlobalId id, uint64_t number,
+                                  GlobalId held, const PieceRange& range, size_t file,
+                                  const rpc::CallOptions& options);
+  // Done when files and folder are on the disk.
+  Future<std::vector<checkpoint::SavedFile>> Finish(const std::string& owner, GlobalId id,
+                                                    uint64_t number,
+                                                    const std::vector<StepCount>& counts,
+                                                    const rpc::CallOptions& options);
+  Future<Unit> Close(const std::string& owner, GlobalId id, const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  using SavePtr = std::shared_ptr<OwnSave>;
+  // Appends, and gives what is answered.
+  using Append = absl::AnyInvocable<absl::StatusOr<rpc::Payload>(OwnSave&)>;
+
+  void ServeOpen(const CallPtr& call);
+  void ServeWrite(const CallPtr& call);
+  void ServeFinish(const CallPtr& call);
+  void ServeClose(const CallPtr& call);
+  void WriteItems(const CallPtr& call, const SavePtr& save, const v1::WriteSaveRequest& request);
+  void WritePieceHere(const CallPtr& call, const SavePtr& save,
+                      const v1::WriteSaveRequest& request);
+  void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
+
+  absl::StatusOr<SavePtr> OpenHere(const OwnFiles& files);
+  void Put(GlobalId session, GlobalId id, SavePtr save) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<SavePtr> Find(GlobalId session, GlobalId id) const PSD_EXCLUDES(mutex_);
+  // A none id: whatever is there.
+  void GiveUp(GlobalId session, GlobalId id) PSD_EXCLUDES(mutex_);
+  // Away from the caller's thread: a write may be under way.
+  void Destroy(SavePtr save);
+
+  Runtime& runtime_;
+  mutable Mutex mutex_;                                                            // leaf
+  std::map<GlobalId, std::pair<GlobalId, SavePtr>> saves_ PSD_GUARDED_BY(mutex_);  // by session
+};
+
+}  // namespace psd::worker
