@@ -7,11 +7,14 @@
 
 namespace psd::bench {
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment) {
+absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
+                                                const std::vector<std::string>& flags) {
   auto job = std::make_unique<Job>();
-  PSD_ASSIGN_OR_RETURN(
-      job->owner_, Process::Start({environment.daemon, absl::StrCat("--name=", kOwner),
-                                   "--listen=127.0.0.1:0", "--log_level=warning", "--ready_fd=1"}));
+  std::vector<std::string> command = {environment.daemon, absl::StrCat("--name=", kOwner),
+                                      "--listen=127.0.0.1:0", "--log_level=warning",
+                                      "--ready_fd=1"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  PSD_ASSIGN_OR_RETURN(job->owner_, Process::Start(command));
   PSD_ASSIGN_OR_RETURN(job->address_, job->owner_->ReadLine(absl::Seconds(20)));
   PSD_ASSIGN_OR_RETURN(job->worker_, Attach("bench", job->address_));
   return job;

@@ -20,7 +20,9 @@ inline constexpr char kOwner[] = "owner0";
 // Thread-compatible.
 class Job {
  public:
-  static absl::StatusOr<std::unique_ptr<Job>> Start(const Environment& environment);
+  // `flags` are further ones of the owner.
+  static absl::StatusOr<std::unique_ptr<Job>> Start(const Environment& environment,
+                                                    const std::vector<std::string>& flags = {});
 
   Worker& worker() { return *worker_; }
   const Process& owner() const { return *owner_; }

@@ -1,7 +1,8 @@
-// save: a whole job to disk, training standing still; floor: the same bytes written to one file in
-// the same folder and brought to disk. save_stream: the same save; floor: the same file, its bytes
-// received over a bare TCP connection, one piece while the one before it is written. save_steps: a
-// train step while saves run one after the other; floor: the same step without.
+// save: a whole job to disk, training standing still, the owner writing its own files; floor: the
+// same bytes written to one file in the same folder and brought to disk. save_stream: a save that
+// goes through the worker that asks for it; floor: the same file, its bytes received over a bare
+// TCP connection, one piece while the one before it is written. save_steps: a train step while
+// saves of the first kind run one after the other; floor: the same step without.
 
 #include <stdlib.h>
 
@@ -106,6 +107,11 @@ absl::Status ReceiveAndWrite(TcpFloor& wire, FloorFile& file, uint64_t bytes) {
   return file.Sync();
 }
 
+// Lets an owner write its files of saves into `scratch`.
+std::string RootFlag(const Scratch& scratch) {
+  return absl::StrCat("--checkpoint_root=", scratch.path());
+}
+
 class Saving : public Workload {
  public:
   explicit Saving(bool over_the_wire) : over_the_wire_(over_the_wire) {}
@@ -115,7 +121,9 @@ class Saving : public Workload {
     if (over_the_wire_) {
       PSD_ASSIGN_OR_RETURN(wire_, TcpFloor::Start(environment, 0));
     }
-    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    std::vector<std::string> flags;
+    if (!over_the_wire_) flags.push_back(RootFlag(scratch_));
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment, flags));
     PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), kModel, Adam{}));
     PSD_RETURN_IF_ERROR(step_->Run());
     return RunPsd().status();
@@ -127,6 +135,7 @@ class Saving : public Workload {
     SaveOptions options;
     options.dir = scratch_.path();
     PSD_ASSIGN_OR_RETURN(SaveSummary saved, SaveModel(job_->worker(), options));
+    if (!saved.streamed.empty()) return absl::InternalError(saved.streamed[0]);
     bytes_ = saved.bytes;
     const double seconds = absl::ToDoubleSeconds(Clock::Steady().Now() - start);
     return std::vector<double>{seconds / static_cast<double>(bytes_)};
@@ -144,7 +153,7 @@ class Saving : public Workload {
   }
 
  private:
-  const bool over_the_wire_;  // the floor
+  const bool over_the_wire_;
   Scratch scratch_;
   std::unique_ptr<TcpFloor> wire_;
   std::unique_ptr<Job> job_;
@@ -156,7 +165,7 @@ class SteppingWhileSaving : public Workload {
  public:
   absl::Status Start(const Environment& environment) override {
     PSD_RETURN_IF_ERROR(scratch_.Make());
-    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment, {RootFlag(scratch_)}));
     PSD_ASSIGN_OR_RETURN(saver_, Attach("saver", job_->address()));
     PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), kModel, Adam{}));
     return RunFloor().status();

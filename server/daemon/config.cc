@@ -9,9 +9,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "core/base/nearest_name.h"
 #include "core/base/status.h"
+#include "core/checkpoint/checkpoint_root.h"
 
 namespace psd::server {
 namespace {
@@ -150,6 +152,14 @@ absl::Status ParseMemoryBudget(absl::string_view text, DaemonConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status ParseRoot(absl::string_view text, DaemonConfig& config) {
+  const bool fits = text.empty() || (text[0] == '/' && text.size() <= checkpoint::kMaxPathBytes &&
+                                     std::none_of(text.begin(), text.end(), absl::ascii_iscntrl));
+  if (!fits) return Expected("an absolute path", text);
+  config.checkpoint_root = std::string(text);
+  return absl::OkStatus();
+}
+
 constexpr std::pair<absl::string_view, LogLevel> kLogLevels[] = {{"debug", LogLevel::kDebug},
                                                                  {"info", LogLevel::kInfo},
                                                                  {"warning", LogLevel::kWarning},
@@ -189,6 +199,11 @@ constexpr ConfigField kFields[] = {
      "Memory that all hosted values may take. What does not fit is refused with "
      "RESOURCE_EXHAUSTED.",
      ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},
+    {"checkpoint_root", "folder", "empty, or an absolute path",
+     "The folder below which this owner writes its own files of a save, where the save's folder is "
+     "the same for it; mounted at the same path as where the save is asked for. Empty: its values "
+     "go to whoever saves.",
+     ParseRoot, [](const C& c) { return c.checkpoint_root; }},
     {"threads", "count", "1 to 1024", "Threads that run functions, programs and large steps.",
      ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
     {"max_queued_functions", "count", "1 to 1000000",
@@ -298,11 +313,21 @@ void ConfigBuilder::CheckTimes(std::vector<std::string>* problems) const {
       "; a peer that comes back within its lease must still be tried"));
 }
 
+void ConfigBuilder::CheckRoot(std::vector<std::string>* problems) const {
+  if (config_.checkpoint_root.empty()) return;
+  const absl::Status opened = checkpoint::CheckpointRoot::Open(config_.checkpoint_root).status();
+  if (opened.ok()) return;
+  problems->push_back(
+      absl::StrCat(PlaceOf("checkpoint_root"), ": checkpoint_root: ", opened.message(),
+                   "; name a folder that this owner may write to, or leave it out"));
+}
+
 absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
   std::vector<std::string> problems = problems_;
   CheckName(&problems);
   CheckListen(&problems);
   CheckTimes(&problems);
+  CheckRoot(&problems);
   if (problems.empty()) return config_;
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
@@ -311,9 +336,11 @@ std::string FormatConfig(const DaemonConfig& config) {
   std::string text;
   for (const ConfigField& field : kFields) {
     // Names and addresses could be taken for other YAML: [::]:1, null, -.
-    const bool is_text = absl::EndsWith(field.type, "host:port") || field.type == "name";
+    const bool is_text =
+        absl::EndsWith(field.type, "host:port") || field.type == "name" || field.type == "folder";
     const absl::string_view quote = is_text ? "'" : "";
-    absl::StrAppend(&text, field.name, ": ", quote, field.print(config), quote, "\n");
+    const std::string value = absl::StrReplaceAll(field.print(config), {{"'", "''"}});
+    absl::StrAppend(&text, field.name, ": ", quote, value, quote, "\n");
   }
   return text;
 }

@@ -25,6 +25,7 @@ struct DaemonConfig {
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
   size_t memory_budget_bytes = 0;  // 0: no limit
+  std::string checkpoint_root;     // empty: none
   int threads = 4;
   int max_queued_functions = 10'000;
   absl::Duration lease = absl::Seconds(10);
@@ -75,7 +76,7 @@ class ConfigBuilder {
   // True if something has set it.
   bool IsSet(absl::string_view name) const { return places_.count(std::string(name)) != 0; }
 
-  // Checks how the fields fit together.
+  // Checks how the fields fit together, and that the folder named is one.
   // Errors: INVALID_ARGUMENT with one line per problem.
   absl::StatusOr<DaemonConfig> Build() const;
 
@@ -84,6 +85,7 @@ class ConfigBuilder {
   void CheckName(std::vector<std::string>* problems) const;
   void CheckListen(std::vector<std::string>* problems) const;
   void CheckTimes(std::vector<std::string>* problems) const;
+  void CheckRoot(std::vector<std::string>* problems) const;
 
   DaemonConfig config_;
   std::map<std::string, std::string> places_;  // by field: where it was set last

@@ -9,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/checkpoint/checkpoint_root.h"
 
 namespace psd::server {
 namespace {
@@ -96,6 +97,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
   PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, std::move(logger)));
+  if (!config.checkpoint_root.empty()) {
+    PSD_ASSIGN_OR_RETURN(options.checkpoint_root,
+                         checkpoint::CheckpointRoot::Open(config.checkpoint_root));
+  }
   PSD_ASSIGN_OR_RETURN(server->runtime_, worker::Runtime::Create(std::move(options)));
   worker::Runtime& runtime = *server->runtime_;
   if (config.IsRegistrar())

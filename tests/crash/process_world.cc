@@ -139,7 +139,8 @@ Daemon::Daemon(DaemonOptions options) : options_(std::move(options)) {
 void Daemon::Start() {
   process_ = std::make_unique<Process>(std::vector<std::string>{
       kDaemon, "--name", options_.name, "--listen", options_.listen, "--registrar",
-      options_.registrar, "--lease", absl::FormatDuration(options_.lease), "--log_level", "error"});
+      options_.registrar, "--lease", absl::FormatDuration(options_.lease), "--checkpoint_root",
+      options_.checkpoint_root, "--log_level", "error"});
   const std::string ready =
       process_->WaitForLine(absl::StrCat("psd ", options_.name, " ready at "));
   if (!ready.empty()) options_.listen = ready;

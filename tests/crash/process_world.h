@@ -56,6 +56,7 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:0";
   std::string registrar;  // "name=address"; empty: itself
   absl::Duration lease = absl::Seconds(10);
+  std::string checkpoint_root;  // empty: none
 };
 
 // A psd that is ready.

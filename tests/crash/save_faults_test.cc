@@ -41,11 +41,10 @@ int64_t UnfinishedBytes(const std::string& dir) {
   return bytes;
 }
 
-class SaveFaultsTest : public ::testing::Test {
+// Whether owners write their own files.
+class SaveFaultsTest : public ::testing::TestWithParam<bool> {
  protected:
   SaveFaultsTest() {
-    std::filesystem::remove_all(dir_);
-    std::filesystem::create_directories(dir_);
     for (int i = 0; i < kParameters; ++i)
       MakeParameter(*worker_, "owner0", "w" + std::to_string(i),
                     Must(Tensor::Full(Shape{kElements}, DType::kF32, i)));
@@ -57,14 +56,29 @@ class SaveFaultsTest : public ::testing::Test {
   }
   std::string Latest() { return Must(checkpoint::FindSave(*files_, dir_)); }
 
-  const std::string dir_ = ::testing::TempDir() + "/save_faults";
+  static std::string EmptyFolder() {
+    const std::string path = ::testing::TempDir() + "/save_faults";
+    std::filesystem::remove_all(path);
+    std::filesystem::create_directories(path);
+    return path;
+  }
+  DaemonOptions Owner() const {
+    DaemonOptions options;
+    if (GetParam()) options.checkpoint_root = dir_;
+    return options;
+  }
+
+  const std::string dir_ = EmptyFolder();
   const std::shared_ptr<checkpoint::FileSystem> files_ = checkpoint::FileSystem::Posix();
-  Daemon daemon_;
+  Daemon daemon_{Owner()};
   std::unique_ptr<Worker> worker_ =
       Must(Worker::Start(TrainerOptions("trainer", {daemon_.address()})));
 };
 
-TEST_F(SaveFaultsTest, KilledWhileSaving) {
+INSTANTIATE_TEST_SUITE_P(Ways, SaveFaultsTest, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "Own" : "Streamed"; });
+
+TEST_P(SaveFaultsTest, KilledWhileSaving) {
   Process(SaveCommand()).WaitForLine("saved 4 values");
   std::string good = Latest();
   for (const int64_t at : {50 << 20, 20 << 20, 1 << 20, 0}) {
@@ -86,7 +100,7 @@ TEST_F(SaveFaultsTest, KilledWhileSaving) {
   EXPECT_EQ(UnfinishedBytes(dir_), -1);
 }
 
-TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
+TEST_P(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
   Process(SaveCommand()).WaitForLine("saved 4 values");
   const std::string good = Latest();
   SaveOptions save;
@@ -96,7 +110,12 @@ TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
     if (daemon_.process().running()) daemon_.process().Kill();
     return true;
   };
-  EXPECT_FALSE(SaveModel(*worker_, save).ok());
+  const absl::Status broken = SaveModel(*worker_, save).status();
+  EXPECT_FALSE(broken.ok());
+  EXPECT_THAT(std::string(broken.message()), ::testing::HasSubstr("saving owner0"));
+  if (GetParam()) {
+    EXPECT_THAT(std::string(broken.message()), ::testing::HasSubstr("values-owner0.safetensors"));
+  }
   EXPECT_EQ(Latest(), good);
   EXPECT_EQ(UnfinishedBytes(dir_), -1);
   daemon_.Restart();
@@ -108,7 +127,7 @@ TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileSaving) {
   EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[kElements - 1], 3);
 }
 
-TEST_F(SaveFaultsTest, TheOwnerIsKilledWhileLoading) {
+TEST_P(SaveFaultsTest, TheOwnerIsKilledWhileLoading) {
   SaveOptions save;
   save.dir = dir_;
   Must(SaveModel(*worker_, save));

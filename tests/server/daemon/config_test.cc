@@ -114,6 +114,23 @@ TEST(Config, MissingNameSaysWhatToWrite) {
   EXPECT_THAT(ProblemsOf("# nothing but a comment\n"), HasSubstr("name: missing"));
 }
 
+TEST(Config, TheCheckpointRootIsAFolderThatCanBeWritten) {
+  const std::string dir = ::testing::TempDir();
+  auto config = Read("name: a\ncheckpoint_root: " + dir + "\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->checkpoint_root, dir);
+  EXPECT_TRUE(Read(FormatConfig(*config)).ok());
+  config->checkpoint_root = "/it's";
+  EXPECT_THAT(FormatConfig(*config), HasSubstr("checkpoint_root: '/it''s'\n"));
+  EXPECT_THAT(ProblemsOf("name: a\ncheckpoint_root: saves\n"),
+              HasSubstr("psd.yaml:2: checkpoint_root: expected an absolute path, got 'saves'"));
+  EXPECT_THAT(ProblemsOf("name: a\ncheckpoint_root: " + dir + "/none\n"),
+              HasSubstr("psd.yaml:2: checkpoint_root: cannot find " + dir + "/none"));
+  std::ofstream(dir + "/file") << "x";
+  EXPECT_THAT(ProblemsOf("name: a\ncheckpoint_root: " + dir + "/file\n"),
+              HasSubstr("/file is not a folder; name a folder that this owner may write to"));
+}
+
 TEST(Config, BeyondLoopbackOnlyWhenSaid) {
   for (const char* address : {"0.0.0.0:7071", "10.1.2.3:1", "[::]:5", "host.example:7071",
                               "127.0.0.1.example:7", "localhost.example:7"}) {
