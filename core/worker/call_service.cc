@@ -25,6 +25,7 @@ constexpr size_t kMaxKnownPrograms = 65'536;
 
 // A program that leaves nothing behind may run again, and its answer need not be remembered.
 constexpr char kCallProgram[] = "call.program";
+constexpr char kCallRemote[] = "call.remote";
 
 // A program that is cheaper to run than to hand to another thread: a few operators on small
 // arguments, none of which states a size of its own.
@@ -114,7 +115,7 @@ CallService::CallService(Runtime& runtime) : runtime_(runtime) {
                            [this](CallPtr call) { ServeRun(call); }});
   runtime_.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRun(call); }});
-  runtime_.RegisterMethod({"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
+  runtime_.RegisterMethod({kCallRemote, rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRemote(call); }});
 }
 
@@ -145,7 +146,7 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
                                                Values arguments, const ContextPtr& context,
                                                const rpc::CallOptions& options) {
   auto call = std::make_shared<Outgoing>();
-  call->method = "call.remote";
+  call->method = kCallRemote;
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
@@ -325,15 +326,19 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
     --under_way_;
     return;
   }
-  // What is still being made cannot be passed on in an answer yet.
-  WhenMade(runtime_, CollectReferences(*results), NoTimeout())
-      .OnReady([this, gate = gate_, done, context,
-                results = *results](const absl::StatusOr<rpc::CallOptions>& made) {
-        rref::Gate::Entry entry(*gate);
-        if (!entry.open()) return;
-        done(made.ok() ? absl::StatusOr<Values>(results) : made.status(), context);
-        --under_way_;
-      });
+  const std::vector<rref::RRef> references = CollectReferences(*results);
+  // What is kept here may go to anybody later, the references' owners too.
+  const bool is_kept = call->method() == kCallRemote;
+  Future<rpc::CallOptions> ready =
+      is_kept ? WhenMade(runtime_, references, NoTimeout())
+              : WhenAnswerable(runtime_, call->caller().name, references, NoTimeout());
+  ready.OnReady([this, gate = gate_, done, context,
+                 results = *results](const absl::StatusOr<rpc::CallOptions>& made) {
+    rref::Gate::Entry entry(*gate);
+    if (!entry.open()) return;
+    done(made.ok() ? absl::StatusOr<Values>(results) : made.status(), context);
+    --under_way_;
+  });
 }
 
 absl::Status CallService::FunctionFailed(const std::string& name, const rpc::ServerCall& call,

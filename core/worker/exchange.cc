@@ -129,6 +129,15 @@ Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& calle
   });
 }
 
+Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& caller,
+                                        const std::vector<rref::RRef>& rrefs,
+                                        const rpc::CallOptions& options) {
+  return WhenReady(runtime, rrefs, options, [&](const rref::RRef& rref) {
+    const bool needs_value = rref.is_owner() || rref.owner() == caller;
+    return needs_value ? rref.made() : runtime.rrefs().Passable(rref);
+  });
+}
+
 rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
                              const store::EntryPtr& entry) {
   rref::ForkData data = runtime.rrefs().ForkFor(entry, call.caller(), call.session_epoch());

@@ -51,6 +51,11 @@ Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef
 Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& callee,
                                       const std::vector<rref::RRef>& rrefs,
                                       const rpc::CallOptions& options);
+// Callee: as WhenMade, until `rrefs` may be in an answer to `caller`: its own values and this
+// worker's are made, those of others are made or being made.
+Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& caller,
+                                        const std::vector<rref::RRef>& rrefs,
+                                        const rpc::CallOptions& options);
 
 // Callee: counts a fork of `entry` for the caller, to be told in the answer; if the caller never
 // takes the answer, the fork goes again.

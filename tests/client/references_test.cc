@@ -97,6 +97,12 @@ class ReferencesTest : public ::testing::Test {
                                                        {arguments[1]}, nullptr, {}));
       return Values{made};
     });
+    add("begin", [](const FunctionCall& call, const Values& arguments) -> Result {
+      worker::CallTarget target{nullptr, {}, "park"};
+      PSD_ASSIGN_OR_RETURN(RRef begun, call.runtime.calls().Remote(*arguments[0].As<std::string>(),
+                                                                   target, {}, nullptr, {}));
+      return Values{begun};
+    });
     add("keep", [drawer = drawer_](const FunctionCall&, Values arguments) -> Result {
       MutexLock lock(drawer->mutex);
       drawer->kept.push_back(RRef::FromValue(arguments[0]));
@@ -365,6 +371,33 @@ TEST_F(ReferencesTest, RREF_21_AFunctionStartsWhenItsReferencesAreCountedNotMade
   }
   EmptyDrawer();
   WaitUntilReleased();
+}
+
+TEST_F(ReferencesTest, RREF_11_RREF_21_AnAnswerDoesNotWaitForWhatIsBeingMadeElsewhere) {
+  RRef begun = RRef::FromValue(Must(trainer_->RpcSync("owner0", Named("begin"), {"owner1"}))[0]);
+  EXPECT_EQ(begun.owner(), "owner1");
+  Future<Values> fetched = trainer_->ToHereAsync({begun});
+  EXPECT_TRUE(begun.confirmed().Wait().ok()) << "counted";
+  EXPECT_FALSE(begun.made().IsReady() || fetched.IsReady());
+  parking_.Take().Set(Values{9});
+  EXPECT_EQ(IntOf(Must(fetched.Wait())[0]), 9);
+  begun = RRef();
+  WaitUntilReleased();
+}
+
+TEST_F(ReferencesTest, RREF_11_RREF_23_AnAnswerWaitsWhereTheValueIsNeeded) {
+  // In a value's place, at its owner, and of the owner itself.
+  RRef kept = Must(trainer_->Remote("owner0", Named("begin"), {"owner1"}));
+  Future<Values> home = trainer_->RpcAsync("owner1", Named("call"), {"owner0", "begin", "owner1"});
+  Future<Values> own = trainer_->RpcAsync("owner0", Named("begin"), {"owner0"});
+  std::vector<Promise<Values>> creations;
+  for (int i = 0; i < 3; ++i) creations.push_back(parking_.Take());
+  EXPECT_FALSE(kept.confirmed().IsReady() || home.IsReady() || own.IsReady());
+  for (const Promise<Values>& creation : creations) creation.Set(Values{3});
+  EXPECT_TRUE(kept.confirmed().Wait().ok());
+  for (const Future<Values>& answer : {home, own}) {
+    EXPECT_EQ(Fetched(RRef::FromValue(Must(answer.Wait())[0])), 3);
+  }
 }
 
 TEST_F(ReferencesTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoeverWouldPassItOn) {

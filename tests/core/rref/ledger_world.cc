@@ -80,16 +80,20 @@ void LedgerWorld::Create(int caller, int callee) {
   Send(call);
 }
 
+// What is not counted yet cannot protect another, but for one's own creation when it has begun.
+bool LedgerWorld::MayBePassedOn(const Worker& holder, GlobalId fork, const Handle& handle) const {
+  if (!holder.user.Check(fork).ok()) return false;
+  const bool begun = handle.created && IsThere(*workers_[handle.about.owner], handle.about.value);
+  return begun || holder.user.state(fork) == ForkState::kConfirmed;
+}
+
 void LedgerWorld::PassHandle(int caller, int callee, uint32_t which) {
   Worker& self = *workers_[caller];
   if (self.handles.empty()) return;
   auto& [fork, handle] = *Nth(self.handles, which);
-  const Worker& owner = *workers_[handle.about.owner];
   if (!handle.mine || callee == handle.about.owner || !self.user.Check(fork).ok()) return;
-  // What is not counted yet cannot protect another, but for one's own creation when it has begun.
-  const bool begun = handle.created && IsThere(owner, handle.about.value);
-  const bool counted = self.user.state(fork) == ForkState::kConfirmed;
-  if (!counted && !begun && mistake_ != Mistake::kUncountedReferenceIsPassedOn) return;
+  if (!MayBePassedOn(self, fork, handle) && mistake_ != Mistake::kUncountedReferenceIsPassedOn)
+    return;
   Call call = NewCall(Kind::kPass, caller, callee);
   call.about = handle.about;
   call.keeper = {caller, self.life, fork, handle.epoch};

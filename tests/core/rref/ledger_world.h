@@ -163,6 +163,7 @@ class LedgerWorld {
   // Whether the value that this kFork is about must be there.
   bool MustBeThere(const Call& fork) const;
   bool IsThere(const Worker& owner, GlobalId value) const;
+  bool MayBePassedOn(const Worker& holder, GlobalId fork, const Handle& handle) const;
   void Freed(Worker& owner, GlobalId value);
 
   // ---- caller

@@ -72,10 +72,8 @@ void LedgerWorld::ServeLookup(Call call) {
 void LedgerWorld::ServeAsk(Call call) {
   Worker& self = *workers_[call.callee];
   for (const auto& [fork, handle] : self.handles) {
-    // In an answer only what is made is passed on.
-    if (handle.about.owner == call.caller || self.user.state(fork) != ForkState::kConfirmed) {
-      continue;
-    }
+    // In an answer to the owner itself only what is made is passed on.
+    if (handle.about.owner == call.caller || !MayBePassedOn(self, fork, handle)) continue;
     const GlobalId child = self.ids.Next();
     if (mistake_ == Mistake::kLentReferenceIsNotKept) {
       // Nothing keeps it.
