@@ -9,7 +9,6 @@
 #include "core/autograd/hooks.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
-#include "core/tensor/ops/elementwise.h"
 
 namespace psd {
 
@@ -95,9 +94,9 @@ absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gr
 
 bool GraphPass::TryDeposit(NodeState& to, int input, Tensor& gradient) {
   if (!gradient.defined()) return true;
-  PartialSum& slot = SumAt(to, input);
-  if (slot.sum.defined()) return false;
-  slot = {std::move(gradient), false};
+  GradientSum& slot = SumAt(to, input);
+  if (slot.defined()) return false;
+  slot = GradientSum(std::move(gradient));
   to.any = true;
   return true;
 }
@@ -105,35 +104,21 @@ bool GraphPass::TryDeposit(NodeState& to, int input, Tensor& gradient) {
 // The sum so far leaves the table while it is added to, so that no kernel runs under the lock;
 // whoever comes meanwhile starts a sum of its own, and the two meet here.
 absl::Status GraphPass::Add(NodeState& to, int input, Tensor gradient) {
-  PartialSum mine{std::move(gradient), false};
+  GradientSum mine(std::move(gradient));
   while (true) {
-    PartialSum other;
+    GradientSum other;
     {
       MutexLock lock(mutex_);
-      PartialSum& slot = SumAt(to, input);
-      if (!slot.sum.defined()) {
+      GradientSum& slot = SumAt(to, input);
+      if (!slot.defined()) {
         slot = std::move(mine);
         return absl::OkStatus();
       }
-      other = std::exchange(slot, PartialSum());
+      other = std::exchange(slot, GradientSum());
     }
-    if (!mine.own) std::swap(mine, other);
-    if (mine.own) {
-      absl::Status status = ops::AddInPlace(mine.sum, other.sum);
-      if (!status.ok()) return Annotate(status, absl::StrCat("gradients of ", to.node->Name()));
-      continue;
-    }
-    absl::StatusOr<Tensor> sum =
-        FaultOn("second_gradient_replaces_the_first") ? mine.sum : SumOf(mine.sum, other.sum);
-    if (!sum.ok()) return Annotate(sum.status(), absl::StrCat("gradients of ", to.node->Name()));
-    mine = {*std::move(sum), true};
+    absl::Status added = mine.Add(std::move(other));
+    if (!added.ok()) return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
   }
-}
-
-absl::StatusOr<Tensor> GraphPass::SumOf(const Tensor& a, const Tensor& b) {
-  if (a.shape() == b.shape()) return ops::Add(a, b);
-  return absl::InvalidArgumentError(absl::StrCat("gradients ", a.ToString(), " and ", b.ToString(),
-                                                 " for one argument differ in shape"));
 }
 
 void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
@@ -169,7 +154,7 @@ absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, Tensors& gradien
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
   for (int input = 0; input < state.inputs; ++input)
-    gradients.push_back(std::move(SumAt(state, input).sum));
+    gradients.push_back(SumAt(state, input).Take());
   return state.any;
 }
 

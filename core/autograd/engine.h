@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/autograd/gradient_sum.h"
 #include "core/autograd/node.h"
 #include "core/autograd/node_index.h"
 #include "core/autograd/variable.h"
@@ -42,11 +43,6 @@ class GraphPass {
   absl::Status status() const;
 
  private:
-  // A sum of gradients. `own`: made by this pass and nowhere else, so it may be added to in place.
-  struct PartialSum {
-    Tensor sum;
-    bool own = false;
-  };
   struct NodeState {
     Node* node = nullptr;
     int pending = 0;   // gradients still to come along edges and from outside
@@ -61,14 +57,13 @@ class GraphPass {
   size_t Found(Node* node, std::vector<size_t>& open);
   // Counts one feed of `start` with that many gradients.
   absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
-  PartialSum& SumAt(const NodeState& to, int input) {
+  GradientSum& SumAt(const NodeState& to, int input) {
     return sums_[to.first_sum + static_cast<size_t>(input)];
   }
   // Leaves a gradient where there is none yet; false if there is one, to which it must be added.
   bool TryDeposit(NodeState& to, int input, Tensor& gradient) PSD_REQUIRES(mutex_);
   // Adds to the sum at an input.
   absl::Status Add(NodeState& to, int input, Tensor gradient) PSD_EXCLUDES(mutex_);
-  static absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b);
   // One of the gradients that the node waits for has come.
   static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
   // The node itself, between the hooks that hang on it.
@@ -88,8 +83,8 @@ class GraphPass {
   // states_ and sums_ is guarded by mutex_.
   NodeIndex numbers_;  // in states_
   std::vector<NodeState> states_;
-  std::vector<PartialSum> sums_;  // so far, by node and input
-  std::vector<size_t> targets_;   // for each edge, the number of the node that it points to
+  std::vector<GradientSum> sums_;  // so far, by node and input
+  std::vector<size_t> targets_;    // for each edge, the number of the node that it points to
   int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // nodes neither run nor passed over
   absl::Status status_ PSD_GUARDED_BY(mutex_);
 };

@@ -21,6 +21,13 @@ absl::Status GradientSink::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
                    leaf.key.ToString(), "; run the context's backward instead"));
 }
 
+absl::Status SavedValuesFreed(absl::string_view name) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a second backward through ", name,
+                   ", whose saved values the first one freed; set retain_graph in all but the "
+                   "last"));
+}
+
 Node::Node(Edges next) : next_(std::move(next)) {}
 
 NodeHooks& Node::MutableHooks() {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
@@ -53,6 +54,9 @@ class GradientSink {
   virtual absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient);
 };
 
+// FAILED_PRECONDITION: a second backward through the operator `name`.
+absl::Status SavedValuesFreed(absl::string_view name);
+
 // What one pass hands to the nodes it runs.
 struct PassContext {
   GradientSink* sink = nullptr;
@@ -77,7 +81,7 @@ class Node {
   // The gradients of the operation's arguments, one per edge of next(), from those of its results.
   // An undefined tensor stands for "no gradient" on either side; gradients for edges without a
   // node may be left undefined. Gives up saved values afterwards unless `pass.retain_graph`.
-  // Errors: FAILED_PRECONDITION when saved values were given up before; whatever the math says.
+  // Errors: SavedValuesFreed when they were given up before; whatever the math says.
   virtual absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) = 0;
 
   // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell

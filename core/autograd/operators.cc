@@ -67,7 +67,33 @@ absl::Status CheckAttribute(const OperatorSpec& spec, absl::string_view name,
                                                  "' must be ", TypeName(attribute->type)));
 }
 
-absl::Status CheckSpec(const OperatorSpec& spec, size_t inputs, const Attributes& attributes) {
+absl::Status CheckDType(const OperatorSpec& spec, const Attributes& attributes) {
+  const auto given = attributes.find("dtype");
+  if (given == attributes.end()) return absl::OkStatus();
+  const int64_t number = std::get<int64_t>(given->second);
+  if (number >= 0 && IsValidDType(static_cast<uint64_t>(number))) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("operator '", spec.name, "': dtype number ",
+                                                 number, " is unknown; known are 1 to 8"));
+}
+
+// The dtype of the result: as the attribute says, else that of the inputs, else f32.
+DType OutputDType(absl::Span<const Variable> inputs, const Attributes& attributes) {
+  const auto given = attributes.find("dtype");
+  if (given != attributes.end()) return static_cast<DType>(std::get<int64_t>(given->second));
+  return inputs.empty() ? DType::kF32 : inputs[0].dtype();
+}
+
+// Requires: CheckCall says yes.
+absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape> inputs,
+                                    const Attributes& attributes) {
+  absl::StatusOr<Shape> shape = spec.output_shape(inputs, attributes);
+  if (shape.ok()) return shape;
+  return Annotate(shape.status(), absl::StrCat("operator '", spec.name, "'"));
+}
+
+}  // namespace
+
+absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes& attributes) {
   PSD_RETURN_IF_ERROR(CheckArity(spec, inputs));
   for (const auto& [name, value] : attributes)
     PSD_RETURN_IF_ERROR(CheckAttribute(spec, name, value));
@@ -77,33 +103,19 @@ absl::Status CheckSpec(const OperatorSpec& spec, size_t inputs, const Attributes
                                                    "' needs the attribute '", attribute.name, "', ",
                                                    TypeName(attribute.type)));
   }
-  return absl::OkStatus();
+  return CheckDType(spec, attributes);
 }
 
-// The dtype of the result: as the attribute says, else that of the inputs, else f32.
-absl::StatusOr<DType> OutputDType(const OperatorSpec& spec, absl::Span<const Variable> inputs,
-                                  const Attributes& attributes) {
-  const auto given = attributes.find("dtype");
-  if (given != attributes.end()) {
-    const int64_t number = std::get<int64_t>(given->second);
-    if (number < 0 || !IsValidDType(static_cast<uint64_t>(number))) {
-      return absl::InvalidArgumentError(absl::StrCat("operator '", spec.name, "': dtype number ",
-                                                     number, " is unknown; known are 1 to 8"));
-    }
-    return static_cast<DType>(number);
-  }
-  return inputs.empty() ? DType::kF32 : inputs[0].dtype();
-}
-
-absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape> inputs,
+absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec, absl::Span<const Variable> inputs,
                                     const Attributes& attributes) {
-  PSD_RETURN_IF_ERROR(CheckSpec(spec, inputs.size(), attributes));
-  absl::StatusOr<Shape> shape = spec.output_shape(inputs, attributes);
-  if (shape.ok()) return shape;
-  return Annotate(shape.status(), absl::StrCat("operator '", spec.name, "'"));
+  absl::InlinedVector<Shape, 4> shapes;
+  for (const Variable& input : inputs) {
+    if (!input.ok()) return input.status();
+    shapes.push_back(input.shape());
+  }
+  PSD_ASSIGN_OR_RETURN(const Shape shape, OutputShapeOf(spec, shapes, attributes));
+  return shape.NumElements() * static_cast<int64_t>(ItemSize(OutputDType(inputs, attributes)));
 }
-
-}  // namespace
 
 std::shared_ptr<const OperatorRegistry> OperatorRegistry::Builtin() {
   return std::make_shared<const OperatorRegistry>(BuiltinOperators());
@@ -126,39 +138,19 @@ absl::StatusOr<const OperatorSpec*> OperatorRegistry::Find(absl::string_view op)
       absl::StrCat("operator '", op, "' is unknown", DidYouMean(finder.nearest())));
 }
 
-absl::Status OperatorRegistry::CheckCall(absl::string_view op, size_t inputs,
-                                         const Attributes& attributes) const {
-  PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
-  return CheckSpec(*spec, inputs, attributes);
-}
-
 absl::StatusOr<Shape> OperatorRegistry::OutputShape(absl::string_view op,
                                                     absl::Span<const Shape> inputs,
                                                     const Attributes& attributes) const {
   PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
+  PSD_RETURN_IF_ERROR(CheckCall(*spec, inputs.size(), attributes));
   return OutputShapeOf(*spec, inputs, attributes);
-}
-
-absl::StatusOr<int64_t> OperatorRegistry::OutputBytes(absl::string_view op,
-                                                      absl::Span<const Variable> inputs,
-                                                      const Attributes& attributes) const {
-  absl::InlinedVector<Shape, 4> shapes;
-  for (const Variable& input : inputs) {
-    if (!input.ok()) return input.status();
-    shapes.push_back(input.shape());
-  }
-  PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
-  PSD_ASSIGN_OR_RETURN(const Shape shape, OutputShapeOf(*spec, shapes, attributes));
-  PSD_ASSIGN_OR_RETURN(const DType dtype, OutputDType(*spec, inputs, attributes));
-  return shape.NumElements() * static_cast<int64_t>(ItemSize(dtype));
 }
 
 Variable OperatorRegistry::Run(absl::string_view op, absl::Span<const Variable> inputs,
                                const Attributes& attributes) const {
   absl::StatusOr<const OperatorSpec*> spec = Find(op);
   if (!spec.ok()) return Variable::Invalid(spec.status());
-  absl::Status status = CheckSpec(**spec, inputs.size(), attributes);
-  if (status.ok()) status = OutputDType(**spec, {}, attributes).status();
+  absl::Status status = CheckCall(**spec, inputs.size(), attributes);
   if (!status.ok()) return Variable::Invalid(std::move(status));
   return (*spec)->run(inputs, attributes);
 }

@@ -47,6 +47,15 @@ struct OperatorSpec {
   std::function<Variable(absl::Span<const Variable> inputs, const Attributes&)> run;
 };
 
+// Errors: INVALID_ARGUMENT naming the operator for a wrong number of inputs, an attribute that is
+// unknown (and the nearest known), missing or of another type, or a number that is no dtype's.
+absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes& attributes);
+
+// The bytes of the result's elements, without running anything. Requires: CheckCall says yes.
+// Errors: those of invalid inputs; INVALID_ARGUMENT for shapes that do not fit.
+absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec, absl::Span<const Variable> inputs,
+                                    const Attributes& attributes);
+
 // All operators that a worker's programs may use. Immutable; thread-safe.
 class OperatorRegistry {
  public:
@@ -71,17 +80,10 @@ class OperatorRegistry {
   // long as the registry.
   absl::StatusOr<const OperatorSpec*> Find(absl::string_view op) const;
 
-  // Errors: INVALID_ARGUMENT naming the operator for a wrong number of inputs, an attribute that
-  // is unknown (and the nearest known), missing or of another type.
-  absl::Status CheckCall(absl::string_view op, size_t inputs, const Attributes& attributes) const;
-
   // The shape of the result, from the shapes of the inputs, without running anything.
   // Errors: those of CheckCall; INVALID_ARGUMENT for shapes that do not fit.
   absl::StatusOr<Shape> OutputShape(absl::string_view op, absl::Span<const Shape> inputs,
                                     const Attributes& attributes) const;
-  // The bytes of the result's elements. Errors: the same, and those of invalid inputs.
-  absl::StatusOr<int64_t> OutputBytes(absl::string_view op, absl::Span<const Variable> inputs,
-                                      const Attributes& attributes) const;
 
   // Runs it. Errors travel in the result: those of CheckCall, and what the operator says.
   Variable Run(absl::string_view op, absl::Span<const Variable> inputs,

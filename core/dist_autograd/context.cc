@@ -24,6 +24,8 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
   return before.gradient.defined() ? check(before.gradient) : check(before.sparse[0]);
 }
 
+constexpr size_t kManyGradients = 64;
+
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -200,6 +202,11 @@ absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
   return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),
                                           " has no gradient for leaf ", key.ToString(),
                                           ": no loss depended on it"));
+}
+
+bool ContextState::IsLarge() const {
+  MutexLock lock(mutex_);
+  return gradients_.size() >= kManyGradients;
 }
 
 ContextState::Stats ContextState::stats() const {

@@ -75,6 +75,9 @@ class ContextState {
   // Errors: NOT_FOUND naming context and leaf.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
+  // Whether freeing it takes a while.
+  bool IsLarge() const PSD_EXCLUDES(mutex_);
+
   struct Stats {
     size_t sends = 0;
     size_t recvs = 0;

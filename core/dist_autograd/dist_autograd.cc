@@ -155,7 +155,11 @@ void Core::Finish(const ContextTable::Erased& erased, const std::string& source)
 
 void Core::Release(GlobalId context, const std::string& source) {
   ContextTable::Erased erased = table_.Erase(context);
-  if (erased.state != nullptr) Finish(erased, source);
+  if (erased.state == nullptr) return;
+  Finish(erased, source);
+  // Whoever waits behind this release need not wait until thousands of tensors are freed.
+  if (erased.state->IsLarge())
+    executor_.Submit([state = std::move(erased.state)] {}).IgnoreError();  // refused: freed here
 }
 
 void Core::OnRelease(const CallPtr& call) {

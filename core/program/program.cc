@@ -18,10 +18,6 @@ absl::Status OverLimit(absl::string_view what, size_t size, size_t limit) {
                                                    "; split it into several calls"));
 }
 
-std::string InstructionName(const Program& program, size_t number) {
-  return absl::StrCat("instruction ", number, " (", program.instructions[number].op, ")");
-}
-
 size_t AttributeItems(const Attributes& attributes) {
   size_t items = 0;
   for (const auto& [name, value] : attributes) {
@@ -73,6 +69,17 @@ absl::Status CheckInputs(const Program& program, size_t number) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOutputs(const Program& program) {
+  const int64_t values =
+      int64_t{program.num_inputs} + static_cast<int64_t>(program.instructions.size());
+  for (size_t i = 0; i < program.outputs.size(); ++i) {
+    if (program.outputs[i] >= 0 && program.outputs[i] < values) continue;
+    return absl::InvalidArgumentError(absl::StrCat("result ", i, " of the program is value ",
+                                                   program.outputs[i], " of ", values));
+  }
+  return absl::OkStatus();
+}
+
 // Little-endian, counts before lists, no gaps: one program has one encoding.
 class Canonical {
  public:
@@ -112,102 +119,30 @@ uint64_t LoadBig(const uint8_t* bytes) {
   return word;
 }
 
-// One run: values by number, dropped after their last use.
-class Run {
- public:
-  Run(const Program& program, const OperatorRegistry& operators, const ProgramLimits& limits,
-      absl::Span<const Variable> inputs)
-      : program_(program), operators_(operators), limits_(limits) {
-    values_.assign(inputs.begin(), inputs.end());
-    values_.reserve(inputs.size() + program.instructions.size());
-    bytes_.resize(values_.capacity());
-    CountUses();
-  }
-
-  absl::Status Step(size_t number) {
-    const Instruction& instruction = program_.instructions[number];
-    std::vector<Variable> inputs;
-    inputs.reserve(instruction.inputs.size());
-    for (int32_t input : instruction.inputs) inputs.push_back(values_[input]);
-    PSD_ASSIGN_OR_RETURN(int64_t bytes,
-                         operators_.OutputBytes(instruction.op, inputs, instruction.attributes));
-    PSD_RETURN_IF_ERROR(Reserve(bytes));
-    Variable result = operators_.Run(instruction.op, inputs, instruction.attributes);
-    PSD_RETURN_IF_ERROR(result.status());
-    // What history holds stays in memory when the value is dropped.
-    if (!result.requires_grad()) bytes_[values_.size()] = bytes;
-    values_.push_back(std::move(result));
-    inputs.clear();
-    for (int32_t input : instruction.inputs) Release(input);
-    if (uses_[values_.size() - 1] == 0) Drop(values_.size() - 1);
-    return absl::OkStatus();
-  }
-
-  std::vector<Variable> Outputs() const {
-    std::vector<Variable> outputs;
-    outputs.reserve(program_.outputs.size());
-    for (int32_t output : program_.outputs) outputs.push_back(values_[output]);
-    return outputs;
-  }
-
- private:
-  void CountUses() {
-    uses_.resize(values_.size() + program_.instructions.size());
-    for (const Instruction& instruction : program_.instructions) {
-      for (int32_t input : instruction.inputs) ++uses_[input];
-    }
-    for (int32_t output : program_.outputs) ++uses_[output];
-  }
-  absl::Status Reserve(int64_t bytes) {
-    if (bytes > limits_.max_result_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "its result of ", bytes, " bytes exceeds the limit of ", limits_.max_result_bytes));
-    }
-    if (bytes > limits_.max_live_bytes - live_bytes_) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "its result of ", bytes, " bytes and the ", live_bytes_,
-          " bytes of results still needed exceed the limit of ", limits_.max_live_bytes));
-    }
-    live_bytes_ += bytes;
-    return absl::OkStatus();
-  }
-  void Release(int32_t number) {
-    if (--uses_[number] == 0) Drop(number);
-  }
-  void Drop(size_t number) {
-    values_[number] = Variable();
-    live_bytes_ -= bytes_[number];
-  }
-
-  const Program& program_;
-  const OperatorRegistry& operators_;
-  const ProgramLimits& limits_;
-  std::vector<Variable> values_;
-  std::vector<int64_t> bytes_;  // that dropping the value gives back
-  std::vector<uint32_t> uses_;  // still to come
-  int64_t live_bytes_ = 0;
-};
-
 }  // namespace
 
-absl::Status CheckProgram(const Program& program, const OperatorRegistry& operators,
-                          const ProgramLimits& limits) {
+std::string InstructionName(const Program& program, size_t number) {
+  return absl::StrCat("instruction ", number, " (", program.instructions[number].op, ")");
+}
+
+absl::StatusOr<CheckedProgram> CheckedProgram::Create(Program program,
+                                                      const OperatorRegistry& operators,
+                                                      const ProgramLimits& limits) {
   PSD_RETURN_IF_ERROR(CheckSizes(program, limits));
+  PSD_RETURN_IF_ERROR(CheckOutputs(program));
+  CheckedProgram checked;
+  checked.operators_.reserve(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     PSD_RETURN_IF_ERROR(CheckInputs(program, i));
-    absl::Status call =
-        operators.CheckCall(instruction.op, instruction.inputs.size(), instruction.attributes);
+    absl::StatusOr<const OperatorSpec*> spec = operators.Find(instruction.op);
+    if (!spec.ok()) return Annotate(spec.status(), InstructionName(program, i));
+    absl::Status call = CheckCall(**spec, instruction.inputs.size(), instruction.attributes);
     if (!call.ok()) return Annotate(call, InstructionName(program, i));
+    checked.operators_.push_back(*spec);
   }
-  const int64_t values =
-      int64_t{program.num_inputs} + static_cast<int64_t>(program.instructions.size());
-  for (size_t i = 0; i < program.outputs.size(); ++i) {
-    if (program.outputs[i] >= 0 && program.outputs[i] < values) continue;
-    return absl::InvalidArgumentError(absl::StrCat("result ", i, " of the program is value ",
-                                                   program.outputs[i], " of ", values));
-  }
-  return absl::OkStatus();
+  checked.program_ = std::move(program);
+  return checked;
 }
 
 std::string Fingerprint::ToString() const {
@@ -266,26 +201,6 @@ absl::StatusOr<Program> ProgramBuilder::Build(std::vector<Ref> outputs) {
   Program program = program_;
   program.outputs = std::move(outputs);
   return program;
-}
-
-absl::StatusOr<std::vector<Variable>> RunProgram(const Program& program,
-                                                 const OperatorRegistry& operators,
-                                                 const ProgramLimits& limits,
-                                                 absl::Span<const Variable> inputs,
-                                                 absl::FunctionRef<bool()> cancelled) {
-  if (inputs.size() != static_cast<size_t>(program.num_inputs)) {
-    return absl::InvalidArgumentError(absl::StrCat("the program takes ", program.num_inputs,
-                                                   " arguments, ", inputs.size(), " were given"));
-  }
-  Run run(program, operators, limits, inputs);
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (cancelled()) {
-      return absl::CancelledError(absl::StrCat("cancelled before ", InstructionName(program, i)));
-    }
-    absl::Status status = run.Step(i);
-    if (!status.ok()) return Annotate(status, InstructionName(program, i));
-  }
-  return run.Outputs();
 }
 
 }  // namespace psd::program

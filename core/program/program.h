@@ -10,12 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "core/autograd/operators.h"
-#include "core/autograd/variable.h"
 
 namespace psd::program {
 
@@ -44,10 +41,27 @@ struct ProgramLimits {
   int64_t max_live_bytes = int64_t{16} << 30;   // of all results alive at once
 };
 
-// Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the
-// nearest known one); RESOURCE_EXHAUSTED naming limit and size.
-absl::Status CheckProgram(const Program& program, const OperatorRegistry& operators,
-                          const ProgramLimits& limits);
+// "instruction 3 (mul)".
+std::string InstructionName(const Program& program, size_t number);
+
+// A program that may run: every check that needs no arguments has been made, every operator found.
+// Immutable; thread-safe. The registry outlives it.
+class CheckedProgram {
+ public:
+  // Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the
+  // nearest known one); RESOURCE_EXHAUSTED naming limit and size.
+  static absl::StatusOr<CheckedProgram> Create(Program program, const OperatorRegistry& operators,
+                                               const ProgramLimits& limits);
+
+  const Program& program() const { return program_; }
+  const OperatorSpec& OperatorOf(size_t instruction) const { return *operators_[instruction]; }
+
+ private:
+  CheckedProgram() = default;
+
+  Program program_;
+  std::vector<const OperatorSpec*> operators_;  // by instruction
+};
 
 // 128 bits over a canonical encoding: equal programs have equal fingerprints on every machine.
 struct Fingerprint {
@@ -80,16 +94,5 @@ class ProgramBuilder {
   Program program_;
   absl::Status status_;
 };
-
-// Runs a checked program on this thread. History is recorded as in any other code (see
-// NoGradGuard). Results are dropped after their last use; what history still holds counts as alive.
-// Errors: INVALID_ARGUMENT for a wrong number of arguments or what an operator says, with the
-// instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so between
-// two instructions.
-absl::StatusOr<std::vector<Variable>> RunProgram(const Program& program,
-                                                 const OperatorRegistry& operators,
-                                                 const ProgramLimits& limits,
-                                                 absl::Span<const Variable> inputs,
-                                                 absl::FunctionRef<bool()> cancelled);
 
 }  // namespace psd::program

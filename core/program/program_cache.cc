@@ -5,7 +5,7 @@
 
 namespace psd::program {
 
-std::shared_ptr<const Program> ProgramCache::Find(const Fingerprint& fingerprint) {
+std::shared_ptr<const CheckedProgram> ProgramCache::Find(const Fingerprint& fingerprint) {
   MutexLock lock(mutex_);
   auto it = index_.find(fingerprint);
   if (it == index_.end()) return nullptr;
@@ -13,10 +13,10 @@ std::shared_ptr<const Program> ProgramCache::Find(const Fingerprint& fingerprint
   return it->second->program;
 }
 
-std::shared_ptr<const Program> ProgramCache::Insert(Program program) {
-  const Fingerprint fingerprint = FingerprintOf(program);
-  const size_t bytes = CanonicalBytes(program).size();
-  auto kept = std::make_shared<const Program>(std::move(program));
+std::shared_ptr<const CheckedProgram> ProgramCache::Insert(CheckedProgram program) {
+  const Fingerprint fingerprint = FingerprintOf(program.program());
+  const size_t bytes = CanonicalBytes(program.program()).size();
+  auto kept = std::make_shared<const CheckedProgram>(std::move(program));
   Entries forgotten;  // destroyed without the lock
   MutexLock lock(mutex_);
   auto it = index_.find(fingerprint);

@@ -22,18 +22,18 @@ class ProgramCache {
       : max_entries_(max_entries), max_bytes_(max_bytes) {}
 
   // Null if it is not (or no longer) known.
-  std::shared_ptr<const Program> Find(const Fingerprint& fingerprint) PSD_EXCLUDES(mutex_);
+  std::shared_ptr<const CheckedProgram> Find(const Fingerprint& fingerprint) PSD_EXCLUDES(mutex_);
 
-  // Requires: the program has been checked. Returns the one that is kept, which may be an equal
-  // one that was there before; one that is too large is returned but not kept.
-  std::shared_ptr<const Program> Insert(Program program) PSD_EXCLUDES(mutex_);
+  // Returns the one that is kept, which may be an equal one that was there before; one that is too
+  // large is returned but not kept.
+  std::shared_ptr<const CheckedProgram> Insert(CheckedProgram program) PSD_EXCLUDES(mutex_);
 
   size_t size() const PSD_EXCLUDES(mutex_);
 
  private:
   struct Entry {
     Fingerprint fingerprint;
-    std::shared_ptr<const Program> program;  // shared with calls that run it
+    std::shared_ptr<const CheckedProgram> program;  // shared with calls that run it
     size_t bytes = 0;
   };
   using Entries = std::list<Entry>;

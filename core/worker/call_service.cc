@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/collect.h"
 #include "core/program/program_codec.h"
+#include "core/program/run_program.h"
 #include "core/store/failure.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -16,6 +17,7 @@
 namespace psd::worker {
 namespace {
 
+using program::CheckedProgram;
 using program::Fingerprint;
 using program::Program;
 using store::Value;
@@ -77,32 +79,39 @@ Values ToValues(std::vector<Variable> variables) {
   return values;
 }
 
+absl::Status BadArgument(size_t number, absl::string_view problem, const Value& value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("argument ", number, " of a program ", problem, value.KindName()));
+}
+
+// The value of this worker for which a reference stands; null for others.
+store::EntryPtr LocalEntryOf(const Value& value) {
+  const auto* reference = value.As<std::shared_ptr<const store::RemoteReference>>();
+  const auto* body =
+      reference == nullptr ? nullptr : dynamic_cast<const rref::RRef::Body*>(reference->get());
+  return body == nullptr ? nullptr : body->local_entry();
+}
+
+// References to values of this worker stand for the values, all of them as of one moment.
 absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
-  std::vector<Variable> variables;
-  variables.reserve(values.size());
+  std::vector<Variable> variables(values.size());
+  std::vector<store::EntryPtr> entries;
+  std::vector<size_t> numbers;  // of the arguments that they stand for
   for (size_t i = 0; i < values.size(); ++i) {
     if (const auto* variable = values[i].As<Variable>()) {
-      variables.push_back(*variable);
-      continue;
+      variables[i] = *variable;
+    } else if (store::EntryPtr entry = LocalEntryOf(values[i])) {
+      entries.push_back(std::move(entry));
+      numbers.push_back(i);
+    } else {
+      return BadArgument(i, "must be a tensor or an RRef to one on the callee, not ", values[i]);
     }
-    // A reference to a value of this worker stands for the value.
-    const auto* reference = values[i].As<std::shared_ptr<const store::RemoteReference>>();
-    const auto* body =
-        reference == nullptr ? nullptr : dynamic_cast<const rref::RRef::Body*>(reference->get());
-    if (body == nullptr || body->local_entry() == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("argument ", i,
-                       " of a program must be a tensor or an RRef to one on the "
-                       "callee, not ",
-                       values[i].KindName()));
-    }
-    PSD_ASSIGN_OR_RETURN(Value value, body->local_entry()->Read());
-    const auto* variable = value.As<Variable>();
-    if (variable == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat("argument ", i, " of a program refers to ",
-                                                     value.KindName(), ", not to a tensor"));
-    }
-    variables.push_back(*variable);
+  }
+  PSD_ASSIGN_OR_RETURN(const std::vector<Value> read, store::Entry::ReadAll(entries));
+  for (size_t i = 0; i < read.size(); ++i) {
+    const auto* variable = read[i].As<Variable>();
+    if (variable == nullptr) return BadArgument(numbers[i], "is a reference to ", read[i]);
+    variables[numbers[i]] = *variable;
   }
   return variables;
 }
@@ -362,7 +371,7 @@ void CallService::WhenCounted(const Arguments& arguments,
       });
 }
 
-void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Program> program,
+void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const CheckedProgram> program,
                                const Done& done) {
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
@@ -372,7 +381,7 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Progra
   if (!inputs.ok()) return done(inputs.status(), context);
   // Outside a context nobody can ask for gradients, so no history is kept.
   bool record = context != nullptr;
-  if (IsLight(*program, *inputs)) {
+  if (IsLight(program->program(), *inputs)) {
     return done(RunProgramHere(*call, *program, *inputs, record), context);
   }
   absl::Status queued = runtime_.executor().Submit(
@@ -382,29 +391,29 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Progra
 }
 
 absl::StatusOr<Values> CallService::RunProgramHere(const rpc::ServerCall& call,
-                                                   const Program& program,
+                                                   const CheckedProgram& program,
                                                    absl::Span<const Variable> inputs, bool record) {
   std::optional<NoGradGuard> no_grad;
   if (!record) no_grad.emplace();
-  PSD_ASSIGN_OR_RETURN(auto results, program::RunProgram(program, runtime_.operators(),
-                                                         runtime_.options().program_limits, inputs,
-                                                         [&call] { return call.cancelled(); }));
+  PSD_ASSIGN_OR_RETURN(auto results,
+                       program::RunProgram(program, runtime_.options().program_limits, inputs,
+                                           [&call] { return call.cancelled(); }));
   return ToValues(std::move(results));
 }
 
-absl::StatusOr<std::shared_ptr<const Program>> CallService::FindProgram(const std::string& encoded,
-                                                                        Fingerprint known) {
+absl::StatusOr<std::shared_ptr<const CheckedProgram>> CallService::FindProgram(
+    const std::string& encoded, Fingerprint known) {
   if (encoded.empty()) {
     auto cached = runtime_.programs().Find(known);
     if (cached != nullptr) return cached;
     // The empty program is known everywhere: its encoding is empty, so it cannot be sent.
-    if (known == program::FingerprintOf(Program{})) return runtime_.programs().Insert(Program{});
-    return UnknownProgram(known);
+    if (!(known == program::FingerprintOf(Program{}))) return UnknownProgram(known);
   }
   const program::ProgramLimits& limits = runtime_.options().program_limits;
   PSD_ASSIGN_OR_RETURN(Program program, program::DecodeProgram(encoded, limits));
-  PSD_RETURN_IF_ERROR(program::CheckProgram(program, runtime_.operators(), limits));
-  return runtime_.programs().Insert(std::move(program));
+  PSD_ASSIGN_OR_RETURN(CheckedProgram checked,
+                       CheckedProgram::Create(std::move(program), runtime_.operators(), limits));
+  return runtime_.programs().Insert(std::move(checked));
 }
 
 }  // namespace psd::worker

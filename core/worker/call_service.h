@@ -88,13 +88,13 @@ class CallService {
   // Goes on when every reference among the arguments is confirmed by its owner.
   static void WhenCounted(const Arguments& arguments,
                           std::function<void(const absl::Status&)> next);
-  void ServeProgram(const CallPtr& call, std::shared_ptr<const program::Program> program,
+  void ServeProgram(const CallPtr& call, std::shared_ptr<const program::CheckedProgram> program,
                     const Done& done);
   absl::StatusOr<Values> RunProgramHere(const rpc::ServerCall& call,
-                                        const program::Program& program,
+                                        const program::CheckedProgram& program,
                                         absl::Span<const Variable> inputs, bool record);
-  absl::StatusOr<std::shared_ptr<const program::Program>> FindProgram(const std::string& encoded,
-                                                                      program::Fingerprint known);
+  absl::StatusOr<std::shared_ptr<const program::CheckedProgram>> FindProgram(
+      const std::string& encoded, program::Fingerprint known);
   void ServeRun(const CallPtr& call);
   void ServeRemote(const CallPtr& call);
   // What "call.remote" asked for has been made, or failed.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/program/program_codec.h"
+#include "core/program/run_program.h"
 #include "core/rref/value_codec.h"
 #include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
@@ -97,10 +98,10 @@ std::string BudgetText(const store::MemoryBudget& memory) {
 }
 
 // Runs a creation program: no arguments, one result, no history.
-absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::Program& program) {
+absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::CheckedProgram& program) {
   NoGradGuard no_grad;
-  const auto results = program::RunProgram(program, runtime.operators(), CreationLimits(runtime),
-                                           {}, [] { return false; });
+  const auto results =
+      program::RunProgram(program, CreationLimits(runtime), {}, [] { return false; });
   if (absl::IsResourceExhausted(results.status())) {
     return absl::ResourceExhaustedError(
         absl::StrCat(results.status().message(), "; ", BudgetText(runtime.store().memory())));
@@ -114,7 +115,7 @@ absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::Program& prog
 }
 
 // The result of a creation program as an embedding table, in memory of the store's budget.
-absl::StatusOr<Value> CreateRows(Runtime& runtime, const program::Program& program,
+absl::StatusOr<Value> CreateRows(Runtime& runtime, const program::CheckedProgram& program,
                                  bool requires_grad) {
   PSD_ASSIGN_OR_RETURN(Value made, RunCreation(runtime, program));
   const auto* variable = made.As<Variable>();
@@ -177,11 +178,11 @@ void ValueService::ServeGetOrCreate(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto decoded = program::DecodeProgram(request->program(), runtime_.options().program_limits);
   if (!decoded.ok()) return call->Reply(decoded.status());
-  absl::Status checked =
-      program::CheckProgram(*decoded, runtime_.operators(), runtime_.options().program_limits);
-  if (!checked.ok()) return call->Reply(checked);
+  auto checked = program::CheckedProgram::Create(*std::move(decoded), runtime_.operators(),
+                                                 runtime_.options().program_limits);
+  if (!checked.ok()) return call->Reply(checked.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
-  auto program = std::make_shared<const program::Program>(*std::move(decoded));
+  auto program = std::make_shared<const program::CheckedProgram>(*std::move(checked));
   store::CreateOptions options;
   const bool rows = request->rows();
   const bool requires_grad = request->requires_grad();
@@ -195,7 +196,7 @@ void ValueService::ServeGetOrCreate(const CallPtr& call) {
       .OnReady([this, call, program, rows, requires_grad](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
         absl::Status same =
-            CheckSameType(runtime_.operators(), **entry, *program, requires_grad, rows);
+            CheckSameType(runtime_.operators(), **entry, program->program(), requires_grad, rows);
         if (!same.ok()) return call->Reply(same);
         call->Reply(ReferenceReply(runtime_, *call, *entry));
       });

@@ -1,20 +1,15 @@
 #include "core/autograd/functions/function_node.h"
 
-#include "absl/strings/str_cat.h"
-
 namespace psd {
 
 absl::Status FunctionNodeBase::CheckUsable() const {
-  if (!released_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("a second backward through ", name_,
-                   ", whose saved values the first one freed; set retain_graph in all but the "
-                   "last"));
+  return released_ ? SavedValuesFreed(name_) : absl::OkStatus();
 }
 
-void FunctionNodeBase::Release(absl::Span<Tensor> saved) {
-  released_ = !saved.empty();
-  for (Tensor& tensor : saved) tensor = Tensor();
+absl::InlinedVector<bool, 4> FunctionNodeBase::Wanted() const {
+  absl::InlinedVector<bool, 4> wanted(next_.size());
+  for (size_t i = 0; i < next_.size(); ++i) wanted[i] = static_cast<bool>(next_[i]);
+  return wanted;
 }
 
 const Variable* FirstInvalid(absl::Span<const Variable* const> inputs) {

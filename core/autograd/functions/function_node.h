@@ -1,6 +1,6 @@
 #pragma once
 
-// The node behind every operator with one result, and how operators record it.
+// What operators with one result record, as a node of the graph or on a tape.
 
 #include <array>
 #include <cstddef>
@@ -8,11 +8,13 @@
 #include <memory>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
+#include "core/autograd/tape.h"
 #include "core/autograd/variable.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
@@ -24,10 +26,32 @@ namespace psd {
 struct GradientCall {
   const Tensor& g;                 // the gradient of the result
   absl::Span<const Tensor> saved;  // what was recorded with it
-  const Edges& next;               // where the gradients of the arguments go
+  absl::Span<const bool> wanted;   // whose gradients, one per argument
 
-  // Whether the gradient of argument `i` is wanted.
-  bool Wants(size_t i) const { return static_cast<bool>(next[i]); }
+  bool Wants(size_t i) const { return wanted[i]; }
+};
+
+// Function: absl::StatusOr<Tensors>(const GradientCall&), the gradients of all arguments; those not
+// wanted may be left undefined. It lies beside the kSaved tensors that were recorded, so that
+// recording takes one piece of memory.
+template <size_t kSaved, typename Function>
+class SavedFunction {
+ public:
+  SavedFunction(std::array<Tensor, kSaved> saved, Function gradient)
+      : saved_(std::move(saved)), gradient_(std::move(gradient)) {}
+
+  absl::StatusOr<Tensors> Gradients(const Tensor& g, absl::Span<const bool> wanted) const {
+    return gradient_(GradientCall{g, saved_, wanted});
+  }
+  // Gives up what was saved; whether that was anything.
+  bool Release() {
+    for (Tensor& tensor : saved_) tensor = Tensor();
+    return kSaved > 0;
+  }
+
+ private:
+  std::array<Tensor, kSaved> saved_;
+  Function gradient_;
 };
 
 // All of a function node but what its type depends on.
@@ -41,36 +65,45 @@ class FunctionNodeBase : public Node {
  protected:
   // Errors: FAILED_PRECONDITION when what was saved has been given up.
   absl::Status CheckUsable() const;
-  // What saved nothing can run again.
-  void Release(absl::Span<Tensor> saved);
+  // For which arguments gradients are wanted.
+  absl::InlinedVector<bool, 4> Wanted() const;
+
+  bool released_ = false;
 
  private:
   const absl::string_view name_;
-  bool released_ = false;
 };
 
-// Function: absl::StatusOr<Tensors>(const GradientCall&), the gradients of all arguments; those not
-// wanted may be left undefined. It lies in the node with the kSaved tensors that were recorded, so
-// that recording takes one piece of memory.
 template <size_t kSaved, typename Function>
 class FunctionNode final : public FunctionNodeBase {
  public:
-  FunctionNode(absl::string_view name, Edges next, std::array<Tensor, kSaved> saved,
-               Function gradient)
-      : FunctionNodeBase(name, std::move(next)),
-        saved_(std::move(saved)),
-        gradient_(std::move(gradient)) {}
+  FunctionNode(absl::string_view name, Edges next, SavedFunction<kSaved, Function> function)
+      : FunctionNodeBase(name, std::move(next)), function_(std::move(function)) {}
 
   absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
     PSD_RETURN_IF_ERROR(CheckUsable());
-    absl::StatusOr<Tensors> results = gradient_(GradientCall{gradients[0], saved_, next_});
-    if (!pass.retain_graph) Release(absl::MakeSpan(saved_));
+    absl::StatusOr<Tensors> results = function_.Gradients(gradients[0], Wanted());
+    if (!pass.retain_graph) released_ = function_.Release();
     return results;
   }
 
  private:
-  std::array<Tensor, kSaved> saved_;
-  const Function gradient_;
+  SavedFunction<kSaved, Function> function_;
+};
+
+template <size_t kSaved, typename Function>
+class TapeFunction final : public RecordedFunction {
+ public:
+  explicit TapeFunction(SavedFunction<kSaved, Function> function)
+      : function_(std::move(function)) {}
+
+  absl::StatusOr<Tensors> Gradients(const Tensor& g, absl::Span<const bool> wanted) const override {
+    return function_.Gradients(g, wanted);
+  }
+  bool Release() override { return function_.Release(); }
+
+ private:
+  SavedFunction<kSaved, Function> function_;
 };
 
 // The first of `inputs` that is not ok; null if all are.
@@ -95,18 +128,22 @@ bool WantsHistory(absl::Span<const Variable* const> inputs);
 Edges GradientEdges(absl::Span<const Variable* const> inputs);
 
 // The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
-// error, a constant if no input requires grad or history is off, else a variable with a node that
-// computes gradients from what was saved.
+// error, a constant if no input requires grad or history is off, else a variable whose gradients
+// are computed from what was saved.
 template <size_t kSaved, typename Function>
 Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs,
                 absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
                 Function gradient) {
   if (!result.ok()) return Variable::Invalid(result.status());
   if (!WantsHistory(inputs)) return Variable(*std::move(result));
+  SavedFunction<kSaved, Function> function(std::move(saved), std::move(gradient));
+  if (TapeRecorder* tape = TapeRecorder::Current()) {
+    return tape->Record(name, inputs, *std::move(result),
+                        std::make_unique<TapeFunction<kSaved, Function>>(std::move(function)));
+  }
   using Recorded = FunctionNode<kSaved, Function>;
-  auto node =
-      std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name, GradientEdges(inputs),
-                                     std::move(saved), std::move(gradient));
+  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
+                                             GradientEdges(inputs), std::move(function));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 template <size_t kSaved, typename Function>

@@ -15,14 +15,14 @@ using Gradients = absl::StatusOr<Tensors>;
 
 // y = x wᵀ + b: dx = g w, dw = gᵀ x, db = the sum of g's rows. Saved: x, w.
 Gradients LinearGradient(const GradientCall& call) {
-  Tensors gradients(call.next.size());
+  Tensors gradients(call.wanted.size());
   if (call.Wants(0)) {
     PSD_ASSIGN_OR_RETURN(gradients[0], ops::Matmul(call.g, call.saved[1]));
   }
   if (call.Wants(1)) {
     PSD_ASSIGN_OR_RETURN(gradients[1], ops::Matmul(call.g, call.saved[0], true));
   }
-  if (call.next.size() > 2 && call.Wants(2)) {
+  if (call.wanted.size() > 2 && call.Wants(2)) {
     PSD_ASSIGN_OR_RETURN(gradients[2], ops::Sum(call.g, 0));
   }
   return gradients;

@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/status.h"
+#include "core/program/run_program.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,15 +33,20 @@ Program SquareOfProduct() {
   return *builder.Build({builder.Call("sum", {square})});
 }
 
+absl::Status Check(const Program& program, const ProgramLimits& limits) {
+  return CheckedProgram::Create(program, Operators(), limits).status();
+}
+
 absl::StatusOr<std::vector<Variable>> RunIt(const Program& program, std::vector<Variable> inputs,
                                             ProgramLimits limits = {}) {
-  return RunProgram(program, Operators(), limits, inputs, Never);
+  PSD_ASSIGN_OR_RETURN(const auto checked, CheckedProgram::Create(program, Operators(), {}));
+  return RunProgram(checked, limits, inputs, Never);
 }
 
 TEST(Program, RunsAndKeepsHistory) {
   Variable a(Tensor::Of<float>({1, 2}, {1, 2}), /*requires_grad=*/true);
   Variable b(Tensor::Of<float>({2, 1}, {3, 4}));
-  ASSERT_TRUE(CheckProgram(SquareOfProduct(), Operators(), {}).ok());
+  ASSERT_TRUE(Check(SquareOfProduct(), {}).ok());
   auto results = RunIt(SquareOfProduct(), {a, b});
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_EQ((*results)[0].tensor().data<float>()[0], 121);
@@ -62,19 +69,19 @@ TEST(Program, OutputsMayRepeatAndMayBeArguments) {
 TEST(Program, MistakesNameTheInstruction) {
   Program program = SquareOfProduct();
   program.instructions[1].inputs = {2, 3};
-  absl::Status status = CheckProgram(program, Operators(), {});
+  absl::Status status = Check(program, {});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("instruction 1 (mul)"));
   program = SquareOfProduct();
   program.instructions[0].op = "matmull";
-  status = CheckProgram(program, Operators(), {});
+  status = Check(program, {});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("matmul"));
   program = SquareOfProduct();
   program.outputs = {5};
-  EXPECT_EQ(CheckProgram(program, Operators(), {}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Check(program, {}).code(), absl::StatusCode::kInvalidArgument);
   program.outputs = {-1};
-  EXPECT_EQ(CheckProgram(program, Operators(), {}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Check(program, {}).code(), absl::StatusCode::kInvalidArgument);
   auto results = RunIt(SquareOfProduct(), {Variable(Tensor::Of<float>({2}, {1, 2})),
                                            Variable(Tensor::Of<float>({3, 1}, {1, 2, 3}))});
   EXPECT_EQ(results.status().code(), absl::StatusCode::kInvalidArgument);
@@ -85,16 +92,13 @@ TEST(Program, MistakesNameTheInstruction) {
 TEST(Program, LimitsOfSize) {
   ProgramLimits limits;
   limits.max_instructions = 2;
-  EXPECT_EQ(CheckProgram(SquareOfProduct(), Operators(), limits).code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Check(SquareOfProduct(), limits).code(), absl::StatusCode::kResourceExhausted);
   limits = {};
   limits.max_inputs = 1;
-  EXPECT_EQ(CheckProgram(SquareOfProduct(), Operators(), limits).code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Check(SquareOfProduct(), limits).code(), absl::StatusCode::kResourceExhausted);
   limits = {};
   limits.max_outputs = 0;
-  EXPECT_EQ(CheckProgram(SquareOfProduct(), Operators(), limits).code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Check(SquareOfProduct(), limits).code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(Program, AResultThatIsTooLargeIsNeverMade) {
@@ -126,8 +130,10 @@ TEST(Program, ResultsAreDroppedAfterTheirLastUse) {
 TEST(Program, CancelIsSeenBetweenInstructions) {
   int asked = 0;
   Variable one(Tensor::Of<float>({1, 1}, {1}));
-  auto results = RunProgram(SquareOfProduct(), Operators(), {}, std::vector<Variable>{one, one},
-                            [&] { return ++asked == 2; });
+  auto checked = CheckedProgram::Create(SquareOfProduct(), Operators(), {});
+  ASSERT_TRUE(checked.ok());
+  auto results =
+      RunProgram(*checked, {}, std::vector<Variable>{one, one}, [&] { return ++asked == 2; });
   EXPECT_EQ(results.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked, 2);
 }

@@ -18,6 +18,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       !(psd::program::FingerprintOf(*again) == psd::program::FingerprintOf(*program))) {
     abort();
   }
-  psd::program::CheckProgram(*program, **operators, limits).IgnoreError();
+  psd::program::CheckedProgram::Create(*program, **operators, limits).IgnoreError();
   return 0;
 }

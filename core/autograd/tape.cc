@@ -1,0 +1,188 @@
+#include "core/autograd/tape.h"
+
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/autograd/gradient_sum.h"
+#include "core/base/status.h"
+
+namespace psd {
+namespace {
+
+thread_local TapeRecorder* current = nullptr;
+
+constexpr int32_t kNone = -1;
+
+}  // namespace
+
+// Every step has a result, whose gradients are added up under the step's number. While it is
+// recorded, an edge to the tape names a step; afterwards, a result of Leave.
+class TapeRecorder::Tape : public Node {
+ public:
+  explicit Tape(size_t operators) : Node({}) {
+    steps_.reserve(operators);
+    arguments_.reserve(2 * operators);
+  }
+
+  absl::string_view Name() const override { return "Tape"; }
+  int NumInputs() const override { return static_cast<int>(results_.size()); }
+
+  bool IsEntry(int32_t step) const { return At(step).function == nullptr; }
+  int32_t EdgeOf(int32_t entry) const { return At(entry).edge; }
+
+  int32_t AddEntry(Edge edge) {
+    Step step;
+    step.edge = static_cast<int32_t>(next_.size());
+    next_.push_back(std::move(edge));
+    return Append(std::move(step));
+  }
+
+  int32_t AddFunction(absl::string_view name, absl::Span<const int32_t> arguments,
+                      std::unique_ptr<RecordedFunction> function) {
+    Step step;
+    step.name = name;
+    step.function = std::move(function);
+    step.first_argument = arguments_.size();
+    step.arguments = arguments.size();
+    arguments_.insert(arguments_.end(), arguments.begin(), arguments.end());
+    return Append(std::move(step));
+  }
+
+  // Gradients of results 0, 1, … go to those steps.
+  void Close(std::vector<int32_t> results) {
+    results_ = std::move(results);
+    std::vector<bool> needed(steps_.size());
+    for (int32_t result : results_) needed[static_cast<size_t>(result)] = true;
+    for (size_t i = steps_.size(); i-- > 0;) {
+      if (!needed[i]) {
+        Forget(steps_[i]);
+        continue;
+      }
+      for (int32_t argument : ArgumentsOf(steps_[i]))
+        if (argument != kNone) needed[static_cast<size_t>(argument)] = true;
+    }
+  }
+
+  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
+    std::vector<GradientSum> sums(steps_.size());
+    for (size_t i = 0; i < results_.size(); ++i)
+      PSD_RETURN_IF_ERROR(sums[static_cast<size_t>(results_[i])].Add(GradientSum(gradients[i])));
+    Tensors results(next_.size());
+    for (size_t i = steps_.size(); i-- > 0;) {
+      if (!sums[i].defined()) continue;
+      Step& step = steps_[i];
+      if (step.function == nullptr) {
+        results[static_cast<size_t>(step.edge)] = sums[i].Take();
+        continue;
+      }
+      absl::Status passed_on = PassOn(step, sums[i].Take(), sums);
+      if (!passed_on.ok()) return Annotate(passed_on, step.name);
+      if (!pass.retain_graph) step.released = step.function->Release();
+    }
+    return results;
+  }
+
+ private:
+  // An operator that ran, or without a function a variable that entered.
+  struct Step {
+    std::unique_ptr<RecordedFunction> function;
+    absl::string_view name;
+    size_t first_argument = 0;  // in arguments_
+    size_t arguments = 0;
+    int32_t edge = kNone;   // of an entry: its number in next()
+    bool released = false;  // what was saved has been given up
+  };
+
+  const Step& At(int32_t step) const { return steps_[static_cast<size_t>(step)]; }
+  absl::Span<const int32_t> ArgumentsOf(const Step& step) const {
+    return absl::MakeConstSpan(arguments_).subspan(step.first_argument, step.arguments);
+  }
+  int32_t Append(Step step) {
+    steps_.push_back(std::move(step));
+    return static_cast<int32_t>(steps_.size()) - 1;
+  }
+  void Forget(Step& step) {
+    if (step.edge != kNone) next_[static_cast<size_t>(step.edge)] = Edge();
+    step.function.reset();
+  }
+
+  absl::Status PassOn(const Step& step, const Tensor& g, std::vector<GradientSum>& sums) {
+    if (step.released) return SavedValuesFreed(step.name);
+    const absl::Span<const int32_t> arguments = ArgumentsOf(step);
+    absl::InlinedVector<bool, 4> wanted(arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) wanted[i] = arguments[i] != kNone;
+    PSD_ASSIGN_OR_RETURN(Tensors gradients, step.function->Gradients(g, wanted));
+    if (gradients.size() != arguments.size()) {
+      return absl::InternalError(
+          absl::StrCat(gradients.size(), " gradients for ", arguments.size(), " arguments"));
+    }
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!wanted[i]) continue;
+      GradientSum& sum = sums[static_cast<size_t>(arguments[i])];
+      PSD_RETURN_IF_ERROR(sum.Add(GradientSum(std::move(gradients[i]))));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<Step> steps_;
+  std::vector<int32_t> arguments_;  // steps, or kNone where no gradient is needed
+  std::vector<int32_t> results_;    // steps
+};
+
+TapeRecorder::TapeRecorder(size_t operators)
+    : tape_(std::make_shared<Tape>(operators)), previous_(current) {
+  current = this;
+}
+
+TapeRecorder::~TapeRecorder() {
+  if (current == this) current = previous_;
+}
+
+TapeRecorder* TapeRecorder::Current() {
+  return current;
+}
+
+Variable TapeRecorder::Enter(const Variable& outside) {
+  if (!outside.requires_grad()) return outside;
+  entered_.push_back(outside);
+  return Variable::OfNode(outside.tensor(), tape_, tape_->AddEntry(outside.gradient_edge()));
+}
+
+Variable TapeRecorder::Record(absl::string_view name, absl::Span<const Variable* const> inputs,
+                              Tensor result, std::unique_ptr<RecordedFunction> function) {
+  absl::InlinedVector<int32_t, 4> arguments;
+  for (const Variable* input : inputs) {
+    Edge edge = input->gradient_edge();
+    // What an operator brings along from elsewhere enters here.
+    if (edge && edge.node != tape_) edge = Enter(*input).gradient_edge();
+    arguments.push_back(edge ? edge.input : kNone);
+  }
+  const int32_t step = tape_->AddFunction(name, arguments, std::move(function));
+  return Variable::OfNode(std::move(result), tape_, step);
+}
+
+std::vector<Variable> TapeRecorder::Leave(const std::vector<Variable>& results) {
+  std::vector<Variable> outside;
+  outside.reserve(results.size());
+  std::vector<int32_t> steps;
+  for (const Variable& result : results) {
+    const Edge edge = result.gradient_edge();
+    if (edge.node != tape_) {
+      outside.push_back(result);
+    } else if (tape_->IsEntry(edge.input)) {
+      outside.push_back(entered_[static_cast<size_t>(tape_->EdgeOf(edge.input))]);
+    } else {
+      const int number = static_cast<int>(steps.size());
+      outside.push_back(Variable::OfNode(result.tensor(), tape_, number));
+      steps.push_back(edge.input);
+    }
+  }
+  tape_->Close(std::move(steps));
+  tape_.reset();
+  current = previous_;
+  return outside;
+}
+
+}  // namespace psd

@@ -1,0 +1,70 @@
+#pragma once
+
+// The history of many operators that ran one after the other, as one node of the graph: what each
+// of them recorded, in the order of the run. Its backward is one walk from the end, without nodes
+// to find, count and lock. A program is recorded so: nobody sees what happens inside it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/autograd/node.h"
+#include "core/autograd/variable.h"
+#include "core/base/small_memory.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+// What one operator keeps of its run for its gradients.
+class RecordedFunction {
+ public:
+  RecordedFunction() = default;
+  virtual ~RecordedFunction() = default;
+  RecordedFunction(const RecordedFunction&) = delete;
+  RecordedFunction& operator=(const RecordedFunction&) = delete;
+  static void* operator new(size_t bytes) { return TakeSmallMemory(bytes); }
+  static void operator delete(void* address, size_t bytes) { GiveSmallMemory(address, bytes); }
+
+  // The gradients of the arguments, from `g`, that of the result. Those not wanted may be left
+  // undefined.
+  virtual absl::StatusOr<Tensors> Gradients(const Tensor& g,
+                                            absl::Span<const bool> wanted) const = 0;
+  // Gives up what was saved; whether that was anything.
+  virtual bool Release() = 0;
+};
+
+// Records the operators that run on its thread while it lives. Thread-compatible; one at a time is
+// current on a thread, the newest.
+class TapeRecorder {
+ public:
+  // `operators`: how many are expected.
+  explicit TapeRecorder(size_t operators);
+  ~TapeRecorder();
+  TapeRecorder(const TapeRecorder&) = delete;
+  TapeRecorder& operator=(const TapeRecorder&) = delete;
+
+  // The one that records on this thread; null if none does.
+  static TapeRecorder* Current();
+
+  // `outside` as the operators see it that are recorded here.
+  Variable Enter(const Variable& outside);
+  // The result of an operator `name` (a literal). Requires: all inputs are ok.
+  Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs, Tensor result,
+                  std::unique_ptr<RecordedFunction> function);
+  // `results` as they are seen outside; nothing is recorded afterwards. What none of them depends
+  // on is forgotten.
+  std::vector<Variable> Leave(const std::vector<Variable>& results);
+
+ private:
+  class Tape;
+
+  std::shared_ptr<Tape> tape_;     // shared with the variables that it recorded
+  std::vector<Variable> entered_;  // by the number of their edge
+  TapeRecorder* const previous_;
+};
+
+}  // namespace psd
