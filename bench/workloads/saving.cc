@@ -47,12 +47,13 @@ class Scratch {
     if (::mkdtemp(path_.data()) != nullptr) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("cannot make ", path_));
   }
-  // Without what was in it.
+  // Without what was in it, and done with that: what comes next does not wait for it.
   absl::Status Empty() {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error))
       std::filesystem::remove_all(entry.path(), error);
-    return error ? absl::UnavailableError(absl::StrCat("cannot empty ", path_)) : absl::OkStatus();
+    if (error) return absl::UnavailableError(absl::StrCat("cannot empty ", path_));
+    return checkpoint::FileSystem::Posix()->SyncFolder(path_);
   }
   const std::string& path() const { return path_; }
 

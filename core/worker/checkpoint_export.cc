@@ -27,7 +27,7 @@ absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbou
   for (size_t i = 0; i < arrays.size(); ++i) {
     const Shape shape =
         rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
-    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype));
+    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype, out.memory.get()));
     std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
                 copy.NumBytes());
     out.values.emplace_back(std::move(copy));
@@ -39,9 +39,9 @@ absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbou
 absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem& item) {
   if (from.rows.table != nullptr) {
     const store::Rows& table = *from.rows.table;
-    PSD_ASSIGN_OR_RETURN(
-        Tensor copy,
-        Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count), table.dtype()));
+    PSD_ASSIGN_OR_RETURN(Tensor copy,
+                         Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count),
+                                       table.dtype(), out.memory.get()));
     std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
                 copy.NumBytes());
     item.set_version(table.version());
@@ -108,8 +108,10 @@ void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
 }
 
 void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
-             const ExportItems& items, std::function<void(Outbound&)> done) {
+             const ExportItems& items, std::shared_ptr<Allocator> memory,
+             std::function<void(Outbound&)> done) {
   auto out = std::make_shared<Outbound>();
+  out->memory = std::move(memory);
   std::vector<GlobalId> ids;
   for (const v1::ExportItem& item : items) {
     auto found = FindItem(runtime.store(), item);

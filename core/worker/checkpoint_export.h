@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/store/store.h"
@@ -31,6 +32,7 @@ struct Outgoing {
 // The copies of one request. Shared by the steps of its serving, one at a time.
 struct Outbound {
   std::vector<Outgoing> items;
+  std::shared_ptr<Allocator> memory;  // of the copies; null: ordinary
   absl::Status status;
   Values values;
   v1::ExportReply reply;
@@ -42,12 +44,13 @@ void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
                      const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
                      std::function<void()> done);
 
-// Copies what `items` ask for, each between two steps, and hands the copies to `done`, on the
-// executor. Answers `call` itself where it cannot. Errors: NOT_FOUND, INVALID_ARGUMENT,
-// RESOURCE_EXHAUSTED.
+// Copies what `items` ask for, each between two steps, into memory of `memory` (null: ordinary),
+// and hands the copies to `done`, on the executor. Answers `call` itself where it cannot. Errors:
+// NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
 void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
-             const ExportItems& items, std::function<void(Outbound&)> done);
+             const ExportItems& items, std::shared_ptr<Allocator> memory,
+             std::function<void(Outbound&)> done);
 
 // The copies as tensors without gaps, item by item.
 absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out);

@@ -63,7 +63,7 @@ void CheckpointService::ServeExport(const CallPtr& call) {
   if (held.counter != 0 && request->items_size() != 1)
     return call->Reply(
         absl::InvalidArgumentError("checkpoint.export: one value is held at a time"));
-  CopyOut(runtime_, call, request->items(), [this, call, held](Outbound& out) {
+  CopyOut(runtime_, call, request->items(), nullptr, [this, call, held](Outbound& out) {
     if (held.counter != 0) return HoldCopies(call, held, out);
     auto payload = rref::EncodeValues(
         out.values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {

@@ -19,6 +19,13 @@ using Files = std::vector<std::unique_ptr<TensorFile>>;
 
 // Between two looks whether the save was stopped.
 constexpr size_t kStepBytes = size_t{8} << 20;
+constexpr size_t kKeptCopyBytes = size_t{64} << 20;
+
+std::shared_ptr<Allocator> NewCopyMemory() {
+  HeapAllocatorOptions options;
+  options.cache_bytes = kKeptCopyBytes;
+  return NewHeapAllocator(options);
+}
 
 absl::Status CheckNames(absl::string_view owner, const std::vector<FileSpec>& files) {
   if (files.size() > OwnSave::kMaxFiles) {
@@ -61,7 +68,10 @@ absl::StatusOr<std::unique_ptr<OwnSave>> OwnSave::Start(std::unique_ptr<FoundFol
 }
 
 OwnSave::OwnSave(std::unique_ptr<FoundFolder> folder, Files files)
-    : folder_(std::move(folder)), files_(std::move(files)), thread_([this] { Run(); }) {}
+    : copy_memory_(NewCopyMemory()),
+      folder_(std::move(folder)),
+      files_(std::move(files)),
+      thread_([this] { Run(); }) {}
 
 OwnSave::~OwnSave() {
   Stop(absl::CancelledError("the save was given up"));

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
 #include "core/base/mutex.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -46,6 +47,10 @@ class OwnSave {
   // What waits is told `why`, what runs ends soon. The first call counts.
   void Stop(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
+  // For copies that will be appended. Freed ones are kept for the next, as long as the save lasts:
+  // the system takes longer to give fresh memory than it takes to copy into it.
+  const std::shared_ptr<Allocator>& copy_memory() const { return copy_memory_; }
+
   // For `work`, on the thread. Errors: those of TensorFile, and why the save was stopped; any of
   // them stops it.
   absl::Status Append(size_t file, const Tensor& tensor);
@@ -60,6 +65,7 @@ class OwnSave {
   absl::StatusOr<checkpoint::TensorFile*> File(size_t file);
   absl::Status Stopping(absl::Status failed);
 
+  const std::shared_ptr<Allocator> copy_memory_;  // shared with the copies
   const std::unique_ptr<checkpoint::FoundFolder> folder_;
   std::vector<std::unique_ptr<checkpoint::TensorFile>> files_;  // the thread's
   mutable Mutex mutex_;                                         // leaf

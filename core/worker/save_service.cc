@@ -110,21 +110,22 @@ void SaveService::ServeWrite(const CallPtr& call) {
 
 void SaveService::WriteItems(const CallPtr& call, const SavePtr& save,
                              const v1::WriteSaveRequest& request) {
-  CopyOut(runtime_, call, request.items(), [this, call, save, request](Outbound& out) {
-    auto files = FilesOf(request, out.reply);
-    if (!files.ok()) return call->Reply(files.status());
-    auto arrays = DenseCopies(out);
-    if (!arrays.ok()) return call->Reply(arrays.status());
-    out.values.clear();  // the arrays are what is left of them
-    Do(call, save, request.number(),
-       [reply = out.reply, files = *std::move(files),
-        arrays = *std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<rpc::Payload> {
-         for (size_t i = 0; i < arrays.size(); ++i)
-           PSD_RETURN_IF_ERROR(to.Append(files[i], arrays[i]));
-         arrays.clear();
-         return PlainPayload(reply);
-       });
-  });
+  CopyOut(runtime_, call, request.items(), save->copy_memory(),
+          [this, call, save, request](Outbound& out) {
+            auto files = FilesOf(request, out.reply);
+            if (!files.ok()) return call->Reply(files.status());
+            auto arrays = DenseCopies(out);
+            if (!arrays.ok()) return call->Reply(arrays.status());
+            out.values.clear();  // the arrays are what is left of them
+            Do(call, save, request.number(),
+               [reply = out.reply, files = *std::move(files),
+                arrays = *std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<rpc::Payload> {
+                 for (size_t i = 0; i < arrays.size(); ++i)
+                   PSD_RETURN_IF_ERROR(to.Append(files[i], arrays[i]));
+                 arrays.clear();
+                 return PlainPayload(reply);
+               });
+          });
 }
 
 void SaveService::WritePieceHere(const CallPtr& call, const SavePtr& save,

@@ -13,6 +13,7 @@
 
 #include "client/checkpoint.h"
 #include "client/psd.h"
+#include "core/base/buffer.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
