@@ -138,7 +138,10 @@ absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {
   std::vector<Tensor> arrays;
   for (const store::Value& value : out.values) {
     const auto* variable = value.As<Variable>();
-    PSD_CHECK(variable != nullptr, "only tensors are copied out");
+    if (variable == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("only tensors are copied out, not ", value.KindName()));
+    }
     PSD_ASSIGN_OR_RETURN(Tensor dense, variable->tensor().Contiguous());
     arrays.push_back(std::move(dense));
   }

@@ -52,7 +52,7 @@ void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
              const ExportItems& items, std::shared_ptr<Allocator> memory,
              std::function<void(Outbound&)> done);
 
-// The copies as tensors without gaps, item by item.
+// The copies as tensors without gaps, item by item. Errors: INVALID_ARGUMENT for other values.
 absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out);
 
 }  // namespace psd::worker

@@ -14,10 +14,12 @@
 #include "client/checkpoint.h"
 #include "client/psd.h"
 #include "core/base/buffer.h"
+#include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/store/store.h"
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
 #include "gmock/gmock.h"
@@ -272,6 +274,26 @@ TEST_F(OwnFilesTest, HostileCalls) {
   write.clear_piece();
   write.add_items()->set_counter(12345);
   EXPECT_EQ(call("save.write", write, false).status().code(), absl::StatusCode::kNotFound);
+  // Values that are no tensors.
+  const GlobalId text = Must(owners_[0]
+                                 ->runtime()
+                                 .store()
+                                 .GetOrCreate("text", {},
+                                              [] {
+                                                return absl::StatusOr<store::Value>(
+                                                    store::Value("text"));
+                                              })
+                                 .Wait())
+                            ->id;
+  write.mutable_items(0)->set_incarnation(text.incarnation);
+  write.mutable_items(0)->set_counter(text.counter);
+  write.mutable_items(0)->add_files(0);
+  EXPECT_EQ(call("save.write", write, false).status().code(), absl::StatusCode::kInvalidArgument);
+  v1::ExportRequest hold;
+  hold.set_held_counter(7);
+  *hold.add_items() = write.items(0);
+  EXPECT_EQ(call("checkpoint.export", hold, false).status().code(),
+            absl::StatusCode::kInvalidArgument);
   v1::FinishSaveRequest finish;
   finish.set_counter(1);
   finish.add_counts(3);
