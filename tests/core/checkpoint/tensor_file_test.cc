@@ -70,6 +70,16 @@ TEST_F(TensorFileTest, OnlyWhatTheHeaderTellsOf) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("'w' did not come as a whole"));
 }
 
+TEST_F(TensorFileTest, MoreRowsThanAShapeOfThatWidthMayHave) {
+  auto disk_file = disk_->Create("wide");
+  ASSERT_TRUE(disk_file.ok());
+  auto file = TensorFile::Start(*std::move(disk_file),
+                                {"wide", {{"w", DType::kF32, Shape{1, int64_t{1} << 59}}}},
+                                NewPieceMemory());
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->Append(Rows(2, 1)).code(), absl::StatusCode::kAborted);
+}
+
 TEST_F(TensorFileTest, NothingAfterTheLast) {
   ASSERT_TRUE(file_->Append(Rows(4, 1)).ok());
   EXPECT_THAT(std::string(file_->Finish().status().message()), HasSubstr("'n' did not come"));
