@@ -106,20 +106,31 @@ class Opener {
     }
     PSD_ASSIGN_OR_RETURN(const std::vector<Asked> asked, AskAll(owners));
     if (asked.empty()) return chosen;
+    absl::Status status;
     for (const Asked& each : asked) {
       const OwnerPlan& owner = owners[each.owner];
-      const auto& opened = each.opened.Wait();
-      if (!opened.ok()) return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
-      PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveFiles> own, Take(owner, each.id, *opened, chosen));
-      if (own == nullptr) continue;
-      chosen.files[each.owner] = std::move(own);
-      chosen.steps_accepted[each.owner] = opened->steps_accepted;
+      if (status.ok()) {
+        status = TakeAnswer(owner, each, chosen);
+      } else if (each.opened.Wait().ok()) {  // nobody will write what it has made
+        runtime_.saves().Close(owner.owner, each.id, call_);
+      }
     }
+    PSD_RETURN_IF_ERROR(status);
     PSD_RETURN_IF_ERROR(folder_.RemoveToken());
     return chosen;
   }
 
  private:
+  absl::Status TakeAnswer(const OwnerPlan& owner, const Asked& asked, ChosenFiles& chosen) {
+    const auto& opened = asked.opened.Wait();
+    if (!opened.ok()) return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
+    PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveFiles> own, Take(owner, asked.id, *opened, chosen));
+    if (own == nullptr) return absl::OkStatus();
+    chosen.files[asked.owner] = std::move(own);
+    chosen.steps_accepted[asked.owner] = opened->steps_accepted;
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::vector<Asked>> AskAll(const std::vector<OwnerPlan>& owners) {
     std::vector<Asked> asked;
     worker::OwnFiles wanted;

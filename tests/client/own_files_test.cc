@@ -8,9 +8,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/checkpoint.h"
 #include "client/psd.h"
 #include "core/base/buffer.h"
@@ -183,6 +186,40 @@ TEST_F(OwnFilesTest, FilesThatCannotBeSeenHereAreStreamed) {
   const SaveSummary saved = Must(SaveModel(*worker, Into("shared")));
   EXPECT_THAT(saved.streamed, ElementsAre(HasSubstr("a: cannot open")));
   Verify(saved.folder);
+}
+
+// Answers after whoever asked has given up.
+class SlowRoot : public CheckpointRoot {
+ public:
+  absl::StatusOr<std::unique_ptr<checkpoint::FoundFolder>> Find(const std::string&,
+                                                                const std::string&) override {
+    absl::SleepFor(absl::Seconds(3));
+    return absl::FailedPreconditionError("too slow");
+  }
+};
+
+// How many files of unfinished saves this process has open, owners being in it.
+int OpenUnfinished(const std::string& dir) {
+  int open = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const std::string to = std::filesystem::read_symlink(entry.path(), error).string();
+    if (!error && to.find(dir + "/.saving-") == 0) ++open;
+  }
+  return open;
+}
+
+TEST_F(OwnFilesTest, WhereOneOwnerDoesNotAnswerTheOthersLetGo) {
+  AddOwner("a", std::make_shared<SlowRoot>());
+  AddOwner("b", Root("shared"));
+  auto worker = Attach();
+  Train(*worker);
+  SaveOptions save = Into("shared");
+  save.timeout = absl::Seconds(1);
+  EXPECT_EQ(SaveModel(*worker, save).status().code(), absl::StatusCode::kDeadlineExceeded);
+  const absl::Time end = absl::Now() + absl::Seconds(10);
+  while (OpenUnfinished(save.dir) > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_EQ(OpenUnfinished(save.dir), 0);
 }
 
 TEST_F(OwnFilesTest, AFullDiskOfTheOwnerIsToldWithItsFile) {
