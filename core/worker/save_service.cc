@@ -70,7 +70,7 @@ void SaveService::ServeOpen(const CallPtr& call) {
   auto files = DecodeOwnFiles(*request);
   if (!files.ok()) return call->Reply(files.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the save"));
-  auto save = OpenHere(*files);
+  auto save = OpenHere(SessionOf(*call), *files);
   runtime_.logger().Log(LogLevel::kInfo, save.ok() ? "save_opened" : "save_not_here",
                         save.ok() ? "writes its own files of a save" : save.status().message(),
                         {{"peer", call->caller().name}, {"files", files->files.size()}});
@@ -88,9 +88,17 @@ void SaveService::ServeOpen(const CallPtr& call) {
   call->Reply(PlainPayload(reply));
 }
 
-absl::StatusOr<SaveService::SavePtr> SaveService::OpenHere(const OwnFiles& files) {
+absl::StatusOr<SaveService::SavePtr> SaveService::OpenHere(GlobalId session,
+                                                           const OwnFiles& files) {
   const auto& root = runtime_.options().checkpoint_root;
   if (root == nullptr) return absl::FailedPreconditionError("there is no checkpoint_root");
+  {
+    MutexLock lock(mutex_);
+    if (saves_.size() >= kMaxSaves && saves_.count(session) == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("it writes the files of ", saves_.size(), " saves already"));
+    }
+  }
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::FoundFolder> folder,
                        root->Find(files.folder, files.token));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<OwnSave> save,
@@ -216,7 +224,7 @@ void SaveService::GiveUp(GlobalId session, GlobalId id) {
 void SaveService::Destroy(SavePtr save) {
   if (save == nullptr) return;
   save->Stop(absl::CancelledError("the save was given up"));
-  // Refused only while everything ends: then it is destroyed here.
+  // Refused (by a full queue, or while everything ends) it is destroyed here.
   runtime_.executor().Submit([save = std::move(save)] {}).IgnoreError();
 }
 

@@ -26,16 +26,20 @@ namespace psd::worker {
 class Runtime;
 
 // Both ends of the "save.*" methods. Thread-safe. A save that an owner writes lasts until it is
-// finished, closed or replaced by another of our session there, or that session ends. Errors,
-// besides those below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has
-// ended there.
+// closed or replaced by another of our session there, or that session ends. Errors, besides those
+// below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has ended there.
 class SaveService {
  public:
+  // Of as many sessions at once; others are told to stream. Each has a thread, and each of its
+  // files another.
+  static constexpr size_t kMaxSaves = 4;
+
   // Registers the methods; `runtime` outlives the service and has not started.
   explicit SaveService(Runtime& runtime);
 
   // Has `owner` make `files`, known as `id` from then on. False when it cannot write there, and why
-  // not: it has no checkpoint_root, the folder is not below it, or not the same.
+  // not: it has no checkpoint_root, the folder is not below it, or not the same, or it writes
+  // kMaxSaves already.
   struct Opened {
     bool here = false;
     std::string why_not;
@@ -48,7 +52,7 @@ class SaveService {
   // what all calls with smaller numbers append: Write, WritePiece and Finish count together, from 0
   // on. What is answered has no tensors.
   // Errors: as Export; ABORTED when an array is another than was planned; RESOURCE_EXHAUSTED and
-  // others of the disk. Any of them ends the save.
+  // others of the disk. After any of them the caller closes the save: later numbers would wait.
   Future<Exported> Write(const std::string& owner, GlobalId id, uint64_t number,
                          const std::vector<ExportItem>& items, const rpc::CallOptions& options);
   // A piece of what is held (CheckpointService::Hold).
@@ -77,7 +81,7 @@ class SaveService {
                       const v1::WriteSaveRequest& request);
   void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
 
-  absl::StatusOr<SavePtr> OpenHere(const OwnFiles& files);
+  absl::StatusOr<SavePtr> OpenHere(GlobalId session, const OwnFiles& files) PSD_EXCLUDES(mutex_);
   void Put(GlobalId session, GlobalId id, SavePtr save) PSD_EXCLUDES(mutex_);
   absl::StatusOr<SavePtr> Find(GlobalId session, GlobalId id) const PSD_EXCLUDES(mutex_);
   // A none id: whatever is there.

@@ -25,6 +25,7 @@
 #include "core/store/store.h"
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
+#include "core/worker/save_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -261,6 +262,26 @@ TEST_F(OwnFilesTest, StoppedInTheMiddle) {
   const auto names = Must(checkpoint::FileSystem::Posix()->List(save.dir));
   EXPECT_EQ(names.size(), 2u) << "the save and latest";
   EXPECT_TRUE(SaveModel(*worker, save).ok()) << "and the next one works";
+}
+
+TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
+  AddOwner("a", Root("shared"));
+  std::vector<std::unique_ptr<Worker>> workers;
+  int here = 0;
+  for (size_t i = 0; i <= worker::SaveService::kMaxSaves; ++i) {
+    const std::string folder = dir_ + "/shared/.saving-" + std::to_string(i), token(32, 'a');
+    std::filesystem::create_directory(folder);
+    std::ofstream(folder + "/token") << token;
+    workers.push_back(StartTrainer("trainer" + std::to_string(i), {owners_[0]->address()}));
+    worker::Runtime& runtime = workers.back()->runtime();
+    const auto opened = Must(
+        runtime.saves()
+            .Open("a", runtime.ids().Next(), {folder, token, {{"values-a.safetensors", {}}}}, {})
+            .Wait());
+    here += opened.here ? 1 : 0;
+    if (!opened.here) EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
+  }
+  EXPECT_EQ(here, static_cast<int>(worker::SaveService::kMaxSaves));
 }
 
 // Calls that no save makes: answered with an error, and nothing is written.
