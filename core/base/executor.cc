@@ -1,10 +1,10 @@
 #include "core/base/executor.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -83,11 +83,9 @@ void ThreadPool::Run() {
 }
 
 bool ThreadPool::AddThread() {
-  try {
-    threads_.emplace_back([this] { Run(); });
-  } catch (const std::system_error&) {
-    return false;
-  }
+  auto thread = StartThread([this] { Run(); });
+  if (!thread.ok()) return false;
+  threads_.push_back(*std::move(thread));
   ++alive_;
   return true;
 }

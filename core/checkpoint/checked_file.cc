@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/checkpoint/xxh128.h"
 
@@ -19,8 +20,7 @@ constexpr size_t kCachedBytes = size_t{128} << 10;
 // Appends buffers to a file, in order, on a thread of its own, until the first error.
 class Writer {
  public:
-  explicit Writer(std::unique_ptr<WritableFile> file)
-      : file_(std::move(file)), thread_([this] { Run(); }) {}
+  explicit Writer(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
   // What still waits is not written.
   ~Writer() {
     {
@@ -28,6 +28,12 @@ class Writer {
       waiting_.clear();
     }
     Stop().IgnoreError();
+  }
+
+  // Before anything is given. Errors: RESOURCE_EXHAUSTED for no thread.
+  absl::Status Start() {
+    PSD_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+    return absl::OkStatus();
   }
 
   // Waits for room. Errors: the file's.
@@ -83,7 +89,7 @@ class Writer {
   std::deque<Buffer> waiting_ PSD_GUARDED_BY(mutex_);
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
   absl::Status status_ PSD_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;
 };
 
 class CheckedFileImpl : public CheckedFile {
@@ -93,6 +99,8 @@ class CheckedFileImpl : public CheckedFile {
       : memory_(std::move(memory)), writer_(std::move(file)) {
     saved_.name = std::move(name);
   }
+
+  absl::Status StartWriter() { return writer_.Start(); }
 
   absl::Status Append(absl::string_view bytes) override {
     saved_.bytes += bytes.size();
@@ -140,10 +148,13 @@ std::shared_ptr<Allocator> NewPieceMemory() {
   return NewHeapAllocator(options);
 }
 
-std::unique_ptr<CheckedFile> CheckedFile::Start(std::unique_ptr<WritableFile> file,
-                                                std::string name,
-                                                std::shared_ptr<Allocator> memory) {
-  return std::make_unique<CheckedFileImpl>(std::move(file), std::move(name), std::move(memory));
+absl::StatusOr<std::unique_ptr<CheckedFile>> CheckedFile::Start(std::unique_ptr<WritableFile> file,
+                                                                std::string name,
+                                                                std::shared_ptr<Allocator> memory) {
+  auto checked =
+      std::make_unique<CheckedFileImpl>(std::move(file), std::move(name), std::move(memory));
+  PSD_RETURN_IF_ERROR(checked->StartWriter());
+  return checked;
 }
 
 }  // namespace psd::checkpoint

@@ -28,8 +28,10 @@ std::shared_ptr<Allocator> NewPieceMemory();
 class CheckedFile {
  public:
   // `name` is the file's in the index. `memory` gives the pieces (NewPieceMemory).
-  static std::unique_ptr<CheckedFile> Start(std::unique_ptr<WritableFile> file, std::string name,
-                                            std::shared_ptr<Allocator> memory);
+  // Errors: RESOURCE_EXHAUSTED when the system refuses the thread.
+  static absl::StatusOr<std::unique_ptr<CheckedFile>> Start(std::unique_ptr<WritableFile> file,
+                                                            std::string name,
+                                                            std::shared_ptr<Allocator> memory);
   // Gives up what was not finished.
   virtual ~CheckedFile() = default;
 

@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<TensorFile>> TensorFile::Start(std::unique_ptr<Wr
                                                               FileSpec spec,
                                                               std::shared_ptr<Allocator> memory) {
   PSD_ASSIGN_OR_RETURN(std::string header, Header(spec));
-  auto checked = CheckedFile::Start(std::move(file), spec.name, std::move(memory));
+  PSD_ASSIGN_OR_RETURN(auto checked,
+                       CheckedFile::Start(std::move(file), spec.name, std::move(memory)));
   PSD_RETURN_IF_ERROR(checked->Append(header));
   return std::unique_ptr<TensorFile>(new TensorFile(std::move(spec), std::move(checked)));
 }

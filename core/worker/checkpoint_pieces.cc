@@ -14,15 +14,8 @@
 namespace psd::worker {
 namespace {
 
-GlobalId SessionOf(const rpc::ServerCall& call) {
-  return {call.caller().incarnation, call.session_epoch()};
-}
-
-GlobalId IdOf(const v1::PieceRequest& request) {
-  return {request.incarnation(), request.counter()};
-}
-
-// Memory for `specs`. Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+// Memory for `specs`, zeros: what a peer leaves unfilled tells it nothing. Errors:
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::TensorSpec>& specs,
                                              const store::Store::Stats& stats) {
   uint64_t bytes = 0;
@@ -34,7 +27,7 @@ absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::Tenso
   }
   std::vector<Tensor> arrays;
   for (const checkpoint::TensorSpec& spec : specs) {
-    PSD_ASSIGN_OR_RETURN(Tensor array, Tensor::Empty(spec.shape, spec.dtype));
+    PSD_ASSIGN_OR_RETURN(Tensor array, Tensor::Zeros(spec.shape, spec.dtype));
     arrays.push_back(std::move(array));
   }
   return arrays;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/ids.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::worker {
@@ -30,6 +31,17 @@ rpc::Payload PlainPayload(const Message& message) {
   rpc::Payload payload;
   message.SerializeToString(&payload.header);
   return payload;
+}
+
+// The caller's session, as one number that no other has.
+inline GlobalId SessionOf(const rpc::ServerCall& call) {
+  return {call.caller().incarnation, call.session_epoch()};
+}
+
+// The id that a request names.
+template <typename Message>
+GlobalId IdOf(const Message& message) {
+  return {message.incarnation(), message.counter()};
 }
 
 template <typename Message>

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/parallel_for.h"
+#include "core/worker/message_io.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
@@ -82,10 +83,6 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
                      ", not an optimizer"));
   }
   return optimizer;
-}
-
-GlobalId SessionOf(const rpc::ServerCall& call) {
-  return {call.caller().incarnation, call.session_epoch()};
 }
 
 // What contexts have collected here for an optimizer's parameters; those of other optimizers may

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/executor.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/save_names.h"
@@ -64,18 +66,23 @@ absl::StatusOr<std::unique_ptr<OwnSave>> OwnSave::Start(std::unique_ptr<FoundFol
     for (const auto& file : files) folder->Remove(file->name()).IgnoreError();
     return made;
   }
-  return std::unique_ptr<OwnSave>(new OwnSave(std::move(folder), std::move(files)));
+  std::unique_ptr<OwnSave> save(new OwnSave(std::move(folder), std::move(files)));
+  auto thread = StartThread([raw = save.get()] { raw->Run(); });
+  if (!thread.ok()) {
+    for (const auto& file : save->files_) save->folder_->Remove(file->name()).IgnoreError();
+    return thread.status();
+  }
+  save->thread_ = *std::move(thread);
+  return save;
 }
 
 OwnSave::OwnSave(std::unique_ptr<FoundFolder> folder, Files files)
-    : copy_memory_(NewCopyMemory()),
-      folder_(std::move(folder)),
-      files_(std::move(files)),
-      thread_([this] { Run(); }) {}
+    : copy_memory_(NewCopyMemory()), folder_(std::move(folder)), files_(std::move(files)) {}
 
 OwnSave::~OwnSave() {
   Stop(absl::CancelledError("the save was given up"));
-  thread_.join();
+  ScopedBlocking blocking;
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status OwnSave::Do(uint64_t number, Work work) {

@@ -23,8 +23,8 @@
 namespace psd::worker {
 
 // Thread-safe where nothing else is said. Has a thread of its own, so that a slow disk holds up
-// nobody else; destroying it waits for a write that is under way, and leaves unfinished files to
-// whoever removes the folder.
+// nobody else; destroying it waits for a write or the sync of a file that is under way, and leaves
+// unfinished files to whoever removes the folder.
 class OwnSave {
  public:
   // Told whether it may go on: an error is an earlier one's, or why the save was stopped.
@@ -33,7 +33,8 @@ class OwnSave {
   static constexpr size_t kMaxFiles = 1024;
 
   // Makes the files; they are `owner`'s, by their names. After an error none of them is left.
-  // Errors: INVALID_ARGUMENT for names and headers; those of FoundFolder.
+  // Errors: INVALID_ARGUMENT for names and headers; RESOURCE_EXHAUSTED when the system refuses a
+  // thread; those of FoundFolder.
   static absl::StatusOr<std::unique_ptr<OwnSave>> Start(
       std::unique_ptr<checkpoint::FoundFolder> folder, absl::string_view owner,
       std::vector<checkpoint::FileSpec> files);
@@ -73,7 +74,7 @@ class OwnSave {
   std::map<uint64_t, Work> waiting_ PSD_GUARDED_BY(mutex_);
   uint64_t next_ PSD_GUARDED_BY(mutex_) = 0;
   absl::Status status_ PSD_GUARDED_BY(mutex_);  // an error: stopped
-  std::thread thread_;                          // last: it uses all of the above
+  std::thread thread_;
 };
 
 }  // namespace psd::worker

@@ -15,15 +15,6 @@
 namespace psd::worker {
 namespace {
 
-GlobalId SessionOf(const rpc::ServerCall& call) {
-  return {call.caller().incarnation, call.session_epoch()};
-}
-
-template <typename Message>
-GlobalId IdOf(const Message& message) {
-  return {message.incarnation(), message.counter()};
-}
-
 // The file of each of the item's arrays. Errors: INVALID_ARGUMENT.
 absl::StatusOr<std::vector<size_t>> FilesOf(const v1::ExportItem& asked,
                                             const v1::ExportedItem& item) {

@@ -333,16 +333,14 @@ TEST_F(OwnFilesTest, HostileCalls) {
   write.add_items()->set_counter(12345);
   EXPECT_EQ(call("save.write", write, false).status().code(), absl::StatusCode::kNotFound);
   // Values that are no tensors.
-  const GlobalId text = Must(owners_[0]
-                                 ->runtime()
-                                 .store()
-                                 .GetOrCreate("text", {},
-                                              [] {
-                                                return absl::StatusOr<store::Value>(
-                                                    store::Value("text"));
-                                              })
-                                 .Wait())
-                            ->id;
+  const GlobalId text =
+      Must(owners_[0]
+               ->runtime()
+               .store()
+               .GetOrCreate("text", {},
+                            [] { return absl::StatusOr<store::Value>(store::Value("text")); })
+               .Wait())
+          ->id;
   write.mutable_items(0)->set_incarnation(text.incarnation);
   write.mutable_items(0)->set_counter(text.counter);
   write.mutable_items(0)->add_files(0);
