@@ -23,6 +23,7 @@
 #include "core/checkpoint/save_reader.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/store/store.h"
+#include "core/tensor/dtype.h"
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
 #include "core/worker/save_service.h"
@@ -282,6 +283,32 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
     if (!opened.here) EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
   }
   EXPECT_EQ(here, static_cast<int>(worker::SaveService::kMaxSaves));
+}
+
+// What a peer has not filled tells it nothing of what the owner's memory held before.
+TEST_F(OwnFilesTest, RoomForALoadIsZeros) {
+  AddOwner("a", nullptr);
+  auto worker = Attach();
+  const auto call = [&](const char* method, const auto& message) {
+    return worker->runtime()
+        .agent()
+        .StartCall("a", worker::PlainRequest(method, message), {})
+        .reply()
+        .Wait();
+  };
+  v1::RoomRequest room;
+  room.set_counter(7);
+  v1::StateArray* array = room.add_arrays();
+  array->set_dtype(static_cast<uint32_t>(DType::kF32));
+  array->add_shape(5000);
+  ASSERT_TRUE(call("checkpoint.make_room", room).ok());
+  v1::PieceRequest piece;
+  piece.set_counter(7);
+  piece.set_bytes(20'000);
+  const auto reply = call("checkpoint.fetch", piece);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  ASSERT_EQ(reply->payload.buffers.size(), 1u);
+  EXPECT_EQ(reply->payload.buffers[0].view(), std::string(20'000, '\0'));
 }
 
 // Calls that no save makes: answered with an error, and nothing is written.
