@@ -10,20 +10,14 @@
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
+#include "tests/core/autograd/scalars.h"
 
 namespace psd {
 namespace {
 
 using testing::FakeSink;
-
-Variable Leaf(double value) {
-  return Variable(Tensor::Scalar(value), true);
-}
-
-double Value(const Tensor& tensor) {
-  EXPECT_TRUE(tensor.defined());
-  return tensor.defined() ? *tensor.data<double>() : 0;
-}
+using testing::Leaf;
+using testing::Value;
 
 TEST(EngineTest, DiamondSumsBothPaths) {
   Variable x = Leaf(3);

@@ -8,21 +8,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
+#include "tests/core/autograd/scalars.h"
 
 namespace psd {
 namespace {
 
 using ::psd::testing::FakeSink;
+using ::psd::testing::Leaf;
+using ::psd::testing::Value;
 using ::testing::HasSubstr;
-
-Variable Leaf(double value) {
-  return Variable(Tensor::Scalar(value), true);
-}
-
-double Value(const Tensor& tensor) {
-  EXPECT_TRUE(tensor.defined());
-  return tensor.defined() ? *tensor.data<double>() : 0;
-}
 
 // Multiplies, and notes what it saw.
 GradientHook Times(double factor, std::vector<double>& seen) {

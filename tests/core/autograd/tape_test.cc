@@ -9,20 +9,14 @@
 #include "core/autograd/functions/functions.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
+#include "tests/core/autograd/scalars.h"
 
 namespace psd {
 namespace {
 
 using testing::FakeSink;
-
-Variable Leaf(double value) {
-  return Variable(Tensor::Scalar(value), true);
-}
-
-double Value(const Tensor& tensor) {
-  EXPECT_TRUE(tensor.defined());
-  return tensor.defined() ? *tensor.data<double>() : 0;
-}
+using testing::Leaf;
+using testing::Value;
 
 // x^2 + x y, and x^3.
 std::vector<Variable> Recorded(const Variable& x, const Variable& y) {
