@@ -1,5 +1,6 @@
 #include "core/rref/tensor_pack.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -15,98 +16,153 @@ size_t AlignUp(size_t offset) {
   return (offset + kSmallTensorAlignment - 1) / kSmallTensorAlignment * kSmallTensorAlignment;
 }
 
-// Memory from malloc: blocks of this size are made and freed once per message.
-Buffer PackSmall(absl::Span<const Buffer> each, size_t bytes) {
-  std::shared_ptr<std::byte[]> block(
-      new (std::align_val_t{kBlockAlignment}) std::byte[bytes],
-      [](std::byte* data) { operator delete[](data, std::align_val_t{kBlockAlignment}); });
-  std::byte* data = block.get();
-  size_t offset = 0;
-  for (const Buffer& buffer : each) {
-    if (buffer.size() > kSmallTensorBytes || buffer.empty()) continue;
-    size_t start = AlignUp(offset);
-    std::memset(data + offset, 0, start - offset);
-    std::memcpy(data + start, buffer.data(), buffer.size());
-    offset = start + buffer.size();
-  }
-  return Buffer(std::move(block), data, bytes);
+bool IsSmall(size_t bytes) {
+  return bytes > 0 && bytes <= kSmallTensorBytes;
 }
 
-size_t SmallBytes(absl::Span<const Buffer> each) {
+size_t SmallBytes(absl::Span<const Tensor* const> tensors) {
   size_t bytes = 0;
-  for (const Buffer& buffer : each) {
-    if (buffer.size() <= kSmallTensorBytes && !buffer.empty()) {
-      bytes = AlignUp(bytes) + buffer.size();
-    }
+  for (const Tensor* tensor : tensors) {
+    const size_t size = tensor->NumBytes();
+    if (IsSmall(size)) bytes = AlignUp(bytes) + size;
   }
   return bytes;
 }
 
-absl::Status WrongBuffer(size_t tensor, size_t need, size_t have) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor ", tensor, " needs ", need, " bytes, of which ", have, " arrived"));
-}
+// Elements one after the other, in memory from malloc: blocks of this size are made and freed once
+// per message.
+class SmallBlock {
+ public:
+  explicit SmallBlock(size_t bytes)
+      : bytes_(bytes),
+        block_(new (std::align_val_t{kBlockAlignment}) std::byte[bytes], [](std::byte* data) {
+          operator delete[](data, std::align_val_t{kBlockAlignment});
+        }) {}
 
-// The bytes of each tensor, as slices of what arrived.
-absl::StatusOr<std::vector<Buffer>> SliceBuffers(absl::Span<const TensorSpec> specs,
-                                                 absl::Span<const Buffer> buffers) {
-  bool any_small = false;
-  for (const TensorSpec& spec : specs)
-    any_small |= spec.bytes > 0 && spec.bytes <= kSmallTensorBytes;
-  Buffer small;
-  if (any_small) {
-    if (buffers.empty())
-      return absl::InvalidArgumentError("the buffer of small tensors is missing");
-    small = buffers[0];
-    buffers.remove_prefix(1);
+  void Append(const std::byte* data, size_t size) {
+    const size_t start = AlignUp(end_);
+    if (start > end_) std::memset(block_.get() + end_, 0, start - end_);
+    std::memcpy(block_.get() + start, data, size);
+    end_ = start + size;
   }
-  std::vector<Buffer> each;
-  each.reserve(specs.size());
-  size_t offset = 0;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const size_t size = specs[i].bytes;
-    if (size == 0) {
-      each.emplace_back();
-    } else if (size <= kSmallTensorBytes) {
-      offset = AlignUp(offset);
-      if (offset > small.size() || size > small.size() - offset) {
-        return WrongBuffer(i, size, offset > small.size() ? 0 : small.size() - offset);
-      }
-      each.push_back(small.Slice(offset, size));
-      offset += size;
-    } else {
-      if (buffers.empty()) return WrongBuffer(i, size, 0);
-      each.push_back(buffers[0]);
-      buffers.remove_prefix(1);
+  Buffer Take() {
+    const std::byte* data = block_.get();
+    return Buffer(std::move(block_), data, bytes_);
+  }
+
+ private:
+  const size_t bytes_;
+  std::shared_ptr<std::byte[]> block_;  // shared with the buffer that it becomes
+  size_t end_ = 0;
+};
+
+// The elements of each tensor where they belong: small ones copied to `small`, others to `large`.
+absl::Status PlaceElements(absl::Span<const Tensor* const> tensors, SmallBlock* small,
+                           std::vector<Buffer>* large) {
+  for (const Tensor* tensor : tensors) {
+    const size_t size = tensor->NumBytes();
+    if (size == 0) continue;
+    Tensor copy;
+    if (!tensor->IsContiguous()) {
+      PSD_ASSIGN_OR_RETURN(copy, tensor->Clone());
+      tensor = &copy;
     }
-  }
-  if (offset != small.size() || !buffers.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(small.size() - offset, " bytes and ",
-                                                   buffers.size(), " buffers belong to no tensor"));
-  }
-  return each;
-}
-
-}  // namespace
-
-absl::Status PackTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
-                         std::vector<Buffer>* buffers) {
-  std::vector<Buffer> each;
-  each.reserve(tensors.size());
-  PSD_RETURN_IF_ERROR(EncodeTensors(tensors, columns, &each));
-  size_t small = SmallBytes(each);
-  if (small > 0) buffers->push_back(PackSmall(each, small));
-  for (Buffer& buffer : each) {
-    if (buffer.size() > kSmallTensorBytes) buffers->push_back(std::move(buffer));
+    if (IsSmall(size)) {
+      small->Append(tensor->raw_data(), size);
+    } else {
+      large->push_back(tensor->AsBuffer());
+    }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns,
+absl::Status WrongBuffer(size_t need, size_t have) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("needs ", need, " bytes, of which ", have, " arrived"));
+}
+
+// Hands out what arrived, tensor by tensor.
+class BufferCutter {
+ public:
+  explicit BufferCutter(absl::Span<const Buffer> buffers) : large_(buffers) {}
+
+  // The first buffer is that of small tensors. Errors: there is none.
+  absl::Status OpenSmall() {
+    if (large_.empty()) {
+      return absl::InvalidArgumentError("the buffer of small tensors is missing");
+    }
+    small_ = large_[0];
+    large_.remove_prefix(1);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Buffer> Next(size_t size) {
+    if (size == 0) return Buffer();
+    if (IsSmall(size)) {
+      const size_t start = AlignUp(end_);
+      const size_t left = start > small_.size() ? 0 : small_.size() - start;
+      if (size > left) return WrongBuffer(size, left);
+      end_ = start + size;
+      return small_.Slice(start, size);
+    }
+    if (large_.empty()) return WrongBuffer(size, 0);
+    Buffer next = large_[0];
+    large_.remove_prefix(1);
+    return next;
+  }
+
+  absl::Status CheckAllTaken() const {
+    if (end_ == small_.size() && large_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(small_.size() - end_, " bytes and ",
+                                                   large_.size(), " buffers belong to no tensor"));
+  }
+
+ private:
+  Buffer small_;
+  size_t end_ = 0;  // of what was taken of it
+  absl::Span<const Buffer> large_;
+};
+
+absl::StatusOr<Tensor> NextTensor(const TensorSpec& spec, BufferCutter& buffers) {
+  PSD_ASSIGN_OR_RETURN(Buffer bytes, buffers.Next(spec.bytes));
+  return DecodeTensor(spec, std::move(bytes));
+}
+
+}  // namespace
+
+absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
+                         std::vector<Buffer>* buffers) {
+  PSD_RETURN_IF_ERROR(EncodeRuns(tensors, columns));
+  const size_t small_bytes = SmallBytes(tensors);
+  SmallBlock small(small_bytes);
+  std::vector<Buffer> large;
+  PSD_RETURN_IF_ERROR(PlaceElements(tensors, &small, &large));
+  if (small_bytes > 0) buffers->push_back(small.Take());
+  for (Buffer& buffer : large) buffers->push_back(std::move(buffer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, size_t count,
                                                   absl::Span<const Buffer> buffers) {
-  PSD_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, DecodeSpecs(columns));
-  PSD_ASSIGN_OR_RETURN(std::vector<Buffer> each, SliceBuffers(specs, buffers));
-  return DecodeTensors(std::move(specs), std::move(each));
+  PSD_ASSIGN_OR_RETURN(const std::vector<TensorRun> runs, DecodeRuns(columns, count));
+  BufferCutter cutter(buffers);
+  if (std::any_of(runs.begin(), runs.end(),
+                  [](const TensorRun& run) { return IsSmall(run.spec.bytes); })) {
+    PSD_RETURN_IF_ERROR(cutter.OpenSmall());
+  }
+  std::vector<Tensor> tensors;
+  tensors.reserve(count);
+  for (const TensorRun& run : runs) {
+    for (size_t i = 0; i < run.count; ++i) {
+      absl::StatusOr<Tensor> tensor = NextTensor(run.spec, cutter);
+      if (!tensor.ok()) {
+        return Annotate(tensor.status(), absl::StrCat("tensor ", tensors.size()));
+      }
+      tensors.push_back(*std::move(tensor));
+    }
+  }
+  PSD_RETURN_IF_ERROR(cutter.CheckAllTaken());
+  return tensors;
 }
 
 }  // namespace psd::rref

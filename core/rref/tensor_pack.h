@@ -15,14 +15,14 @@
 namespace psd::rref {
 
 // Appends to `columns` and `buffers`, which are empty. Large contiguous tensors are not copied.
-// Errors: those of EncodeTensors.
-absl::Status PackTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
+// Errors: those of EncodeRuns; RESOURCE_EXHAUSTED for a copy.
+absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
                          std::vector<Buffer>* buffers);
 
-// Slices of the buffers. Nothing about the arguments is believed.
-// Errors: INVALID_ARGUMENT: those of DecodeTensors; buffers that are too few, too many, or of
-// another size than the tensors need.
-absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns,
+// `count` tensors, as slices of the buffers. Nothing about the columns and the buffers is believed.
+// Errors: INVALID_ARGUMENT: those of DecodeRuns and DecodeTensor, naming the tensor's number;
+// buffers that are too few, too many, or of another size than the tensors need.
+absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, size_t count,
                                                   absl::Span<const Buffer> buffers);
 
 }  // namespace psd::rref

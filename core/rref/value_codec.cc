@@ -1,6 +1,7 @@
 #include "core/rref/value_codec.h"
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -67,7 +68,8 @@ class Encoder {
     if (out_.kinds().size() >= store::kMaxValueItems) return TooMany();
     return std::visit([&](const auto& v) { return AddField(v, depth); }, value.variant());
   }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
+  // In the order of their values; as long-lived as those and this.
+  const std::vector<const Tensor*>& tensors() const { return tensors_; }
 
  private:
   void AddKind(ValueKind kind) { out_.mutable_kinds()->push_back(static_cast<char>(kind)); }
@@ -103,7 +105,7 @@ class Encoder {
   absl::Status AddField(const Variable& v, int) {
     if (!v.ok()) return v.status();
     AddKind(ValueKind::kTensor);
-    tensors_.push_back(v.tensor());
+    tensors_.push_back(&v.tensor());
     return absl::OkStatus();
   }
   absl::Status AddField(const std::shared_ptr<const RemoteReference>& v, int) {
@@ -140,13 +142,17 @@ class Encoder {
 
   absl::Status AddField(const std::shared_ptr<const SparseTensor>& sparse, int) {
     AddKind(ValueKind::kSparse);
-    for (Tensor& part : PartsOf(*sparse)) tensors_.push_back(std::move(part));
+    for (Tensor& part : PartsOf(*sparse)) {
+      sparse_parts_.push_back(std::move(part));
+      tensors_.push_back(&sparse_parts_.back());
+    }
     return absl::OkStatus();
   }
 
   v1::Values& out_;
   Fork fork_;
-  std::vector<Tensor> tensors_;
+  std::vector<const Tensor*> tensors_;
+  std::deque<Tensor> sparse_parts_;
 };
 
 // Reads the columns from front to back. Whether each has exactly as many entries as the kinds want
@@ -162,6 +168,11 @@ class Decoder {
     std::vector<Value> values;
     values.reserve(in_.kinds().size());
     while (kind_ < in_.kinds().size()) {
+      if (static_cast<ValueKind>(in_.kinds()[kind_]) == ValueKind::kTensor) {  // mostly thousands
+        ++kind_;
+        values.emplace_back(std::move(variables_[tensor_++]));
+        continue;
+      }
       PSD_ASSIGN_OR_RETURN(Value value, Next());
       values.push_back(std::move(value));
     }
@@ -322,13 +333,13 @@ absl::Status CheckColumn(const char* name, size_t want, size_t have) {
       absl::StrCat("the values need ", want, " entries of ", name, ", but ", have, " arrived"));
 }
 
-absl::Status CheckColumns(const v1::Values& in) {
+// All but those of tensors, of which it gives the number.
+absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   PSD_ASSIGN_OR_RETURN(Counts want, CountColumns(in));
   PSD_RETURN_IF_ERROR(CheckColumn("bools", want.bools, in.bools().size()));
   PSD_RETURN_IF_ERROR(CheckColumn("ints", want.ints, in.ints_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("doubles", want.doubles, in.doubles_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("texts", want.texts, in.text_sizes_size()));
-  PSD_RETURN_IF_ERROR(CheckColumn("tensors", want.tensors, in.dtypes_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("ids", want.ids, in.ids_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("items", want.items, in.items_size()));
   for (char b : in.bools()) {
@@ -336,14 +347,16 @@ absl::Status CheckColumns(const v1::Values& in) {
   }
   size_t text_bytes = 0;
   for (uint32_t size : in.text_sizes()) text_bytes += size;
-  return CheckColumn("text bytes", text_bytes, in.text().size());
+  PSD_RETURN_IF_ERROR(CheckColumn("text bytes", text_bytes, in.text().size()));
+  return want.tensors;
 }
 
 // Adds the tensors to a message and its buffers, and makes a payload of both.
-absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor> tensors) {
+absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* const> tensors) {
   rpc::Payload payload;
   TensorColumns columns;
   PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &payload.buffers));
+  out.mutable_tensor_runs()->Add(columns.counts.begin(), columns.counts.end());
   out.mutable_dtypes()->Add(columns.dtypes.begin(), columns.dtypes.end());
   out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
   out.mutable_dims()->Add(columns.dims.begin(), columns.dims.end());
@@ -354,21 +367,19 @@ absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor> tens
   return payload;
 }
 
-// Reads a message and checks its columns.
-absl::Status Open(const rpc::Payload& payload, v1::Values& in) {
+// Reads a message, checks its columns and takes the tensors out of its buffers.
+absl::StatusOr<std::vector<Tensor>> Open(const rpc::Payload& payload, v1::Values& in) {
   if (!in.ParseFromString(payload.header)) {
     return absl::InvalidArgumentError(
         absl::StrCat(payload.header.size(), " header bytes are no list of values"));
   }
-  return CheckColumns(in);
-}
-
-absl::StatusOr<std::vector<Tensor>> TensorsOf(const v1::Values& in, const rpc::Payload& payload) {
+  PSD_ASSIGN_OR_RETURN(const size_t tensors, CheckColumns(in));
   TensorColumns columns;
+  columns.counts.assign(in.tensor_runs().begin(), in.tensor_runs().end());
   columns.dtypes.assign(in.dtypes().begin(), in.dtypes().end());
   columns.ranks.assign(in.ranks().begin(), in.ranks().end());
   columns.dims.assign(in.dims().begin(), in.dims().end());
-  return UnpackTensors(columns, payload.buffers);
+  return UnpackTensors(columns, tensors, payload.buffers);
 }
 
 void Collect(const Value& value, std::vector<Variable>& variables) {
@@ -405,8 +416,7 @@ absl::StatusOr<std::vector<Value>> DecodeValues(
     absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
     absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)> adopt) {
   v1::Values in;
-  PSD_RETURN_IF_ERROR(Open(payload, in));
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, TensorsOf(in, payload));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Open(payload, in));
   PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));
   const size_t count = tensors.size();
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
@@ -417,20 +427,23 @@ absl::StatusOr<std::vector<Value>> DecodeValues(
 absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors) {
   if (tensors.size() > store::kMaxValueItems) return TooMany();
   v1::Values out;
-  std::vector<Tensor> defined;
+  std::string& kinds = *out.mutable_kinds();
+  kinds.assign(tensors.size(), static_cast<char>(ValueKind::kTensor));
+  std::vector<const Tensor*> defined;
   defined.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
-    const ValueKind kind = tensor.defined() ? ValueKind::kTensor : ValueKind::kNone;
-    out.mutable_kinds()->push_back(static_cast<char>(kind));
-    if (tensor.defined()) defined.push_back(tensor);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) {
+      defined.push_back(&tensors[i]);
+    } else {
+      kinds[i] = static_cast<char>(ValueKind::kNone);
+    }
   }
   return Seal(out, defined);
 }
 
 absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload) {
   v1::Values in;
-  PSD_RETURN_IF_ERROR(Open(payload, in));
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> defined, TensorsOf(in, payload));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> defined, Open(payload, in));
   Tensors tensors;
   tensors.reserve(in.kinds().size());
   size_t next = 0;

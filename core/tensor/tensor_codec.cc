@@ -22,12 +22,21 @@ absl::Status CheckSendable(const Tensor& tensor, size_t number) {
   return absl::OkStatus();
 }
 
-absl::Status CheckCounts(const TensorColumns& columns) {
-  const size_t count = columns.dtypes.size();
-  if (columns.ranks.size() != count) {
-    return absl::InvalidArgumentError(absl::StrCat("tensors arrived with ", count, " dtypes and ",
-                                                   columns.ranks.size(),
-                                                   " ranks; each tensor needs one of each"));
+absl::Status CheckCounts(const TensorColumns& columns, size_t tensors) {
+  const size_t runs = columns.counts.size();
+  if (columns.dtypes.size() != runs || columns.ranks.size() != runs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(runs, " runs of tensors arrived with ", columns.dtypes.size(), " dtypes and ",
+                     columns.ranks.size(), " ranks; each run needs one of each"));
+  }
+  uint64_t count = 0;
+  for (uint32_t of_run : columns.counts) {
+    if (of_run == 0) return absl::InvalidArgumentError("a run of no tensors");
+    count += of_run;
+  }
+  if (count != tensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensors, " tensors arrived, but their runs add up to ", count));
   }
   uint64_t dims = 0;
   for (uint32_t rank : columns.ranks) dims += rank;
@@ -57,61 +66,46 @@ absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const in
   return spec;
 }
 
-absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes) {
-  if (spec.dtype == DType::kBool) PSD_RETURN_IF_ERROR(CheckBools(bytes));
-  return Tensor::FromBuffer(spec.shape, spec.dtype, std::move(bytes));
-}
-
 }  // namespace
 
-absl::Status EncodeTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
-                           std::vector<Buffer>* buffers) {
-  std::vector<Buffer> encoded;
-  encoded.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    PSD_RETURN_IF_ERROR(CheckSendable(tensors[i], i));
-    PSD_ASSIGN_OR_RETURN(Tensor dense, tensors[i].Contiguous());
-    encoded.push_back(dense.AsBuffer());
-  }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const Shape& shape = tensors[i].shape();
-    columns->dtypes.push_back(static_cast<uint32_t>(tensors[i].dtype()));
+absl::Status EncodeRuns(absl::Span<const Tensor* const> tensors, TensorColumns* columns) {
+  for (size_t i = 0; i < tensors.size(); ++i) PSD_RETURN_IF_ERROR(CheckSendable(*tensors[i], i));
+  const Tensor* before = nullptr;
+  for (const Tensor* tensor : tensors) {
+    const Shape& shape = tensor->shape();
+    if (before != nullptr && tensor->dtype() == before->dtype() && shape == before->shape()) {
+      ++columns->counts.back();
+      continue;
+    }
+    columns->counts.push_back(1);
+    columns->dtypes.push_back(static_cast<uint32_t>(tensor->dtype()));
     columns->ranks.push_back(static_cast<uint32_t>(shape.rank()));
     columns->dims.insert(columns->dims.end(), shape.extents().begin(), shape.extents().end());
-    buffers->push_back(std::move(encoded[i]));
+    before = tensor;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorSpec>> DecodeSpecs(const TensorColumns& columns) {
-  PSD_RETURN_IF_ERROR(CheckCounts(columns));
-  std::vector<TensorSpec> specs;
-  specs.reserve(columns.dtypes.size());
+absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, size_t tensors) {
+  PSD_RETURN_IF_ERROR(CheckCounts(columns, tensors));
+  std::vector<TensorRun> runs;
+  runs.reserve(columns.counts.size());
   absl::Span<const int64_t> dims = columns.dims;
-  for (size_t i = 0; i < columns.dtypes.size(); ++i) {
+  size_t first = 0;
+  for (size_t i = 0; i < columns.counts.size(); ++i) {
     const size_t rank = columns.ranks[i];
     absl::StatusOr<TensorSpec> spec = DecodeSpec(columns.dtypes[i], dims.subspan(0, rank));
-    if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("tensor ", i));
-    specs.push_back(*std::move(spec));
+    if (!spec.ok()) return Annotate(spec.status(), absl::StrCat("tensor ", first));
+    runs.push_back({*std::move(spec), columns.counts[i]});
+    first += columns.counts[i];
     dims.remove_prefix(rank);
   }
-  return specs;
+  return runs;
 }
 
-absl::StatusOr<std::vector<Tensor>> DecodeTensors(std::vector<TensorSpec> specs,
-                                                  std::vector<Buffer> buffers) {
-  if (buffers.size() != specs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(specs.size(), " tensors arrived with ",
-                                                   buffers.size(), " payloads; each needs one"));
-  }
-  std::vector<Tensor> tensors;
-  tensors.reserve(buffers.size());
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    absl::StatusOr<Tensor> tensor = DecodeTensor(specs[i], std::move(buffers[i]));
-    if (!tensor.ok()) return Annotate(tensor.status(), absl::StrCat("tensor ", i));
-    tensors.push_back(*std::move(tensor));
-  }
-  return tensors;
+absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes) {
+  if (spec.dtype == DType::kBool) PSD_RETURN_IF_ERROR(CheckBools(bytes));
+  return Tensor::FromBuffer(spec.shape, spec.dtype, std::move(bytes));
 }
 
 }  // namespace psd

@@ -1,8 +1,10 @@
 #pragma once
 
-// Tensors as packed columns of numbers and one buffer of elements each, for the wire. The elements
-// are shared, not copied, unless a tensor is not contiguous.
+// What tensors look like, as packed columns of numbers for the wire. Tensors that follow each other
+// and are alike (of one dtype and shape) are a run: told once, checked once. Their elements travel
+// beside the columns.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,20 +18,19 @@
 
 namespace psd {
 
-// One entry per tensor in `dtypes` and `ranks`; the extents of all tensors, one after the other,
-// in `dims`.
+// One entry per run in `counts`, `dtypes` and `ranks`; the extents of all runs, one after the
+// other, in `dims`.
 struct TensorColumns {
+  std::vector<uint32_t> counts;  // how many tensors
   std::vector<uint32_t> dtypes;
   std::vector<uint32_t> ranks;
   std::vector<int64_t> dims;
 };
 
-// Appends `tensors` to both. Only the elements that a tensor shows are sent, not all of the
-// storage behind it.
-// Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number;
-// RESOURCE_EXHAUSTED for a copy. Then both are as they were.
-absl::Status EncodeTensors(absl::Span<const Tensor> tensors, TensorColumns* columns,
-                           std::vector<Buffer>* buffers);
+// Appends `tensors` to `columns`.
+// Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number.
+// Then the columns are as they were.
+absl::Status EncodeRuns(absl::Span<const Tensor* const> tensors, TensorColumns* columns);
 
 // What the columns say of one tensor.
 struct TensorSpec {
@@ -37,15 +38,18 @@ struct TensorSpec {
   DType dtype = DType::kF32;
   size_t bytes = 0;  // of its elements
 };
-// Nothing about the argument is believed.
+struct TensorRun {
+  TensorSpec spec;
+  size_t count = 0;  // at least 1
+};
+// Of `tensors` tensors in all. Nothing about the columns is believed.
 // Errors: INVALID_ARGUMENT for counts that disagree, an unknown dtype, too many axes, an extent
-// that is negative or overflows; each names the tensor's number.
-absl::StatusOr<std::vector<TensorSpec>> DecodeSpecs(const TensorColumns& columns);
+// that is negative or overflows; each names the number of the run's first tensor.
+absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, size_t tensors);
 
-// The tensors of these specs, over these buffers, one for each.
-// Errors: INVALID_ARGUMENT for a wrong number of buffers, one of another size than its tensor
-// needs, and a bool that is neither 0 nor 1; each names the tensor's number.
-absl::StatusOr<std::vector<Tensor>> DecodeTensors(std::vector<TensorSpec> specs,
-                                                  std::vector<Buffer> buffers);
+// A tensor over these bytes.
+// Errors: INVALID_ARGUMENT for another number of bytes than the tensor needs, and for a bool that
+// is neither 0 nor 1.
+absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes);
 
 }  // namespace psd

@@ -8,6 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "core/rref/value_format.h"
+#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
 
@@ -95,7 +96,7 @@ TEST(ValueCodec, GoldenBytes) {
             "0a0d0102030405060708030809060512030200021a0101220209022a08000000000000e03f321674"
             "6578746f776e657230747261696e657230776162783a0704060801010101420201024a0201005201"
             "025a300300000000000000040000000000000009000000000000000a000000000000004d00000000"
-            "0000000000000000000000");
+            "000000000000000000000062020101");
   ASSERT_EQ(payload->buffers.size(), 1u);
   EXPECT_EQ(payload->buffers[0].size(), 72u);
   EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 8)), "0000803f00000040");
@@ -133,6 +134,49 @@ TEST(ValueCodec, SmallTensorsShareABufferAndLargeOnesAreNotCopied) {
   EXPECT_EQ((*out)[1].As<Variable>()->tensor().raw_data(), large.raw_data());
   EXPECT_EQ((*out)[3].As<Variable>()->shape(), (Shape{0, 4}));
   EXPECT_EQ((*out)[4].As<Variable>()->tensor().data<uint8_t>()[0], 7);
+}
+
+TEST(ValueCodec, TensorsOfEveryLookArriveAsTheyWere) {
+  const Tensor matrix = Tensor::Of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor large = *Tensor::Full({100, 100}, DType::kF64, 0.5);
+  std::vector<Tensor> tensors = {matrix,
+                                 matrix,
+                                 Tensor::Scalar(int64_t{-7}),
+                                 *Tensor::Zeros({0, 9}, DType::kF64),
+                                 *ops::Transpose(matrix, 0, 1),
+                                 *ops::Transpose(large, 0, 1),
+                                 large,
+                                 Tensor::Of<bool>({3}, {true, false, true}),
+                                 Tensor::Of<bool>({3}, {false, false, true}),
+                                 *Tensor::Full({2}, DType::kBF16, 1.5)};
+  auto payload = EncodeTensorValues(tensors);
+  ASSERT_TRUE(payload.ok()) << payload.status();
+  auto decoded = DecodeTensorValues(*payload);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  ASSERT_EQ(decoded->size(), tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) EXPECT_TRUE(ops::Equal((*decoded)[i], tensors[i]));
+}
+
+TEST(ValueCodec, TensorsAlikeAreToldOnce) {
+  const auto header_bytes = [](size_t count) {
+    return EncodeTensorValues(std::vector<Tensor>(count, Tensor::Scalar(1.0f)))->header.size();
+  };
+  EXPECT_LE(header_bytes(1000), 1000 + header_bytes(1) + 4);
+}
+
+TEST(ValueCodec, RunsOfMoreTensorsThanThereAreValuesAreRefused) {
+  auto payload = EncodeTensorValues({*Tensor::Zeros({0}, DType::kF32)});
+  ASSERT_TRUE(payload.ok());
+  payload->header.append("\x62\x05\xff\xff\xff\xff\x0f", 7);  // a run of 4,294,967,295
+  absl::Status status = Decode(*payload).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  payload = EncodeTensorValues({*Tensor::Zeros({0}, DType::kF32)});
+  const size_t run = payload->header.find("\x62\x01\x01");
+  ASSERT_NE(run, std::string::npos);
+  payload->header.replace(run, 3, "\x62\x05\xff\xff\xff\xff\x0f", 7);
+  status = Decode(*payload).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("add up to 4294967295"), std::string::npos) << status;
 }
 
 TEST(ValueCodec, NanAndInfinityPassUnaltered) {
@@ -197,7 +241,8 @@ TEST(ValueCodec, RPC_46_SparseTensorsTravelAsTheyAreAndInContainers) {
 TEST(ValueCodec, GoldenBytesOfASparseTensor) {
   auto payload = EncodeValues({Sparse()}, Fork);
   ASSERT_TRUE(payload.ok());
-  EXPECT_EQ(absl::BytesToHexString(payload->header), "0a010a42030303014a0301020252050201030302");
+  EXPECT_EQ(absl::BytesToHexString(payload->header),
+            "0a010a42030303014a03010202520502010303026203010101");
   ASSERT_EQ(payload->buffers.size(), 1u);
   EXPECT_EQ(payload->buffers[0].size(), 152u);
   EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 16)),

@@ -1,9 +1,9 @@
 // Columns and payloads from arbitrary bytes: whatever decodes must survive use and encode again to
-// the same columns.
+// columns that say the same.
 //
-// Input: a byte with the number of tensors; for each a byte of dtype, of rank and of payload size;
-// a byte that decides whether
-// the extents are one too many; the extents; the payloads.
+// Input: a byte with the number of runs; for each a byte of dtype, of rank and of payload size; a
+// byte that decides whether the extents are one too many; the extents; for each run a byte of its
+// length; the payloads.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,13 +51,34 @@ void Check(bool condition) {
   if (!condition) std::abort();
 }
 
-void UseAndEncodeAgain(const TensorColumns& columns, const std::vector<Tensor>& tensors) {
-  for (const Tensor& tensor : tensors) Check(ops::Cast(tensor, DType::kF64).ok());
-  TensorColumns again;
-  std::vector<Buffer> buffers;
-  Check(EncodeTensors(tensors, &again, &buffers).ok());
-  Check(again.dtypes == columns.dtypes && again.ranks == columns.ranks &&
-        again.dims == columns.dims);
+void UseAndEncodeAgain(const std::vector<Tensor>& tensors) {
+  std::vector<const Tensor*> each;
+  for (const Tensor& tensor : tensors) {
+    Check(ops::Cast(tensor, DType::kF64).ok());
+    each.push_back(&tensor);
+  }
+  TensorColumns columns;
+  Check(EncodeRuns(each, &columns).ok());
+  auto runs = DecodeRuns(columns, tensors.size());
+  Check(runs.ok());
+  auto tensor = tensors.begin();
+  for (const TensorRun& run : *runs) {
+    for (size_t i = 0; i < run.count; ++i, ++tensor)
+      Check(tensor->shape() == run.spec.shape && tensor->dtype() == run.spec.dtype);
+  }
+}
+
+// As many tensors as the runs say, those of a run over the same bytes; fewer if one is refused.
+std::vector<Tensor> MakeTensors(const std::vector<TensorRun>& runs,
+                                const std::vector<Buffer>& bytes) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (size_t j = 0; j < runs[i].count; ++j) {
+      auto tensor = DecodeTensor(runs[i].spec, bytes[i]);
+      if (tensor.ok()) tensors.push_back(*std::move(tensor));
+    }
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -78,11 +99,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // One in eight gets a wrong number of extents.
   if (bytes.Byte() % 8 == 0) dims += 1;
   for (size_t i = 0; i < dims; ++i) columns.dims.push_back(bytes.Extent());
+  size_t tensors = 0;
+  for (int i = 0; i < count; ++i) {
+    columns.counts.push_back(bytes.Byte() % 4);
+    tensors += columns.counts.back();
+  }
   std::vector<psd::Buffer> buffers;
   for (size_t payload : sizes) buffers.push_back(psd::Buffer::FromString(bytes.Take(payload)));
-  auto specs = psd::DecodeSpecs(columns);
-  if (!specs.ok()) return 0;
-  auto tensors = psd::DecodeTensors(*std::move(specs), std::move(buffers));
-  if (tensors.ok()) psd::UseAndEncodeAgain(columns, *tensors);
+  auto runs = psd::DecodeRuns(columns, tensors);
+  if (runs.ok()) psd::UseAndEncodeAgain(psd::MakeTensors(*runs, buffers));
   return 0;
 }
