@@ -110,9 +110,9 @@ void ContextState::CountRecv(bool from_self) {
   recvs_from_self_ |= from_self;
 }
 
-bool ContextState::HasRecvs() const {
+size_t ContextState::NumRecvs() const {
   MutexLock lock(mutex_);
-  return recvs_ > 0;
+  return recvs_;
 }
 
 bool ContextState::HasRecvsFromSelf() const {

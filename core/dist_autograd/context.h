@@ -59,7 +59,7 @@ class ContextState {
 
   // A message with tensors that require grad has arrived; perhaps from this worker itself.
   void CountRecv(bool from_self) PSD_EXCLUDES(mutex_);
-  bool HasRecvs() const PSD_EXCLUDES(mutex_);
+  size_t NumRecvs() const PSD_EXCLUDES(mutex_);
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
   // Adds to what was collected for the leaf before (never in place where shared). The version kept

@@ -9,10 +9,11 @@
 namespace psd::dist_autograd {
 
 absl::Status GraphWalk::From(std::shared_ptr<Node> start) {
-  if (!context_.HasRecvs()) return absl::OkStatus();  // no gradient can leave
+  const size_t recvs = context_.NumRecvs();
+  if (found_ == recvs) return absl::OkStatus();  // by no other way can a gradient leave
   Visit(start.get());
   starts_.push_back(std::move(start));
-  while (!open_.empty()) {
+  while (!open_.empty() && found_ < recvs) {
     Node* node = open_.back();
     open_.pop_back();
     if (node->RunsWithoutGradients()) {  // as receive functions do
@@ -31,6 +32,7 @@ void GraphWalk::Visit(Node* node) {
 }
 
 absl::Status GraphWalk::Found(const RecvFunction& recv) {
+  if (recv.context() == context_.id()) ++found_;
   if (recv.message().incarnation == self_) {
     PSD_RETURN_IF_ERROR(FollowOwn(recv.message()));
   } else {

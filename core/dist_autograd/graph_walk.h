@@ -15,7 +15,8 @@
 
 namespace psd::dist_autograd {
 
-// One walk, which may be continued from further starts. Thread-compatible. Keeps its starts, and by
+// One walk, which may be continued from further starts. It goes no further than it must: not once
+// it has met every receive function of the context. Thread-compatible. Keeps its starts, and by
 // them what it found.
 class GraphWalk {
  public:
@@ -48,7 +49,8 @@ class GraphWalk {
   std::vector<std::shared_ptr<Node>> starts_;  // shared with the graph
   NodeIndex visited_;
   absl::flat_hash_set<GlobalId> own_;
-  std::vector<Node*> open_;
+  std::vector<Node*> open_;  // met, but not what is behind them
+  size_t found_ = 0;         // receive functions of the context
   std::vector<const RecvFunction*> receives_;
   std::vector<GlobalId> own_messages_;
 };
