@@ -10,7 +10,9 @@ namespace psd::store {
 namespace {
 
 void SortUnique(std::vector<GlobalId>& ids) {
-  if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
+  const auto no_less = [](GlobalId a, GlobalId b) { return !(a < b); };
+  if (std::adjacent_find(ids.begin(), ids.end(), no_less) == ids.end()) return;
+  std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
@@ -22,27 +24,33 @@ WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted grant
   {
     MutexLock lock(mutex_);
     claim = next_++;
-    size_t missing = 0;
-    for (const GlobalId& id : ids) {
-      Queue& queue = queues_[id];
-      if (queue.first == 0) {
-        queue.first = claim;
-        continue;
-      }
-      if (queue.rest == nullptr) queue.rest = std::make_unique<std::deque<ClaimId>>();
-      queue.rest->push_back(claim);
-      ++missing;
-    }
+    const bool alone = claims_.empty();
+    if (claims_.size() == 1 && !claims_.begin()->second.queued)
+      Enqueue(claims_.begin()->first, claims_.begin()->second);
     Pending& pending = claims_[claim];
     pending.ids = std::move(ids);
-    pending.missing = missing;
-    if (missing > 0) {
+    if (!alone) Enqueue(claim, pending);
+    if (pending.missing > 0) {
       pending.granted = std::move(granted);
       return claim;
     }
   }
   granted(claim);
   return claim;
+}
+
+void WriteClaims::Enqueue(ClaimId claim, Pending& pending) {
+  for (const GlobalId& id : pending.ids) {
+    Queue& queue = queues_[id];
+    if (queue.first == 0) {
+      queue.first = claim;
+      continue;
+    }
+    if (queue.rest == nullptr) queue.rest = std::make_unique<std::deque<ClaimId>>();
+    queue.rest->push_back(claim);
+    ++pending.missing;
+  }
+  pending.queued = true;
 }
 
 bool WriteClaims::Release(ClaimId claim) {
@@ -54,7 +62,8 @@ bool WriteClaims::Release(ClaimId claim) {
     PSD_CHECK(found != claims_.end(), "a write claim was released twice");
     Pending pending = std::move(found->second);
     claims_.erase(found);
-    for (const GlobalId& id : pending.ids) LeaveQueue(claim, id, grants);
+    if (pending.queued)
+      for (const GlobalId& id : pending.ids) LeaveQueue(claim, id, grants);
     if (pending.missing > 0) dropped = std::move(pending.granted);
   }
   Run(std::move(grants));

@@ -37,6 +37,7 @@ class WriteClaims {
     std::vector<GlobalId> ids;  // sorted, no two equal
     Granted granted;            // null once it was called
     size_t missing = 0;         // ids in whose queues it is not first
+    bool queued = false;        // false: it is the only claim there is, and in no queue yet
   };
   struct Grant {
     ClaimId claim = 0;
@@ -48,6 +49,8 @@ class WriteClaims {
     std::unique_ptr<std::deque<ClaimId>> rest;  // null or not empty
   };
 
+  // Puts `claim` last into the queues of its ids.
+  void Enqueue(ClaimId claim, Pending& pending) PSD_REQUIRES(mutex_);
   // Takes `claim` out of the queue of `id`; the next one in it may become free to go.
   void LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& grants) PSD_REQUIRES(mutex_);
   static void Run(std::vector<Grant> grants);
@@ -55,7 +58,8 @@ class WriteClaims {
   Mutex mutex_;  // leaf
   ClaimId next_ PSD_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<ClaimId, Pending> claims_ PSD_GUARDED_BY(mutex_);
-  // Who writes or waits to write an id.
+  // Who writes or waits to write an id. A claim that is alone needs none: it is queued when the
+  // next one comes.
   absl::flat_hash_map<GlobalId, Queue> queues_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -51,6 +51,17 @@ TEST_F(WriteClaimsTest, SharedIdsGoInOrderOfAsking) {
   EXPECT_FALSE(claims_.Release(third));
 }
 
+TEST_F(WriteClaimsTest, AClaimThatWasAloneIsWaitedForLikeAnyOther) {
+  auto first = Claim({Id(1), Id(2)}, 1);
+  auto second = Claim({Id(3)}, 2);
+  Claim({Id(1)}, 3);
+  claims_.Release(second);
+  Claim({Id(2)}, 4);
+  EXPECT_THAT(granted_, ElementsAre(1, 2));
+  claims_.Release(first);
+  EXPECT_THAT(granted_, ElementsAre(1, 2, 3, 4));
+}
+
 TEST_F(WriteClaimsTest, RepeatedIdsCountOnce) {
   auto first = Claim({Id(2), Id(1), Id(2)}, 1);
   Claim({Id(2)}, 2);
