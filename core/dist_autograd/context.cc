@@ -18,7 +18,7 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
     if (stored.shape() == gradient.shape() && stored.dtype() == gradient.dtype())
       return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", before.leaf.key.ToString(),
+        absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", before.key.ToString(),
                      ", of which this context has ", stored.ToString()));
   };
   return before.gradient.defined() ? check(before.gradient) : check(before.sparse[0]);
@@ -125,9 +125,13 @@ absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
     LeafGradient before;
     {
       MutexLock lock(mutex_);
-      auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, gradient, {}});
-      if (added) return absl::OkStatus();
-      before = it->second;
+      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      if (added) {
+        now->version = leaf.version;
+        now->gradient = std::move(gradient);
+        return absl::OkStatus();
+      }
+      before = *now;
     }
     PSD_RETURN_IF_ERROR(CheckSame(before, gradient));
     PSD_ASSIGN_OR_RETURN(Tensor dense, DenseSum(before));
@@ -140,15 +144,14 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
   std::vector<std::pair<LeafInfo, Tensor>> again;  // leaves that have a gradient already
   {
     MutexLock lock(mutex_);
+    gradients_.Reserve(gradients.size());
     for (auto& [leaf, gradient] : gradients) {
-      const size_t before = gradients_.size();
-      // Most arrive in the order of their keys, and then this finds its place at once.
-      auto at = gradients_.try_emplace(gradients_.end(), leaf.key);
-      if (gradients_.size() == before) {
-        again.emplace_back(std::move(leaf), std::move(gradient));
+      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      if (added) {
+        now->version = leaf.version;
+        now->gradient = std::move(gradient);
       } else {
-        at->second.leaf = std::move(leaf);
-        at->second.gradient = std::move(gradient);
+        again.emplace_back(std::move(leaf), std::move(gradient));
       }
     }
   }
@@ -161,15 +164,14 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
     LeafGradient before;
     {
       MutexLock lock(mutex_);
-      auto [it, added] = gradients_.try_emplace(leaf.key, LeafGradient{leaf, Tensor(), {gradient}});
-      if (added) return absl::OkStatus();
-      PSD_RETURN_IF_ERROR(CheckSame(it->second, gradient));
-      if (!it->second.gradient.defined()) {
-        it->second.sparse.push_back(std::move(gradient));
-        it->second.leaf.version = std::min(it->second.leaf.version, leaf.version);
+      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      if (!added) PSD_RETURN_IF_ERROR(CheckSame(*now, gradient));
+      if (!now->gradient.defined()) {
+        now->sparse.push_back(std::move(gradient));
+        now->version = added ? leaf.version : std::min(now->version, leaf.version);
         return absl::OkStatus();
       }
-      before = it->second;
+      before = *now;
     }
     PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.ToDense());
     PSD_ASSIGN_OR_RETURN(dense, ops::Add(before.gradient, dense));
@@ -179,9 +181,9 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
 
 bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t version) {
   MutexLock lock(mutex_);
-  LeafGradient& now = gradients_[before.leaf.key];
+  LeafGradient& now = *gradients_.Find(before.key);
   if (!Unchanged(before, now)) return false;
-  now.leaf.version = std::min(now.leaf.version, version);
+  now.version = std::min(now.version, version);
   now.gradient = std::move(sum);
   now.sparse.clear();
   return true;
@@ -191,14 +193,13 @@ std::vector<LeafGradient> ContextState::Gradients() const {
   MutexLock lock(mutex_);
   std::vector<LeafGradient> gradients;
   gradients.reserve(gradients_.size());
-  for (const auto& [key, gradient] : gradients_) gradients.push_back(gradient);
+  gradients_.ForEach([&](const LeafGradient& gradient) { gradients.push_back(gradient); });
   return gradients;
 }
 
 absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
   MutexLock lock(mutex_);
-  auto it = gradients_.find(key);
-  if (it != gradients_.end()) return it->second;
+  if (const LeafGradient* found = gradients_.Find(key); found != nullptr) return *found;
   return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),
                                           " has no gradient for leaf ", key.ToString(),
                                           ": no loss depended on it"));
@@ -216,10 +217,10 @@ ContextState::Stats ContextState::stats() const {
   stats.recvs = recvs_;
   stats.gradients = gradients_.size();
   stats.known_workers = known_workers_.size();
-  for (const auto& [key, gradient] : gradients_) {
+  gradients_.ForEach([&](const LeafGradient& gradient) {
     stats.gradient_bytes += gradient.gradient.defined() ? gradient.gradient.NumBytes() : 0;
     for (const SparseTensor& part : gradient.sparse) stats.gradient_bytes += part.NumBytes();
-  }
+  });
   return stats;
 }
 

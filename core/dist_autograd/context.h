@@ -4,9 +4,9 @@
 // which workers know the context.
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -16,16 +16,10 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/dist_autograd/functions.h"
+#include "core/dist_autograd/leaf_gradients.h"
 #include "core/tensor/sparse_tensor.h"
 
 namespace psd::dist_autograd {
-
-// A gradient that has been collected here: dense, or if that is undefined the sum of sparse parts.
-struct LeafGradient {
-  LeafInfo leaf;
-  Tensor gradient;
-  std::vector<SparseTensor> sparse;
-};
 
 // Thread-safe. Shared by the table, by calls that are being served and by running passes; a
 // released context stays alive for those and is refused to everybody else.
@@ -101,7 +95,7 @@ class ContextState {
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
   bool recvs_from_self_ PSD_GUARDED_BY(mutex_) = false;
-  std::map<GlobalId, LeafGradient> gradients_ PSD_GUARDED_BY(mutex_);
+  LeafGradients gradients_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::dist_autograd

@@ -164,14 +164,14 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
     gradients.reserve(leaves.size());
     size_t next = 0;
     for (dist_autograd::LeafGradient& leaf : leaves) {
-      const std::optional<size_t> index = collected.optimizer->table().Find(leaf.leaf.key, next);
+      const std::optional<size_t> index = collected.optimizer->table().Find(leaf.key, next);
       if (!index.has_value()) continue;
       next = *index + 1;
       collected.elements += leaf.gradient.NumElements();
       for (const SparseTensor& part : leaf.sparse)
         collected.elements += part.values().NumElements();
-      gradients.push_back({leaf.leaf.key, std::move(leaf.gradient), leaf.leaf.version,
-                           std::move(leaf.sparse), nullptr});
+      gradients.push_back(
+          {leaf.key, std::move(leaf.gradient), leaf.version, std::move(leaf.sparse), nullptr});
     }
   }
   return collected;

@@ -1,6 +1,7 @@
 #include "core/dist_autograd/context.h"
 
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -36,6 +37,26 @@ TEST(ContextStateTest, GradientsThatArriveTogetherAllCount) {
   EXPECT_EQ(sum.data<float>()[1], 2 * kThreads * kAdds);
 }
 
+TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  const auto add = [&](uint64_t key) {
+    const LeafInfo leaf{{2, key}, Shape{1}, DType::kF32, key};
+    return context.Accumulate(leaf, Tensor::Of<float>({1}, {static_cast<float>(key)}));
+  };
+  for (uint64_t key : {3, 5, 1, 4, 9, 5, 1, 2, 8}) ASSERT_TRUE(add(key).ok());
+  std::vector<std::pair<uint64_t, float>> found;
+  for (const LeafGradient& each : context.Gradients())
+    found.emplace_back(each.key.counter, each.gradient.data<float>()[0]);
+  const std::vector<std::pair<uint64_t, float>> sums = {{1, 2},  {2, 2}, {3, 3}, {4, 4},
+                                                        {5, 10}, {8, 8}, {9, 9}};
+  EXPECT_EQ(found, sums);
+  EXPECT_EQ(context.stats().gradients, sums.size());
+  EXPECT_EQ(context.stats().gradient_bytes, sums.size() * sizeof(float));
+  EXPECT_EQ(context.Gradient({2, 2})->version, 2u);
+  EXPECT_FALSE(context.Gradient({2, 6}).ok());
+}
+
 TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);
@@ -50,7 +71,7 @@ TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {
   ASSERT_TRUE(sum.gradient.defined());
   EXPECT_EQ(sum.gradient.data<float>()[0], kThreads * kAdds);
   EXPECT_EQ(sum.gradient.data<float>()[1], 2 * kThreads * kAdds);
-  EXPECT_EQ(sum.leaf.version, 5u) << "the oldest";
+  EXPECT_EQ(sum.version, 5u) << "the oldest";
 }
 
 }  // namespace
