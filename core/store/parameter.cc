@@ -1,48 +1,43 @@
 #include "core/store/parameter.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/small_memory.h"
 #include "core/base/status.h"
 #include "core/store/version_set.h"
 
 namespace psd::store {
 
-class ParameterImpl;
+class PinPlan;
+class VersionPins;
 
-// What keeps one version as it is for its readers. It holds the parameter weakly: readers may
-// outlive it, and then just keep the buffer.
-class VersionPin {
- public:
-  VersionPin(std::weak_ptr<ParameterImpl> parameter, std::shared_ptr<Block> block, uint64_t version)
-      : parameter_(std::move(parameter)), block_(std::move(block)), version_(version) {}
-  ~VersionPin();
-  VersionPin(const VersionPin&) = delete;
-  VersionPin& operator=(const VersionPin&) = delete;
+namespace {
 
-  const std::shared_ptr<Block>& block() const { return block_; }
-  uint64_t version() const { return version_; }
+absl::StatusOr<VersionSet::BufferPtr> Allocate(Allocator& allocator, size_t bytes) {
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator.Allocate(bytes));
+  std::byte* data = block->data();
+  return VersionSet::BufferPtr(std::move(block), data);
+}
 
- private:
-  const std::weak_ptr<ParameterImpl> parameter_;
-  std::shared_ptr<Block> block_;  // shared with the parameter while it lives
-  const uint64_t version_;
-};
+}  // namespace
 
 class ParameterImpl : public Parameter, public std::enable_shared_from_this<ParameterImpl> {
  public:
-  ParameterImpl(GlobalId id, const Tensor& initial, bool requires_grad,
-                std::shared_ptr<Block> first, std::shared_ptr<Allocator> allocator,
-                std::shared_ptr<VersionLock> versions)
+  ParameterImpl(GlobalId id, const Tensor& initial, bool requires_grad, VersionSet::BufferPtr first,
+                std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
       : id_(id),
         shape_(initial.shape()),
         dtype_(initial.dtype()),
         requires_grad_(requires_grad),
         allocator_(std::move(allocator)),
         lock_(std::move(versions)),
-        set_(std::move(first)) {}
+        bytes_(initial.NumBytes()),
+        set_(std::move(first), bytes_) {}
 
   GlobalId id() const override { return id_; }
   const Shape& shape() const override { return shape_; }
@@ -58,17 +53,25 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   absl::StatusOr<uint64_t> Assign(const Tensor& elements) override;
   Stats stats() const override;
 
-  void DropPin(uint64_t version);
-  void DropCopier(uint64_t version);
+  // The handle that Create gave out has gone; readers may still hold versions.
+  void Close();
+
+  // PinAll: the versions are shared out to so many `holders`, one for all or one for each.
+  static absl::StatusOr<std::vector<PinnedVersion>> PinBy(size_t holders,
+                                                          absl::Span<Parameter* const> parameters);
 
  private:
   friend class Parameter;
   friend class PinPlan;
+  friend class VersionPins;
 
-  size_t bytes() const { return static_cast<size_t>(shape_.NumElements()) * ItemSize(dtype_); }
-  absl::StatusOr<std::shared_ptr<Block>> NewBlock() { return allocator_->Allocate(bytes()); }
-  absl::StatusOr<Tensor> AsTensor(std::shared_ptr<const void> owner, const Block& block) const {
-    return Tensor::FromBuffer(shape_, dtype_, Buffer(std::move(owner), block.data(), bytes()));
+  // Takes all of `plans` at one moment.
+  static void TakeAll(std::vector<PinPlan>& plans,
+                      absl::Span<const std::shared_ptr<VersionPins>> pins, VersionLock& versions);
+
+  absl::StatusOr<VersionSet::BufferPtr> NewBuffer() { return Allocate(*allocator_, bytes_); }
+  absl::StatusOr<Tensor> AsTensor(std::shared_ptr<const void> owner, const std::byte* data) const {
+    return Tensor::FromBuffer(shape_, dtype_, Buffer(std::move(owner), data, bytes_));
   }
 
   const GlobalId id_;
@@ -77,32 +80,19 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   const bool requires_grad_;
   const std::shared_ptr<Allocator> allocator_;  // shared with the store
   const std::shared_ptr<VersionLock> lock_;     // shared with the parameters of the same store
+  const size_t bytes_;                          // of each buffer
   VersionSet set_ PSD_GUARDED_BY(lock_->mutex);
   int64_t copies_ PSD_GUARDED_BY(lock_->mutex) = 0;
 };
 
-VersionPin::~VersionPin() {
-  std::shared_ptr<ParameterImpl> parameter = parameter_.lock();
-  block_.reset();
-  if (parameter != nullptr) parameter->DropPin(version_);
-}
-
-void ParameterImpl::DropPin(uint64_t version) {
-  VersionSet::Blocks freed;
+void ParameterImpl::Close() {
+  VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
-  freed = set_.DropPin(version);
-  lock_->spare_returned.NotifyAll();
-}
-
-void ParameterImpl::DropCopier(uint64_t version) {
-  VersionSet::Blocks freed;
-  MutexLock lock(lock_->mutex);
-  freed = set_.DropCopier(version);
-  lock_->spare_returned.NotifyAll();
+  set_.Close(freed);
 }
 
 absl::Status ParameterImpl::AcquireForSteps() {
-  std::vector<std::shared_ptr<Block>> reserved;
+  std::vector<VersionSet::BufferPtr> reserved;
   while (true) {
     size_t missing = 0;
     {
@@ -115,16 +105,16 @@ absl::Status ParameterImpl::AcquireForSteps() {
       }
     }
     while (reserved.size() < missing) {
-      PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, NewBlock());
-      reserved.push_back(std::move(block));
+      PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr buffer, NewBuffer());
+      reserved.push_back(std::move(buffer));
     }
   }
 }
 
 void ParameterImpl::ReleaseFromSteps() {
-  VersionSet::Blocks freed;
+  VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
-  freed = set_.Release();
+  set_.Release(freed);
 }
 
 absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
@@ -134,11 +124,11 @@ absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
                      elements.ToString(), "; give the same shape and dtype"));
   }
   PSD_ASSIGN_OR_RETURN(Tensor dense, elements.Contiguous());
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, NewBlock());
-  if (bytes() > 0) std::memcpy(block->data(), dense.raw_data(), bytes());
-  VersionSet::Blocks freed;
+  PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr buffer, NewBuffer());
+  if (bytes_ > 0) std::memcpy(buffer.get(), dense.raw_data(), bytes_);
+  VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
-  freed = set_.Replace(std::move(block));
+  set_.Replace(std::move(buffer), freed);
   return set_.version();
 }
 
@@ -148,7 +138,7 @@ Parameter::Stats ParameterImpl::stats() const {
   stats.spares = set_.spares();
   stats.old_pinned = set_.old_pinned();
   stats.copies = copies_;
-  stats.bytes = static_cast<size_t>(set_.buffers()) * bytes();
+  stats.bytes = static_cast<size_t>(set_.buffers()) * bytes_;
   return stats;
 }
 
@@ -158,7 +148,47 @@ ParameterImpl& Impl(Parameter* parameter) {
   return *static_cast<ParameterImpl*>(parameter);
 }
 
+void CheckShared(const std::shared_ptr<VersionLock>& first,
+                 const std::shared_ptr<VersionLock>& each) {
+  PSD_CHECK(first == each, "parameters of different stores in one batch");
+}
+
 }  // namespace
+
+// What keeps versions of several parameters as they are for their readers: each until the last of
+// them lets go. It holds their buffers, not the parameters: those may end before.
+class VersionPins {
+ public:
+  static std::shared_ptr<VersionPins> Create(VersionLock& lock) {
+    return std::allocate_shared<VersionPins>(SmallMemoryAllocator<VersionPins>(), lock);
+  }
+  explicit VersionPins(VersionLock& lock) : lock_(lock) {}
+  ~VersionPins();
+  VersionPins(const VersionPins&) = delete;
+  VersionPins& operator=(const VersionPins&) = delete;
+
+  void Reserve(size_t count) { pins_.reserve(count); }
+  // Pins the current version. Requires: AccessForPin() is kPin.
+  void Add(ParameterImpl& parameter) PSD_REQUIRES(parameter.lock_->mutex) {
+    pins_.push_back({parameter.shared_from_this(), parameter.set_.version()});
+    parameter.set_.AddPin();
+  }
+
+ private:
+  struct Pin {
+    std::shared_ptr<ParameterImpl> parameter;  // shared with its handle and with other pins
+    uint64_t version = 0;
+  };
+  VersionLock& lock_;  // the parameters'
+  absl::InlinedVector<Pin, 1> pins_;
+};
+
+VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
+  VersionSet::Buffers freed;
+  MutexLock lock(lock_.mutex);
+  for (Pin& pin : pins_) pin.parameter->set_.DropPin(pin.version, freed);
+  lock_.spare_returned.NotifyAll();
+}
 
 // How one reader comes to the elements of one parameter, in rounds: look under the lock, allocate
 // without it, until everything for a batch is there.
@@ -172,66 +202,50 @@ class PinPlan {
            parameter_.set_.AccessForPin() != VersionSet::Access::kReserve;
   }
   void Reserve() {
-    absl::StatusOr<std::shared_ptr<Block>> block = parameter_.NewBlock();
-    if (block.ok()) reserved_ = *std::move(block);
-    refused_ = !block.ok();
+    absl::StatusOr<VersionSet::BufferPtr> buffer = parameter_.NewBuffer();
+    if (buffer.ok()) reserved_ = *std::move(buffer);
+    refused_ = !buffer.ok();
   }
-  // Pins the current version, or holds it for Finish to copy.
-  void Take() PSD_REQUIRES(parameter_.lock_->mutex);
-  // The elements; without the lock.
-  absl::StatusOr<Tensor> Finish();
+  // Adds the current version to `pins`, or holds it for Finish to copy.
+  void Take(VersionPins& pins) PSD_REQUIRES(parameter_.lock_->mutex);
+  // The elements, held by `pins` or copied; without the lock.
+  absl::StatusOr<Tensor> Finish(const std::shared_ptr<const VersionPins>& pins);
   uint64_t version() const { return version_; }
 
  private:
   ParameterImpl& parameter_;
-  std::shared_ptr<Block> reserved_;
+  VersionSet::BufferPtr reserved_;
   bool refused_ = false;
-  std::shared_ptr<VersionPin> pin_;
-  std::shared_ptr<Block> source_;  // to copy
+  bool copies_ = false;
+  const std::byte* data_ = nullptr;
   uint64_t version_ = 0;
 };
 
-void PinPlan::Take() {
+void PinPlan::Take(VersionPins& pins) {
   VersionSet& set = parameter_.set_;
+  data_ = set.current();
   version_ = set.version();
-  pin_ = set.pin.lock();
-  if (pin_ != nullptr) return;
   VersionSet::Access access = set.AccessForPin();
   if (access == VersionSet::Access::kReserve && reserved_ != nullptr) {
     set.AddSpare(std::move(reserved_));
     access = VersionSet::Access::kPin;
   }
-  if (access == VersionSet::Access::kPin) {
-    pin_ = std::make_shared<VersionPin>(parameter_.weak_from_this(), set.current(), version_);
-    set.AddPin();
-    set.pin = pin_;
-  } else {
-    source_ = set.current();
-    set.AddCopier();
-    ++parameter_.copies_;
-  }
+  if (access == VersionSet::Access::kPin) return pins.Add(parameter_);
+  copies_ = true;
+  set.AddCopier();
+  ++parameter_.copies_;
 }
 
-absl::StatusOr<Tensor> PinPlan::Finish() {
-  if (pin_ != nullptr) {
-    const Block& block = *pin_->block();
-    return parameter_.AsTensor(std::move(pin_), block);
-  }
-  absl::StatusOr<Tensor> copy = parameter_.AsTensor(source_, *source_);
+absl::StatusOr<Tensor> PinPlan::Finish(const std::shared_ptr<const VersionPins>& pins) {
+  if (!copies_) return parameter_.AsTensor(pins, data_);
+  absl::StatusOr<Tensor> copy = parameter_.AsTensor(nullptr, data_);
   if (copy.ok()) copy = copy->Clone();
-  parameter_.DropCopier(version_);
+  VersionSet::Buffers freed;
+  MutexLock lock(parameter_.lock_->mutex);
+  parameter_.set_.DropCopier(version_, freed);
+  parameter_.lock_->spare_returned.NotifyAll();
   return copy;
 }
-
-namespace {
-
-VersionLock& SharedLock(const std::shared_ptr<VersionLock>& first,
-                        const std::shared_ptr<VersionLock>& each) {
-  PSD_CHECK(first == each, "parameters of different stores in one batch");
-  return *each;
-}
-
-}  // namespace
 
 absl::StatusOr<PinnedVersion> Parameter::Pin() {
   Parameter* self = this;
@@ -239,41 +253,62 @@ absl::StatusOr<PinnedVersion> Parameter::Pin() {
   return std::move(pinned.front());
 }
 
-// The analysis cannot see that all parameters of a batch share one lock (which is checked).
 absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
-    absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    absl::Span<Parameter* const> parameters) {
+  return ParameterImpl::PinBy(parameters.size(), parameters);
+}
+
+absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinTogether(
+    absl::Span<Parameter* const> parameters) {
+  return ParameterImpl::PinBy(1, parameters);
+}
+
+absl::StatusOr<std::vector<PinnedVersion>> ParameterImpl::PinBy(
+    size_t holders, absl::Span<Parameter* const> parameters) {
   std::vector<PinnedVersion> results;
   if (parameters.empty()) return results;
   const std::shared_ptr<VersionLock> versions = Impl(parameters[0]).lock_;
   std::vector<PinPlan> plans;
   plans.reserve(parameters.size());
   for (Parameter* parameter : parameters) {
-    SharedLock(versions, Impl(parameter).lock_);
+    CheckShared(versions, Impl(parameter).lock_);
     plans.emplace_back(Impl(parameter));
   }
-  for (bool taken = false; !taken;) {
-    std::vector<PinPlan*> lacking;
-    {
-      MutexLock lock(versions->mutex);
-      for (PinPlan& plan : plans) {
-        if (!plan.Ready()) lacking.push_back(&plan);
-      }
-      if (lacking.empty()) {
-        for (PinPlan& plan : plans) plan.Take();
-        taken = true;
-      }
-    }
-    for (PinPlan* plan : lacking) plan->Reserve();
-  }
+  std::vector<std::shared_ptr<VersionPins>> pins(holders);
+  for (std::shared_ptr<VersionPins>& each : pins) each = VersionPins::Create(*versions);
+  if (holders == 1) pins[0]->Reserve(parameters.size());
+  TakeAll(plans, pins, *versions);
   results.reserve(plans.size());
   absl::Status failure;
-  for (PinPlan& plan : plans) {
-    absl::StatusOr<Tensor> tensor = plan.Finish();  // of every one: copies must be let go
-    if (tensor.ok()) results.push_back({*std::move(tensor), plan.version()});
+  for (size_t i = 0; i < plans.size(); ++i) {
+    // Of every one, also after a failure: what is copied must be let go.
+    absl::StatusOr<Tensor> tensor = plans[i].Finish(pins[std::min(i, holders - 1)]);
+    if (tensor.ok()) results.push_back({*std::move(tensor), plans[i].version()});
     if (!tensor.ok()) failure.Update(tensor.status());
   }
   if (!failure.ok()) return failure;
   return results;
+}
+
+// The analysis cannot see that all parameters of a batch share one lock (which is checked).
+void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
+                            absl::Span<const std::shared_ptr<VersionPins>> pins,
+                            VersionLock& versions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+  while (true) {
+    std::vector<PinPlan*> lacking;
+    {
+      MutexLock lock(versions.mutex);
+      for (PinPlan& plan : plans) {
+        if (!plan.Ready()) lacking.push_back(&plan);
+      }
+      if (lacking.empty()) {
+        for (size_t i = 0; i < plans.size(); ++i)
+          plans[i].Take(*pins[std::min(i, pins.size() - 1)]);
+        return;
+      }
+    }
+    for (PinPlan* plan : lacking) plan->Reserve();
+  }
 }
 
 std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const> parameters)
@@ -284,13 +319,11 @@ std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const>
   MutexLock lock(versions.mutex);
   for (size_t i = 0; i < parameters.size(); ++i) {
     ParameterImpl& parameter = Impl(parameters[i]);
-    SharedLock(Impl(parameters[0]).lock_, parameter.lock_);
+    CheckShared(Impl(parameters[0]).lock_, parameter.lock_);
     VersionSet& set = parameter.set_;
     PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
     while (!set.CanBeginWrite()) versions.spare_returned.Wait(versions.mutex);
-    writes[i].spare = set.BeginWrite()->data();
-    writes[i].current = set.current()->data();
-    writes[i].version = set.version();
+    writes[i] = {set.current(), set.BeginWrite(), set.version()};
   }
   return writes;
 }
@@ -298,19 +331,15 @@ std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const>
 void Parameter::AbandonWrite(absl::Span<Parameter* const> parameters)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
-  VersionSet::Blocks freed;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);
   for (Parameter* parameter : parameters) Impl(parameter).set_.AbandonWrite();
 }
 
 void Parameter::Publish(absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
-  std::vector<VersionSet::Blocks> freed;
+  VersionSet::Buffers freed;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);
-  for (Parameter* parameter : parameters) {
-    VersionSet::Blocks blocks = Impl(parameter).set_.Publish();
-    if (!blocks.empty()) freed.push_back(std::move(blocks));
-  }
+  for (Parameter* parameter : parameters) Impl(parameter).set_.Publish(freed);
 }
 
 absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
@@ -321,10 +350,14 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
         absl::StrCat("a parameter must be a floating tensor on the cpu, not ", initial.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(Tensor dense, initial.Contiguous());
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> first, allocator->Allocate(dense.NumBytes()));
-  if (dense.NumBytes() > 0) std::memcpy(first->data(), dense.raw_data(), dense.NumBytes());
-  return std::shared_ptr<Parameter>(std::make_shared<ParameterImpl>(
-      id, dense, requires_grad, std::move(first), std::move(allocator), std::move(versions)));
+  PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr first, Allocate(*allocator, dense.NumBytes()));
+  if (dense.NumBytes() > 0) std::memcpy(first.get(), dense.raw_data(), dense.NumBytes());
+  auto parameter = std::make_shared<ParameterImpl>(id, dense, requires_grad, std::move(first),
+                                                   std::move(allocator), std::move(versions));
+  // Pins share the parameter too, but do not keep it open.
+  Parameter* handle = parameter.get();
+  return std::shared_ptr<Parameter>(
+      handle, [parameter = std::move(parameter)](Parameter*) { parameter->Close(); });
 }
 
 }  // namespace psd::store

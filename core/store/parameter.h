@@ -68,6 +68,11 @@ class Parameter {
   // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
   static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
+  // The same for a reader that lets go of all at once: whoever holds one of the tensors pins all.
+  // Cheapest for many.
+  static absl::StatusOr<std::vector<PinnedVersion>> PinTogether(
+      absl::Span<Parameter* const> parameters);
+
   // Reserves the spare for an optimizer (counted: several may hold one parameter).
   // Errors: RESOURCE_EXHAUSTED; nothing reserved then.
   virtual absl::Status AcquireForSteps() = 0;

@@ -9,11 +9,8 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "core/base/buffer.h"
 
 namespace psd::store {
-
-class VersionPin;
 
 // Old versions that may stay pinned.
 inline constexpr int kMaxOldPinned = 2;
@@ -22,21 +19,25 @@ inline constexpr int kMaxOldPinned = 2;
 // anew for each pin of a small parameter costs more than all else in it.
 inline constexpr size_t kSmallBufferBytes = size_t{16} << 10;
 
-// Confined to the holder of the parameter's VersionLock. Methods that could free a buffer hand it
-// out instead, so that it is freed without the lock.
+// Confined to the holder of the parameter's VersionLock. Methods that could free a buffer append it
+// to `freed` instead, so that it is freed without the lock.
 class VersionSet {
  public:
-  using BlockPtr = std::shared_ptr<Block>;
-  using Blocks = absl::InlinedVector<BlockPtr, 2>;
+  // Where the elements are; it owns the block in which they lie.
+  using BufferPtr = std::shared_ptr<std::byte>;
+  using Buffers = absl::InlinedVector<BufferPtr, 2>;
 
-  explicit VersionSet(BlockPtr first) { current_.block = std::move(first); }
+  // All buffers have `bytes` bytes.
+  VersionSet(BufferPtr first, size_t bytes) : small_(bytes <= kSmallBufferBytes) {
+    current_.buffer = std::move(first);
+  }
 
   uint64_t version() const { return current_.number; }
-  const BlockPtr& current() const { return current_.block; }
+  const std::byte* current() const { return current_.buffer.get(); }
   int spares() const { return static_cast<int>(spares_.size()); }
   int old_pinned() const;
   // All buffers: current, spare, being written, old.
-  int buffers() const;
+  int buffers() const { return 1 + spares() + writing() + static_cast<int>(old_.size()); }
   bool acquired() const { return acquirers_ > 0; }
 
   // What a reader must do to read the current version.
@@ -45,62 +46,88 @@ class VersionSet {
     kReserve,  // bring a buffer for one more spare, then ask again
     kCopy,     // copy it: too many old versions are pinned
   };
-  Access AccessForPin() const;
-
-  // The live pin of the current version, if any, for readers to share.
-  std::weak_ptr<VersionPin> pin;
-  // Counts a new pin of the current version. Requires: AccessForPin() is kPin.
+  Access AccessForPin() const {
+    if (current_.pins > 0) return Access::kPin;
+    if (!old_.empty() && old_pinned() >= kMaxOldPinned) return Access::kCopy;
+    return Available() < Needed(true) ? Access::kReserve : Access::kPin;
+  }
+  // Counts a pin of the current version. Requires: AccessForPin() is kPin.
   void AddPin() { ++current_.pins; }
-  // A holder of `version` let go.
-  Blocks DropPin(uint64_t version);
+  // A pin of `version` goes.
+  void DropPin(uint64_t version, Buffers& freed) {
+    --Find(version).pins;
+    Settle(version, freed);
+  }
 
   // Holds the current version's buffer while it is copied, without a reservation.
   void AddCopier() { ++current_.copiers; }
-  Blocks DropCopier(uint64_t version);
+  void DropCopier(uint64_t version, Buffers& freed) {
+    --Find(version).copiers;
+    Settle(version, freed);
+  }
 
   // Spares that are missing for one optimizer more.
   int MissingForAcquire() const;
   void Acquire() { ++acquirers_; }
-  Blocks Release();
+  void Release(Buffers& freed);
   // Adds a reserved buffer, to be used after those that are warm.
-  void AddSpare(BlockPtr block) { spares_.insert(spares_.begin(), std::move(block)); }
-  // Frees spares beyond what the rules ask for.
-  Blocks Trim();
+  void AddSpare(BufferPtr buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
 
   // False while all spares wait for a copier.
   bool CanBeginWrite() const { return !spares_.empty(); }
   // The buffer to write. Requires: CanBeginWrite(), no write under way.
-  const BlockPtr& BeginWrite();
-  void AbandonWrite();
+  std::byte* BeginWrite();
+  void AbandonWrite() { spares_.push_back(std::exchange(writing_, nullptr)); }
   // The written buffer becomes the current version.
-  Blocks Publish() { return Replace(std::exchange(writing_, nullptr)); }
+  void Publish(Buffers& freed) { Replace(std::exchange(writing_, nullptr), freed); }
   // `next` becomes the current version.
-  Blocks Replace(BlockPtr next);
+  void Replace(BufferPtr next, Buffers& freed);
+
+  // The parameter is gone: what nobody holds is freed, and nothing but drops may follow.
+  void Close(Buffers& freed);
 
  private:
   struct Version {
     uint64_t number = 1;
-    BlockPtr block;
+    BufferPtr buffer;
     int pins = 0;
     int copiers = 0;
+
+    bool held() const { return pins > 0 || copiers > 0; }
   };
 
+  int writing() const { return writing_ != nullptr ? 1 : 0; }
   // Spares that must be there (one being written counts) when the current version is pinned or
   // not.
   int Needed(bool current_pinned) const { return acquired() ? 1 + (current_pinned ? 1 : 0) : 0; }
   // Spares that are not freed: those needed, and for small buffers one for the next pin.
-  int Kept() const;
+  int Kept() const { return Needed(current_.pins > 0 || small_); }
   // Spares, the one being written, and those that come back when a copier is done.
-  int Available() const;
-  Version& Find(uint64_t version);
-  // Recycles the buffer of `version` if it is old and nobody holds it any more.
-  Blocks Settle(uint64_t version);
+  int Available() const { return spares() + writing() + (old_.empty() ? 0 : ComingBack()); }
+  int ComingBack() const { return static_cast<int>(old_.size()) - old_pinned(); }
+  Version& Find(uint64_t version) {
+    return version == current_.number ? current_ : *FindOld(version);
+  }
+  Version* FindOld(uint64_t version);
+  // A holder of `version` has gone.
+  void Settle(uint64_t version, Buffers& freed) {
+    if (version != current_.number) Recycle(version);
+    Trim(freed);
+  }
+  // The buffer of an old version that nobody holds any more becomes a spare.
+  void Recycle(uint64_t version);
+  // Frees spares beyond what the rules ask for.
+  void Trim(Buffers& freed) {
+    if (!spares_.empty() && Available() > Kept()) FreeSpares(freed);
+  }
+  void FreeSpares(Buffers& freed);
 
   Version current_;
-  absl::InlinedVector<Version, 2> old_;  // with pins or copiers
-  Blocks spares_;                        // the coldest first
-  BlockPtr writing_;
+  Buffers spares_;  // the coldest first
+  BufferPtr writing_;
   int acquirers_ = 0;
+  const bool small_;
+  absl::InlinedVector<Version, 2> old_;  // with pins or copiers
 };
 
 }  // namespace psd::store

@@ -252,7 +252,7 @@ void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& 
   std::vector<store::Parameter*> parameters;
   parameters.reserve(entries.size());
   for (const EntryPtr& entry : entries) parameters.push_back(entry->parameter.get());
-  auto pinned = store::Parameter::PinAll(parameters);
+  auto pinned = store::Parameter::PinTogether(parameters);
   if (!pinned.ok()) return call.Reply(pinned.status());
   std::vector<Tensor> tensors;
   tensors.reserve(entries.size());

@@ -109,6 +109,36 @@ TEST_F(ParameterTest, ReadersOfOneVersionShareItsBuffer) {
   EXPECT_EQ(parameter->stats().copies, 0);
 }
 
+TEST_F(ParameterTest, VersionsPinnedTogetherAreLetGoTogether) {
+  auto a = New(1), b = New(1);
+  ASSERT_TRUE(a->AcquireForSteps().ok());
+  ASSERT_TRUE(b->AcquireForSteps().ok());
+  auto pinned = *Parameter::PinTogether(std::vector<Parameter*>{a.get(), b.get(), a.get()});
+  ASSERT_EQ(pinned.size(), 3u);
+  Step({a.get(), b.get()});
+  pinned.pop_back();
+  pinned.pop_back();
+  EXPECT_EQ(a->stats().old_pinned, 1);
+  EXPECT_EQ(b->stats().old_pinned, 1) << "the first tensor holds both";
+  EXPECT_TRUE(AllEqual(pinned[0].tensor, 1));
+  b.reset();
+  EXPECT_TRUE(AllEqual(a->Pin()->tensor, 2));
+  pinned.clear();
+  EXPECT_EQ(a->stats().old_pinned, 0);
+  EXPECT_EQ(buffers(), 2u);
+}
+
+TEST_F(ParameterTest, OfVersionsPinnedByThemselvesEachIsLetGoAlone) {
+  auto a = New(1), b = New(1);
+  ASSERT_TRUE(a->AcquireForSteps().ok());
+  ASSERT_TRUE(b->AcquireForSteps().ok());
+  auto pinned = *Parameter::PinAll(std::vector<Parameter*>{a.get(), b.get()});
+  Step({a.get(), b.get()});
+  pinned.pop_back();
+  EXPECT_EQ(a->stats().old_pinned, 1);
+  EXPECT_EQ(b->stats().old_pinned, 0);
+}
+
 TEST_F(ParameterTest, BeyondTwoOldVersionsReadersGetCopies) {
   auto parameter = New();
   ASSERT_TRUE(parameter->AcquireForSteps().ok());
