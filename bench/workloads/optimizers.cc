@@ -60,7 +60,7 @@ class Parameters {
 
   // As an owner does, with its helpers.
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
-    optim::StepSweep sweep({&optimizer, 1});
+    optim::StepSweep sweep({&optimizer, 1}, parameters_.size());
     for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
     sweep.Run(helpers);
     Publish();

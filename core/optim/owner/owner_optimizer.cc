@@ -216,7 +216,7 @@ void OwnerOptimizerImpl::Apply(Batch& batch) {
   std::vector<Parameter*> versions;
   versions.reserve(plan.indices.size());
   for (size_t index : plan.indices) {
-    if (Parameter* each = table_[index].versions(); each != nullptr) versions.push_back(each);
+    if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
   }
   const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
   RunKernels(plan, terms, state, writes);
@@ -274,15 +274,16 @@ void OwnerOptimizerImpl::Measure(GlobalId step_id, Member member, StepPlan plan,
 absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
   if (settings_.mode.kind != UpdateMode::Kind::kBoundedStaleness) return absl::OkStatus();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
-    const SteppedParameter& parameter = table_[plan.indices[i]];
+    const Parameter* versions = table_.versions(plan.indices[i]);
     const uint64_t read = plan.gradients[i].version;
-    if (parameter.versions() == nullptr || read == 0) continue;
-    const uint64_t current = parameter.versions()->version();
+    if (versions == nullptr || read == 0) continue;
+    const uint64_t current = versions->version();
     if (current <= read || current - read <= settings_.mode.staleness) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the gradient for ", parameter.entry()->Label(), " was computed from version ", read, ", ",
-        current - read, " behind the current ", current, ", and this optimizer takes at most ",
-        settings_.mode.staleness, "; pull the parameters and compute it again"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the gradient for ", table_[plan.indices[i]].entry()->Label(),
+                     " was computed from version ", read, ", ", current - read,
+                     " behind the current ", current, ", and this optimizer takes at most ",
+                     settings_.mode.staleness, "; pull the parameters and compute it again"));
   }
   return absl::OkStatus();
 }
@@ -291,21 +292,23 @@ absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
 void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms,
                                     const RunState& state,
                                     absl::Span<const Parameter::Write> writes) {
-  StepArrays arrays;
-  arrays.gradient_scale = terms.gradient_scale;
-  arrays.gradient_limit = terms.gradient_limit;
-  StepSweep sweep(state.functions);
+  StepArrays common;
+  common.gradient_scale = terms.gradient_scale;
+  common.gradient_limit = terms.gradient_limit;
+  StepSweep sweep(state.functions, plan.indices.size());
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
-    SteppedParameter& parameter = table_[plan.indices[i]];
-    if (parameter.versions() != nullptr) {
+    const size_t index = plan.indices[i];
+    StepArrays arrays = common;
+    arrays.rounding_seed = index;
+    if (table_.versions(index) != nullptr) {
       arrays.parameter = write->current;
       arrays.next = write->spare;
       ++write;
     }
-    arrays.rounding_seed = plan.indices[i];
-    if (const auto step = parameter.BeginStep(plan.gradients[i], arrays)) {
-      sweep.Add(parameter.group(), *step);
+    SteppedParameter& parameter = table_[index];
+    if (parameter.BeginStep(plan.gradients[i], arrays)) {
+      sweep.Add(parameter.group(), arrays);
     } else {
       parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
     }
@@ -322,7 +325,7 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   MutexLock lock(mutex_);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
-    if (table_[plan.indices[i]].versions() == nullptr) continue;
+    if (table_.versions(plan.indices[i]) == nullptr) continue;
     const uint64_t current = (write++)->version;
     result.max_staleness = std::max(
         result.max_staleness, staleness_.Add(plan.indices[i], plan.gradients[i].version, current));

@@ -67,8 +67,11 @@ class Pieces {
 
 }  // namespace
 
-StepSweep::StepSweep(absl::Span<const FunctionPtr> functions) {
-  for (const FunctionPtr& function : functions) groups_.push_back({function.get(), {}});
+StepSweep::StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters) {
+  for (const FunctionPtr& function : functions) {
+    groups_.push_back({function.get(), {}});
+    groups_.back().arrays.reserve(parameters / functions.size());
+  }
 }
 
 void StepSweep::Run(const Helpers& helpers) const {

@@ -22,8 +22,8 @@ static_assert(kPieceElements % kPartElements == 0);
 // Confined to the thread of the step.
 class StepSweep {
  public:
-  // The functions of the groups by index; they outlive Run.
-  explicit StepSweep(absl::Span<const FunctionPtr> functions);
+  // The functions of the groups by index; they outlive Run. Some `parameters` will be added.
+  StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters);
 
   // `arrays` (and what they point at) of a parameter of `group`: all of it.
   void Add(size_t group, const StepArrays& arrays) {

@@ -13,12 +13,15 @@ ParameterTable::ParameterTable(std::vector<std::unique_ptr<SteppedParameter>> pa
   std::sort(parameters_.begin(), parameters_.end(),
             [](const auto& a, const auto& b) { return a->id() < b->id(); });
   ids_.reserve(parameters_.size());
-  for (const auto& parameter : parameters_) ids_.push_back(parameter->id());
+  versions_.reserve(parameters_.size());
+  for (const auto& parameter : parameters_) {
+    ids_.push_back(parameter->id());
+    versions_.push_back(parameter->versions());
+  }
 }
 
-std::optional<size_t> ParameterTable::Find(GlobalId id, size_t first) const {
+std::optional<size_t> ParameterTable::Search(GlobalId id, size_t first) const {
   if (first >= ids_.size()) return std::nullopt;
-  if (ids_[first] == id) return first;
   const auto found =
       std::lower_bound(ids_.begin() + static_cast<std::ptrdiff_t>(first), ids_.end(), id);
   if (found == ids_.end() || *found != id) return std::nullopt;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/optim/parameters/stepped_parameter.h"
+#include "core/store/parameter.h"
 
 namespace psd::optim {
 
@@ -31,10 +32,15 @@ class ParameterTable {
   size_t size() const { return parameters_.size(); }
   SteppedParameter& operator[](size_t index) const { return *parameters_[index]; }
   const std::vector<GlobalId>& ids() const { return ids_; }
+  // What SteppedParameter::versions says.
+  store::Parameter* versions(size_t index) const { return versions_[index]; }
 
   // The index of a parameter; none if it is no parameter here. Who asks for ascending ids gives
   // as `first` the index after the last one found, before which it does not look: fastest there.
-  std::optional<size_t> Find(GlobalId id, size_t first = 0) const;
+  std::optional<size_t> Find(GlobalId id, size_t first = 0) const {
+    if (first < ids_.size() && ids_[first] == id) return first;
+    return Search(id, first);
+  }
 
   // Finds the parameters of `gradients` (any order), checks each gradient and brings it into the
   // form that Apply takes.
@@ -50,8 +56,12 @@ class ParameterTable {
   double SumOfSquares(const StepPlan& plan) const;
 
  private:
+  std::optional<size_t> Search(GlobalId id, size_t first) const;
+
   std::vector<std::unique_ptr<SteppedParameter>> parameters_;
-  std::vector<GlobalId> ids_;  // of parameters_: ascending
+  // Of each of them.
+  std::vector<GlobalId> ids_;  // ascending
+  std::vector<store::Parameter*> versions_;
 };
 
 }  // namespace psd::optim

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -51,20 +50,22 @@ class DenseParameter : public SteppedParameter {
   DenseParameter(store::EntryPtr entry, size_t group, const FunctionalOptimizer& function)
       : SteppedParameter(std::move(entry), group),
         parameter_(*this->entry()->parameter),
+        shape_(parameter_.shape()),
+        dtype_(parameter_.dtype()),
+        elements_(shape_.NumElements()),
         sparse_status_(CheckSparse(function)),
         sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
         batches_(RowBytes(parameter_)) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function, store::MemoryBudget& memory) {
-    const auto elements = static_cast<size_t>(parameter_.shape().NumElements());
-    PSD_ASSIGN_OR_RETURN(blocks_,
-                         AllocateState(function.Slots(parameter_.dtype()), elements, memory));
+    PSD_ASSIGN_OR_RETURN(
+        blocks_, AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_), memory));
     for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
     return absl::OkStatus();
   }
 
-  DType dtype() const override { return parameter_.dtype(); }
+  DType dtype() const override { return dtype_; }
   store::Parameter* versions() const override { return &parameter_; }
 
   absl::Status Prepare(ParameterGradient& gradient) const override;
@@ -74,24 +75,31 @@ class DenseParameter : public SteppedParameter {
 
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
-  std::optional<StepArrays> BeginStep(const ParameterGradient& gradient,
-                                      const StepArrays& arrays) override {
-    if (gradient.rows != nullptr) return std::nullopt;
-    StepArrays begun = Begin(arrays);
-    begun.gradient = gradient.gradient.raw_data();
-    return begun;
+  bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {
+    if (gradient.rows != nullptr) return false;
+    Begin(arrays);
+    arrays.gradient = gradient.gradient.raw_data();
+    return true;
   }
 
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
   // Fills in all but the gradient, and counts the step.
-  StepArrays Begin(StepArrays arrays);
+  void Begin(StepArrays& arrays) {
+    arrays.state = absl::MakeConstSpan(state_);
+    arrays.elements = elements_;
+    arrays.dtype = dtype_;
+    arrays.step = NextStep();
+  }
   void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
                    const StepArrays& arrays);
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
 
-  store::Parameter& parameter_;       // the entry's
+  store::Parameter& parameter_;  // the entry's
+  const Shape& shape_;           // its
+  const DType dtype_;
+  const int64_t elements_;
   const absl::Status sparse_status_;  // whether sparse gradients are taken
   const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
   RowBatches batches_;
@@ -102,12 +110,12 @@ class DenseParameter : public SteppedParameter {
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
   if (!gradient.gradient.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
   const Tensor& given = gradient.gradient;
-  const bool fits = given.defined() && given.dtype() == parameter_.dtype() &&
-                    given.device().IsCpu() && given.shape() == parameter_.shape();
+  const bool fits = given.defined() && given.dtype() == dtype_ && given.device().IsCpu() &&
+                    given.shape() == shape_;
   if (!fits) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the gradient for ", entry()->Label(), " must be ", DTypeName(parameter_.dtype()),
-        parameter_.shape().ToString(), " on the cpu, not ", given.ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient for ", entry()->Label(), " must be ", DTypeName(dtype_),
+                     shape_.ToString(), " on the cpu, not ", given.ToString()));
   }
   if (given.IsContiguous()) return absl::OkStatus();
   PSD_ASSIGN_OR_RETURN(gradient.gradient, given.Contiguous());
@@ -122,10 +130,10 @@ absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
                      ", and sparse gradients are for f32 and f64; give a dense one"));
   }
   for (const SparseTensor& part : gradient.sparse) {
-    if (part.shape() == parameter_.shape() && part.dtype() == parameter_.dtype()) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the gradient for ", entry()->Label(), " must be ", DTypeName(parameter_.dtype()),
-        parameter_.shape().ToString(), ", not ", part.ToString()));
+    if (part.shape() == shape_ && part.dtype() == dtype_) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the gradient for ", entry()->Label(),
+                                                   " must be ", DTypeName(dtype_),
+                                                   shape_.ToString(), ", not ", part.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
   gradient.sparse = {gradient.rows->entries};
@@ -148,18 +156,11 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   return sum;
 }
 
-StepArrays DenseParameter::Begin(StepArrays arrays) {
-  arrays.state = absl::MakeConstSpan(state_);
-  arrays.elements = parameter_.shape().NumElements();
-  arrays.dtype = parameter_.dtype();
-  arrays.step = NextStep();
-  return arrays;
-}
-
 void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
                            StepArrays arrays) {
-  if (const auto begun = BeginStep(gradient, arrays)) return function.Apply(*begun);
-  ApplySparse(*function.rows(), *gradient.rows, Begin(arrays));
+  if (BeginStep(gradient, arrays)) return function.Apply(arrays);
+  Begin(arrays);
+  ApplySparse(*function.rows(), *gradient.rows, arrays);
 }
 
 // The new version is the old one but for the rows that have a gradient.
@@ -171,7 +172,7 @@ void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradi
     std::memcpy(arrays.next, arrays.parameter, bytes);
   RowArrays rows;
   rows.table = arrays.parameter;
-  rows.width = static_cast<size_t>(parameter_.shape()[1]);
+  rows.width = static_cast<size_t>(shape_[1]);
   rows.gradients = gradient.entries.values().raw_data();
   rows.state = arrays.state;
   rows.dtype = arrays.dtype;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,11 +84,10 @@ class SteppedParameter {
   // and, for a parameter with versions, the version read and the one written. Cannot fail.
   virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
                      StepArrays arrays) = 0;
-  // The same, but left to the caller, who applies it with those of others by one
-  // FunctionalOptimizer::ApplyAll; none if it must be applied by itself.
-  virtual std::optional<StepArrays> BeginStep(const ParameterGradient& /*gradient*/,
-                                              const StepArrays& /*arrays*/) {
-    return std::nullopt;
+  // The same, but left to the caller: makes `arrays` what it applies, with those of others, by one
+  // FunctionalOptimizer::ApplyAll. False, and nothing done, if it must be applied by itself.
+  virtual bool BeginStep(const ParameterGradient& /*gradient*/, StepArrays& /*arrays*/) {
+    return false;
   }
 
   // Steps so far with a gradient.
