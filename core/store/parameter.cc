@@ -238,8 +238,9 @@ void PinPlan::Take(VersionPins& pins) {
 
 absl::StatusOr<Tensor> PinPlan::Finish(const std::shared_ptr<const VersionPins>& pins) {
   if (!copies_) return parameter_.AsTensor(pins, data_);
-  absl::StatusOr<Tensor> copy = parameter_.AsTensor(nullptr, data_);
-  if (copy.ok()) copy = copy->Clone();
+  absl::StatusOr<Tensor> copy = Tensor::Empty(parameter_.shape_, parameter_.dtype_);
+  if (copy.ok() && parameter_.bytes_ > 0)
+    std::memcpy(copy->mutable_raw_data(), data_, parameter_.bytes_);
   VersionSet::Buffers freed;
   MutexLock lock(parameter_.lock_->mutex);
   parameter_.set_.DropCopier(version_, freed);

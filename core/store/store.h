@@ -26,11 +26,11 @@ namespace psd::store {
 // they let go. Immutable but for its parameter's versions. Thread-safe.
 struct Entry {
   GlobalId id;
+  std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
+                                         // any named floating dense tensor
   std::string name;                      // empty: anonymous
   MemoryCharge charge;                   // for `value`; a parameter charges for itself
   Value value;                           // none when `parameter` is set
-  std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
-                                         // any named floating dense tensor
 
   // Reads it: a parameter is pinned and becomes a leaf (with its id and version) if it requires
   // grad.

@@ -100,11 +100,11 @@ class DenseParameter : public SteppedParameter {
   const Shape& shape_;           // its
   const DType dtype_;
   const int64_t elements_;
+  absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
+  std::vector<StateBlock> blocks_;
   const absl::Status sparse_status_;  // whether sparse gradients are taken
   const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
   RowBatches batches_;
-  std::vector<StateBlock> blocks_;
-  absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
