@@ -66,7 +66,7 @@ ShapeOr SameShape(Shapes inputs, const Attributes&) {
   return inputs[0];
 }
 ShapeOr ScalarShape(Shapes, const Attributes&) {
-  return Shape{};
+  return ShapeOr(absl::in_place);  // a scalar
 }
 ShapeOr PairShape(Shapes inputs, const Attributes&) {
   return BroadcastShapes(inputs[0], inputs[1]);
@@ -99,7 +99,7 @@ ShapeOr EmbeddingShape(Shapes inputs, const Attributes&) {
 }
 
 ShapeOr ReducedShape(Shapes inputs, const Attributes& attributes) {
-  if (!Has(attributes, "axis")) return Shape{};
+  if (!Has(attributes, "axis")) return ScalarShape(inputs, attributes);
   PSD_ASSIGN_OR_RETURN(int axis, AxisOf(inputs[0], Int(attributes, "axis")));
   Strides extents(inputs[0].extents().begin(), inputs[0].extents().end());
   if (Int(attributes, "keepdim") != 0) {

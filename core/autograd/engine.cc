@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/autograd/hooks.h"
@@ -14,33 +13,35 @@ namespace psd {
 
 GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context)
     : context_(context), starts_(std::move(starts)) {
-  std::vector<size_t> open;
+  std::vector<uint32_t> open;
   for (const std::shared_ptr<Node>& start : starts_) {
     NodeState& state = states_[Found(start.get(), open)];
     ++state.feeds;
     ++state.pending;
   }
   while (!open.empty()) {
-    const size_t number = open.back();
+    const uint32_t number = open.back();
     open.pop_back();
-    states_[number].first_target = targets_.size();
+    states_[number].first_target = static_cast<uint32_t>(targets_.size());
     for (const Edge& edge : states_[number].node->next()) {
       targets_.push_back(edge ? Found(edge.node.get(), open) : 0);
       if (edge) ++states_[targets_.back()].pending;
     }
   }
-  size_t sums = 0;
+  uint32_t sums = 0;
   for (NodeState& state : states_) {
     state.first_sum = sums;
-    state.inputs = state.node->NumInputs();
-    sums += static_cast<size_t>(state.inputs);
+    state.inputs = static_cast<uint32_t>(state.node->NumInputs());
+    sums += state.inputs;
   }
   sums_.resize(sums);
-  outstanding_ = static_cast<int64_t>(states_.size());
+  left_ = static_cast<int64_t>(states_.size());
+  all_run_ = left_ == 0;
 }
 
-size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
-  const auto [number, added] = numbers_.Insert(node);
+uint32_t GraphPass::Found(Node* node, std::vector<uint32_t>& open) {
+  const auto [found, added] = numbers_.Insert(node);
+  const auto number = static_cast<uint32_t>(found);
   if (added) {
     open.push_back(number);
     states_.emplace_back();
@@ -50,31 +51,17 @@ size_t GraphPass::Found(Node* node, std::vector<size_t>& open) {
 }
 
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
-  PSD_ASSIGN_OR_RETURN(auto* state, TakeFeed(start.get(), gradients.size()));
-  absl::InlinedVector<size_t, 2> to_add;
   {
     MutexLock lock(mutex_);
-    for (size_t i = 0; i < gradients.size(); ++i)
-      if (!TryDeposit(*state, static_cast<int>(i), gradients[i])) to_add.push_back(i);
+    PSD_ASSIGN_OR_RETURN(NodeState * state, TakeFeed(start.get(), gradients.size()));
+    fed_.push_back({state, std::move(gradients)});
+    if (running_) return absl::OkStatus();
+    running_ = true;
   }
-  absl::Status status;
-  for (size_t i : to_add) {
-    if (status.ok()) status = Add(*state, static_cast<int>(i), std::move(gradients[i]));
-  }
-  std::vector<NodeState*> ready;
-  if (status.ok()) {
-    {
-      MutexLock lock(mutex_);
-      Arrived(*state, ready);
-    }
-    status = RunReady(ready);
-  }
-  if (!status.ok()) Fail(status);
-  return this->status();
+  return RunFed();
 }
 
 absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gradients) {
-  MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(status_);
   const std::optional<size_t> found = start == nullptr ? std::nullopt : numbers_.Find(start);
   if (!found.has_value() || states_[*found].feeds == 0) {
@@ -83,7 +70,7 @@ absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gr
                      ", which is no start of this pass or was fed as often as it was announced"));
   }
   NodeState& state = states_[*found];
-  if (gradients != 0 && gradients != static_cast<size_t>(state.inputs)) {
+  if (gradients != 0 && gradients != state.inputs) {
     return absl::InvalidArgumentError(absl::StrCat(gradients, " gradients for node ", start->Name(),
                                                    ", which takes ", state.inputs,
                                                    "; give one for each, or none at all"));
@@ -92,112 +79,102 @@ absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gr
   return &state;
 }
 
-bool GraphPass::TryDeposit(NodeState& to, int input, Tensor& gradient) {
-  if (!gradient.defined()) return true;
-  GradientSum& slot = SumAt(to, input);
-  if (slot.defined()) return false;
-  slot = GradientSum(std::move(gradient));
-  to.any = true;
-  return true;
-}
-
-// The sum so far leaves the table while it is added to, so that no kernel runs under the lock;
-// whoever comes meanwhile starts a sum of its own, and the two meet here.
-absl::Status GraphPass::Add(NodeState& to, int input, Tensor gradient) {
-  GradientSum mine(std::move(gradient));
+absl::Status GraphPass::RunFed() {
+  absl::Status run;
   while (true) {
-    GradientSum other;
+    std::vector<Fed> fed;
     {
       MutexLock lock(mutex_);
-      GradientSum& slot = SumAt(to, input);
-      if (!slot.defined()) {
-        slot = std::move(mine);
-        return absl::OkStatus();
+      if (status_.ok()) status_ = run;
+      ended_.store(!status_.ok(), std::memory_order_relaxed);
+      all_run_ = left_ == 0;
+      if (!status_.ok() || fed_.empty()) {
+        running_ = false;
+        return status_;
       }
-      other = std::exchange(slot, GradientSum());
+      fed.swap(fed_);
     }
-    absl::Status added = mine.Add(std::move(other));
-    if (!added.ok()) return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
+    run = RunAll(std::move(fed));
   }
 }
 
-void GraphPass::Arrived(NodeState& state, std::vector<NodeState*>& ready) {
-  if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready.push_back(&state);
+absl::Status GraphPass::RunAll(std::vector<Fed> fed) {
+  for (Fed& each : fed) {
+    for (size_t i = 0; i < each.gradients.size(); ++i)
+      PSD_RETURN_IF_ERROR(Deposit(*each.start, i, std::move(each.gradients[i])));
+    Arrived(*each.start);
+  }
+  while (!ready_.empty()) {
+    if (ended_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    NodeState& state = *ready_.back();
+    ready_.pop_back();
+    PSD_RETURN_IF_ERROR(Run(state));
+    PSD_RETURN_IF_ERROR(PassOn(state));
+    --left_;
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<Tensors> GraphPass::Run(Node& node, Tensors& gradients) const {
+absl::Status GraphPass::Run(const NodeState& state) {
+  Node& node = *state.node;
+  const absl::Span<Tensor> results = results_.Undefined(node.next().size());
+  if (!state.any && !node.RunsWithoutGradients()) return absl::OkStatus();
+  const absl::Span<Tensor> gradients = gradients_.Undefined(state.inputs);
+  for (uint32_t input = 0; input < state.inputs; ++input)
+    gradients[input] = sums_[state.first_sum + input].Take();
+  absl::Status status = Apply(node, gradients, results);
+  for (Tensor& gradient : gradients) gradient = Tensor();
+  return status.ok() ? status : Annotate(status, node.Name());
+}
+
+absl::Status GraphPass::Apply(Node& node, absl::Span<Tensor> gradients,
+                              absl::Span<Tensor> results) const {
   PassContext pass = context_;
   const NodeHooks* hooks = node.hooks();
-  if (hooks == nullptr) return node.Apply(pass, gradients);
+  if (hooks == nullptr) return node.Apply(pass, gradients, results);
   PSD_RETURN_IF_ERROR(hooks->RunBefore(gradients));
-  PSD_ASSIGN_OR_RETURN(Tensors results, node.Apply(pass, gradients));
-  PSD_RETURN_IF_ERROR(hooks->RunAfter(gradients));
-  return results;
+  const Tensor first = gradients.empty() ? Tensor() : gradients[0];
+  PSD_RETURN_IF_ERROR(node.Apply(pass, gradients, results));
+  return hooks->RunAfter(first);
 }
 
-absl::Status GraphPass::RunReady(std::vector<NodeState*>& ready) {
-  while (!ready.empty()) {
-    NodeState& state = *ready.back();
-    ready.pop_back();
-    Tensors gradients;
-    PSD_ASSIGN_OR_RETURN(bool any, TakeGradients(state, gradients));
-    const bool runs = any || state.node->RunsWithoutGradients();
-    absl::StatusOr<Tensors> results = runs ? Run(*state.node, gradients) : Tensors();
-    if (!results.ok()) return Annotate(results.status(), state.node->Name());
-    PSD_RETURN_IF_ERROR(PassOn(state, *results, ready));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> GraphPass::TakeGradients(NodeState& state, Tensors& gradients) {
-  gradients.reserve(static_cast<size_t>(state.inputs));
-  MutexLock lock(mutex_);
-  PSD_RETURN_IF_ERROR(status_);
-  for (int input = 0; input < state.inputs; ++input)
-    gradients.push_back(SumAt(state, input).Take());
-  return state.any;
-}
-
-absl::Status GraphPass::PassOn(const NodeState& state, Tensors& results,
-                               std::vector<NodeState*>& ready) {
+absl::Status GraphPass::PassOn(const NodeState& state) {
   const Edges& next = state.node->next();
-  if (!results.empty() && results.size() != next.size()) {
-    return absl::InternalError(absl::StrCat("node ", state.node->Name(), " gave ", results.size(),
-                                            " gradients for ", next.size(), " arguments"));
-  }
-  results.resize(next.size());
-  const auto target = [&](size_t i) -> NodeState& {
-    return states_[targets_[state.first_target + i]];
-  };
-  absl::InlinedVector<size_t, 2> to_add;
-  {
-    MutexLock lock(mutex_);
-    for (size_t i = 0; i < next.size(); ++i) {
-      if (!next[i]) continue;
-      if (TryDeposit(target(i), next[i].input, results[i])) {
-        Arrived(target(i), ready);
-      } else {
-        to_add.push_back(i);
-      }
+  const absl::Span<Tensor> results = results_.Kept(next.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Edge& edge = next[i];
+    if (edge) {
+      NodeState& to = states_[targets_[state.first_target + i]];
+      PSD_RETURN_IF_ERROR(Deposit(to, static_cast<size_t>(edge.input), std::move(results[i])));
+      Arrived(to);
     }
-    if (to_add.empty()) --outstanding_;
+    results[i] = Tensor();
   }
-  if (to_add.empty()) return absl::OkStatus();
-  for (size_t i : to_add) PSD_RETURN_IF_ERROR(Add(target(i), next[i].input, std::move(results[i])));
-  MutexLock lock(mutex_);
-  for (size_t i : to_add) Arrived(target(i), ready);
-  --outstanding_;
   return absl::OkStatus();
+}
+
+absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
+  if (!gradient.defined()) return absl::OkStatus();
+  to.any = true;
+  absl::Status added = sums_[to.first_sum + input].Add(std::move(gradient));
+  if (added.ok()) return added;
+  return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
+}
+
+void GraphPass::Arrived(NodeState& state) {
+  if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready_.push_back(&state);
 }
 
 void GraphPass::Fail(absl::Status status) {
   MutexLock lock(mutex_);
-  if (status_.ok() && outstanding_ > 0) status_ = std::move(status);
+  if (!status_.ok() || all_run_) return;
+  status_ = std::move(status);
+  ended_.store(true, std::memory_order_relaxed);
 }
 
 bool GraphPass::Finished() const {
   MutexLock lock(mutex_);
-  return status_.ok() && outstanding_ == 0;
+  return status_.ok() && all_run_;
 }
 
 absl::Status GraphPass::status() const {

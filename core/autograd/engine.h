@@ -2,12 +2,15 @@
 
 // The local engine: counts dependencies, runs nodes when their gradients are complete, adds up.
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/autograd/gradient_sum.h"
 #include "core/autograd/node.h"
 #include "core/autograd/node_index.h"
@@ -21,7 +24,8 @@ namespace psd {
 // (another worker) through nodes that were announced when the pass began. A local backward is a
 // pass whose starts all are roots; distributed autograd announces its send functions.
 //
-// Thread-safe; each Feed runs what became ready on its caller's thread, without a lock held.
+// Thread-safe. One thread at a time runs nodes, without a lock held: that of the Feed that found
+// none running. It also runs what others feed meanwhile.
 class GraphPass {
  public:
   // Walks the graph from `starts` and counts one dependency per edge found. A node that appears
@@ -30,63 +34,84 @@ class GraphPass {
   GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context);
 
   // Gives a start its gradients (one per input of the node, undefined = none; an empty vector =
-  // none at all, the node is passed over but its dependants are told). Runs all that became ready.
-  // Errors: the first error of any node ends the pass: this and all later calls return it.
-  // INVALID_ARGUMENT for a node that is no start or was fed often enough.
-  absl::Status Feed(const std::shared_ptr<Node>& start, Tensors gradients);
+  // none at all, the node is passed over but its dependants are told). Runs all that became ready,
+  // or leaves it to the thread that is running nodes.
+  // Errors: the first error of any node ends the pass: the call that ran it and all later ones
+  // return it. INVALID_ARGUMENT for a node that is no start or was fed often enough.
+  absl::Status Feed(const std::shared_ptr<Node>& start, Tensors gradients) PSD_EXCLUDES(mutex_);
 
   // Ends the pass with `status` unless it has ended; nodes not yet started are not run.
-  void Fail(absl::Status status);
+  void Fail(absl::Status status) PSD_EXCLUDES(mutex_);
 
   // All starts fed and all nodes run.
-  bool Finished() const;
-  absl::Status status() const;
+  bool Finished() const PSD_EXCLUDES(mutex_);
+  absl::Status status() const PSD_EXCLUDES(mutex_);
 
  private:
   struct NodeState {
     Node* node = nullptr;
-    int pending = 0;   // gradients still to come along edges and from outside
-    int feeds = 0;     // of these, from outside
-    int inputs = 0;    // sums_[first_sum] and so on are theirs
-    bool any = false;  // a defined gradient has arrived
-    size_t first_sum = 0;
-    size_t first_target = 0;  // targets_[first_target] and so on belong to next()
+    int32_t pending = 0;        // gradients still to come along edges and from outside
+    int32_t feeds = 0;          // of these, announced from outside and not yet fed
+    uint32_t inputs = 0;        // sums_[first_sum] and so on are theirs
+    uint32_t first_sum = 0;     // a graph has fewer than 2^32 edges: it would not fit into memory
+    uint32_t first_target = 0;  // targets_[first_target] and so on belong to next()
+    bool any = false;           // a defined gradient has arrived
+  };
+  // Tensors of the node that runs, undefined between two nodes.
+  class Scratch {
+   public:
+    absl::Span<Tensor> Undefined(size_t count) {
+      if (count > tensors_.size()) tensors_.resize(count);
+      return Kept(count);
+    }
+    absl::Span<Tensor> Kept(size_t count) { return absl::MakeSpan(tensors_).first(count); }
+
+   private:
+    std::vector<Tensor> tensors_;
+  };
+  struct Fed {
+    NodeState* start;
+    Tensors gradients;
   };
 
   // The number of `node`, which is noted in `open` when it is new.
-  size_t Found(Node* node, std::vector<size_t>& open);
+  uint32_t Found(Node* node, std::vector<uint32_t>& open);
   // Counts one feed of `start` with that many gradients.
-  absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_EXCLUDES(mutex_);
-  GradientSum& SumAt(const NodeState& to, int input) {
-    return sums_[to.first_sum + static_cast<size_t>(input)];
-  }
-  // Leaves a gradient where there is none yet; false if there is one, to which it must be added.
-  bool TryDeposit(NodeState& to, int input, Tensor& gradient) PSD_REQUIRES(mutex_);
-  // Adds to the sum at an input.
-  absl::Status Add(NodeState& to, int input, Tensor gradient) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_REQUIRES(mutex_);
+
+  // These belong to the thread that runs nodes.
+  // Takes what was fed until nothing is left or the pass has ended.
+  absl::Status RunFed() PSD_EXCLUDES(mutex_);
+  absl::Status RunAll(std::vector<Fed> fed);
+  // The node with the gradients that arrived; what it gives is in results_ then.
+  absl::Status Run(const NodeState& state);
+  absl::Status Apply(Node& node, absl::Span<Tensor> gradients, absl::Span<Tensor> results) const;
+  // Hands results_ on.
+  absl::Status PassOn(const NodeState& state);
+  absl::Status Deposit(NodeState& to, size_t input, Tensor&& gradient);
   // One of the gradients that the node waits for has come.
-  static void Arrived(NodeState& state, std::vector<NodeState*>& ready);
-  // The node itself, between the hooks that hang on it.
-  absl::StatusOr<Tensors> Run(Node& node, Tensors& gradients) const;
-  // Runs `ready` and all that becomes ready by it.
-  absl::Status RunReady(std::vector<NodeState*>& ready) PSD_EXCLUDES(mutex_);
-  // The sums for a node, and whether there are any.
-  absl::StatusOr<bool> TakeGradients(NodeState& state, Tensors& gradients) PSD_EXCLUDES(mutex_);
-  // Hands the results of a node on; it has run then.
-  absl::Status PassOn(const NodeState& state, Tensors& results, std::vector<NodeState*>& ready)
-      PSD_EXCLUDES(mutex_);
+  void Arrived(NodeState& state);
 
   mutable Mutex mutex_;  // leaf: no node and no kernel runs under it
   const PassContext context_;
   const std::vector<std::shared_ptr<Node>> starts_;  // keeps the graph alive
-  // Of these four, no element comes or goes once the pass is made. What changes in those of
-  // states_ and sums_ is guarded by mutex_.
-  NodeIndex numbers_;  // in states_
+  std::vector<Fed> fed_ PSD_GUARDED_BY(mutex_);      // and not yet taken
+  bool running_ PSD_GUARDED_BY(mutex_) = false;      // a thread runs nodes
+  bool all_run_ PSD_GUARDED_BY(mutex_);
+  absl::Status status_ PSD_GUARDED_BY(mutex_);
+  std::atomic<bool> ended_{false};  // status_ is an error
+
+  // Numbers of nodes in states_. Complete once the pass is made.
+  NodeIndex numbers_;
+  // Of the thread that runs nodes, but for NodeState::feeds, which mutex_ guards; of the first
+  // three, no element comes or goes once the pass is made.
   std::vector<NodeState> states_;
   std::vector<GradientSum> sums_;  // so far, by node and input
-  std::vector<size_t> targets_;    // for each edge, the number of the node that it points to
-  int64_t outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // nodes neither run nor passed over
-  absl::Status status_ PSD_GUARDED_BY(mutex_);
+  std::vector<uint32_t> targets_;  // for each edge, the number of the node that it points to
+  std::vector<NodeState*> ready_;  // have all their gradients
+  Scratch gradients_;              // of the node that runs
+  Scratch results_;                // likewise
+  int64_t left_ = 0;               // nodes neither run nor passed over
 };
 
 // Where a backward starts.

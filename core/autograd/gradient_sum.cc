@@ -16,20 +16,12 @@ absl::StatusOr<Tensor> SumOf(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-absl::Status GradientSum::Add(GradientSum other) {
-  if (!other.defined()) return absl::OkStatus();
-  if (!own_) std::swap(*this, other);
-  if (!other.defined()) return absl::OkStatus();
-  if (own_) return ops::AddInPlace(sum_, other.sum_);
+absl::Status GradientSum::AddTo(const Tensor& gradient) {
+  if (own_) return ops::AddInPlace(sum_, gradient);
   if (FaultOn("second_gradient_replaces_the_first")) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(sum_, SumOf(sum_, other.sum_));
+  PSD_ASSIGN_OR_RETURN(sum_, SumOf(sum_, gradient));
   own_ = true;
   return absl::OkStatus();
-}
-
-Tensor GradientSum::Take() {
-  own_ = false;
-  return std::exchange(sum_, Tensor());
 }
 
 }  // namespace psd

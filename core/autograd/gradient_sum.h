@@ -13,17 +13,25 @@ namespace psd {
 class GradientSum {
  public:
   GradientSum() = default;  // of none
-  explicit GradientSum(Tensor gradient) : sum_(std::move(gradient)) {}
 
   bool defined() const { return sum_.defined(); }
 
   // Errors: INVALID_ARGUMENT for gradients of different shapes; what addition says.
-  absl::Status Add(GradientSum other);
+  absl::Status Add(Tensor gradient) {
+    if (sum_.defined()) return gradient.defined() ? AddTo(gradient) : absl::OkStatus();
+    sum_ = std::move(gradient);
+    return absl::OkStatus();
+  }
 
   // What was added up; none is left. Undefined: of none.
-  Tensor Take();
+  Tensor Take() {
+    own_ = false;
+    return std::exchange(sum_, Tensor());
+  }
 
  private:
+  absl::Status AddTo(const Tensor& gradient);
+
   Tensor sum_;
   bool own_ = false;  // made here and nowhere else, so it may be added to in place
 };

@@ -7,7 +7,7 @@
 
 namespace psd {
 
-absl::Status NodeHooks::RunBefore(Tensors& gradients) const {
+absl::Status NodeHooks::RunBefore(absl::Span<Tensor> gradients) const {
   for (const auto& [input, hook] : before_) {
     Tensor& gradient = gradients[static_cast<size_t>(input)];
     if (!gradient.defined()) continue;
@@ -24,10 +24,10 @@ absl::Status NodeHooks::RunBefore(Tensors& gradients) const {
   return absl::OkStatus();
 }
 
-absl::Status NodeHooks::RunAfter(const Tensors& gradients) const {
-  if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
+absl::Status NodeHooks::RunAfter(const Tensor& gradient) const {
+  if (!gradient.defined()) return absl::OkStatus();
   for (const AccumulatedHook& hook : after_) {
-    absl::Status status = hook(gradients[0]);
+    absl::Status status = hook(gradient);
     if (!status.ok()) return Annotate(status, "accumulated hook");
   }
   return absl::OkStatus();

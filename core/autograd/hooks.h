@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/autograd/node.h"
+#include "absl/types/span.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
@@ -31,9 +31,9 @@ class NodeHooks {
 
   // Replaces gradients by what the hooks return.
   // Errors: a hook's; INVALID_ARGUMENT for a result of another shape or dtype.
-  absl::Status RunBefore(Tensors& gradients) const;
-  // `gradients`: with which the node has run.
-  absl::Status RunAfter(const Tensors& gradients) const;
+  absl::Status RunBefore(absl::Span<Tensor> gradients) const;
+  // `gradient`: with which the node has run.
+  absl::Status RunAfter(const Tensor& gradient) const;
 
  private:
   struct BeforeInput {

@@ -28,6 +28,8 @@ absl::Status SavedValuesFreed(absl::string_view name) {
                    "last"));
 }
 
+Node::Node() = default;
+
 Node::Node(Edges next) : next_(std::move(next)) {}
 
 NodeHooks& Node::MutableHooks() {

@@ -9,8 +9,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
@@ -68,6 +68,7 @@ struct PassContext {
 // time.
 class Node {
  public:
+  Node();
   explicit Node(Edges next);
   virtual ~Node();
   Node(const Node&) = delete;
@@ -78,11 +79,16 @@ class Node {
   // How many gradients it takes: the number of results of the operation.
   virtual int NumInputs() const { return 1; }
 
-  // The gradients of the operation's arguments, one per edge of next(), from those of its results.
-  // An undefined tensor stands for "no gradient" on either side; gradients for edges without a
-  // node may be left undefined. Gives up saved values afterwards unless `pass.retain_graph`.
-  // Errors: SavedValuesFreed when they were given up before; whatever the math says.
-  virtual absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) = 0;
+  // The gradients of the operation's arguments into `results`, one per edge of next(), from those
+  // of its results, of which it may take what it likes. An undefined tensor stands for "no
+  // gradient" on either side: all of `results` come so, and those for edges without a node may stay
+  // so. Gives up saved values afterwards unless `pass.retain_graph`. Errors: SavedValuesFreed when
+  // they were given up before; whatever the math says.
+  virtual absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                             absl::Span<Tensor> results) = 0;
+
+  // What a leaf collects gradients for; null for all that have an operation behind them.
+  virtual const LeafInfo* leaf() const { return nullptr; }
 
   // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell
   // somebody outside the graph that none will come. Others are passed over.

@@ -2,8 +2,7 @@
 
 namespace psd {
 
-std::pair<size_t, bool> NodeIndex::Insert(Node* node) {
-  if (std::optional<size_t> found = Find(node)) return {*found, false};
+size_t NodeIndex::Add(Node* node) {
   const size_t number = nodes_.size();
   nodes_.push_back(node);
   const NodeIndex* nobody = nullptr;
@@ -13,12 +12,10 @@ std::pair<size_t, bool> NodeIndex::Insert(Node* node) {
   } else {
     unclaimed_.emplace(node, number);
   }
-  return {number, true};
+  return number;
 }
 
-std::optional<size_t> NodeIndex::Find(const Node* node) const {
-  if (node->claimed_by_.load(std::memory_order_relaxed) == this) return node->number_;
-  if (unclaimed_.empty()) return std::nullopt;
+std::optional<size_t> NodeIndex::FindUnclaimed(const Node* node) const {
   auto found = unclaimed_.find(node);
   if (found == unclaimed_.end()) return std::nullopt;
   return found->second;

@@ -2,6 +2,7 @@
 
 // Numbers the nodes that one walk over a graph meets: 0, 1, 2, … in the order of their arrival.
 
+#include <atomic>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -24,13 +25,22 @@ class NodeIndex {
   NodeIndex& operator=(const NodeIndex&) = delete;
 
   // The number of `node`, and whether it is new.
-  std::pair<size_t, bool> Insert(Node* node);
-  std::optional<size_t> Find(const Node* node) const;
+  std::pair<size_t, bool> Insert(Node* node) {
+    const std::optional<size_t> found = Find(node);
+    return found.has_value() ? std::pair(*found, false) : std::pair(Add(node), true);
+  }
+  std::optional<size_t> Find(const Node* node) const {
+    if (node->claimed_by_.load(std::memory_order_relaxed) == this) return node->number_;
+    return unclaimed_.empty() ? std::nullopt : FindUnclaimed(node);
+  }
   size_t size() const { return nodes_.size(); }
   // Forgets all nodes.
   void Clear();
 
  private:
+  size_t Add(Node* node);
+  std::optional<size_t> FindUnclaimed(const Node* node) const;
+
   std::vector<Node*> nodes_;                            // by number
   absl::flat_hash_map<const Node*, size_t> unclaimed_;  // those that another index held
 };

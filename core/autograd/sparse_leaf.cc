@@ -3,8 +3,10 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/shape.h"
@@ -15,13 +17,12 @@ namespace {
 
 class AccumulateSparseGrad : public Node {
  public:
-  AccumulateSparseGrad(LeafInfo leaf, Tensor ids)
-      : Node({}), leaf_(std::move(leaf)), ids_(std::move(ids)) {}
+  AccumulateSparseGrad(LeafInfo leaf, Tensor ids) : leaf_(std::move(leaf)), ids_(std::move(ids)) {}
 
   absl::string_view Name() const override { return "AccumulateSparseGrad"; }
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
-    if (gradients.empty() || !gradients[0].defined()) return Tensors();
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients, absl::Span<Tensor>) override {
+    if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
     if (pass.sink == nullptr) {
       return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");
     }
@@ -29,8 +30,7 @@ class AccumulateSparseGrad : public Node {
     PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids_, {1, count}));
     PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(gradients[0], {count, leaf_.shape[1]}));
     PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(leaf_.shape, indices, values));
-    PSD_RETURN_IF_ERROR(pass.sink->AccumulateSparse(leaf_, std::move(sparse)));
-    return Tensors();
+    return pass.sink->AccumulateSparse(leaf_, std::move(sparse));
   }
 
  private:

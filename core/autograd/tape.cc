@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/gradient_sum.h"
@@ -21,7 +20,7 @@ constexpr int32_t kNone = -1;
 // recorded, an edge to the tape names a step; afterwards, a result of Leave.
 class TapeRecorder::Tape : public Node {
  public:
-  explicit Tape(size_t operators) : Node({}) {
+  explicit Tape(size_t operators) {
     steps_.reserve(operators);
     arguments_.reserve(2 * operators);
   }
@@ -39,14 +38,15 @@ class TapeRecorder::Tape : public Node {
     return Append(std::move(step));
   }
 
-  int32_t AddFunction(absl::string_view name, absl::Span<const int32_t> arguments,
+  // The next argument of the function that is added next: a step, or kNone.
+  void AddArgument(int32_t argument) { arguments_.push_back(argument); }
+  int32_t AddFunction(absl::string_view name, size_t arguments,
                       std::unique_ptr<RecordedFunction> function) {
     Step step;
     step.name = name;
     step.function = std::move(function);
-    step.first_argument = arguments_.size();
-    step.arguments = arguments.size();
-    arguments_.insert(arguments_.end(), arguments.begin(), arguments.end());
+    step.first_argument = arguments_.size() - arguments;
+    step.arguments = arguments;
     return Append(std::move(step));
   }
 
@@ -65,11 +65,14 @@ class TapeRecorder::Tape : public Node {
     }
   }
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor> results) override {
     std::vector<GradientSum> sums(steps_.size());
-    for (size_t i = 0; i < results_.size(); ++i)
-      PSD_RETURN_IF_ERROR(sums[static_cast<size_t>(results_[i])].Add(GradientSum(gradients[i])));
-    Tensors results(next_.size());
+    for (size_t i = 0; i < results_.size(); ++i) {
+      GradientSum& sum = sums[static_cast<size_t>(results_[i])];
+      PSD_RETURN_IF_ERROR(sum.Add(std::move(gradients[i])));
+    }
+    Tensors of_arguments;
     for (size_t i = steps_.size(); i-- > 0;) {
       if (!sums[i].defined()) continue;
       Step& step = steps_[i];
@@ -77,11 +80,11 @@ class TapeRecorder::Tape : public Node {
         results[static_cast<size_t>(step.edge)] = sums[i].Take();
         continue;
       }
-      absl::Status passed_on = PassOn(step, sums[i].Take(), sums);
+      absl::Status passed_on = PassOn(step, sums[i].Take(), of_arguments, sums);
       if (!passed_on.ok()) return Annotate(passed_on, step.name);
       if (!pass.retain_graph) step.released = step.function->Release();
     }
-    return results;
+    return absl::OkStatus();
   }
 
  private:
@@ -108,20 +111,21 @@ class TapeRecorder::Tape : public Node {
     step.function.reset();
   }
 
-  absl::Status PassOn(const Step& step, const Tensor& g, std::vector<GradientSum>& sums) {
+  // `gradients`: undefined, but for what stays of an error; kept from step to step.
+  absl::Status PassOn(const Step& step, const Tensor& g, Tensors& gradients,
+                      std::vector<GradientSum>& sums) {
     if (step.released) return SavedValuesFreed(step.name);
     const absl::Span<const int32_t> arguments = ArgumentsOf(step);
-    absl::InlinedVector<bool, 4> wanted(arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) wanted[i] = arguments[i] != kNone;
-    PSD_ASSIGN_OR_RETURN(Tensors gradients, step.function->Gradients(g, wanted));
-    if (gradients.size() != arguments.size()) {
-      return absl::InternalError(
-          absl::StrCat(gradients.size(), " gradients for ", arguments.size(), " arguments"));
-    }
+    Wanted wanted;
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i] != kNone) wanted.Add(i);
+    if (gradients.size() < arguments.size()) gradients.resize(arguments.size());
+    const auto results = absl::MakeSpan(gradients).first(arguments.size());
+    PSD_RETURN_IF_ERROR(step.function->Gradients(g, wanted, results));
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!wanted[i]) continue;
-      GradientSum& sum = sums[static_cast<size_t>(arguments[i])];
-      PSD_RETURN_IF_ERROR(sum.Add(GradientSum(std::move(gradients[i]))));
+      Tensor gradient = std::move(results[i]);
+      if (arguments[i] == kNone) continue;
+      PSD_RETURN_IF_ERROR(sums[static_cast<size_t>(arguments[i])].Add(std::move(gradient)));
     }
     return absl::OkStatus();
   }
@@ -152,14 +156,17 @@ Variable TapeRecorder::Enter(const Variable& outside) {
 
 Variable TapeRecorder::Record(absl::string_view name, absl::Span<const Variable* const> inputs,
                               Tensor result, std::unique_ptr<RecordedFunction> function) {
-  absl::InlinedVector<int32_t, 4> arguments;
   for (const Variable* input : inputs) {
-    Edge edge = input->gradient_edge();
-    // What an operator brings along from elsewhere enters here.
-    if (edge && edge.node != tape_) edge = Enter(*input).gradient_edge();
-    arguments.push_back(edge ? edge.input : kNone);
+    const Edge& edge = input->gradient_edge();
+    if (!edge) {
+      tape_->AddArgument(kNone);
+    } else if (edge.node == tape_) {
+      tape_->AddArgument(edge.input);
+    } else {  // what an operator brings along from elsewhere enters here
+      tape_->AddArgument(Enter(*input).gradient_edge().input);
+    }
   }
-  const int32_t step = tape_->AddFunction(name, arguments, std::move(function));
+  const int32_t step = tape_->AddFunction(name, inputs.size(), std::move(function));
   return Variable::OfNode(std::move(result), tape_, step);
 }
 
@@ -168,7 +175,7 @@ std::vector<Variable> TapeRecorder::Leave(const std::vector<Variable>& results) 
   outside.reserve(results.size());
   std::vector<int32_t> steps;
   for (const Variable& result : results) {
-    const Edge edge = result.gradient_edge();
+    const Edge& edge = result.gradient_edge();
     if (edge.node != tape_) {
       outside.push_back(result);
     } else if (tape_->IsEntry(edge.input)) {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
@@ -18,6 +18,21 @@
 #include "core/tensor/tensor.h"
 
 namespace psd {
+
+// For which of an operator's arguments gradients are wanted. A value.
+class Wanted {
+ public:
+  void Add(size_t argument) {
+    if (argument < kKept) bits_ |= uint64_t{1} << argument;
+  }
+  // True too for arguments so far behind that nothing is kept of them.
+  bool Has(size_t argument) const { return argument >= kKept || (bits_ >> argument & 1) != 0; }
+
+ private:
+  static constexpr size_t kKept = 64;
+
+  uint64_t bits_ = 0;
+};
 
 // What one operator keeps of its run for its gradients.
 class RecordedFunction {
@@ -29,10 +44,10 @@ class RecordedFunction {
   static void* operator new(size_t bytes) { return TakeSmallMemory(bytes); }
   static void operator delete(void* address, size_t bytes) { GiveSmallMemory(address, bytes); }
 
-  // The gradients of the arguments, from `g`, that of the result. Those not wanted may be left
-  // undefined.
-  virtual absl::StatusOr<Tensors> Gradients(const Tensor& g,
-                                            absl::Span<const bool> wanted) const = 0;
+  // The gradients of the arguments into `results` (one each, undefined so far), from `g`, that of
+  // the result. Those not wanted may stay undefined.
+  virtual absl::Status Gradients(const Tensor& g, Wanted wanted,
+                                 absl::Span<Tensor> results) const = 0;
   // Gives up what was saved; whether that was anything.
   virtual bool Release() = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
 
@@ -22,13 +23,15 @@ GlobalId NextLocalKey() {
 // The end of every path: hands the sum of a leaf's gradients to the pass's sink.
 class AccumulateGrad : public Node {
  public:
-  explicit AccumulateGrad(LeafInfo leaf) : Node({}), leaf_(std::move(leaf)) {}
+  explicit AccumulateGrad(LeafInfo leaf) : leaf_(std::move(leaf)) {}
 
   absl::string_view Name() const override { return "AccumulateGrad"; }
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
-    if (gradients.empty() || !gradients[0].defined()) return Tensors();
-    const Tensor& gradient = gradients[0];
+  const LeafInfo* leaf() const override { return &leaf_; }
+
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients, absl::Span<Tensor>) override {
+    if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
+    Tensor& gradient = gradients[0];
     if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {
       return absl::InvalidArgumentError(
           absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf_.key.ToString(),
@@ -39,9 +42,8 @@ class AccumulateGrad : public Node {
       return absl::FailedPreconditionError(absl::StrCat(
           "nobody collects the gradient of leaf ", leaf_.key.ToString(), "; give the pass a sink"));
     }
-    PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.Contiguous());
-    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(leaf_, std::move(dense)));
-    return Tensors();
+    PSD_ASSIGN_OR_RETURN(Tensor dense, std::move(gradient).Contiguous());
+    return pass.sink->Accumulate(leaf_, std::move(dense));
   }
 
  private:
@@ -78,39 +80,31 @@ Variable::Variable(Tensor tensor, bool requires_grad) {
         absl::InvalidArgumentError("a variable was made of an undefined tensor; give it elements"));
     return;
   }
-  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
-  impl->tensor = std::move(tensor);
-  impl_ = std::move(impl);
+  tensor_ = std::move(tensor);
 }
 
 Variable Variable::Leaf(Tensor tensor, GlobalId key, uint64_t version) {
   absl::Status status = CheckMayRequireGrad(tensor);
   if (!status.ok()) return Invalid(std::move(status));
-  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
-  impl->edge = LeafEdge(tensor, key, version);
-  impl->tensor = std::move(tensor);
-  impl->key = key;
-  return Variable(std::move(impl));
-}
-
-Variable Variable::OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
-  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
-  impl->tensor = std::move(tensor);
-  impl->edge = {std::move(node), output};
-  impl->leaf = false;
-  return Variable(std::move(impl));
+  Edge edge = LeafEdge(tensor, key, version);
+  return Variable(std::move(tensor), std::move(edge));
 }
 
 Variable Variable::Invalid(absl::Status status) {
   PSD_CHECK(!status.ok(), "an invalid variable needs an error");
-  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>());
-  impl->status = std::move(status);
-  return Variable(std::move(impl));
+  Variable invalid;
+  invalid.error_ = std::move(status);
+  return invalid;
 }
 
 absl::Status Variable::status() const {
-  if (impl_ != nullptr) return impl_->status;
+  if (ok() || !error_.ok()) return error_;
   return absl::InvalidArgumentError("an undefined variable was used; assign it first");
+}
+
+GlobalId Variable::key() const {
+  const LeafInfo* leaf = requires_grad() ? edge_.node->leaf() : nullptr;
+  return leaf == nullptr ? GlobalId{} : leaf->key;
 }
 
 absl::Status Variable::AddGradientHook(GradientHook hook) const {
@@ -119,7 +113,7 @@ absl::Status Variable::AddGradientHook(GradientHook hook) const {
     return absl::FailedPreconditionError(absl::StrCat(
         "a gradient hook on a variable ", tensor().ToString(), " that does not require grad"));
   }
-  impl_->edge.node->MutableHooks().Add(impl_->edge.input, std::move(hook));
+  edge_.node->MutableHooks().Add(edge_.input, std::move(hook));
   return absl::OkStatus();
 }
 
@@ -130,12 +124,12 @@ absl::Status Variable::AddAccumulatedHook(AccumulatedHook hook) const {
         absl::StrCat("an accumulated hook on ", tensor().ToString(),
                      ", which is no leaf that requires grad; nothing is collected for it"));
   }
-  impl_->edge.node->MutableHooks().Add(std::move(hook));
+  edge_.node->MutableHooks().Add(std::move(hook));
   return absl::OkStatus();
 }
 
 Variable Variable::Detach() const {
-  return ok() ? Variable(impl_->tensor) : *this;
+  return ok() ? Variable(tensor_) : *this;
 }
 
 NoGradGuard::NoGradGuard() : previous_(grad_enabled) {

@@ -2,7 +2,9 @@
 
 // A tensor with its history: what operators take and give when gradients may be wanted.
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "core/autograd/hooks.h"
@@ -29,26 +31,28 @@ class Variable {
   // A leaf known by `key` to whoever collects gradients: an owner's parameter at `version`.
   static Variable Leaf(Tensor tensor, GlobalId key, uint64_t version);
   // Result `output` of `node`.
-  static Variable OfNode(Tensor tensor, std::shared_ptr<Node> node, int output);
+  static Variable OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
+    return Variable(std::move(tensor), {std::move(node), output});
+  }
   static Variable Invalid(absl::Status status);
 
-  bool ok() const { return impl_ != nullptr && impl_->status.ok(); }
+  bool ok() const { return tensor_.defined(); }
   absl::Status status() const;
 
   // Requires: ok().
-  const Tensor& tensor() const { return impl_->tensor; }
-  const Shape& shape() const { return impl_->tensor.shape(); }
-  DType dtype() const { return impl_->tensor.dtype(); }
+  const Tensor& tensor() const { return tensor_; }
+  const Shape& shape() const { return tensor_.shape(); }
+  DType dtype() const { return tensor_.dtype(); }
 
   // False for invalid variables.
-  bool requires_grad() const { return impl_ != nullptr && impl_->edge.node != nullptr; }
+  bool requires_grad() const { return edge_.node != nullptr; }
   // A leaf has no operation behind it: a constant, a parameter or a variable made by hand.
-  bool is_leaf() const { return impl_ == nullptr || impl_->leaf; }
+  bool is_leaf() const { return edge_.node == nullptr || edge_.node->leaf() != nullptr; }
   // The key under which gradients of this leaf are collected; none unless a leaf that requires
   // grad.
-  GlobalId key() const { return impl_ == nullptr ? GlobalId{} : impl_->key; }
+  GlobalId key() const;
   // Where gradients of this variable go. No node: they are not needed.
-  Edge gradient_edge() const { return impl_ == nullptr ? Edge{} : impl_->edge; }
+  const Edge& gradient_edge() const { return edge_; }
 
   // Hooks (hooks.h) on this variable, for all copies of it. Added while no backward runs.
   // Errors: FAILED_PRECONDITION unless it requires grad, and is a leaf for the second.
@@ -59,16 +63,11 @@ class Variable {
   Variable Detach() const;
 
  private:
-  struct Impl {
-    absl::Status status;
-    Tensor tensor;
-    Edge edge;
-    GlobalId key;
-    bool leaf = true;
-  };
-  explicit Variable(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  Variable(Tensor tensor, Edge edge) : tensor_(std::move(tensor)), edge_(std::move(edge)) {}
 
-  std::shared_ptr<const Impl> impl_;  // shared by all copies
+  Tensor tensor_;       // undefined: not ok
+  Edge edge_;           // its node is shared by all copies and by what was made of them
+  absl::Status error_;  // of an invalid variable
 };
 
 // While one lives on this thread, operators record no history.

@@ -77,7 +77,8 @@ class Buffer {
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   absl::string_view view() const { return {reinterpret_cast<const char*>(data_), size_}; }
-  const std::shared_ptr<const void>& owner() const { return owner_; }
+  const std::shared_ptr<const void>& owner() const& { return owner_; }
+  std::shared_ptr<const void> owner() && { return std::move(owner_); }
 
   // Requires: offset + size <= this->size().
   Buffer Slice(size_t offset, size_t size) const { return Buffer(owner_, data_ + offset, size); }

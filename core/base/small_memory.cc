@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 
+#include "absl/base/optimization.h"
 #include "absl/types/span.h"
 #include "core/base/slab_heap.h"
 
@@ -25,7 +26,8 @@ constexpr size_t kMaxKeptPiece = kMaxKeptPieceBytes;
 #endif
 
 constexpr size_t kUnit = 64;
-constexpr size_t kSteps = 8;  // sizes per power of two: at most an eighth is lost
+constexpr size_t kStepBits = 3;
+constexpr size_t kSteps = size_t{1} << kStepBits;  // sizes per power of two: an eighth is lost
 constexpr size_t kClasses = 88;
 
 struct SizeClass {
@@ -33,10 +35,11 @@ struct SizeClass {
   size_t bytes;
 };
 
-SizeClass ClassOf(size_t bytes) {
-  size_t units = bytes == 0 ? 1 : (bytes + kUnit - 1) / kUnit;
-  size_t shift = 0;
-  while ((units >> shift) >= 2 * kSteps) ++shift;
+inline SizeClass ClassOf(size_t bytes) {
+  const size_t units = bytes == 0 ? 1 : (bytes + kUnit - 1) / kUnit;
+  // The least with units >> shift below 2 * kSteps.
+  const auto bits = static_cast<size_t>(64 - __builtin_clzll(units));
+  const size_t shift = bits > kStepBits + 1 ? bits - kStepBits - 1 : 0;
   const size_t steps = (units + (size_t{1} << shift) - 1) >> shift;
   return {kSteps * shift + steps, (steps << shift) * kUnit};
 }
@@ -75,7 +78,8 @@ size_t BatchPieces(size_t bytes) {
 // Plain data, so that it may still be used while other objects of an ending thread go.
 struct FreeLists {
   Piece* first[kClasses];
-  size_t bytes;
+  size_t bytes;      // in the lists
+  size_t max_bytes;  // 0: nothing was kept yet, or the thread ends
   bool closed;
 };
 thread_local FreeLists lists;
@@ -98,25 +102,34 @@ void GiveBatch(const SizeClass& size) {
 struct Closer {
   ~Closer() {
     lists.closed = true;
+    lists.max_bytes = 0;
     for (size_t index = 0; index < kClasses; ++index)
       while (lists.first[index] != nullptr) GiveBatch({index, BytesOfClass(index)});
   }
 };
 
-void CloseWhenThreadEnds() {
+// From now on pieces are kept, until the thread ends.
+void Open() {
   thread_local Closer closer;
   static_cast<void>(closer);
+  lists.max_bytes = kMaxKeptBytesPerThread;
 }
 
 void Keep(void* piece, const SizeClass& size) {
-  if (lists.bytes == 0 && !lists.closed) CloseWhenThreadEnds();
   lists.first[size.index] = new (piece) Piece{lists.first[size.index]};
   lists.bytes += size.bytes;
+}
+
+// There is more in the lists than may be kept.
+void Shrink(const SizeClass& size) {
+  if (lists.max_bytes == 0 && !lists.closed) Open();
+  if (lists.bytes > lists.max_bytes) GiveBatch(size);
 }
 
 // One piece; some more into the list, the next address first.
 void* TakeBatch(const SizeClass& size) {
   if (size.bytes > kMaxSlabPieceBytes) return Allocate(size.bytes);
+  if (lists.max_bytes == 0 && !lists.closed) Open();
   void* pieces[kBatchPieces];
   const size_t wanted = lists.closed ? 1 : BatchPieces(size.bytes);
   size_t count = Heap().Take(size.bytes, {pieces, wanted});
@@ -142,7 +155,7 @@ void GiveSmallMemory(void* address, size_t bytes) {
   if (bytes > kMaxKeptPiece) return Free(address);
   const SizeClass size = ClassOf(bytes);
   Keep(address, size);
-  if (lists.closed || lists.bytes > kMaxKeptBytesPerThread) GiveBatch(size);
+  if (ABSL_PREDICT_FALSE(lists.bytes > lists.max_bytes)) Shrink(size);
 }
 
 }  // namespace psd

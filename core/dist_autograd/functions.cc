@@ -1,6 +1,7 @@
 #include "core/dist_autograd/functions.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,9 +32,10 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
 }
 
 SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
-    : Node({}), message_(message), leaves_(true), sent_(std::move(leaves)) {}
+    : message_(message), leaves_(true), sent_(std::move(leaves)) {}
 
-absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, const Tensors& gradients) {
+absl::Status SendFunction::Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                                 absl::Span<Tensor> results) {
   if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
                                                    sent_.size(), " gradients, not ",
@@ -44,19 +46,19 @@ absl::StatusOr<Tensors> SendFunction::Apply(PassContext& pass, const Tensors& gr
     return absl::InvalidArgumentError(
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
-  if (!leaves_) return gradients;
-  PSD_RETURN_IF_ERROR(Collect(pass, gradients));
-  return Tensors();
+  if (leaves_) return Collect(pass, gradients);
+  std::move(gradients.begin(), gradients.end(), results.begin());
+  return absl::OkStatus();
 }
 
-absl::Status SendFunction::Collect(PassContext& pass, const Tensors& gradients) const {
+absl::Status SendFunction::Collect(PassContext& pass, absl::Span<Tensor> gradients) const {
   if (pass.sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat("nobody collects the gradients of message ",
                                                       message_.ToString(), "; give a sink"));
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    PSD_ASSIGN_OR_RETURN(Tensor dense, gradients[i].Contiguous());
+    PSD_ASSIGN_OR_RETURN(Tensor dense, std::move(gradients[i]).Contiguous());
     PSD_RETURN_IF_ERROR(pass.sink->Accumulate(sent_[i], std::move(dense)));
   }
   return absl::OkStatus();
@@ -91,23 +93,24 @@ absl::Status SendFunction::FillZeros(Tensors& gradients) const {
 
 RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
                            std::vector<GlobalId> upstream, bool foreign)
-    : Node({}),
-      context_(context),
+    : context_(context),
       message_(message),
       peer_(std::move(peer)),
       tensors_(tensors),
       upstream_(std::move(upstream)),
       foreign_(foreign) {}
 
-absl::StatusOr<Tensors> RecvFunction::Apply(PassContext& pass, const Tensors& gradients) {
+absl::Status RecvFunction::Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                                 absl::Span<Tensor>) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "a local backward has reached tensors that came from ", peer_, " in autograd context ",
         context_.ToString(), "; run the context's backward instead"));
   }
-  PSD_RETURN_IF_ERROR(sink->Deliver(*this, gradients));
-  return Tensors();
+  Tensors taken(std::make_move_iterator(gradients.begin()),
+                std::make_move_iterator(gradients.end()));
+  return sink->Deliver(*this, std::move(taken));
 }
 
 }  // namespace psd::dist_autograd

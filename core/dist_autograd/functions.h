@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
@@ -26,7 +26,8 @@ class SendFunction : public Node {
   absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(sent_.size()); }
   // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override;
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor> results) override;
   GlobalId message() const { return message_; }
   // What each gradient must look like (undefined: none came); an empty list stands for none at
   // all. Checked where gradients arrive.
@@ -36,7 +37,7 @@ class SendFunction : public Node {
   absl::Status FillZeros(Tensors& gradients) const;
 
  private:
-  absl::Status Collect(PassContext& pass, const Tensors& gradients) const;
+  absl::Status Collect(PassContext& pass, absl::Span<Tensor> gradients) const;
 
   const GlobalId message_;
   const bool leaves_;           // no edges: gradients go to the sink
@@ -53,7 +54,8 @@ class RecvFunction : public Node {
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
   // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override;
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor> results) override;
   // The sender waits for word of this message, be there gradients or not.
   bool RunsWithoutGradients() const override { return true; }
 

@@ -11,7 +11,7 @@ enum class DeviceKind : uint8_t { kCpu = 1, kCuda = 2 };
 
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
-  int index = 0;  // which one of its kind
+  int16_t index = 0;  // which one of its kind
 
   bool IsCpu() const { return kind == DeviceKind::kCpu; }
   // "cpu", "cuda:1".

@@ -52,15 +52,6 @@ absl::StatusOr<Shape> Shape::Checked(absl::Span<const int64_t> extents) {
   return shape;
 }
 
-int64_t Shape::NumElements() const {
-  int64_t product = 1;
-  for (int64_t extent : extents_) {
-    if (extent == 0) return 0;
-    product *= extent;
-  }
-  return product;
-}
-
 std::string Shape::ToString() const {
   return ExtentsToString(extents_);
 }

@@ -13,6 +13,9 @@
 
 namespace psd {
 
+// Shapes and strides of at most so many axes take no memory of their own.
+inline constexpr int kInlineRank = 3;
+
 // A list of non-negative extents; no extents at all is a scalar. A value; thread-compatible.
 class Shape {
  public:
@@ -30,18 +33,27 @@ class Shape {
   int64_t operator[](int axis) const { return extents_[axis]; }
   absl::Span<const int64_t> extents() const { return extents_; }
   // Product of the extents; 1 for a scalar.
-  int64_t NumElements() const;
+  int64_t NumElements() const {
+    int64_t product = 1;
+    for (int64_t extent : extents()) product *= extent;  // checked: never overflows
+    return product;
+  }
   // "[128, 784]", "[]".
   std::string ToString() const;
 
-  friend bool operator==(const Shape& a, const Shape& b) { return a.extents_ == b.extents_; }
+  friend bool operator==(const Shape& a, const Shape& b) {
+    if (a.rank() != b.rank()) return false;
+    for (int axis = 0; axis < a.rank(); ++axis)
+      if (a[axis] != b[axis]) return false;
+    return true;
+  }
   friend bool operator!=(const Shape& a, const Shape& b) { return !(a == b); }
 
  private:
-  absl::InlinedVector<int64_t, 4> extents_;
+  absl::InlinedVector<int64_t, kInlineRank> extents_;
 };
 
-using Strides = absl::InlinedVector<int64_t, 4>;  // in elements
+using Strides = absl::InlinedVector<int64_t, kInlineRank>;  // in elements
 
 // Row-major strides of `shape`.
 Strides ContiguousStrides(const Shape& shape);

@@ -12,6 +12,9 @@
 namespace psd {
 namespace {
 
+// A small result lies behind its own description: one piece of memory to take, give back and fetch.
+constexpr size_t kMaxBytesInOnePiece = size_t{64} << 10;
+
 // Freed large results that wait for the next ones, at most: a step's worth of a large model.
 constexpr size_t kResultCacheBytes = size_t{256} << 20;
 
@@ -54,24 +57,46 @@ void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
   }
 }
 
+uintptr_t RoundUp(uintptr_t bytes, size_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
 bool IsAligned(const std::byte* data, size_t alignment) {
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;
 }
 
-bool DenseInRowMajorOrder(const Shape& shape, const Strides& strides) {
+}  // namespace
+
+Tensor::Layout Tensor::LayoutOf(const Shape& shape, int64_t elements, const Strides& strides) {
+  if (elements == 0) return Layout::kContiguous;
+  bool contiguous = true;
+  bool one_number = true;
   int64_t step = 1;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
     if (shape[axis] == 1) continue;
-    if (strides[axis] != step) return false;
+    contiguous = contiguous && strides[axis] == step;
+    one_number = one_number && strides[axis] == 0;
     step *= shape[axis];
   }
-  return true;
+  return contiguous ? Layout::kContiguous : one_number ? Layout::kOneNumber : Layout::kOther;
 }
 
-}  // namespace
+Tensor Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes) {
+  const size_t behind = RoundUp(bytes, kBlockAlignment);
+  auto impl =
+      std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(behind), shape, elements, dtype);
+  impl->data = reinterpret_cast<const std::byte*>(
+      RoundUp(reinterpret_cast<uintptr_t>(impl.get() + 1), kBlockAlignment));
+  return Tensor(std::move(impl));
+}
 
-Tensor::Tensor(Impl impl)
-    : impl_(std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), std::move(impl))) {}
+Tensor Tensor::OfStorage(const Shape& shape, int64_t elements, DType dtype,
+                         std::shared_ptr<const void> owner, const std::byte* data) {
+  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype);
+  impl->owner = std::move(owner);
+  impl->data = data;
+  return Tensor(std::move(impl));
+}
 
 const Tensor::Impl& Tensor::Undefined() {
   static const Impl& undefined = *new Impl();
@@ -79,13 +104,15 @@ const Tensor::Impl& Tensor::Undefined() {
 }
 
 absl::StatusOr<Tensor> Tensor::Empty(const Shape& shape, DType dtype, Allocator* allocator) {
-  if (allocator == nullptr) allocator = &DefaultAllocator();
   const int64_t elements = shape.NumElements();
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
-                       allocator->Allocate(static_cast<size_t>(elements) * ItemSize(dtype)));
+  const size_t bytes = static_cast<size_t>(elements) * ItemSize(dtype);
+  if (allocator == nullptr) {
+    if (bytes <= kMaxBytesInOnePiece) return InOnePiece(shape, elements, dtype, bytes);
+    allocator = &DefaultAllocator();
+  }
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
   const std::byte* data = block->data();
-  return Tensor(
-      {shape, ContiguousStrides(shape), elements, std::move(block), data, dtype, true, Device()});
+  return OfStorage(shape, elements, dtype, std::move(block), data);
 }
 
 absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator* allocator) {
@@ -119,15 +146,16 @@ template Tensor Tensor::Of<uint8_t>(const Shape&, absl::Span<const uint8_t>);
 template Tensor Tensor::Of<bool>(const Shape&, absl::Span<const bool>);
 
 absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffer bytes) {
-  const size_t need = static_cast<size_t>(shape.NumElements()) * ItemSize(dtype);
+  const int64_t elements = shape.NumElements();
+  const size_t need = static_cast<size_t>(elements) * ItemSize(dtype);
   if (bytes.size() != need) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor ", DTypeName(dtype), shape.ToString(), " has ", need,
         " bytes of elements, but the payload has ", bytes.size(), "; send exactly its elements"));
   }
-  if (IsAligned(bytes.data(), ItemSize(dtype))) {
-    return Tensor({shape, ContiguousStrides(shape), shape.NumElements(), bytes.owner(),
-                   bytes.data(), dtype, true, Device()});
+  if (bytes.owner() != nullptr && IsAligned(bytes.data(), ItemSize(dtype))) {
+    const std::byte* data = bytes.data();
+    return OfStorage(shape, elements, dtype, std::move(bytes).owner(), data);
   }
   PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape, dtype));
   if (need > 0) std::memcpy(copy.mutable_raw_data(), bytes.data(), need);
@@ -136,15 +164,13 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
 
 Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_elements) const {
   const int64_t elements = shape.NumElements();
-  const bool contiguous = elements == 0 || DenseInRowMajorOrder(shape, strides);
-  const int64_t offset_bytes = offset_elements * static_cast<int64_t>(ItemSize(dtype()));
-  return Tensor({shape, strides, elements, storage(), raw_data() + offset_bytes, dtype(),
-                 contiguous, device()});
-}
-
-absl::StatusOr<Tensor> Tensor::Contiguous(Allocator* allocator) const {
-  if (IsContiguous()) return *this;
-  return Clone(allocator);
+  auto view = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype());
+  view->owner = storage();
+  view->data = raw_data() + offset_elements * static_cast<int64_t>(ItemSize(dtype()));
+  view->device = device();
+  view->layout = LayoutOf(shape, elements, strides);
+  if (view->layout != Layout::kContiguous) view->strides = strides;
+  return Tensor(std::move(view));
 }
 
 absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -56,13 +57,15 @@ class Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return impl().strides; }
+  Strides strides() const { return IsContiguous() ? ContiguousStrides(shape()) : impl().strides; }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().device; }
   int rank() const { return shape().rank(); }
   int64_t NumElements() const { return impl().num_elements; }
   size_t NumBytes() const { return static_cast<size_t>(NumElements()) * ItemSize(dtype()); }
-  bool IsContiguous() const { return impl().contiguous; }
+  bool IsContiguous() const { return impl().layout == Layout::kContiguous; }
+  // Not contiguous, but one number at every place: an expanded scalar.
+  bool IsOneNumber() const { return impl().layout == Layout::kOneNumber; }
 
   // The first element. Requires: T matches dtype(); the device is a CPU.
   template <typename T>
@@ -85,31 +88,54 @@ class Tensor {
   Tensor View(const Shape& shape, const Strides& strides, int64_t offset_elements) const;
 
   // This tensor if contiguous, else a contiguous copy.
-  absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const;
+  absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const& {
+    return IsContiguous() ? absl::StatusOr<Tensor>(*this) : Clone(allocator);
+  }
+  absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) && {
+    return IsContiguous() ? absl::StatusOr<Tensor>(std::move(*this)) : Clone(allocator);
+  }
   // A contiguous copy in memory of its own.
   absl::StatusOr<Tensor> Clone(Allocator* allocator = nullptr) const;
 
   // The elements as bytes, shared, not copied. Requires: IsContiguous().
   Buffer AsBuffer() const { return Buffer(storage(), raw_data(), NumBytes()); }
   // What keeps the elements alive; the identity of the storage.
-  const std::shared_ptr<const void>& storage() const { return impl().owner; }
+  std::shared_ptr<const void> storage() const {
+    return impl().owner != nullptr ? impl().owner : std::shared_ptr<const void>(impl_);
+  }
 
   // "f32[128, 784]", "undefined".
   std::string ToString() const;
 
  private:
-  // All that a tensor is, in one piece, so that a handle is as cheap to pass on as a pointer.
+  enum class Layout : uint8_t { kContiguous, kOneNumber, kOther };
+  static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
+
+  // All that a tensor is, in one piece, so that a handle is as cheap to pass on as a pointer. With
+  // its counts it takes two cache lines.
   struct Impl {
+    Impl() = default;
+    Impl(const Shape& shape, int64_t num_elements, DType dtype)
+        : shape(shape), num_elements(num_elements), dtype(dtype) {}
+
     Shape shape;
-    Strides strides;
+    Strides strides;  // unless contiguous
     int64_t num_elements = 0;
-    std::shared_ptr<const void> owner;  // shared by all views of the same storage
-    const std::byte* data = nullptr;    // the first element, offset included
+    // Shared by all views of the same storage; null: the elements lie behind this piece, in the
+    // same memory.
+    std::shared_ptr<const void> owner;
+    const std::byte* data = nullptr;  // the first element, offset included
     DType dtype = DType::kF32;
-    bool contiguous = true;
+    Layout layout = Layout::kContiguous;
     Device device;
   };
-  explicit Tensor(Impl impl);
+  static_assert(sizeof(Impl) <= 104);
+  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+  // Contiguous, elements not filled, behind the rest in one piece of small memory.
+  static Tensor InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes);
+  static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,
+                          std::shared_ptr<const void> owner, const std::byte* data);
 
   const Impl& impl() const { return impl_ != nullptr ? *impl_ : Undefined(); }
   static const Impl& Undefined();

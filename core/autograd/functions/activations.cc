@@ -17,7 +17,7 @@ Variable OfResult(absl::string_view name, const Variable& x, Forward forward, Gr
   absl::StatusOr<Tensor> y = forward(x.tensor());
   if (!y.ok()) return Variable::Invalid(y.status());
   return Record(name, {&x}, y, Save(*y), [gradient](const GradientCall& call) {
-    return OneGradient(gradient(call.saved[0], call.g));
+    return call.Give(0, gradient(call.saved[0], call.g));
   });
 }
 
@@ -46,7 +46,7 @@ Variable Sqrt(const Variable& x) {
 Variable Log(const Variable& x) {
   if (!x.ok()) return x;
   return Record("Log", {&x}, ops::Log(x.tensor()), Save(x.tensor()), [](const GradientCall& call) {
-    return OneGradient(ops::Div(call.g, call.saved[0]));
+    return call.Give(0, ops::Div(call.g, call.saved[0]));
   });
 }
 

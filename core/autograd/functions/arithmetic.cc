@@ -2,8 +2,8 @@
 
 #include <memory>
 #include <utility>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
@@ -12,8 +12,6 @@
 
 namespace psd {
 namespace {
-
-using Gradients = absl::StatusOr<Tensors>;
 
 // How a gradient of the result becomes that of an argument that may have been broadcast.
 class SumBack {
@@ -33,22 +31,18 @@ class SumBack {
 
 // Gradients of two arguments, each computed only if wanted.
 template <typename OfA, typename OfB>
-Gradients Pair(const GradientCall& call, const SumBack& a, const SumBack& b, OfA of_a, OfB of_b) {
-  Tensors gradients(2);
-  if (call.Wants(0)) {
-    PSD_ASSIGN_OR_RETURN(gradients[0], a(of_a()));
-  }
-  if (call.Wants(1)) {
-    PSD_ASSIGN_OR_RETURN(gradients[1], b(of_b()));
-  }
-  return gradients;
+absl::Status Pair(const GradientCall& call, const SumBack& a, const SumBack& b, OfA of_a,
+                  OfB of_b) {
+  if (call.Wants(0)) PSD_RETURN_IF_ERROR(call.Give(0, a(of_a())));
+  if (call.Wants(1)) PSD_RETURN_IF_ERROR(call.Give(1, b(of_b())));
+  return absl::OkStatus();
 }
 
-Gradients Unchanged(const GradientCall& call) {
-  return OneGradient(call.g);
+absl::Status Unchanged(const GradientCall& call) {
+  return call.Give(0, call.g);
 }
-Gradients Negated(const GradientCall& call) {
-  return OneGradient(ops::Neg(call.g));
+absl::Status Negated(const GradientCall& call) {
+  return call.Give(0, ops::Neg(call.g));
 }
 
 }  // namespace
@@ -122,13 +116,13 @@ Variable Sub(double a, const Variable& b) {
 Variable Mul(const Variable& a, double b) {
   if (!a.ok()) return a;
   return Record("Mul", {&a}, ops::Mul(a.tensor(), b), Save(),
-                [b](const GradientCall& call) { return OneGradient(ops::Mul(call.g, b)); });
+                [b](const GradientCall& call) { return call.Give(0, ops::Mul(call.g, b)); });
 }
 
 Variable Div(const Variable& a, double b) {
   if (!a.ok()) return a;
   return Record("Div", {&a}, ops::Div(a.tensor(), b), Save(),
-                [b](const GradientCall& call) { return OneGradient(ops::Div(call.g, b)); });
+                [b](const GradientCall& call) { return call.Give(0, ops::Div(call.g, b)); });
 }
 
 Variable Div(double a, const Variable& b) {
@@ -136,10 +130,10 @@ Variable Div(double a, const Variable& b) {
   absl::StatusOr<Tensor> y = ops::Div(a, b.tensor());
   Tensor quotient = y.ok() ? *y : Tensor();
   return Record("Div", {&b}, std::move(y), Save(b.tensor(), std::move(quotient)),
-                [](const GradientCall& call) -> Gradients {
+                [](const GradientCall& call) -> absl::Status {
                   PSD_ASSIGN_OR_RETURN(Tensor scaled, ops::Mul(call.g, call.saved[1]));
                   PSD_ASSIGN_OR_RETURN(Tensor ratio, ops::Div(scaled, call.saved[0]));
-                  return OneGradient(ops::Neg(ratio));
+                  return call.Give(0, ops::Neg(ratio));
                 });
 }
 

@@ -4,7 +4,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/functions/function_node.h"
-#include "core/autograd/node.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/gather.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -13,15 +12,13 @@
 namespace psd {
 namespace {
 
-absl::StatusOr<Tensors> WeightGradient(const GradientCall& call, const Shape& weight) {
+absl::Status WeightGradient(const GradientCall& call, const Shape& weight) {
   const Tensor& ids = call.saved[0];
   const int64_t count = ids.NumElements();
   PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids, {1, count}));
   PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(call.g, {count, weight[1]}));
   PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(weight, indices, values));
-  Tensors gradients(2);
-  PSD_ASSIGN_OR_RETURN(gradients[0], sparse.ToDense());
-  return gradients;
+  return call.Give(0, sparse.ToDense());
 }
 
 }  // namespace

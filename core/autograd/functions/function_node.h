@@ -8,7 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,26 +21,33 @@
 
 namespace psd {
 
-// What a gradient function sees.
+// What a gradient function sees, and where it leaves its results.
 struct GradientCall {
   const Tensor& g;                 // the gradient of the result
   absl::Span<const Tensor> saved;  // what was recorded with it
-  absl::Span<const bool> wanted;   // whose gradients, one per argument
+  Wanted wanted;                   // the arguments whose gradients are
+  absl::Span<Tensor> results;      // one per argument, undefined so far
 
-  bool Wants(size_t i) const { return wanted[i]; }
+  bool Wants(size_t i) const { return wanted.Has(i); }
+  // The gradient of argument `i`, or why there is none.
+  absl::Status Give(size_t i, absl::StatusOr<Tensor> gradient) const {
+    if (!gradient.ok()) return std::move(gradient).status();
+    results[i] = *std::move(gradient);
+    return absl::OkStatus();
+  }
 };
 
-// Function: absl::StatusOr<Tensors>(const GradientCall&), the gradients of all arguments; those not
-// wanted may be left undefined. It lies beside the kSaved tensors that were recorded, so that
-// recording takes one piece of memory.
+// Function: absl::Status(const GradientCall&), which gives the gradients of all arguments that are
+// wanted. It lies beside the kSaved tensors that were recorded, so that recording takes one piece
+// of memory.
 template <size_t kSaved, typename Function>
 class SavedFunction {
  public:
-  SavedFunction(std::array<Tensor, kSaved> saved, Function gradient)
+  SavedFunction(std::array<Tensor, kSaved>&& saved, Function&& gradient)
       : saved_(std::move(saved)), gradient_(std::move(gradient)) {}
 
-  absl::StatusOr<Tensors> Gradients(const Tensor& g, absl::Span<const bool> wanted) const {
-    return gradient_(GradientCall{g, saved_, wanted});
+  absl::Status Gradients(const Tensor& g, Wanted wanted, absl::Span<Tensor> results) const {
+    return gradient_(GradientCall{g, saved_, wanted, results});
   }
   // Gives up what was saved; whether that was anything.
   bool Release() {
@@ -58,33 +64,34 @@ class SavedFunction {
 class FunctionNodeBase : public Node {
  public:
   // `name` lives as long as the process: a literal.
-  FunctionNodeBase(absl::string_view name, Edges next) : Node(std::move(next)), name_(name) {}
+  FunctionNodeBase(absl::string_view name, absl::Span<const Variable* const> inputs);
 
   absl::string_view Name() const override { return name_; }
 
  protected:
   // Errors: FAILED_PRECONDITION when what was saved has been given up.
-  absl::Status CheckUsable() const;
-  // For which arguments gradients are wanted.
-  absl::InlinedVector<bool, 4> Wanted() const;
+  absl::Status CheckUsable() const {
+    return released_ ? SavedValuesFreed(name_) : absl::OkStatus();
+  }
 
-  bool released_ = false;
-
- private:
   const absl::string_view name_;
+  Wanted wanted_;
+  bool released_ = false;
 };
 
 template <size_t kSaved, typename Function>
 class FunctionNode final : public FunctionNodeBase {
  public:
-  FunctionNode(absl::string_view name, Edges next, SavedFunction<kSaved, Function> function)
-      : FunctionNodeBase(name, std::move(next)), function_(std::move(function)) {}
+  FunctionNode(absl::string_view name, absl::Span<const Variable* const> inputs,
+               SavedFunction<kSaved, Function>&& function)
+      : FunctionNodeBase(name, inputs), function_(std::move(function)) {}
 
-  absl::StatusOr<Tensors> Apply(PassContext& pass, const Tensors& gradients) override {
+  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor> results) override {
     PSD_RETURN_IF_ERROR(CheckUsable());
-    absl::StatusOr<Tensors> results = function_.Gradients(gradients[0], Wanted());
+    absl::Status status = function_.Gradients(gradients[0], wanted_, results);
     if (!pass.retain_graph) released_ = function_.Release();
-    return results;
+    return status;
   }
 
  private:
@@ -94,11 +101,12 @@ class FunctionNode final : public FunctionNodeBase {
 template <size_t kSaved, typename Function>
 class TapeFunction final : public RecordedFunction {
  public:
-  explicit TapeFunction(SavedFunction<kSaved, Function> function)
+  explicit TapeFunction(SavedFunction<kSaved, Function>&& function)
       : function_(std::move(function)) {}
 
-  absl::StatusOr<Tensors> Gradients(const Tensor& g, absl::Span<const bool> wanted) const override {
-    return function_.Gradients(g, wanted);
+  absl::Status Gradients(const Tensor& g, Wanted wanted,
+                         absl::Span<Tensor> results) const override {
+    return function_.Gradients(g, wanted, results);
   }
   bool Release() override { return function_.Release(); }
 
@@ -125,7 +133,6 @@ std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
 
 // Whether history is on and one of `inputs` requires grad.
 bool WantsHistory(absl::Span<const Variable* const> inputs);
-Edges GradientEdges(absl::Span<const Variable* const> inputs);
 
 // The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
 // error, a constant if no input requires grad or history is off, else a variable whose gradients
@@ -142,8 +149,8 @@ Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs
                         std::make_unique<TapeFunction<kSaved, Function>>(std::move(function)));
   }
   using Recorded = FunctionNode<kSaved, Function>;
-  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
-                                             GradientEdges(inputs), std::move(function));
+  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name, inputs,
+                                             std::move(function));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 template <size_t kSaved, typename Function>
@@ -153,8 +160,5 @@ Variable Record(absl::string_view name, std::initializer_list<const Variable*> i
   return Record(name, absl::MakeConstSpan(inputs.begin(), inputs.size()), std::move(result),
                 std::move(saved), std::move(gradient));
 }
-
-// A list of one gradient, or the error.
-absl::StatusOr<Tensors> OneGradient(absl::StatusOr<Tensor> gradient);
 
 }  // namespace psd

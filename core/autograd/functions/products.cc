@@ -1,7 +1,8 @@
 #include "core/autograd/functions/products.h"
 
-#include <vector>
+#include <array>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
@@ -11,21 +12,21 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<Tensors>;
-
 // y = x wᵀ + b: dx = g w, dw = gᵀ x, db = the sum of g's rows. Saved: x, w.
-Gradients LinearGradient(const GradientCall& call) {
-  Tensors gradients(call.wanted.size());
+absl::Status LinearGradient(const GradientCall& call) {
+  if (call.Wants(0)) PSD_RETURN_IF_ERROR(call.Give(0, ops::Matmul(call.g, call.saved[1])));
+  if (call.Wants(1)) PSD_RETURN_IF_ERROR(call.Give(1, ops::Matmul(call.g, call.saved[0], true)));
+  if (call.Wants(2)) PSD_RETURN_IF_ERROR(call.Give(2, ops::Sum(call.g, 0)));
+  return absl::OkStatus();
+}
+
+// y = a b: da = g bᵀ, db = aᵀ g. Saved: a, b.
+absl::Status MatmulGradient(const GradientCall& call) {
   if (call.Wants(0)) {
-    PSD_ASSIGN_OR_RETURN(gradients[0], ops::Matmul(call.g, call.saved[1]));
+    PSD_RETURN_IF_ERROR(call.Give(0, ops::Matmul(call.g, call.saved[1], false, true)));
   }
-  if (call.Wants(1)) {
-    PSD_ASSIGN_OR_RETURN(gradients[1], ops::Matmul(call.g, call.saved[0], true));
-  }
-  if (call.wanted.size() > 2 && call.Wants(2)) {
-    PSD_ASSIGN_OR_RETURN(gradients[2], ops::Sum(call.g, 0));
-  }
-  return gradients;
+  if (call.Wants(1)) PSD_RETURN_IF_ERROR(call.Give(1, ops::Matmul(call.saved[0], call.g, true)));
+  return absl::OkStatus();
 }
 
 std::array<Tensor, 2> SavedFactors(const Variable& x, const Variable& w) {
@@ -34,21 +35,10 @@ std::array<Tensor, 2> SavedFactors(const Variable& x, const Variable& w) {
 
 }  // namespace
 
-// y = a b: da = g bᵀ, db = aᵀ g.
 Variable Matmul(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
   return Record("Matmul", {&a, &b}, ops::Matmul(a.tensor(), b.tensor()), SavedFactors(a, b),
-                [](const GradientCall& call) -> Gradients {
-                  Tensors gradients(2);
-                  if (call.Wants(0)) {
-                    PSD_ASSIGN_OR_RETURN(gradients[0],
-                                         ops::Matmul(call.g, call.saved[1], false, true));
-                  }
-                  if (call.Wants(1)) {
-                    PSD_ASSIGN_OR_RETURN(gradients[1], ops::Matmul(call.saved[0], call.g, true));
-                  }
-                  return gradients;
-                });
+                MatmulGradient);
 }
 
 Variable Linear(const Variable& x, const Variable& w) {

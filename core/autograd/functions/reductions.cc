@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
@@ -13,16 +14,14 @@
 namespace psd {
 namespace {
 
-using Gradients = absl::StatusOr<Tensors>;
-
 // Over everything: each element gets g / divisor. Repeated by a view, not in memory.
 Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor> y,
                  double divisor) {
   return Record(name, {&x}, std::move(y), Save(),
-                [shape = x.shape(), divisor](const GradientCall& call) -> Gradients {
-                  PSD_ASSIGN_OR_RETURN(Tensor share, divisor == 1 ? absl::StatusOr<Tensor>(call.g)
-                                                                  : ops::Div(call.g, divisor));
-                  return OneGradient(ops::BroadcastTo(share, shape));
+                [shape = x.shape(), divisor](const GradientCall& call) -> absl::Status {
+                  if (divisor == 1) return call.Give(0, ops::BroadcastTo(call.g, shape));
+                  PSD_ASSIGN_OR_RETURN(Tensor share, ops::Div(call.g, divisor));
+                  return call.Give(0, ops::BroadcastTo(share, shape));
                 });
 }
 
@@ -31,14 +30,14 @@ Variable AlongAxis(absl::string_view name, const Variable& x, absl::StatusOr<Ten
   if (!y.ok()) return Variable::Invalid(y.status());
   const int at = static_cast<int>(axis < 0 ? axis + x.shape().rank() : axis);
   return Record(name, {&x}, std::move(y), Save(),
-                [shape = x.shape(), at, mean](const GradientCall& call) -> Gradients {
+                [shape = x.shape(), at, mean](const GradientCall& call) -> absl::Status {
                   Strides kept(shape.extents().begin(), shape.extents().end());
                   kept[at] = 1;
                   PSD_ASSIGN_OR_RETURN(Tensor share, ops::Reshape(call.g, kept));
                   if (mean) {
                     PSD_ASSIGN_OR_RETURN(share, ops::Div(share, static_cast<double>(shape[at])));
                   }
-                  return OneGradient(ops::BroadcastTo(share, shape));
+                  return call.Give(0, ops::BroadcastTo(share, shape));
                 });
 }
 

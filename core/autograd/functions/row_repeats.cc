@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/functions/function_node.h"
-#include "core/autograd/node.h"
 #include "core/base/status.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/gather.h"
@@ -44,7 +43,7 @@ absl::StatusOr<GradientRows> RowsOf(const Tensor& gradient) {
   return rows;
 }
 
-absl::StatusOr<Tensors> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
+absl::StatusOr<Tensor> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
   PSD_ASSIGN_OR_RETURN(const GradientRows rows, RowsOf(gradient));
   const int64_t width = gradient.shape()[gradient.rank() - 1];
   PSD_ASSIGN_OR_RETURN(
@@ -57,7 +56,7 @@ absl::StatusOr<Tensors> SumRepeats(const RowRepeats& repeats, const Tensor& grad
   } else {
     sum(rows.elements.data<double>(), sums.mutable_data<double>());
   }
-  return OneGradient(std::move(sums));
+  return sums;
 }
 
 }  // namespace
@@ -95,8 +94,9 @@ Variable RepeatRows(const Variable& rows, std::shared_ptr<const RowRepeats> repe
         absl::StrCat("RepeatRows was given ", rows.tensor().ToString(), "; it must be f32 or f64[",
                      repeats->distinct().NumElements(), ", width]")));
   }
-  return Record("RepeatRows", {&rows}, ops::GatherRows(rows.tensor(), repeats->places()), Save(),
-                [repeats](const GradientCall& call) { return SumRepeats(*repeats, call.g); });
+  return Record(
+      "RepeatRows", {&rows}, ops::GatherRows(rows.tensor(), repeats->places()), Save(),
+      [repeats](const GradientCall& call) { return call.Give(0, SumRepeats(*repeats, call.g)); });
 }
 
 }  // namespace psd

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
@@ -12,8 +13,6 @@
 
 namespace psd {
 namespace {
-
-using Gradients = absl::StatusOr<Tensors>;
 
 // Zeros like `g`, but with `extent` indices along `axis`.
 absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent) {
@@ -31,16 +30,14 @@ absl::StatusOr<Tensor> Padded(const Tensor& g, int64_t axis, int64_t before, int
 }
 
 // The parts of `g` that came from each argument. Views.
-Gradients Unconcat(const GradientCall& call, int64_t axis, const std::vector<int64_t>& extents) {
-  Tensors gradients(extents.size());
+absl::Status Unconcat(const GradientCall& call, int64_t axis, const std::vector<int64_t>& extents) {
   int64_t begin = 0;
   for (size_t i = 0; i < extents.size(); ++i) {
-    if (call.Wants(i)) {
-      PSD_ASSIGN_OR_RETURN(gradients[i], ops::Slice(call.g, axis, begin, begin + extents[i]));
-    }
-    begin += extents[i];
+    const int64_t end = begin + extents[i];
+    if (call.Wants(i)) PSD_RETURN_IF_ERROR(call.Give(i, ops::Slice(call.g, axis, begin, end)));
+    begin = end;
   }
-  return gradients;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -49,7 +46,7 @@ Variable Reshape(const Variable& x, absl::Span<const int64_t> extents) {
   if (!x.ok()) return x;
   return Record("Reshape", {&x}, ops::Reshape(x.tensor(), extents), Save(),
                 [shape = x.shape()](const GradientCall& call) {
-                  return OneGradient(ops::Reshape(call.g, shape.extents()));
+                  return call.Give(0, ops::Reshape(call.g, shape.extents()));
                 });
 }
 
@@ -57,7 +54,7 @@ Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1) {
   if (!x.ok()) return x;
   return Record("Transpose", {&x}, ops::Transpose(x.tensor(), axis0, axis1), Save(),
                 [axis0, axis1](const GradientCall& call) {
-                  return OneGradient(ops::Transpose(call.g, axis0, axis1));
+                  return call.Give(0, ops::Transpose(call.g, axis0, axis1));
                 });
 }
 
@@ -69,7 +66,7 @@ Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end) {
   const int64_t behind = x.shape()[at] - end;
   return Record("Slice", {&x}, std::move(part), Save(),
                 [at, begin, behind](const GradientCall& call) {
-                  return OneGradient(Padded(call.g, at, begin, behind));
+                  return call.Give(0, Padded(call.g, at, begin, behind));
                 });
 }
 
@@ -92,7 +89,7 @@ Variable BroadcastTo(const Variable& x, const Shape& shape) {
   if (!x.ok()) return x;
   return Record("BroadcastTo", {&x}, ops::BroadcastTo(x.tensor(), shape), Save(),
                 [from = x.shape()](const GradientCall& call) {
-                  return OneGradient(ops::SumTo(call.g, from));
+                  return call.Give(0, ops::SumTo(call.g, from));
                 });
 }
 
@@ -102,7 +99,7 @@ Variable Cast(const Variable& x, DType dtype) {
   if (!y.ok()) return Variable::Invalid(y.status());
   if (dtype != DType::kF32 && dtype != DType::kF64) return Variable(*std::move(y));
   return Record("Cast", {&x}, std::move(y), Save(), [from = x.dtype()](const GradientCall& call) {
-    return OneGradient(ops::Cast(call.g, from));
+    return call.Give(0, ops::Cast(call.g, from));
   });
 }
 

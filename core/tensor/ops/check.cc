@@ -4,7 +4,7 @@
 
 namespace psd::ops {
 
-absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
+absl::Status UsableError(absl::string_view op, const Tensor& x) {
   if (!x.defined()) {
     return absl::InvalidArgumentError(
         absl::StrCat(op, " was given an undefined tensor; give it elements first"));
@@ -17,25 +17,15 @@ absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
   return absl::OkStatus();
 }
 
-absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers) {
+absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integers) {
   PSD_RETURN_IF_ERROR(CheckUsable(op, x));
-  switch (x.dtype()) {
-    case DType::kF32:
-    case DType::kF64:
-      return absl::OkStatus();
-    case DType::kI32:
-    case DType::kI64:
-      if (integers) return absl::OkStatus();
-      break;
-    default:
-      break;
-  }
+  if (IsArithmetic(x.dtype(), integers)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(op, " was given ", x.ToString(), ", but takes f32 and f64",
                    integers ? ", i32 and i64" : "", " only; cast it first"));
 }
 
-absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b, bool integers) {
+absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers) {
   PSD_RETURN_IF_ERROR(CheckArithmetic(op, a, integers));
   PSD_RETURN_IF_ERROR(CheckArithmetic(op, b, integers));
   if (a.dtype() == b.dtype()) return absl::OkStatus();

@@ -9,15 +9,36 @@
 
 namespace psd::ops {
 
-// Errors: INVALID_ARGUMENT for an undefined tensor, UNIMPLEMENTED for one that is not on a CPU.
-absl::Status CheckUsable(absl::string_view op, const Tensor& x);
+// Whether operators calculate with it: f32, f64, and with `integers` i32, i64.
+inline bool IsArithmetic(DType dtype, bool integers) {
+  return dtype == DType::kF32 || dtype == DType::kF64 ||
+         (integers && (dtype == DType::kI32 || dtype == DType::kI64));
+}
 
-// CheckUsable, and the dtype is one to calculate with: f32, f64, and with `integers` i32, i64.
+// Why a check below fails. Each is OK where nothing is wrong.
+absl::Status UsableError(absl::string_view op, const Tensor& x);
+absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integers);
+absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers);
+
+// Errors: INVALID_ARGUMENT for an undefined tensor, UNIMPLEMENTED for one that is not on a CPU.
+inline absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
+  return x.defined() && x.device().IsCpu() ? absl::OkStatus() : UsableError(op, x);
+}
+
+// CheckUsable, and IsArithmetic.
 // Errors: INVALID_ARGUMENT naming the tensor and the remedy.
-absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers);
+inline absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers) {
+  const bool good = x.defined() && x.device().IsCpu() && IsArithmetic(x.dtype(), integers);
+  return good ? absl::OkStatus() : ArithmeticError(op, x, integers);
+}
 
 // CheckArithmetic of both, and that they have one dtype.
-absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b, bool integers);
+inline absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b,
+                              bool integers) {
+  const bool good = a.defined() && b.defined() && a.device().IsCpu() && b.device().IsCpu() &&
+                    a.dtype() == b.dtype() && IsArithmetic(a.dtype(), integers);
+  return good ? absl::OkStatus() : PairError(op, a, b, integers);
+}
 
 // `axis`, counted from the end if negative, as a number in [0, x.rank()).
 // Errors: INVALID_ARGUMENT.

@@ -94,39 +94,33 @@ void RunPlan(BinaryOp op, const Plan& plan, const T* a, const T* b, T* out) {
   }
 }
 
-// The step of a kernel over all elements of `x`: 1 if they are dense, 0 if they are one number
-// repeated, -1 if neither.
-int KernelStep(const Tensor& x) {
-  if (x.IsContiguous()) return 1;
-  for (int axis = 0; axis < x.rank(); ++axis)
-    if (x.strides()[axis] != 0 && x.shape()[axis] != 1) return -1;
-  return 0;
+// Whether one kernel call covers it: one argument is dense and of the result's shape, the other is
+// so too or is one number.
+bool NeedsNoPlan(const Tensor& a, const Tensor& b) {
+  const bool same = a.shape() == b.shape();
+  if (a.IsContiguous() && b.IsContiguous()) return same || a.rank() == 0 || b.rank() == 0;
+  if (a.IsContiguous()) return same && b.IsOneNumber();
+  return same && b.IsContiguous() && a.IsOneNumber();
 }
 
-// Arguments of one shape, each dense or one number repeated, need no plan; nor does a number beside
-// a dense tensor. False: they are of another kind.
-absl::StatusOr<bool> BinaryInOneCall(BinaryOp op, const Tensor& a, const Tensor& b, Tensor& out) {
-  const bool same = a.shape() == b.shape();
-  if (!same && a.rank() != 0 && b.rank() != 0) return false;
-  const int a_step = !same && a.rank() == 0 ? 0 : KernelStep(a);
-  const int b_step = !same && b.rank() == 0 ? 0 : KernelStep(b);
-  if (a_step < 0 || b_step < 0 || a_step + b_step == 0) return false;
-  PSD_ASSIGN_OR_RETURN(out, Tensor::Empty(a.rank() == 0 ? b.shape() : a.shape(), a.dtype()));
+absl::StatusOr<Tensor> BinaryInOneCall(BinaryOp op, const Tensor& a, const Tensor& b) {
+  const Tensor& whole = b.rank() == 0 || b.IsOneNumber() ? a : b;
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(whole.shape(), a.dtype()));
+  const auto step = [&whole](const Tensor& x) -> size_t {
+    return x.IsContiguous() && x.rank() == whole.rank() ? 1 : 0;
+  };
   WithNumber(a.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    kernels::Binary(op, a.data<T>(), static_cast<size_t>(a_step), b.data<T>(),
-                    static_cast<size_t>(b_step), out.mutable_data<T>(),
+    kernels::Binary(op, a.data<T>(), step(a), b.data<T>(), step(b), out.mutable_data<T>(),
                     static_cast<size_t>(out.NumElements()));
     return 0;
   });
-  return true;
+  return out;
 }
 
 absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   PSD_RETURN_IF_ERROR(CheckPair(NameOf(op), a, b, op != BinaryOp::kDiv));
-  Tensor result;
-  PSD_ASSIGN_OR_RETURN(bool done, BinaryInOneCall(op, a, b, result));
-  if (done) return result;
+  if (NeedsNoPlan(a, b)) return BinaryInOneCall(op, a, b);
   absl::StatusOr<Shape> shape = BroadcastShapes(a.shape(), b.shape());
   if (!shape.ok()) return Annotate(shape.status(), NameOf(op));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(*shape, a.dtype()));

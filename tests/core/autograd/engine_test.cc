@@ -109,8 +109,10 @@ class ForwardNode : public Node {
  public:
   using Node::Node;
   absl::string_view Name() const override { return "Forward"; }
-  absl::StatusOr<Tensors> Apply(PassContext&, const Tensors& gradients) override {
-    return gradients;
+  absl::Status Apply(PassContext&, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor> results) override {
+    results[0] = std::move(gradients[0]);
+    return absl::OkStatus();
   }
 };
 

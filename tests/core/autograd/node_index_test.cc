@@ -14,9 +14,10 @@ namespace {
 
 class Leaf : public Node {
  public:
-  Leaf() : Node({}) {}
   absl::string_view Name() const override { return "Leaf"; }
-  absl::StatusOr<Tensors> Apply(PassContext&, const Tensors&) override { return Tensors(); }
+  absl::Status Apply(PassContext&, absl::Span<Tensor>, absl::Span<Tensor>) override {
+    return absl::OkStatus();
+  }
 };
 
 using Numbered = std::pair<size_t, bool>;
