@@ -12,8 +12,8 @@
 namespace psd {
 namespace {
 
-using Inputs = absl::Span<const Variable>;
-using Shapes = absl::Span<const Shape>;
+using Inputs = absl::Span<const Variable* const>;
+using Shapes = absl::Span<const Shape* const>;
 using ShapeOr = absl::StatusOr<Shape>;
 using List = std::vector<int64_t>;
 
@@ -48,8 +48,8 @@ Variable ToVariable(absl::StatusOr<Tensor> tensor) {
 
 absl::Status Unfit(Shapes shapes) {
   std::string list;
-  for (const Shape& shape : shapes)
-    absl::StrAppend(&list, list.empty() ? "" : ", ", shape.ToString());
+  for (const Shape* shape : shapes)
+    absl::StrAppend(&list, list.empty() ? "" : ", ", shape->ToString());
   return absl::InvalidArgumentError(absl::StrCat("shapes ", list, " do not fit each other"));
 }
 
@@ -63,45 +63,45 @@ absl::StatusOr<int> AxisOf(const Shape& shape, int64_t axis) {
 // ---- Shapes of results -------------------------------------------------------------------------
 
 ShapeOr SameShape(Shapes inputs, const Attributes&) {
-  return inputs[0];
+  return *inputs[0];
 }
 ShapeOr ScalarShape(Shapes, const Attributes&) {
   return ShapeOr(absl::in_place);  // a scalar
 }
 ShapeOr PairShape(Shapes inputs, const Attributes&) {
-  return BroadcastShapes(inputs[0], inputs[1]);
+  return BroadcastShapes(*inputs[0], *inputs[1]);
 }
 ShapeOr GivenShape(Shapes, const Attributes& attributes) {
   return Shape::Checked(IntList(attributes, "shape"));
 }
 
 ShapeOr MatmulShape(Shapes inputs, const Attributes&) {
-  const Shape& a = inputs[0];
-  const Shape& b = inputs[1];
+  const Shape& a = *inputs[0];
+  const Shape& b = *inputs[1];
   if (a.rank() != 2 || b.rank() != 2 || a[1] != b[0]) return Unfit(inputs);
   const int64_t extents[] = {a[0], b[1]};
   return Shape::Checked(extents);
 }
 
 ShapeOr LinearShape(Shapes inputs, const Attributes&) {
-  const Shape& x = inputs[0];
-  const Shape& w = inputs[1];
+  const Shape& x = *inputs[0];
+  const Shape& w = *inputs[1];
   if (x.rank() != 2 || w.rank() != 2 || x[1] != w[1]) return Unfit(inputs);
   const int64_t extents[] = {x[0], w[0]};
   return Shape::Checked(extents);
 }
 
 ShapeOr EmbeddingShape(Shapes inputs, const Attributes&) {
-  if (inputs[0].rank() != 2) return Unfit(inputs);
-  Strides extents(inputs[1].extents().begin(), inputs[1].extents().end());
-  extents.push_back(inputs[0][1]);
+  if (inputs[0]->rank() != 2) return Unfit(inputs);
+  Strides extents(inputs[1]->extents().begin(), inputs[1]->extents().end());
+  extents.push_back((*inputs[0])[1]);
   return Shape::Checked(extents);
 }
 
 ShapeOr ReducedShape(Shapes inputs, const Attributes& attributes) {
   if (!Has(attributes, "axis")) return ScalarShape(inputs, attributes);
-  PSD_ASSIGN_OR_RETURN(int axis, AxisOf(inputs[0], Int(attributes, "axis")));
-  Strides extents(inputs[0].extents().begin(), inputs[0].extents().end());
+  PSD_ASSIGN_OR_RETURN(int axis, AxisOf(*inputs[0], Int(attributes, "axis")));
+  Strides extents(inputs[0]->extents().begin(), inputs[0]->extents().end());
   if (Int(attributes, "keepdim") != 0) {
     extents[axis] = 1;
   } else {
@@ -117,45 +117,47 @@ ShapeOr ReshapedShape(Shapes inputs, const Attributes& attributes) {
   if (open != extents.end()) {
     *open = 1;
     PSD_ASSIGN_OR_RETURN(Shape rest, Shape::Checked(extents));
-    *open = inputs[0].NumElements() / std::max<int64_t>(rest.NumElements(), 1);
+    *open = inputs[0]->NumElements() / std::max<int64_t>(rest.NumElements(), 1);
   }
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  if (shape.NumElements() == inputs[0].NumElements()) return shape;
-  return absl::InvalidArgumentError(absl::StrCat("shape ", inputs[0].ToString(), " with ",
-                                                 inputs[0].NumElements(), " elements does not fit ",
-                                                 shape.ToString()));
+  if (shape.NumElements() == inputs[0]->NumElements()) return shape;
+  return absl::InvalidArgumentError(absl::StrCat("shape ", inputs[0]->ToString(), " with ",
+                                                 inputs[0]->NumElements(),
+                                                 " elements does not fit ", shape.ToString()));
 }
 
 ShapeOr TransposedShape(Shapes inputs, const Attributes& attributes) {
-  PSD_ASSIGN_OR_RETURN(int axis0, AxisOf(inputs[0], Int(attributes, "axis0")));
-  PSD_ASSIGN_OR_RETURN(int axis1, AxisOf(inputs[0], Int(attributes, "axis1")));
-  Strides extents(inputs[0].extents().begin(), inputs[0].extents().end());
+  PSD_ASSIGN_OR_RETURN(int axis0, AxisOf(*inputs[0], Int(attributes, "axis0")));
+  PSD_ASSIGN_OR_RETURN(int axis1, AxisOf(*inputs[0], Int(attributes, "axis1")));
+  Strides extents(inputs[0]->extents().begin(), inputs[0]->extents().end());
   std::swap(extents[axis0], extents[axis1]);
   return Shape::Checked(extents);
 }
 
 ShapeOr SlicedShape(Shapes inputs, const Attributes& attributes) {
-  PSD_ASSIGN_OR_RETURN(int axis, AxisOf(inputs[0], Int(attributes, "axis")));
+  PSD_ASSIGN_OR_RETURN(int axis, AxisOf(*inputs[0], Int(attributes, "axis")));
   const int64_t begin = Int(attributes, "begin");
   const int64_t end = Int(attributes, "end");
-  if (begin < 0 || begin > end || end > inputs[0][axis]) {
+  if (begin < 0 || begin > end || end > (*inputs[0])[axis]) {
     return absl::InvalidArgumentError(absl::StrCat("[", begin, ", ", end, ") is no part of axis ",
-                                                   axis, " of shape ", inputs[0].ToString()));
+                                                   axis, " of shape ", inputs[0]->ToString()));
   }
-  Strides extents(inputs[0].extents().begin(), inputs[0].extents().end());
+  Strides extents(inputs[0]->extents().begin(), inputs[0]->extents().end());
   extents[axis] = end - begin;
   return Shape::Checked(extents);
 }
 
 ShapeOr ConcatenatedShape(Shapes inputs, const Attributes& attributes) {
-  return ops::ConcatShape(inputs, Int(attributes, "axis"));
+  std::vector<Shape> shapes;
+  for (const Shape* input : inputs) shapes.push_back(*input);
+  return ops::ConcatShape(shapes, Int(attributes, "axis"));
 }
 
 ShapeOr BroadcastShape(Shapes inputs, const Attributes& attributes) {
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(IntList(attributes, "shape")));
-  PSD_ASSIGN_OR_RETURN(Shape both, BroadcastShapes(inputs[0], shape));
+  PSD_ASSIGN_OR_RETURN(Shape both, BroadcastShapes(*inputs[0], shape));
   if (both == shape) return shape;
-  return Unfit({inputs[0], shape});
+  return Unfit({inputs[0], &shape});
 }
 
 // ---- Rows of the table -------------------------------------------------------------------------
@@ -177,27 +179,27 @@ OperatorSpec Row(std::string name, int inputs, std::vector<AttributeSpec> attrib
 
 OperatorSpec UnaryRow(std::string name, Variable (*function)(const Variable&)) {
   return Row(std::move(name), 1, {}, SameShape,
-             [function](Inputs inputs, const Attributes&) { return function(inputs[0]); });
+             [function](Inputs inputs, const Attributes&) { return function(*inputs[0]); });
 }
 
 OperatorSpec BinaryRow(std::string name, Variable (*function)(const Variable&, const Variable&),
                        OutputShape shape = PairShape) {
   return Row(
       std::move(name), 2, {}, std::move(shape),
-      [function](Inputs inputs, const Attributes&) { return function(inputs[0], inputs[1]); });
+      [function](Inputs inputs, const Attributes&) { return function(*inputs[0], *inputs[1]); });
 }
 
 OperatorSpec ScalarRow(std::string name, Variable (*function)(const Variable&, double)) {
   return Row(std::move(name), 1, {{"value", AttributeType::kDouble}}, SameShape,
              [function](Inputs inputs, const Attributes& attributes) {
-               return function(inputs[0], Double(attributes, "value"));
+               return function(*inputs[0], Double(attributes, "value"));
              });
 }
 
 OperatorSpec ReversedScalarRow(std::string name, Variable (*function)(double, const Variable&)) {
   return Row(std::move(name), 1, {{"value", AttributeType::kDouble}}, SameShape,
              [function](Inputs inputs, const Attributes& attributes) {
-               return function(Double(attributes, "value"), inputs[0]);
+               return function(Double(attributes, "value"), *inputs[0]);
              });
 }
 
@@ -206,8 +208,8 @@ OperatorSpec ReduceRow(std::string name, Variable (*all)(const Variable&),
   return Row(std::move(name), 1,
              {{"axis", AttributeType::kInt, false}, {"keepdim", AttributeType::kInt, false}},
              ReducedShape, [all, along](Inputs inputs, const Attributes& attributes) {
-               if (!Has(attributes, "axis")) return all(inputs[0]);
-               return along(inputs[0], Int(attributes, "axis"), Int(attributes, "keepdim") != 0);
+               if (!Has(attributes, "axis")) return all(*inputs[0]);
+               return along(*inputs[0], Int(attributes, "axis"), Int(attributes, "keepdim") != 0);
              });
 }
 
@@ -241,8 +243,8 @@ void AddArithmetic(std::vector<OperatorSpec>& table) {
   table.push_back(BinaryRow("matmul", Matmul, MatmulShape));
   table.push_back(BinaryRow("embedding", Embedding, EmbeddingShape));
   table.push_back({"linear", 2, 3, {}, LinearShape, [](Inputs inputs, const Attributes&) {
-                     return inputs.size() == 2 ? Linear(inputs[0], inputs[1])
-                                               : Linear(inputs[0], inputs[1], inputs[2]);
+                     return inputs.size() == 2 ? Linear(*inputs[0], *inputs[1])
+                                               : Linear(*inputs[0], *inputs[1], *inputs[2]);
                    }});
 }
 
@@ -261,23 +263,23 @@ void AddFunctions(std::vector<OperatorSpec>& table) {
   table.push_back(BinaryRow("cross_entropy", CrossEntropy, ScalarShape));
   table.push_back(BinaryRow("mse", Mse, ScalarShape));
   table.push_back(Row("detach", 1, {}, SameShape,
-                      [](Inputs inputs, const Attributes&) { return inputs[0].Detach(); }));
+                      [](Inputs inputs, const Attributes&) { return inputs[0]->Detach(); }));
 }
 
 void AddShapes(std::vector<OperatorSpec>& table) {
   table.push_back(Row("reshape", 1, {ShapeAttribute()}, ReshapedShape,
                       [](Inputs inputs, const Attributes& attributes) {
-                        return Reshape(inputs[0], IntList(attributes, "shape"));
+                        return Reshape(*inputs[0], IntList(attributes, "shape"));
                       }));
   table.push_back(
       Row("transpose", 1, {{"axis0", AttributeType::kInt}, {"axis1", AttributeType::kInt}},
           TransposedShape, [](Inputs inputs, const Attributes& attributes) {
-            return Transpose(inputs[0], Int(attributes, "axis0"), Int(attributes, "axis1"));
+            return Transpose(*inputs[0], Int(attributes, "axis0"), Int(attributes, "axis1"));
           }));
   table.push_back(Row(
       "slice", 1, {AxisAttribute(), {"begin", AttributeType::kInt}, {"end", AttributeType::kInt}},
       SlicedShape, [](Inputs inputs, const Attributes& attributes) {
-        return Slice(inputs[0], Int(attributes, "axis"), Int(attributes, "begin"),
+        return Slice(*inputs[0], Int(attributes, "axis"), Int(attributes, "begin"),
                      Int(attributes, "end"));
       }));
   table.push_back({"concat",
@@ -292,11 +294,11 @@ void AddShapes(std::vector<OperatorSpec>& table) {
                       [](Inputs inputs, const Attributes& attributes) {
                         ShapeOr shape = GivenShape({}, attributes);
                         if (!shape.ok()) return Variable::Invalid(shape.status());
-                        return BroadcastTo(inputs[0], *shape);
+                        return BroadcastTo(*inputs[0], *shape);
                       }));
   table.push_back(Row("cast", 1, {{"dtype", AttributeType::kInt}}, SameShape,
                       [](Inputs inputs, const Attributes& attributes) {
-                        return Cast(inputs[0], DTypeAttribute(attributes));
+                        return Cast(*inputs[0], DTypeAttribute(attributes));
                       }));
 }
 

@@ -139,7 +139,7 @@ absl::Status GraphPass::Apply(Node& node, absl::Span<Tensor> gradients,
 }
 
 absl::Status GraphPass::PassOn(const NodeState& state) {
-  const Edges& next = state.node->next();
+  const absl::Span<const Edge> next = state.node->next();
   const absl::Span<Tensor> results = results_.Kept(next.size());
   for (size_t i = 0; i < results.size(); ++i) {
     const Edge& edge = next[i];

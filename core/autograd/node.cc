@@ -1,5 +1,6 @@
 #include "core/autograd/node.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -10,8 +11,13 @@
 namespace psd {
 namespace {
 
-// Edges of the nodes that this thread is destroying; null while it destroys none.
-thread_local std::vector<Edge>* dying_edges = nullptr;
+// What the nodes that this thread is destroying lead to; null while it destroys none.
+thread_local std::vector<std::shared_ptr<Node>>* dying = nullptr;
+
+void MoveNodes(absl::Span<Edge> edges, std::vector<std::shared_ptr<Node>>& to) {
+  for (Edge& edge : edges)
+    if (edge) to.push_back(std::move(edge.node));
+}
 
 }  // namespace
 
@@ -29,30 +35,25 @@ absl::Status SavedValuesFreed(absl::string_view name) {
 }
 
 Node::Node() = default;
-
-Node::Node(Edges next) : next_(std::move(next)) {}
+Node::~Node() = default;
 
 NodeHooks& Node::MutableHooks() {
   if (hooks_ == nullptr) hooks_ = std::make_unique<NodeHooks>();
   return *hooks_;
 }
 
-// The outermost destructor of a thread drops edges in a loop; those that run inside it only hand
+// The outermost destructor of a thread drops nodes in a loop; those that run inside it only hand
 // theirs over. So the depth of the stack does not grow with that of the graph.
-Node::~Node() {
-  if (dying_edges != nullptr) {
-    for (Edge& edge : next_) dying_edges->push_back(std::move(edge));
-    return;
+void Node::Drop(absl::Span<Edge> edges) {
+  if (dying != nullptr) return MoveNodes(edges, *dying);
+  std::vector<std::shared_ptr<Node>> nodes;
+  dying = &nodes;
+  MoveNodes(edges, nodes);
+  while (!nodes.empty()) {
+    const std::shared_ptr<Node> node = std::move(nodes.back());
+    nodes.pop_back();
   }
-  std::vector<Edge> edges;
-  dying_edges = &edges;
-  for (Edge& edge : next_) edges.push_back(std::move(edge));
-  while (!edges.empty()) {
-    Edge edge = std::move(edges.back());
-    edges.pop_back();
-    edge.node.reset();
-  }
-  dying_edges = nullptr;
+  dying = nullptr;
 }
 
 }  // namespace psd

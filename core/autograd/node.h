@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -29,7 +30,7 @@ struct Edge {
   explicit operator bool() const { return node != nullptr; }
 };
 
-using Edges = absl::InlinedVector<Edge, 2>;
+using Edges = std::vector<Edge>;
 // Tensors of one node: gradients of its results or of its arguments. Undefined: no gradient.
 using Tensors = absl::InlinedVector<Tensor, 2>;
 
@@ -69,7 +70,6 @@ struct PassContext {
 class Node {
  public:
   Node();
-  explicit Node(Edges next);
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -94,7 +94,9 @@ class Node {
   // somebody outside the graph that none will come. Others are passed over.
   virtual bool RunsWithoutGradients() const { return false; }
 
-  const Edges& next() const { return next_; }
+  // Where the gradients of the arguments go. The same as long as the node lives, but for those that
+  // are given up before the node is seen by others.
+  virtual absl::Span<const Edge> next() const { return {}; }
 
   // Null where nobody has added any.
   const NodeHooks* hooks() const { return hooks_.get(); }
@@ -102,13 +104,27 @@ class Node {
   NodeHooks& MutableHooks();
 
  protected:
-  Edges next_;  // taken out by the destructor alone: a deep graph is torn down without recursion
+  // Lets go of the nodes that a dying node leads to. Called by the destructor of every class that
+  // holds edges, so that a deep graph is torn down without recursion.
+  static void Drop(absl::Span<Edge> edges);
 
  private:
   friend class NodeIndex;
   std::unique_ptr<NodeHooks> hooks_;
   std::atomic<const NodeIndex*> claimed_by_{nullptr};
   size_t number_ = 0;  // in the index that claimed the node, which alone uses it
+};
+
+// A node with as many edges as there happen to be.
+class ListNode : public Node {
+ public:
+  explicit ListNode(Edges next = {}) : next_(std::move(next)) {}
+  ~ListNode() override { Drop(absl::MakeSpan(next_)); }
+
+  absl::Span<const Edge> next() const override { return next_; }
+
+ protected:
+  Edges next_;
 };
 
 }  // namespace psd

@@ -77,14 +77,22 @@ absl::Status CheckDType(const OperatorSpec& spec, const Attributes& attributes) 
 }
 
 // The dtype of the result: as the attribute says, else that of the inputs, else f32.
-DType OutputDType(absl::Span<const Variable> inputs, const Attributes& attributes) {
+DType OutputDType(absl::Span<const Variable* const> inputs, const Attributes& attributes) {
   const auto given = attributes.find("dtype");
   if (given != attributes.end()) return static_cast<DType>(std::get<int64_t>(given->second));
-  return inputs.empty() ? DType::kF32 : inputs[0].dtype();
+  return inputs.empty() ? DType::kF32 : inputs[0]->dtype();
+}
+
+template <typename T>
+std::vector<const T*> PointersTo(absl::Span<const T> values) {
+  std::vector<const T*> pointers;
+  pointers.reserve(values.size());
+  for (const T& value : values) pointers.push_back(&value);
+  return pointers;
 }
 
 // Requires: CheckCall says yes.
-absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape> inputs,
+absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
                                     const Attributes& attributes) {
   absl::StatusOr<Shape> shape = spec.output_shape(inputs, attributes);
   if (shape.ok()) return shape;
@@ -106,12 +114,13 @@ absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes
   return CheckDType(spec, attributes);
 }
 
-absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec, absl::Span<const Variable> inputs,
+absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
+                                    absl::Span<const Variable* const> inputs,
                                     const Attributes& attributes) {
-  absl::InlinedVector<Shape, 4> shapes;
-  for (const Variable& input : inputs) {
-    if (!input.ok()) return input.status();
-    shapes.push_back(input.shape());
+  absl::InlinedVector<const Shape*, 4> shapes;
+  for (const Variable* input : inputs) {
+    if (!input->ok()) return input->status();
+    shapes.push_back(&input->shape());
   }
   PSD_ASSIGN_OR_RETURN(const Shape shape, OutputShapeOf(spec, shapes, attributes));
   return shape.NumElements() * static_cast<int64_t>(ItemSize(OutputDType(inputs, attributes)));
@@ -143,7 +152,7 @@ absl::StatusOr<Shape> OperatorRegistry::OutputShape(absl::string_view op,
                                                     const Attributes& attributes) const {
   PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, Find(op));
   PSD_RETURN_IF_ERROR(CheckCall(*spec, inputs.size(), attributes));
-  return OutputShapeOf(*spec, inputs, attributes);
+  return OutputShapeOf(*spec, PointersTo(inputs), attributes);
 }
 
 Variable OperatorRegistry::Run(absl::string_view op, absl::Span<const Variable> inputs,
@@ -152,7 +161,7 @@ Variable OperatorRegistry::Run(absl::string_view op, absl::Span<const Variable> 
   if (!spec.ok()) return Variable::Invalid(spec.status());
   absl::Status status = CheckCall(**spec, inputs.size(), attributes);
   if (!status.ok()) return Variable::Invalid(std::move(status));
-  return (*spec)->run(inputs, attributes);
+  return (*spec)->run(PointersTo(inputs), attributes);
 }
 
 std::vector<std::string> OperatorRegistry::Names() const {

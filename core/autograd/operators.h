@@ -42,9 +42,9 @@ struct OperatorSpec {
   int max_inputs = 0;  // or kAnyNumber
   std::vector<AttributeSpec> attributes;
   // The shape that `run` will give. Called with arity and attributes checked.
-  std::function<absl::StatusOr<Shape>(absl::Span<const Shape> inputs, const Attributes&)>
+  std::function<absl::StatusOr<Shape>(absl::Span<const Shape* const> inputs, const Attributes&)>
       output_shape;
-  std::function<Variable(absl::Span<const Variable> inputs, const Attributes&)> run;
+  std::function<Variable(absl::Span<const Variable* const> inputs, const Attributes&)> run;
 };
 
 // Errors: INVALID_ARGUMENT naming the operator for a wrong number of inputs, an attribute that is
@@ -53,7 +53,8 @@ absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes
 
 // The bytes of the result's elements, without running anything. Requires: CheckCall says yes.
 // Errors: those of invalid inputs; INVALID_ARGUMENT for shapes that do not fit.
-absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec, absl::Span<const Variable> inputs,
+absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
+                                    absl::Span<const Variable* const> inputs,
                                     const Attributes& attributes);
 
 // All operators that a worker's programs may use. Immutable; thread-safe.

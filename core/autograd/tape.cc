@@ -18,7 +18,7 @@ constexpr int32_t kNone = -1;
 
 // Every step has a result, whose gradients are added up under the step's number. While it is
 // recorded, an edge to the tape names a step; afterwards, a result of Leave.
-class TapeRecorder::Tape : public Node {
+class TapeRecorder::Tape : public ListNode {
  public:
   explicit Tape(size_t operators) {
     steps_.reserve(operators);

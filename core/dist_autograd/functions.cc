@@ -24,7 +24,7 @@ Edges GradientEdges(const std::vector<Variable>& variables) {
 }  // namespace
 
 SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variables)
-    : Node(GradientEdges(variables)), message_(message), leaves_(false) {
+    : ListNode(GradientEdges(variables)), message_(message), leaves_(false) {
   sent_.reserve(next().size());
   for (const Variable& variable : variables) {
     if (variable.requires_grad()) sent_.push_back({{}, variable.shape(), variable.dtype(), 0});

@@ -16,7 +16,7 @@ namespace psd::dist_autograd {
 // Where tensors left: gradients that come back from the receiver enter the local graph here, one
 // input per tensor that required grad. It passes them on unchanged; those of leaves that it was
 // made for go to the pass's sink.
-class SendFunction : public Node {
+class SendFunction : public ListNode {
  public:
   // The edges of those of `variables` that require grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);

@@ -30,9 +30,8 @@ class Run {
   absl::Status Step(size_t number) {
     const Instruction& instruction = program_.instructions[number];
     const OperatorSpec& spec = checked_.OperatorOf(number);
-    absl::InlinedVector<Variable, 4> inputs;
-    inputs.reserve(instruction.inputs.size());
-    for (int32_t input : instruction.inputs) inputs.push_back(values_[input]);
+    absl::InlinedVector<const Variable*, 4> inputs;
+    for (int32_t input : instruction.inputs) inputs.push_back(&values_[input]);
     PSD_ASSIGN_OR_RETURN(int64_t bytes, OutputBytes(spec, inputs, instruction.attributes));
     PSD_RETURN_IF_ERROR(Reserve(bytes));
     Variable result = spec.run(inputs, instruction.attributes);
@@ -40,7 +39,6 @@ class Run {
     // What history holds stays in memory when the value is dropped.
     if (!result.requires_grad()) bytes_[values_.size()] = bytes;
     values_.push_back(std::move(result));
-    inputs.clear();
     for (int32_t input : instruction.inputs) Release(input);
     if (uses_[values_.size() - 1] == 0) Drop(values_.size() - 1);
     return absl::OkStatus();

@@ -67,6 +67,7 @@ Strides ContiguousStrides(const Shape& shape) {
 }
 
 absl::StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b) {
+  if (a == b) return a;
   const int rank = std::max(a.rank(), b.rank());
   Strides extents(rank);
   for (int from_last = 1; from_last <= rank; ++from_last) {

@@ -2,9 +2,11 @@
 
 // What operators with one result record, as a node of the graph or on a tape.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -16,7 +18,6 @@
 #include "core/autograd/tape.h"
 #include "core/autograd/variable.h"
 #include "core/base/small_memory.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
@@ -60,42 +61,34 @@ class SavedFunction {
   Function gradient_;
 };
 
-// All of a function node but what its type depends on.
-class FunctionNodeBase : public Node {
+// EdgeList: an array of edges, or Edges.
+template <typename EdgeList, size_t kSaved, typename Function>
+class FunctionNode final : public Node {
  public:
   // `name` lives as long as the process: a literal.
-  FunctionNodeBase(absl::string_view name, absl::Span<const Variable* const> inputs);
+  FunctionNode(absl::string_view name, EdgeList&& next, SavedFunction<kSaved, Function>&& function)
+      : name_(name), next_(std::move(next)), function_(std::move(function)) {}
+  ~FunctionNode() override { Drop(absl::MakeSpan(next_)); }
 
   absl::string_view Name() const override { return name_; }
-
- protected:
-  // Errors: FAILED_PRECONDITION when what was saved has been given up.
-  absl::Status CheckUsable() const {
-    return released_ ? SavedValuesFreed(name_) : absl::OkStatus();
-  }
-
-  const absl::string_view name_;
-  Wanted wanted_;
-  bool released_ = false;
-};
-
-template <size_t kSaved, typename Function>
-class FunctionNode final : public FunctionNodeBase {
- public:
-  FunctionNode(absl::string_view name, absl::Span<const Variable* const> inputs,
-               SavedFunction<kSaved, Function>&& function)
-      : FunctionNodeBase(name, inputs), function_(std::move(function)) {}
+  absl::Span<const Edge> next() const override { return next_; }
 
   absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
-    PSD_RETURN_IF_ERROR(CheckUsable());
-    absl::Status status = function_.Gradients(gradients[0], wanted_, results);
+    if (released_) return SavedValuesFreed(name_);
+    Wanted wanted;
+    for (size_t i = 0; i < next_.size(); ++i)
+      if (next_[i]) wanted.Add(i);
+    absl::Status status = function_.Gradients(gradients[0], wanted, results);
     if (!pass.retain_graph) released_ = function_.Release();
     return status;
   }
 
  private:
+  const absl::string_view name_;
+  EdgeList next_;
   SavedFunction<kSaved, Function> function_;
+  bool released_ = false;
 };
 
 template <size_t kSaved, typename Function>
@@ -131,34 +124,53 @@ std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
   return {std::forward<Each>(tensors)...};
 }
 
-// Whether history is on and one of `inputs` requires grad.
-bool WantsHistory(absl::Span<const Variable* const> inputs);
+// Where gradients of `inputs` go.
+template <size_t kInputs, size_t... kIndex>
+std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs],
+                                  std::index_sequence<kIndex...>) {
+  return {inputs[kIndex]->gradient_edge()...};
+}
+template <size_t kInputs>
+std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs]) {
+  return EdgesOf(inputs, std::make_index_sequence<kInputs>());
+}
+Edges EdgesOf(absl::Span<const Variable* const> inputs);
 
-// The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
-// error, a constant if no input requires grad or history is off, else a variable whose gradients
-// are computed from what was saved.
-template <size_t kSaved, typename Function>
-Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs,
-                absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
-                Function gradient) {
-  if (!result.ok()) return Variable::Invalid(result.status());
-  if (!WantsHistory(inputs)) return Variable(*std::move(result));
+// Record, for inputs that are an array or a span.
+template <typename Inputs, size_t kSaved, typename Function>
+Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<Tensor>&& result,
+                   std::array<Tensor, kSaved>&& saved, Function&& gradient) {
+  if (!result.ok()) return Variable::Invalid(std::move(result).status());
+  const bool history =
+      GradEnabled() && std::any_of(std::begin(inputs), std::end(inputs),
+                                   [](const Variable* input) { return input->requires_grad(); });
+  if (!history) return Variable(*std::move(result));
   SavedFunction<kSaved, Function> function(std::move(saved), std::move(gradient));
   if (TapeRecorder* tape = TapeRecorder::Current()) {
     return tape->Record(name, inputs, *std::move(result),
                         std::make_unique<TapeFunction<kSaved, Function>>(std::move(function)));
   }
-  using Recorded = FunctionNode<kSaved, Function>;
-  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name, inputs,
-                                             std::move(function));
+  using Recorded = FunctionNode<decltype(EdgesOf(inputs)), kSaved, Function>;
+  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
+                                             EdgesOf(inputs), std::move(function));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
-template <size_t kSaved, typename Function>
-Variable Record(absl::string_view name, std::initializer_list<const Variable*> inputs,
+
+// The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
+// error, a constant if no input requires grad or history is off, else a variable whose gradients
+// are computed from what was saved.
+template <size_t kInputs, size_t kSaved, typename Function>
+Variable Record(absl::string_view name, const Variable* const (&inputs)[kInputs],
                 absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
                 Function gradient) {
-  return Record(name, absl::MakeConstSpan(inputs.begin(), inputs.size()), std::move(result),
-                std::move(saved), std::move(gradient));
+  return RecordFor(name, inputs, std::move(result), std::move(saved), std::move(gradient));
+}
+// The same for an operator on any number of inputs.
+template <size_t kSaved, typename Function>
+Variable RecordList(absl::string_view name, absl::Span<const Variable* const> inputs,
+                    absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
+                    Function gradient) {
+  return RecordFor(name, inputs, std::move(result), std::move(saved), std::move(gradient));
 }
 
 }  // namespace psd

@@ -71,18 +71,23 @@ Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end) {
 }
 
 Variable Concat(absl::Span<const Variable> parts, int64_t axis) {
-  std::vector<const Variable*> inputs;
-  for (const Variable& part : parts) inputs.push_back(&part);
-  if (const Variable* invalid = FirstInvalid(inputs)) return *invalid;
+  std::vector<const Variable*> pointers;
+  for (const Variable& part : parts) pointers.push_back(&part);
+  return Concat(pointers, axis);
+}
+
+Variable Concat(absl::Span<const Variable* const> parts, int64_t axis) {
+  if (const Variable* invalid = FirstInvalid(parts)) return *invalid;
   std::vector<Tensor> tensors;
-  for (const Variable& part : parts) tensors.push_back(part.tensor());
+  for (const Variable* part : parts) tensors.push_back(part->tensor());
   absl::StatusOr<Tensor> whole = ops::Concat(tensors, axis);
   if (!whole.ok()) return Variable::Invalid(whole.status());
   const int at = static_cast<int>(axis < 0 ? axis + whole->rank() : axis);
   std::vector<int64_t> extents;
-  for (const Variable& part : parts) extents.push_back(part.shape()[at]);
-  return Record("Concat", inputs, std::move(whole), Save(),
-                [at, extents](const GradientCall& call) { return Unconcat(call, at, extents); });
+  for (const Variable* part : parts) extents.push_back(part->shape()[at]);
+  return RecordList(
+      "Concat", parts, std::move(whole), Save(),
+      [at, extents](const GradientCall& call) { return Unconcat(call, at, extents); });
 }
 
 Variable BroadcastTo(const Variable& x, const Shape& shape) {

@@ -18,6 +18,7 @@ Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1);
 // The indices [begin, end) along `axis`.
 Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end);
 Variable Concat(absl::Span<const Variable> parts, int64_t axis);
+Variable Concat(absl::Span<const Variable* const> parts, int64_t axis);
 Variable BroadcastTo(const Variable& x, const Shape& shape);
 
 // The gradient is cast back. A result that is neither f32 nor f64 has no history.

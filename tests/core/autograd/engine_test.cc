@@ -105,9 +105,9 @@ TEST(EngineTest, GraphsThatSaveNothingRunAgain) {
 }
 
 // Hands its gradient on.
-class ForwardNode : public Node {
+class ForwardNode : public ListNode {
  public:
-  using Node::Node;
+  using ListNode::ListNode;
   absl::string_view Name() const override { return "Forward"; }
   absl::Status Apply(PassContext&, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {

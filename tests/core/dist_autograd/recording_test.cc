@@ -68,7 +68,7 @@ TEST_P(DistAutogradTest, DAG_03_SendsAndRecvsOfOneCall) {
 
   auto answer = there.Sends()[0];
   ASSERT_EQ(answer->next().size(), 1u);
-  const Edges& factors = answer->next()[0].node->next();
+  const absl::Span<const Edge> factors = answer->next()[0].node->next();
   ASSERT_EQ(factors.size(), 2u);
   EXPECT_EQ(factors[0].node, factors[1].node) << "one recv for both";
   EXPECT_NE(dynamic_cast<RecvFunction*>(factors[0].node.get()), nullptr);
