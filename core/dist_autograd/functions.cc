@@ -34,7 +34,7 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
 SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
     : message_(message), leaves_(true), sent_(std::move(leaves)) {}
 
-absl::Status SendFunction::Apply(PassContext& pass, absl::Span<Tensor> gradients,
+absl::Status SendFunction::Apply(PassContext& /*pass*/, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor> results) {
   if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
@@ -46,21 +46,7 @@ absl::Status SendFunction::Apply(PassContext& pass, absl::Span<Tensor> gradients
     return absl::InvalidArgumentError(
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
-  if (leaves_) return Collect(pass, gradients);
   std::move(gradients.begin(), gradients.end(), results.begin());
-  return absl::OkStatus();
-}
-
-absl::Status SendFunction::Collect(PassContext& pass, absl::Span<Tensor> gradients) const {
-  if (pass.sink == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("nobody collects the gradients of message ",
-                                                      message_.ToString(), "; give a sink"));
-  }
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    if (!gradients[i].defined()) continue;
-    PSD_ASSIGN_OR_RETURN(Tensor dense, std::move(gradients[i]).Contiguous());
-    PSD_RETURN_IF_ERROR(pass.sink->Accumulate(sent_[i], std::move(dense)));
-  }
   return absl::OkStatus();
 }
 

@@ -14,13 +14,13 @@
 namespace psd::dist_autograd {
 
 // Where tensors left: gradients that come back from the receiver enter the local graph here, one
-// input per tensor that required grad. It passes them on unchanged; those of leaves that it was
-// made for go to the pass's sink.
+// input per tensor that required grad. It passes them on unchanged.
 class SendFunction : public ListNode {
  public:
   // The edges of those of `variables` that require grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
-  // For leaves, without a graph.
+  // For leaves: no graph leads to them, and no engine runs it. Their gradients are collected as
+  // they come. Requires: there is at least one.
   SendFunction(GlobalId message, std::vector<LeafInfo> leaves);
 
   absl::string_view Name() const override { return "Send"; }
@@ -29,6 +29,10 @@ class SendFunction : public ListNode {
   absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
   GlobalId message() const { return message_; }
+  // One per gradient if it was made for leaves, else none.
+  absl::Span<const LeafInfo> leaves() const {
+    return leaves_ ? absl::MakeConstSpan(sent_) : absl::Span<const LeafInfo>();
+  }
   // What each gradient must look like (undefined: none came); an empty list stands for none at
   // all. Checked where gradients arrive.
   // Errors: INVALID_ARGUMENT naming message, gradient, what is wanted and what came.
@@ -37,10 +41,8 @@ class SendFunction : public ListNode {
   absl::Status FillZeros(Tensors& gradients) const;
 
  private:
-  absl::Status Collect(PassContext& pass, absl::Span<Tensor> gradients) const;
-
   const GlobalId message_;
-  const bool leaves_;           // no edges: gradients go to the sink
+  const bool leaves_;
   std::vector<LeafInfo> sent_;  // keys and versions of leaves only
 };
 

@@ -61,7 +61,20 @@ void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& 
   for (Arrival& parked : take) Take(std::move(parked), false);
 }
 
+// What else the engine, or whoever collects, needs of gradients that arrived.
+absl::Status Pass::FillGaps(const SendFunction& send, Tensors& gradients) const {
+  if (info_.mode == BackwardMode::kFast) PSD_RETURN_IF_ERROR(send.FillZeros(gradients));
+  if (send.leaves().empty()) return absl::OkStatus();
+  for (Tensor& gradient : gradients) {
+    if (!gradient.defined() || gradient.IsContiguous()) continue;
+    PSD_ASSIGN_OR_RETURN(gradient, gradient.Contiguous());
+  }
+  return absl::OkStatus();
+}
+
 void Pass::Take(Arrival arrival, bool starts) {
+  const bool of_leaves = !arrival.send->leaves().empty();
+  const absl::Status filled = FillGaps(*arrival.send, arrival.gradients);
   absl::Status refused;
   {
     MutexLock lock(mutex_);
@@ -71,6 +84,8 @@ void Pass::Take(Arrival arrival, bool starts) {
       refused = absl::InvalidArgumentError(
           absl::StrCat("gradients for message ", arrival.send->message().ToString(),
                        ", which this pass does not expect or has received"));
+    } else if (of_leaves && filled.ok()) {
+      CollectLeaves(*arrival.send, std::move(arrival.gradients));
     }
   }
   if (!refused.ok()) {
@@ -78,10 +93,8 @@ void Pass::Take(Arrival arrival, bool starts) {
     return arrival.call->Reply(ErrorOn(host_->self().name, refused));
   }
   if (!starts) arrival.call->Reply(rpc::Payload{});
-  if (info_.mode == BackwardMode::kFast) {
-    absl::Status filled = arrival.send->FillZeros(arrival.gradients);
-    if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
-  }
+  if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
+  if (of_leaves) return FinishIfDone();
   if (light_) return Feed(arrival.send, std::move(arrival.gradients));
   absl::Status queued = host_->RunOnExecutor([self = shared_from_this(), send = arrival.send,
                                               gradients = std::move(arrival.gradients)]() mutable {
@@ -118,19 +131,33 @@ void Pass::DrainLocal() {
     }
     auto send = context_->FindSend(next.first);
     absl::Status status = send.status();
-    if (status.ok() && info_.mode == BackwardMode::kFast) {
-      status = (*send)->FillZeros(next.second);
+    if (status.ok()) status = FillGaps(**send, next.second);
+    if (status.ok() && !(*send)->leaves().empty()) {
+      MutexLock lock(mutex_);
+      CollectLeaves(**send, std::move(next.second));
+    } else if (status.ok()) {
+      status = graph_->Feed(*send, std::move(next.second));
     }
-    if (status.ok()) status = graph_->Feed(*send, std::move(next.second));
     if (!status.ok()) Fail(ErrorOn(host_->self().name, status), "");
   }
 }
 
-absl::Status Pass::Accumulate(const LeafInfo& leaf, Tensor gradient) {
-  if (FaultOn("gradients_kept_at_once")) return context_->Accumulate(leaf, std::move(gradient));
-  MutexLock lock(mutex_);
+void Pass::CollectLeaves(const SendFunction& send, Tensors gradients) {
+  collected_.reserve(collected_.size() + gradients.size());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined()) Collect(send.leaves()[i], std::move(gradients[i]));
+  }
+}
+
+void Pass::Collect(const LeafInfo& leaf, Tensor gradient) {
+  if (FaultOn("gradients_kept_at_once")) context_->Accumulate(leaf, gradient).IgnoreError();
   if (FaultOn("gradient_collected_twice")) collected_.emplace_back(leaf, gradient);
-  collected_.emplace_back(leaf, std::move(gradient));
+  if (!FaultOn("gradients_kept_at_once")) collected_.emplace_back(leaf, std::move(gradient));
+}
+
+absl::Status Pass::Accumulate(const LeafInfo& leaf, Tensor gradient) {
+  MutexLock lock(mutex_);
+  Collect(leaf, std::move(gradient));
   return absl::OkStatus();
 }
 
@@ -192,7 +219,7 @@ void Pass::FinishIfDone() {
     MutexLock lock(mutex_);
     const bool unanswered = outstanding_ > 0 && !FaultOn("pass_ends_before_its_peers");
     if (done_ || !begun_ || unanswered || draining_ || !local_.empty()) return;
-    if (!graph_->Finished()) return;
+    if (!missing_.empty() || !graph_->Finished()) return;
     done_ = true;
   }
   absl::Status committed = Commit();

@@ -104,6 +104,9 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
 
   // ---- running
   void Take(Arrival arrival, bool starts);
+  absl::Status FillGaps(const SendFunction& send, Tensors& gradients) const;
+  void Collect(const LeafInfo& leaf, Tensor gradient) PSD_REQUIRES(mutex_);
+  void CollectLeaves(const SendFunction& send, Tensors gradients) PSD_REQUIRES(mutex_);
   void Feed(const std::shared_ptr<Node>& start, Tensors gradients);
   void DrainLocal();
   void OnDelivered(const std::string& peer, const absl::Status& status);
@@ -122,7 +125,8 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
   Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 
-  // Set by Begin, then unchanged; the pass runs its nodes without the lock.
+  // Set by Begin, then unchanged; the pass runs its nodes without the lock. Sends of leaves are not
+  // in it.
   std::unique_ptr<GraphPass> graph_;
   bool light_ = false;  // its sends lead to leaves without hooks: quick enough for any thread
 

@@ -125,9 +125,12 @@ void Pass::Begin(Sends sends, StartBy start, const std::vector<Root>& roots) {
   walk_.End();
   light_ = LeadsToPlainLeavesOnly(sends);
   start_ = start;
-  std::vector<std::shared_ptr<Node>> starts(sends.begin(), sends.end());
+  std::vector<std::shared_ptr<Node>> starts;
+  for (const auto& send : sends) {
+    missing_.insert(send->message());
+    if (send->leaves().empty()) starts.push_back(send);
+  }
   for (const Root& root : roots) starts.push_back(root.output.gradient_edge().node);
-  for (const auto& send : sends) missing_.insert(send->message());
   graph_ = std::make_unique<GraphPass>(std::move(starts), PassContext{this, info_.retain_graph});
   begun_ = true;
 }
