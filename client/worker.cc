@@ -227,25 +227,26 @@ Future<std::vector<Value>> Worker::ToHereAsync(const std::vector<RRef>& rrefs,
 
 absl::StatusOr<std::vector<Value>> Worker::ToHere(const std::vector<RRef>& rrefs,
                                                   const CallOptions& options) {
-  return ToHereAsync(rrefs, options).Wait();
+  PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
+  return state_->runtime->values().FetchAndWait(rrefs, context, state_->ToCallOptions(options));
 }
 
 absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rrefs,
                                                      const Context& context) {
   CallOptions options;
   options.context = &context;
-  Future<std::vector<Value>> fetched = ToHereAsync(rrefs, options);
-  PSD_RETURN_IF_ERROR(fetched.Wait());
+  PSD_ASSIGN_OR_RETURN(Values fetched, ToHere(rrefs, options));
   std::vector<Variable> variables;
   variables.reserve(rrefs.size());
-  for (const Value& value : *fetched.Wait()) {
-    const auto* variable = value.As<Variable>();
+  for (Value& value : fetched) {
+    auto* variable = value.As<Variable>();
     if (variable == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(rrefs[variables.size()].ToString(), " is ", value.KindName(),
                        ", not a tensor; fetch it with ToHere(rrefs, CallOptions)"));
     }
-    variables.push_back(*variable);
+    variables.push_back(std::move(*variable));
   }
   return variables;
 }

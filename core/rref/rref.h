@@ -31,6 +31,8 @@ class RRef {
   // Ready when the value's creation has ended, and the fork is counted. Fails as confirmed, or if
   // the creation can leave no value.
   Future<Unit> made() const { return body_->made(); }
+  // Whether it has been made: what made() says, without a future.
+  bool is_made() const { return body_->is_made(); }
   // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
   operator store::Value() const;  // NOLINT: a reference is a value
   static RRef FromValue(const store::Value& value);
@@ -52,6 +54,9 @@ class RRef {
     virtual Future<Unit> confirmed() const = 0;
     // See RRef.
     virtual Future<Unit> made() const = 0;
+    virtual bool is_made() const = 0;
+    // Of which context it is: an address to compare.
+    virtual const void* context() const = 0;
   };
   explicit RRef(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
   const std::shared_ptr<const Body>& body() const { return body_; }

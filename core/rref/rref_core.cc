@@ -203,7 +203,9 @@ absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
   size_t at = 0;
   {
     MutexLock lock(mutex_);
+    const bool all_usable = users_.AllUsable();
     for (; at < rrefs.size(); ++at) {
+      if (all_usable && rrefs[at].body()->context() == this) continue;
       if (rrefs[at].is_owner()) continue;  // whether it could be made, its confirmation says
       status = users_.Check(rrefs[at].body()->fork_id());
       if (!status.ok()) break;

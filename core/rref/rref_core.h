@@ -49,6 +49,8 @@ class LocalBody : public RRef::Body {
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
   Future<Unit> made() const override { return confirmed(); }
+  bool is_made() const override { return true; }
+  const void* context() const override { return core_.get(); }
 
  private:
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
@@ -74,15 +76,20 @@ class UserBody : public RRef::Body {
   Incarnation owner_incarnation() const override { return owner_incarnation_.load(); }
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return borrowed() ? made_->future() : confirmed(); }
+  bool is_made() const override { return is_made_.load(std::memory_order_acquire); }
+  const void* context() const override { return core_.get(); }
   bool borrowed() const { return made_ != nullptr; }
 
   void Begun(Incarnation owner_incarnation) const { owner_incarnation_ = owner_incarnation; }
   void Confirm(Incarnation owner_incarnation) const {
     owner_incarnation_ = owner_incarnation;
+    if (!borrowed()) is_made_.store(true, std::memory_order_release);
     confirmed_.Set(Unit{});
   }
   void Made(const absl::Status& status) const {
-    if (borrowed()) made_->Set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
+    if (!borrowed()) return;
+    if (status.ok()) is_made_.store(true, std::memory_order_release);
+    made_->Set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : status);
   }
   void Fail(const absl::Status& reason) const {
     confirmed_.Set(reason);
@@ -93,6 +100,7 @@ class UserBody : public RRef::Body {
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
   const ForkData data_;
   mutable std::atomic<Incarnation> owner_incarnation_;
+  mutable std::atomic<bool> is_made_{false};
   const Promise<Unit> confirmed_;
   const std::unique_ptr<const Promise<Unit>> made_;  // null: when it is confirmed
 };
@@ -114,6 +122,8 @@ class CreatedBody : public RRef::Body {
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return confirmed(); }
+  bool is_made() const override { return local_entry() != nullptr; }
+  const void* context() const override { return core_.get(); }
 
   // Once, one of the two.
   void Created(store::EntryPtr entry) const {

@@ -20,6 +20,7 @@ void UserLedger::Add(const std::string& owner, Incarnation owner_incarnation, Gl
   it->second.state = state;
   it->second.counted = state == ForkState::kConfirmed;
   if (state == ForkState::kPending) ++num_pending_;
+  if (state == ForkState::kFailed) ++num_failed_;
 }
 
 std::optional<ForkRelease> UserLedger::Confirm(GlobalId id, Incarnation owner_incarnation) {
@@ -106,7 +107,7 @@ std::vector<ForkRelease> UserLedger::ReleaseAll(const absl::Status& reason) {
   parents_.clear();
   for (auto it = forks_.begin(); it != forks_.end();) {
     auto next = std::next(it);
-    if (it->second.dropped) forks_.erase(it);
+    if (it->second.dropped) Erase(it);
     it = next;
   }
   return releases;
@@ -137,7 +138,14 @@ ForkState UserLedger::state(GlobalId id) const {
 
 void UserLedger::SetState(Fork& fork, ForkState state) {
   if (fork.state == ForkState::kPending && state != ForkState::kPending) --num_pending_;
+  if (fork.state != ForkState::kFailed && state == ForkState::kFailed) ++num_failed_;
   fork.state = state;
+}
+
+void UserLedger::Erase(Forks::iterator it) {
+  if (it->second.state == ForkState::kPending) --num_pending_;
+  if (it->second.state == ForkState::kFailed) --num_failed_;
+  forks_.erase(it);
 }
 
 std::optional<ForkRelease> UserLedger::ReleaseIfDue(GlobalId id) {
@@ -151,7 +159,7 @@ std::optional<ForkRelease> UserLedger::ReleaseIfDue(GlobalId id) {
     release = ForkRelease{fork.owner, fork.owner_incarnation, fork.value, id};
     fork.counted = false;
   }
-  if (fork.dropped) forks_.erase(it);
+  if (fork.dropped) Erase(it);
   return release;
 }
 

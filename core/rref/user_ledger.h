@@ -66,6 +66,8 @@ class UserLedger {
 
   // OK: usable (a pending one too: uses wait for its creation). Otherwise why the fork is not.
   absl::Status Check(GlobalId fork) const;
+  // Whether Check is OK for every fork that is held here.
+  bool AllUsable() const { return num_failed_ == 0; }
   // kFailed for a fork that is not held.
   ForkState state(GlobalId fork) const;
 
@@ -84,13 +86,16 @@ class UserLedger {
     int children = 0;
     absl::Status failure;
   };
+  using Forks = absl::flat_hash_map<GlobalId, Fork>;
   void SetState(Fork& fork, ForkState state);
+  void Erase(Forks::iterator it);
   // Lets go of what nobody needs any more.
   std::optional<ForkRelease> ReleaseIfDue(GlobalId id);
 
-  absl::flat_hash_map<GlobalId, Fork> forks_;
+  Forks forks_;
   absl::flat_hash_map<GlobalId, GlobalId> parents_;  // child in flight -> fork
   size_t num_pending_ = 0;
+  size_t num_failed_ = 0;
 };
 
 }  // namespace psd::rref

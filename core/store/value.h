@@ -69,6 +69,10 @@ class Value {
   const T* As() const {
     return std::get_if<T>(&variant_);
   }
+  template <typename T>
+  T* As() {
+    return std::get_if<T>(&variant_);
+  }
   const List* AsList() const;
   const Map* AsMap() const;
   const SparseTensor* AsSparse() const;

@@ -23,26 +23,50 @@ using store::Value;
 
 namespace {
 
+// What one owner is asked for: some of the RRefs, by their places.
+struct OwnerPart {
+  std::string owner;
+  std::vector<size_t> places;
+
+  std::vector<RRef> Of(const std::vector<RRef>& rrefs) const {
+    std::vector<RRef> mine;
+    mine.reserve(places.size());
+    for (size_t place : places) mine.push_back(rrefs[place]);
+    return mine;
+  }
+};
+
+// In order of first appearance.
+absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<RRef>& rrefs) {
+  std::vector<OwnerPart> parts;
+  std::map<std::string, size_t> numbers;  // in `parts`
+  OwnerPart* part = nullptr;              // of the RRef before: mostly the next one's too
+  for (size_t i = 0; i < rrefs.size(); ++i) {
+    if (!rrefs[i].valid()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing"));
+    }
+    const std::string& owner = rrefs[i].owner();
+    if (part == nullptr || part->owner != owner) {
+      const auto [it, added] = numbers.try_emplace(owner, parts.size());
+      if (added) parts.push_back({owner, {}});
+      part = &parts[it->second];
+      part->places.reserve(rrefs.size());
+    }
+    part->places.push_back(i);
+  }
+  return parts;
+}
+
 // Asks every owner once, all at the same time: `ask` with an owner and its RRefs. The answers in
 // the order of `rrefs`, or the first error.
 template <typename T, typename Ask>
 Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
   using Result = std::vector<T>;
-  std::vector<std::string> owners;  // in order of first appearance
-  std::map<std::string, std::vector<size_t>> places;
-  for (size_t i = 0; i < rrefs.size(); ++i) {
-    if (!rrefs[i].valid()) {
-      return Future<Result>::Ready(absl::InvalidArgumentError(
-          absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing")));
-    }
-    std::vector<size_t>& indices = places[rrefs[i].owner()];
-    if (indices.empty()) {
-      owners.push_back(rrefs[i].owner());
-      indices.reserve(rrefs.size());
-    }
-    indices.push_back(i);
-  }
-  if (owners.empty()) return Future<Result>::Ready(Result{});
+  absl::StatusOr<std::vector<OwnerPart>> parts = PartsByOwner(rrefs);
+  if (!parts.ok()) return Future<Result>::Ready(parts.status());
+  if (parts->empty()) return Future<Result>::Ready(Result{});
+  if (parts->size() == 1) return ask(parts->front().owner, rrefs);
 
   struct Gather {
     Mutex mutex;  // leaf
@@ -53,21 +77,17 @@ Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask)
   {
     MutexLock lock(gather->mutex);
     gather->answers.resize(rrefs.size());
-    gather->missing = owners.size();
+    gather->missing = parts->size();
   }
   Promise<Result> promise;
-  for (const std::string& owner : owners) {
-    const std::vector<size_t>& indices = places[owner];
-    std::vector<RRef> mine;
-    mine.reserve(indices.size());
-    for (size_t index : indices) mine.push_back(rrefs[index]);
-    ask(owner, std::move(mine))
-        .OnReady([gather, promise, indices](const absl::StatusOr<Result>& answer) {
+  for (const OwnerPart& part : *parts) {
+    ask(part.owner, part.Of(rrefs))
+        .OnReady([gather, promise, places = part.places](const absl::StatusOr<Result>& answer) {
           if (!answer.ok()) return static_cast<void>(promise.Set(answer.status()));
           Result all;
           {
             MutexLock lock(gather->mutex);
-            for (size_t i = 0; i < indices.size(); ++i) gather->answers[indices[i]] = (*answer)[i];
+            for (size_t i = 0; i < places.size(); ++i) gather->answers[places[i]] = (*answer)[i];
             if (--gather->missing > 0) return;
             all = std::move(gather->answers);
           }
@@ -77,14 +97,16 @@ Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask)
   return promise.future();
 }
 
+bool AllMade(const std::vector<RRef>& rrefs) {
+  return std::all_of(rrefs.begin(), rrefs.end(), [](const RRef& rref) { return rref.is_made(); });
+}
+
 // `use` with what is left of `options` when the creations of `rrefs` have ended: a use that
 // overtakes one waits for it, without a thread.
 template <typename T, typename Use>
 Future<T> AfterCreation(Runtime& runtime, const std::vector<RRef>& rrefs,
                         const rpc::CallOptions& options, Use use) {
-  const bool pending = std::any_of(rrefs.begin(), rrefs.end(),
-                                   [](const RRef& rref) { return !rref.made().IsReady(); });
-  if (!pending) return use(options);
+  if (AllMade(rrefs)) return use(options);
   Promise<T> promise;
   WhenMade(runtime, rrefs, options)
       .OnReady(
@@ -247,24 +269,60 @@ Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const Context
   });
 }
 
+absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs,
+                                                  const ContextPtr& context,
+                                                  const rpc::CallOptions& options) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<OwnerPart> parts, PartsByOwner(rrefs));
+  std::vector<Future<rpc::Reply>> replies(parts.size());
+  Future<Values> here;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::vector<RRef> some;
+    if (parts.size() > 1) some = parts[i].Of(rrefs);
+    const std::vector<RRef>& mine = parts.size() > 1 ? some : rrefs;
+    if (parts[i].owner == runtime_.name()) {
+      here = FetchHere(mine, options);
+    } else {
+      replies[i] = StartFetch(parts[i].owner, mine, context, /*versions=*/false, options);
+    }
+  }
+  Values all(parts.size() == 1 ? 0 : rrefs.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [owner, places] = parts[i];
+    PSD_ASSIGN_OR_RETURN(
+        Values mine, replies[i].valid() ? Fetched(owner, places.size(), context, replies[i].Wait())
+                                        : here.Wait());
+    if (parts.size() == 1) return mine;
+    for (size_t j = 0; j < places.size(); ++j) all[places[j]] = std::move(mine[j]);
+  }
+  return all;
+}
+
 Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRef> rrefs,
                                        const ContextPtr& context, const rpc::CallOptions& options) {
-  if (owner == runtime_.name()) {
-    absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
-    if (!usable.ok()) return Future<Values>::Ready(usable);
-    return AfterCreation<Values>(runtime_, rrefs, options, [rrefs](const rpc::CallOptions&) {
-      return Future<Values>::Ready(ReadHere(rrefs));
-    });
-  }
-  size_t expected = rrefs.size();
+  if (owner == runtime_.name()) return FetchHere(rrefs, options);
   return StartFetch(owner, rrefs, context, /*versions=*/false, options)
-      .Then([this, context, owner, expected, rrefs = std::move(rrefs)](
+      .Then([this, context, owner, rrefs = std::move(rrefs)](
                 const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, context, *reply));
-        if (values.size() != expected) return NotAsAsked(owner, expected, values.size());
-        return values;
+        return Fetched(owner, rrefs.size(), context, reply);
       });
+}
+
+Future<Values> ValueService::FetchHere(const std::vector<RRef>& rrefs,
+                                       const rpc::CallOptions& options) {
+  absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
+  if (!usable.ok()) return Future<Values>::Ready(usable);
+  return AfterCreation<Values>(runtime_, rrefs, options, [rrefs](const rpc::CallOptions&) {
+    return Future<Values>::Ready(ReadHere(rrefs));
+  });
+}
+
+absl::StatusOr<Values> ValueService::Fetched(const std::string& owner, size_t expected,
+                                             const ContextPtr& context,
+                                             const absl::StatusOr<rpc::Reply>& reply) const {
+  PSD_RETURN_IF_ERROR(reply.status());
+  PSD_ASSIGN_OR_RETURN(Values values, DecodeReply(runtime_, context, *reply));
+  if (values.size() != expected) return NotAsAsked(owner, expected, values.size());
+  return values;
 }
 
 Future<std::vector<PinnedVersion>> ValueService::Pull(const std::vector<RRef>& rrefs,
@@ -306,6 +364,7 @@ Future<rpc::Reply> ValueService::StartFetch(const std::string& owner,
                                             const std::vector<RRef>& rrefs,
                                             const ContextPtr& context, bool versions,
                                             const rpc::CallOptions& options) {
+  if (AllMade(rrefs)) return SendFetch(owner, rrefs, context, versions, options);
   return AfterCreation<rpc::Reply>(
       runtime_, rrefs, options,
       [this, owner, rrefs, context, versions](const rpc::CallOptions& left) {

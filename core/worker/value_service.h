@@ -54,6 +54,9 @@ class ValueService {
   // One exchange per owner; in the order of `rrefs`. Fails with the first owner's error.
   Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                        const rpc::CallOptions& options);
+  // The same for who waits: the answers are decoded on the caller's thread, and are its own.
+  absl::StatusOr<Values> FetchAndWait(const std::vector<rref::RRef>& rrefs,
+                                      const ContextPtr& context, const rpc::CallOptions& options);
 
   // Parameters outside of any context, each with the version that it is.
   // Errors: INVALID_ARGUMENT for what is no parameter.
@@ -73,6 +76,11 @@ class ValueService {
 
   Future<Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
                            const ContextPtr& context, const rpc::CallOptions& options);
+  Future<Values> FetchHere(const std::vector<rref::RRef>& rrefs, const rpc::CallOptions& options);
+  // What an owner answered to a fetch of so many values.
+  absl::StatusOr<Values> Fetched(const std::string& owner, size_t expected,
+                                 const ContextPtr& context,
+                                 const absl::StatusOr<rpc::Reply>& reply) const;
   Future<std::vector<store::PinnedVersion>> PullFrom(const std::string& owner,
                                                      std::vector<rref::RRef> rrefs,
                                                      const rpc::CallOptions& options);
