@@ -88,9 +88,7 @@ std::string EncodeMessageInfo(const MessageInfo& info) {
   out.set_context_counter(info.context.counter);
   out.set_message_incarnation(info.message.incarnation);
   out.set_message_counter(info.message.counter);
-  for (bool requires_grad : info.requires_grad) {
-    out.mutable_requires_grad()->push_back(requires_grad ? 1 : 0);
-  }
+  out.set_requires_grad(info.requires_grad);
   for (GlobalId message : info.upstream) {
     out.add_upstream_incarnations(message.incarnation);
     out.add_upstream_counters(message.counter);
@@ -104,11 +102,12 @@ absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes) {
   info.context = ContextOf(in);
   info.message = {in.message_incarnation(), in.message_counter()};
   if (info.context.incarnation == 0) return Damaged("its context");
-  for (char flag : in.requires_grad()) {
+  info.requires_grad = std::move(*in.mutable_requires_grad());
+  bool any = false;
+  for (char flag : info.requires_grad) {
     if (flag != 0 && flag != 1) return Damaged("a flag that is neither 0 nor 1");
-    info.requires_grad.push_back(flag != 0);
+    any |= flag != 0;
   }
-  const bool any = std::count(info.requires_grad.begin(), info.requires_grad.end(), true) > 0;
   if (any == info.message.IsNone()) return Damaged("its message id");
   if (in.upstream_incarnations_size() != in.upstream_counters_size()) return Damaged("upstream");
   for (int i = 0; i < in.upstream_counters_size(); ++i) {

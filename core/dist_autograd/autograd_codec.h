@@ -19,9 +19,9 @@ namespace psd::dist_autograd {
 // Beside a request or a reply: which of its tensors require grad, and on what they depend.
 struct MessageInfo {
   GlobalId context;
-  GlobalId message;                 // none if no tensor requires grad
-  std::vector<bool> requires_grad;  // per tensor; empty if none does
-  std::vector<GlobalId> upstream;   // messages that the sender had received
+  GlobalId message;                // none if no tensor requires grad
+  std::string requires_grad;       // a byte per tensor, 0 or 1; empty if none does
+  std::vector<GlobalId> upstream;  // messages that the sender had received
 };
 std::string EncodeMessageInfo(const MessageInfo& info);
 absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes);

@@ -184,7 +184,7 @@ absl::StatusOr<std::string> Core::Describe(ContextState& context,
   for (const Variable& variable : variables) any |= variable.requires_grad();
   if (!any) return EncodeMessageInfo(info);
   for (const Variable& variable : variables) {
-    info.requires_grad.push_back(variable.requires_grad());
+    info.requires_grad.push_back(variable.requires_grad() ? 1 : 0);
   }
   auto send = context.AddSend(variables);
   info.message = send->message();
@@ -350,7 +350,8 @@ class Impl : public DistAutograd {
                                           std::vector<LeafInfo> leaves) override {
     MessageInfo info;
     info.context = context->id();
-    for (const LeafInfo& leaf : leaves) info.requires_grad.push_back(!leaf.key.IsNone());
+    info.requires_grad.reserve(leaves.size());
+    for (const LeafInfo& leaf : leaves) info.requires_grad.push_back(leaf.key.IsNone() ? 0 : 1);
     leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
                                 [](const LeafInfo& leaf) { return leaf.key.IsNone(); }),
                  leaves.end());
