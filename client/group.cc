@@ -41,7 +41,7 @@ absl::StatusOr<Value> DecodeOne(const rpc::Payload& payload) {
           [](std::vector<Tensor> tensors) -> absl::StatusOr<std::vector<Variable>> {
             return std::vector<Variable>(tensors.begin(), tensors.end());
           },
-          [](const rref::ForkData&) -> absl::StatusOr<Value> { return NoReferences(); }));
+          [](const rref::ForkRun&) -> absl::StatusOr<Values> { return NoReferences(); }));
   if (values.size() != 1) return absl::InternalError("all-gather: not one value from each");
   return std::move(values[0]);
 }
@@ -87,12 +87,9 @@ absl::StatusOr<std::map<std::string, Value>> Worker::AllGather(
 absl::StatusOr<std::map<std::string, Value>> Worker::State::AllGather(
     const std::string& name, const Value& value, const std::vector<std::string>& members,
     absl::Duration timeout) {
-  PSD_ASSIGN_OR_RETURN(
-      rpc::Payload mine,
-      rref::EncodeValues({value},
-                         [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
-                           return NoReferences();
-                         }));
+  PSD_ASSIGN_OR_RETURN(rpc::Payload mine,
+                       rref::EncodeValues({value}, [](const store::RemoteReference&,
+                                                      rref::ForkData&) { return NoReferences(); }));
   auto gathering = registrar_client->AllGather(name, mine, members, WaitsFor(timeout));
   PSD_ASSIGN_OR_RETURN(auto gathered, std::move(gathering).Wait());
   std::map<std::string, Value> values;

@@ -35,14 +35,25 @@ class Impl : public RRefContext {
     if (data.owner == data.parent && data.owner != core_->self().name) {
       return core_->User(data, ForkState::kConfirmed);
     }
-    PSD_ASSIGN_OR_RETURN(RRef rref, Borrow(data));
-    core_->SayCounted(data, rref);
-    return rref;
+    PSD_ASSIGN_OR_RETURN(std::vector<RRef> rrefs, Borrow({data.owner,
+                                                          data.owner_incarnation,
+                                                          data.parent,
+                                                          {{data.value, data.fork, data.name}}}));
+    core_->SayCounted(data, rrefs[0]);
+    return std::move(rrefs[0]);
   }
-  absl::StatusOr<RRef> Borrow(const ForkData& data) override {
-    if (data.value.IsNone()) return absl::InvalidArgumentError("an RRef without ids");
-    if (data.owner == core_->self().name) return core_->Home(data);
-    return core_->Borrow(data);
+  absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) override {
+    for (const ForkRun::Fork& fork : run.forks) {
+      if (fork.value.IsNone()) return absl::InvalidArgumentError("an RRef without ids");
+    }
+    if (run.owner == core_->self().name) return core_->Home(run);
+    std::vector<RRef> borrowed;
+    borrowed.reserve(run.forks.size());
+    for (const ForkRun::Fork& fork : run.forks) {
+      PSD_ASSIGN_OR_RETURN(RRef rref, core_->Borrow(run.DataOf(fork)));
+      borrowed.push_back(std::move(rref));
+    }
+    return borrowed;
   }
   absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
                                 uint64_t session_epoch) override {

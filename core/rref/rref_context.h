@@ -49,9 +49,9 @@ class RRefContext {
   // worker is told (Lend).
   // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.
   virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data) = 0;
-  // A reference among the arguments of a call, whose sender keeps its own until the answer. As
-  // AdoptFork, but the fork is pending, and nobody is told when it is confirmed.
-  virtual absl::StatusOr<RRef> Borrow(const ForkData& data) = 0;
+  // References among the arguments of a call, whose sender keeps its own until the answer. As
+  // AdoptFork, but forks are pending, and nobody is told when they are confirmed.
+  virtual absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) = 0;
   // Passes a reference to another worker's value in an answer to `peer`, in this session: it is
   // kept here until `peer` says that the owner counts its fork, or its session ends.
   // Errors: what CheckUsable says.

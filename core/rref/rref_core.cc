@@ -58,11 +58,20 @@ void Core::Register() {
 // ---- owner
 
 RRef Core::Local(store::EntryPtr entry) {
+  return std::move(LocalAll({std::move(entry)})[0]);
+}
+
+std::vector<RRef> Core::LocalAll(std::vector<store::EntryPtr> entries) {
   {
     MutexLock lock(mutex_);
-    ++handles_[entry->id];
+    for (const store::EntryPtr& entry : entries) ++handles_[entry->id];
   }
-  return RRef(std::make_shared<const LocalBody>(shared_from_this(), std::move(entry)));
+  const std::shared_ptr<Core> self = shared_from_this();
+  std::vector<RRef> rrefs;
+  rrefs.reserve(entries.size());
+  for (store::EntryPtr& entry : entries)
+    rrefs.emplace_back(std::make_shared<const LocalBody>(self, std::move(entry)));
+  return rrefs;
 }
 
 RRef Core::NewOwn() {
@@ -87,6 +96,7 @@ void Core::LocalGone(const store::EntryPtr& entry) {
     auto it = handles_.find(entry->id);
     if (--it->second > 0) return;
     handles_.erase(it);
+    if (owners_.ForkCount(entry->id) > 0) return;  // who drops the last fork sees to it
   }
   FreeIfUnheld({entry->id});
 }
@@ -157,13 +167,17 @@ RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
   return RRef(std::move(body));
 }
 
-// The fork that kept the value on its way ends when there is a handle here.
-absl::StatusOr<RRef> Core::Home(const ForkData& data) {
-  PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, store_.Get(data.value));
-  RRef local = Local(std::move(entry));
-  if (data.parent != self_.name) return local;
+// The forks that kept the values on their way end when there are handles here.
+absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
+  std::vector<GlobalId> values;
+  values.reserve(run.forks.size());
+  for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
+  PSD_ASSIGN_OR_RETURN(std::vector<store::EntryPtr> entries, store_.GetAll(values));
+  std::vector<RRef> local = LocalAll(std::move(entries));
+  if (run.parent != self_.name) return local;
   MutexLock lock(mutex_);
-  owners_.DeleteFork(data.value, data.fork, {self_.incarnation, 0});
+  for (const ForkRun::Fork& fork : run.forks)
+    owners_.DeleteFork(fork.value, fork.fork, {self_.incarnation, 0});
   return local;
 }
 

@@ -166,6 +166,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // ---- owner
   RRef Local(store::EntryPtr entry);
+  std::vector<RRef> LocalAll(std::vector<store::EntryPtr> entries);
   RRef NewOwn();
   void Created(const CreatedBody& body);
   void LocalGone(const store::EntryPtr& entry);
@@ -182,7 +183,7 @@ class Core : public std::enable_shared_from_this<Core> {
   // ---- user
   RRef User(const ForkData& data, ForkState state, bool borrowed = false);
   void UserGone(GlobalId fork);
-  absl::StatusOr<RRef> Home(const ForkData& data);
+  absl::StatusOr<std::vector<RRef>> Home(const ForkRun& run);
   void Confirm(GlobalId fork, Incarnation owner);
   void Fail(GlobalId fork, absl::Status reason, bool may_exist);
   absl::Status Check(absl::Span<const RRef> rrefs) const;

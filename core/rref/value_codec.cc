@@ -1,5 +1,6 @@
 #include "core/rref/value_codec.h"
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <memory>
@@ -7,6 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/rref/tensor_pack.h"
 #include "core/rref/value_format.h"
@@ -58,8 +61,7 @@ absl::StatusOr<std::vector<SparseTensor>> JoinSparse(const v1::Values& in,
 
 class Encoder {
  public:
-  using Fork = absl::FunctionRef<absl::StatusOr<ForkData>(const RemoteReference&)>;
-  Encoder(v1::Values& out, Fork fork, size_t values) : out_(out), fork_(fork) {
+  Encoder(v1::Values& out, DescribeFork describe, size_t values) : out_(out), describe_(describe) {
     tensors_.reserve(values);
   }
 
@@ -76,6 +78,17 @@ class Encoder {
   void AddText(const std::string& text) {
     out_.mutable_text()->append(text);
     out_.add_text_sizes(static_cast<uint32_t>(text.size()));
+  }
+  void AddForkText(const std::string& text) {
+    out_.mutable_fork_text()->append(text);
+    out_.add_fork_text_sizes(static_cast<uint32_t>(text.size()));
+  }
+  void BeginRun() {
+    run_ = fork_;
+    out_.add_fork_runs(0);
+    out_.add_owner_incarnations(fork_.owner_incarnation);
+    AddForkText(fork_.owner);
+    AddForkText(fork_.parent);
   }
 
   absl::Status AddField(std::monostate, int) {
@@ -110,15 +123,19 @@ class Encoder {
   }
   absl::Status AddField(const std::shared_ptr<const RemoteReference>& v, int) {
     if (v == nullptr) return absl::InvalidArgumentError("an RRef that refers to nothing");
-    PSD_ASSIGN_OR_RETURN(ForkData data, fork_(*v));
+    PSD_RETURN_IF_ERROR(describe_(*v, fork_));
     AddKind(ValueKind::kRRef);
-    for (uint64_t id : {data.value.incarnation, data.value.counter, data.fork.incarnation,
-                        data.fork.counter, data.owner_incarnation, uint64_t{0}}) {
-      out_.add_ids(id);
+    if (out_.fork_runs().empty() || fork_.owner_incarnation != run_.owner_incarnation ||
+        fork_.owner != run_.owner || fork_.parent != run_.parent) {
+      BeginRun();
     }
-    AddText(data.owner);
-    AddText(data.parent);
-    AddText(data.name);
+    const int run = out_.fork_runs_size() - 1;
+    out_.set_fork_runs(run, out_.fork_runs(run) + 1);
+    AddForkText(fork_.name);
+    for (GlobalId id : {fork_.value, fork_.fork}) {
+      out_.add_ids(id.incarnation);
+      out_.add_ids(id.counter);
+    }
     return absl::OkStatus();
   }
   absl::Status AddField(const std::shared_ptr<const Value::List>& list, int depth) {
@@ -150,7 +167,9 @@ class Encoder {
   }
 
   v1::Values& out_;
-  Fork fork_;
+  DescribeFork describe_;
+  ForkData fork_;  // the last one
+  ForkData run_;   // the first one of its run
   std::vector<const Tensor*> tensors_;
   std::deque<Tensor> sparse_parts_;
 };
@@ -159,10 +178,12 @@ class Encoder {
 // was checked before (CheckColumns), so that nothing is adopted from a damaged message.
 class Decoder {
  public:
-  using Adopt = absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)>;
   Decoder(const v1::Values& in, std::vector<Variable> variables, std::vector<SparseTensor> sparse,
-          Adopt adopt)
-      : in_(in), variables_(std::move(variables)), sparse_(std::move(sparse)), adopt_(adopt) {}
+          std::vector<Value> references)
+      : in_(in),
+        variables_(std::move(variables)),
+        sparse_(std::move(sparse)),
+        references_(std::move(references)) {}
 
   absl::StatusOr<std::vector<Value>> All() {
     std::vector<Value> values;
@@ -185,7 +206,6 @@ class Decoder {
     text_offset_ += in_.text_sizes(text_++);
     return text;
   }
-  uint64_t NextId() { return in_.ids(id_++); }
 
   absl::StatusOr<Value> Next() {
     switch (static_cast<ValueKind>(in_.kinds()[kind_++])) {
@@ -202,7 +222,7 @@ class Decoder {
       case ValueKind::kTensor:
         return Value(std::move(variables_[tensor_++]));
       case ValueKind::kRRef:
-        return NextRRef();
+        return std::move(references_[reference_++]);
       case ValueKind::kList:
         return NextList();
       case ValueKind::kMap:
@@ -212,19 +232,6 @@ class Decoder {
         return Value(std::move(sparse_[next_sparse_++]));
     }
     return absl::InternalError("a kind that was checked before");
-  }
-  absl::StatusOr<Value> NextRRef() {
-    ForkData data;
-    data.value.incarnation = NextId();
-    data.value.counter = NextId();
-    data.fork.incarnation = NextId();
-    data.fork.counter = NextId();
-    data.owner_incarnation = NextId();
-    NextId();
-    data.owner = NextText();
-    data.parent = NextText();
-    data.name = NextText();
-    return adopt_(data);
   }
   absl::StatusOr<Value> NextList() {
     Value::List list(in_.items(item_++));
@@ -245,17 +252,17 @@ class Decoder {
   const v1::Values& in_;
   std::vector<Variable> variables_;
   std::vector<SparseTensor> sparse_;
-  Adopt adopt_;
+  std::vector<Value> references_;
   size_t kind_ = 0;
   size_t bool_ = 0;
   size_t tensor_ = 0;
   size_t next_sparse_ = 0;
+  size_t reference_ = 0;
   size_t text_offset_ = 0;
   int text_ = 0;
   int int_ = 0;
   int double_ = 0;
   int item_ = 0;
-  int id_ = 0;
 };
 
 // How many entries the kinds want of every column.
@@ -265,7 +272,7 @@ struct Counts {
   size_t doubles = 0;
   size_t texts = 0;
   size_t tensors = 0;
-  size_t ids = 0;
+  size_t references = 0;
   size_t items = 0;
 };
 
@@ -299,8 +306,7 @@ absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
         counts.tensors += kTensorsPerSparse;
         break;
       case ValueKind::kRRef:
-        counts.texts += kTextsPerRRef;
-        counts.ids += kIdsPerRRef;
+        ++counts.references;
         break;
       case ValueKind::kList:
       case ValueKind::kMap: {
@@ -333,6 +339,26 @@ absl::Status CheckColumn(const char* name, size_t want, size_t have) {
       absl::StrCat("the values need ", want, " entries of ", name, ", but ", have, " arrived"));
 }
 
+template <typename Numbers>
+size_t Sum(const Numbers& numbers) {
+  size_t sum = 0;
+  for (uint32_t number : numbers) sum += number;
+  return sum;
+}
+
+absl::Status CheckForks(const v1::Values& in, size_t references) {
+  const auto runs = static_cast<size_t>(in.fork_runs_size());
+  if (std::find(in.fork_runs().begin(), in.fork_runs().end(), 0u) != in.fork_runs().end()) {
+    return absl::InvalidArgumentError("a run of no RRefs");
+  }
+  PSD_RETURN_IF_ERROR(CheckColumn("RRefs", references, Sum(in.fork_runs())));
+  PSD_RETURN_IF_ERROR(CheckColumn("owner incarnations", runs, in.owner_incarnations_size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("ids", references * kIdsPerRRef, in.ids_size()));
+  PSD_RETURN_IF_ERROR(
+      CheckColumn("RRefs' texts", runs * kTextsPerForkRun + references, in.fork_text_sizes_size()));
+  return CheckColumn("RRefs' text bytes", Sum(in.fork_text_sizes()), in.fork_text().size());
+}
+
 // All but those of tensors, of which it gives the number.
 absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   PSD_ASSIGN_OR_RETURN(Counts want, CountColumns(in));
@@ -340,14 +366,12 @@ absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   PSD_RETURN_IF_ERROR(CheckColumn("ints", want.ints, in.ints_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("doubles", want.doubles, in.doubles_size()));
   PSD_RETURN_IF_ERROR(CheckColumn("texts", want.texts, in.text_sizes_size()));
-  PSD_RETURN_IF_ERROR(CheckColumn("ids", want.ids, in.ids_size()));
+  PSD_RETURN_IF_ERROR(CheckForks(in, want.references));
   PSD_RETURN_IF_ERROR(CheckColumn("items", want.items, in.items_size()));
   for (char b : in.bools()) {
     if (b != 0 && b != 1) return absl::InvalidArgumentError("a bool is neither 0 nor 1");
   }
-  size_t text_bytes = 0;
-  for (uint32_t size : in.text_sizes()) text_bytes += size;
-  PSD_RETURN_IF_ERROR(CheckColumn("text bytes", text_bytes, in.text().size()));
+  PSD_RETURN_IF_ERROR(CheckColumn("text bytes", Sum(in.text_sizes()), in.text().size()));
   return want.tensors;
 }
 
@@ -382,6 +406,46 @@ absl::StatusOr<std::vector<Tensor>> Open(const rpc::Payload& payload, v1::Values
   return UnpackTensors(columns, tensors, payload.buffers);
 }
 
+// The RRefs of a message whose columns were checked.
+std::vector<ForkRun> ForkRunsOf(const v1::Values& in) {
+  absl::string_view text = in.fork_text();
+  int texts = 0, ids = 0;
+  const auto next_text = [&] {
+    const absl::string_view next = text.substr(0, in.fork_text_sizes(texts++));
+    text.remove_prefix(next.size());
+    return std::string(next);
+  };
+  const auto next_id = [&] {
+    const GlobalId id{in.ids(ids), in.ids(ids + 1)};
+    ids += 2;
+    return id;
+  };
+  std::vector<ForkRun> runs(static_cast<size_t>(in.fork_runs_size()));
+  for (int i = 0; i < in.fork_runs_size(); ++i) {
+    ForkRun& run = runs[static_cast<size_t>(i)];
+    run.owner = next_text();
+    run.owner_incarnation = in.owner_incarnations(i);
+    run.parent = next_text();
+    run.forks.resize(in.fork_runs(i));
+    for (ForkRun::Fork& fork : run.forks) {
+      fork.value = next_id();
+      fork.fork = next_id();
+      fork.name = next_text();
+    }
+  }
+  return runs;
+}
+
+absl::StatusOr<std::vector<Value>> AdoptAll(const std::vector<ForkRun>& runs, AdoptForks adopt) {
+  std::vector<Value> references;
+  for (const ForkRun& run : runs) {
+    PSD_ASSIGN_OR_RETURN(std::vector<Value> adopted, adopt(run));
+    PSD_CHECK(adopted.size() == run.forks.size(), "adopt gives one reference per fork");
+    for (Value& reference : adopted) references.push_back(std::move(reference));
+  }
+  return references;
+}
+
 void Collect(const Value& value, std::vector<Variable>& variables) {
   if (const Variable* variable = value.As<Variable>()) {
     variables.push_back(*variable);
@@ -402,26 +466,23 @@ std::vector<Variable> CollectVariables(absl::Span<const Value> values) {
   return variables;
 }
 
-absl::StatusOr<rpc::Payload> EncodeValues(
-    absl::Span<const Value> values,
-    absl::FunctionRef<absl::StatusOr<ForkData>(const RemoteReference&)> fork) {
+absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const Value> values, DescribeFork describe) {
   v1::Values out;
-  Encoder encoder(out, fork, values.size());
+  Encoder encoder(out, describe, values.size());
   for (const Value& value : values) PSD_RETURN_IF_ERROR(encoder.Add(value, 1));
   return Seal(out, encoder.tensors());
 }
 
-absl::StatusOr<std::vector<Value>> DecodeValues(
-    const rpc::Payload& payload,
-    absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
-    absl::FunctionRef<absl::StatusOr<Value>(const ForkData&)> adopt) {
+absl::StatusOr<std::vector<Value>> DecodeValues(const rpc::Payload& payload, WrapTensors wrap,
+                                                AdoptForks adopt) {
   v1::Values in;
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Open(payload, in));
   PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));
   const size_t count = tensors.size();
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
   PSD_CHECK(variables.size() == count, "wrap gives one variable per tensor");
-  return Decoder(in, std::move(variables), std::move(sparse), adopt).All();
+  PSD_ASSIGN_OR_RETURN(std::vector<Value> references, AdoptAll(ForkRunsOf(in), adopt));
+  return Decoder(in, std::move(variables), std::move(sparse), std::move(references)).All();
 }
 
 absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors) {

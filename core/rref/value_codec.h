@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
@@ -19,18 +20,22 @@ namespace psd::rref {
 // The tensors among `values`, in the order in which they travel; what send functions refer to.
 std::vector<Variable> CollectVariables(absl::Span<const store::Value> values);
 
-// Errors: INVALID_ARGUMENT for a value that cannot travel (an object, an invalid variable) or that
-// is too deep or too large. `fork` makes the data for each RRef that is met.
-absl::StatusOr<rpc::Payload> EncodeValues(
-    absl::Span<const store::Value> values,
-    absl::FunctionRef<absl::StatusOr<ForkData>(const store::RemoteReference&)> fork);
+// Says all of an RRef that is met.
+using DescribeFork = absl::FunctionRef<absl::Status(const store::RemoteReference&, ForkData&)>;
+// Makes the RRefs of a run that arrived, in order.
+using AdoptForks = absl::FunctionRef<absl::StatusOr<std::vector<store::Value>>(const ForkRun&)>;
+// Turns the tensors that arrived (all of them, in order) into variables.
+using WrapTensors = absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)>;
 
-// `wrap` turns the tensors that arrived (all of them, in order) into variables; `adopt` makes the
-// RRefs. Errors: INVALID_ARGUMENT for bytes that EncodeValues never makes, naming what is wrong.
-absl::StatusOr<std::vector<store::Value>> DecodeValues(
-    const rpc::Payload& payload,
-    absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)> wrap,
-    absl::FunctionRef<absl::StatusOr<store::Value>(const ForkData&)> adopt);
+// Errors: INVALID_ARGUMENT for a value that cannot travel (an object, an invalid variable) or that
+// is too deep or too large; those of `describe`.
+absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const store::Value> values,
+                                          DescribeFork describe);
+
+// Errors: INVALID_ARGUMENT for bytes that EncodeValues never makes, naming what is wrong; those of
+// `wrap` and `adopt`.
+absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& payload,
+                                                       WrapTensors wrap, AdoptForks adopt);
 
 // A list of tensors, on the wire as EncodeValues would put it; undefined ones travel as nothing.
 // Errors: INVALID_ARGUMENT, as above.

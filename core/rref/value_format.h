@@ -29,7 +29,7 @@ inline constexpr size_t kSmallTensorAlignment = 64;
 // A sparse tensor travels as three: its extents (i64 [rank]), indices and values.
 inline constexpr size_t kTensorsPerSparse = 3;
 
-inline constexpr int kTextsPerRRef = 3;
-inline constexpr int kIdsPerRRef = 6;
+inline constexpr size_t kTextsPerForkRun = 2;  // beside the names of its RRefs
+inline constexpr size_t kIdsPerRRef = 4;
 
 }  // namespace psd::rref

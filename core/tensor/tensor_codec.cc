@@ -9,17 +9,18 @@
 namespace psd {
 namespace {
 
-absl::Status CheckSendable(const Tensor& tensor, size_t number) {
+bool IsSendable(const Tensor& tensor) {
+  return tensor.defined() && tensor.device().IsCpu();
+}
+
+absl::Status NotSendable(const Tensor& tensor, size_t number) {
   if (!tensor.defined()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", number, " to send is undefined; give it elements first"));
   }
-  if (!tensor.device().IsCpu()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is on ",
-                                                   tensor.device().ToString(),
-                                                   "; copy it to the cpu first"));
-  }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is on ",
+                                                 tensor.device().ToString(),
+                                                 "; copy it to the cpu first"));
 }
 
 absl::Status CheckCounts(const TensorColumns& columns, size_t tensors) {
@@ -69,7 +70,9 @@ absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const in
 }  // namespace
 
 absl::Status EncodeRuns(absl::Span<const Tensor* const> tensors, TensorColumns* columns) {
-  for (size_t i = 0; i < tensors.size(); ++i) PSD_RETURN_IF_ERROR(CheckSendable(*tensors[i], i));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!IsSendable(*tensors[i])) return NotSendable(*tensors[i], i);
+  }
   const Tensor* before = nullptr;
   for (const Tensor* tensor : tensors) {
     const Shape& shape = tensor->shape();

@@ -107,11 +107,11 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
       return BadArgument(i, "must be a tensor or an RRef to one on the callee, not ", values[i]);
     }
   }
-  PSD_ASSIGN_OR_RETURN(const std::vector<Value> read, store::Entry::ReadAll(entries));
+  PSD_ASSIGN_OR_RETURN(std::vector<Value> read, store::Entry::ReadAll(entries));
   for (size_t i = 0; i < read.size(); ++i) {
-    const auto* variable = read[i].As<Variable>();
+    auto* variable = read[i].As<Variable>();
     if (variable == nullptr) return BadArgument(numbers[i], "is a reference to ", read[i]);
-    variables[numbers[i]] = *variable;
+    variables[numbers[i]] = std::move(*variable);
   }
   return variables;
 }

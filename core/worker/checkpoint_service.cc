@@ -65,8 +65,8 @@ void CheckpointService::ServeExport(const CallPtr& call) {
         absl::InvalidArgumentError("checkpoint.export: one value is held at a time"));
   CopyOut(runtime_, call, request->items(), nullptr, [this, call, held](Outbound& out) {
     if (held.counter != 0) return HoldCopies(call, held, out);
-    auto payload = rref::EncodeValues(
-        out.values, [](const store::RemoteReference&) -> absl::StatusOr<rref::ForkData> {
+    auto payload =
+        rref::EncodeValues(out.values, [](const store::RemoteReference&, rref::ForkData&) {
           return absl::InternalError("only tensors are copied out");
         });
     call->Reply(std::move(payload), {FieldsAttachment(out.reply)});

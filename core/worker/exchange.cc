@@ -18,24 +18,29 @@ constexpr size_t kMaxBorrowed = 4096;
 using store::RemoteReference;
 using store::Value;
 
+absl::Status NotOfTheRRefLayer() {
+  return absl::InternalError("a reference that no RRef layer made");
+}
+
 absl::StatusOr<rref::RRef> ToRRef(const RemoteReference& reference) {
   auto body = std::dynamic_pointer_cast<const rref::RRef::Body>(reference.shared_from_this());
-  if (body == nullptr) return absl::InternalError("a reference that no RRef layer made");
+  if (body == nullptr) return NotOfTheRRefLayer();
   return rref::RRef(std::move(body));
 }
 
 // How references travel in the arguments of a call: by id, because the caller keeps its own until
-// the answer has come.
-absl::StatusOr<rref::ForkData> ArgumentFork(Runtime& runtime, const RemoteReference& reference) {
-  PSD_ASSIGN_OR_RETURN(rref::RRef rref, ToRRef(reference));
-  rref::ForkData data;
-  data.owner = rref.owner();
-  data.owner_incarnation = rref.body()->owner_incarnation();
-  data.value = rref.value_id();
-  data.fork = rref.body()->fork_id();
+// the answer has come. An owner knows the names of its values.
+absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
+                              const RemoteReference& reference, rref::ForkData& data) {
+  const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
+  if (body == nullptr) return NotOfTheRRefLayer();
+  data.owner = body->owner();
+  data.owner_incarnation = body->owner_incarnation();
+  data.value = body->value_id();
+  data.fork = body->fork_id();
   data.parent = runtime.name();
-  data.name = rref.name();
-  return data;
+  data.name = data.owner == callee ? std::string() : body->name();
+  return absl::OkStatus();
 }
 
 // How they travel in an answer: own values gain a fork for the caller, others are lent.
@@ -52,9 +57,9 @@ absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& cal
 }
 
 void CollectReferencesOf(const Value& value, std::vector<rref::RRef>& found) {
-  if (const auto* reference = value.As<std::shared_ptr<const RemoteReference>>()) {
-    auto rref = ToRRef(**reference);
-    if (rref.ok()) found.push_back(*std::move(rref));
+  if (value.As<std::shared_ptr<const RemoteReference>>() != nullptr) {
+    rref::RRef rref = rref::RRef::FromValue(value);
+    if (rref.valid()) found.push_back(std::move(rref));
   } else if (const Value::List* items = value.AsList()) {
     for (const Value& item : *items) CollectReferencesOf(item, found);
   } else if (const Value::Map* items = value.AsMap()) {
@@ -66,6 +71,7 @@ void CollectReferencesOf(const Value& value, std::vector<rref::RRef>& found) {
 
 std::vector<rref::RRef> CollectReferences(const Values& values) {
   std::vector<rref::RRef> found;
+  found.reserve(values.size());
   for (const Value& value : values) CollectReferencesOf(value, found);
   return found;
 }
@@ -81,6 +87,7 @@ Future<rpc::CallOptions> WhenReady(Runtime& runtime, const std::vector<rref::RRe
   if (!usable.ok()) return Result::Ready(usable);
   std::vector<Future<Unit>> pending;
   for (const rref::RRef& rref : rrefs) {
+    if (rref.is_made()) continue;
     Future<Unit> future = ready(rref);
     if (!future.IsReady()) {
       pending.push_back(std::move(future));
@@ -154,9 +161,9 @@ absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
   request.method = std::move(method);
   request.session_bound = context != nullptr;
   PSD_ASSIGN_OR_RETURN(request.payload,
-                       rref::EncodeValues(values, [&](const RemoteReference& reference) {
+                       rref::EncodeValues(values, [&](const auto& reference, auto& data) {
                          request.session_bound = true;
-                         return ArgumentFork(runtime, reference);
+                         return DescribeArgument(runtime, callee, reference, data);
                        }));
   if (context == nullptr) return request;
   PSD_ASSIGN_OR_RETURN(
@@ -173,11 +180,36 @@ absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
       [&](std::vector<Tensor> tensors) {
         return runtime.autograd().UnwrapReply(context, reply, std::move(tensors));
       },
-      [&](const rref::ForkData& data) -> absl::StatusOr<Value> {
-        PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(data));
-        return Value(rref);
+      [&](const rref::ForkRun& run) -> absl::StatusOr<Values> {
+        Values adopted;
+        for (const rref::ForkRun::Fork& fork : run.forks) {
+          PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(run.DataOf(fork)));
+          adopted.emplace_back(rref);
+        }
+        return adopted;
       });
 }
+
+namespace {
+
+absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run,
+                                 std::vector<Future<Unit>>& borrowed) {
+  if (run.owner != runtime.name() && borrowed.size() + run.forks.size() > kMaxBorrowed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a call with more than ", kMaxBorrowed,
+                     " references to values of other workers; pass fewer at once"));
+  }
+  PSD_ASSIGN_OR_RETURN(const std::vector<rref::RRef> rrefs, runtime.rrefs().Borrow(run));
+  Values references;
+  references.reserve(rrefs.size());
+  for (const rref::RRef& rref : rrefs) {
+    if (!rref.is_owner()) borrowed.push_back(rref.confirmed());
+    references.emplace_back(rref);
+  }
+  return references;
+}
+
+}  // namespace
 
 absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call) {
   Arguments arguments;
@@ -191,24 +223,17 @@ absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call)
             arguments.context = std::move(received.context);
             return std::move(received.variables);
           },
-          [&](const rref::ForkData& data) -> absl::StatusOr<Value> {
-            if (arguments.borrowed.size() >= kMaxBorrowed) {
-              return absl::InvalidArgumentError(
-                  absl::StrCat("a call with more than ", kMaxBorrowed,
-                               " references to values of other workers; pass fewer at once"));
-            }
-            PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().Borrow(data));
-            if (!rref.is_owner()) arguments.borrowed.push_back(rref.confirmed());
-            return Value(rref);
-          }));
+          [&](const rref::ForkRun& run) { return BorrowAll(runtime, run, arguments.borrowed); }));
   return arguments;
 }
 
 void ReplyWithValues(Runtime& runtime, rpc::ServerCall& call, const ContextPtr& context,
                      const absl::StatusOr<Values>& result) {
   if (!result.ok()) return call.Reply(result.status());
-  auto payload = rref::EncodeValues(*result, [&](const RemoteReference& reference) {
-    return AnswerFork(runtime, call, reference);
+  auto payload = rref::EncodeValues(*result, [&](const auto& reference, auto& data) {
+    auto fork = AnswerFork(runtime, call, reference);
+    if (fork.ok()) data = *std::move(fork);
+    return fork.status();
   });
   std::vector<rpc::Attachment> attachments;
   if (payload.ok() && context != nullptr) {

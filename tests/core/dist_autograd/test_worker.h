@@ -110,10 +110,10 @@ class TestWorker {
  private:
   static constexpr uint32_t kFunctionTag = 99;
 
-  static absl::StatusOr<rref::ForkData> NoFork(const store::RemoteReference&) {
+  static absl::Status NoFork(const store::RemoteReference&, rref::ForkData&) {
     return absl::InternalError("no RRefs here");
   }
-  static absl::StatusOr<store::Value> NoReference(const rref::ForkData&) {
+  static absl::StatusOr<std::vector<store::Value>> NoReference(const rref::ForkRun&) {
     return absl::InternalError("no RRefs here");
   }
 

@@ -222,12 +222,11 @@ class LendingTest : public RRefContextTest {
   }
   // As an argument of a call would.
   absl::StatusOr<RRef> PassInCall(const RRef& rref) {
-    ForkData data;
-    data.owner = rref.owner();
-    data.owner_incarnation = rref.body()->owner_incarnation();
-    data.value = rref.value_id();
-    data.parent = "trainer0";
-    return third_.rrefs->Borrow(data);
+    const Incarnation owner = rref.body()->owner_incarnation();
+    PSD_ASSIGN_OR_RETURN(
+        auto borrowed,
+        third_.rrefs->Borrow({rref.owner(), owner, "trainer0", {{rref.value_id(), {}, ""}}}));
+    return borrowed[0];
   }
 
   store::EntryPtr entry_ = owner_.Put();

@@ -29,23 +29,25 @@ class FakeReference : public RemoteReference {
   std::string owner_;
 };
 
-absl::StatusOr<ForkData> Fork(const RemoteReference& reference) {
-  ForkData data;
+absl::Status Fork(const RemoteReference& reference, ForkData& data) {
   data.owner = reference.owner();
   data.owner_incarnation = 77;
   data.value = reference.value_id();
   data.fork = {9, 10};
   data.parent = "trainer0";
   data.name = "w";
-  return data;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Variable>> Constants(std::vector<Tensor> tensors) {
   return std::vector<Variable>(tensors.begin(), tensors.end());
 }
 
-absl::StatusOr<Value> Adopt(const ForkData& data) {
-  return Value(std::make_shared<const FakeReference>(data.value, data.owner));
+absl::StatusOr<std::vector<Value>> Adopt(const ForkRun& run) {
+  std::vector<Value> references;
+  for (const ForkRun::Fork& fork : run.forks)
+    references.emplace_back(std::make_shared<const FakeReference>(fork.value, run.owner));
+  return references;
 }
 
 absl::StatusOr<std::vector<Value>> Decode(const rpc::Payload& payload) {
@@ -93,10 +95,10 @@ TEST(ValueCodec, GoldenBytes) {
   auto payload = EncodeValues(OneOfEach(), Fork);
   ASSERT_TRUE(payload.ok());
   EXPECT_EQ(absl::BytesToHexString(payload->header),
-            "0a0d0102030405060708030809060512030200021a0101220209022a08000000000000e03f321674"
-            "6578746f776e657230747261696e657230776162783a0704060801010101420201024a0201005201"
-            "025a300300000000000000040000000000000009000000000000000a000000000000004d00000000"
-            "000000000000000000000062020101");
+            "0a0d0102030405060708030809060512030200021a0101220209022a08000000000000e03f320774"
+            "6578746162783a0404010101420201024a0201005201025a20030000000000000004000000000000"
+            "0009000000000000000a00000000000000620201016a010172084d000000000000007a0f6f776e65"
+            "7230747261696e65723077820103060801");
   ASSERT_EQ(payload->buffers.size(), 1u);
   EXPECT_EQ(payload->buffers[0].size(), 72u);
   EXPECT_EQ(absl::BytesToHexString(payload->buffers[0].view().substr(0, 8)), "0000803f00000040");
@@ -288,14 +290,68 @@ TEST(ValueCodec, RPC_45_NoTruncatedMessageDecodes) {
   EXPECT_FALSE(Decode(cut).ok());
 }
 
+Value ReferenceTo(uint64_t counter, const std::string& owner) {
+  return Value(std::make_shared<const FakeReference>(GlobalId{3, counter}, owner));
+}
+
+TEST(ValueCodec, RRefsOfOneOwnerThatFollowEachOtherAreARun) {
+  const std::vector<Value> values = {
+      ReferenceTo(1, "owner0"), Value("between"), ReferenceTo(2, "owner0"),
+      Value::OfList({ReferenceTo(3, "owner1")}), ReferenceTo(4, "owner0")};
+  auto payload = EncodeValues(values, Fork);
+  ASSERT_TRUE(payload.ok()) << payload.status();
+  std::vector<ForkRun> runs;
+  auto out = DecodeValues(*payload, Constants, [&](const ForkRun& run) {
+    runs.push_back(run);
+    return Adopt(run);
+  });
+  ASSERT_TRUE(out.ok()) << out.status();
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0].forks.size(), 2u);
+  EXPECT_EQ(runs[0].owner, "owner0");
+  EXPECT_EQ(runs[0].parent, "trainer0");
+  EXPECT_EQ(runs[0].owner_incarnation, 77u);
+  EXPECT_EQ(runs[0].forks[1].value, (GlobalId{3, 2}));
+  EXPECT_EQ(runs[0].forks[1].fork, (GlobalId{9, 10}));
+  EXPECT_EQ(runs[0].forks[1].name, "w");
+  EXPECT_EQ(runs[1].owner, "owner1");
+  EXPECT_EQ(runs[2].forks[0].value, (GlobalId{3, 4}));
+  const auto id_of = [](const Value& value) {
+    return (*value.As<std::shared_ptr<const RemoteReference>>())->value_id().counter;
+  };
+  EXPECT_EQ(id_of((*out)[2]), 2u);
+  EXPECT_EQ(id_of((*(*out)[3].AsList())[0]), 3u);
+  EXPECT_EQ(id_of((*out)[4]), 4u);
+}
+
+TEST(ValueCodec, HostileRunsOfRRefsAreRefused) {
+  auto payload = EncodeValues({ReferenceTo(1, "owner0")}, Fork);
+  ASSERT_TRUE(payload.ok());
+  const auto refused = [&](const std::string& what, const std::string& by) {
+    rpc::Payload damaged = *payload;
+    const size_t at = damaged.header.find(what);
+    EXPECT_NE(at, std::string::npos);
+    damaged.header.replace(at, what.size(), by);
+    return Decode(damaged).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  const std::string run("\x6a\x01\x01", 3), sizes("\x82\x01\x03\x06\x08\x01", 6);
+  EXPECT_FALSE(refused(run, run));
+  EXPECT_TRUE(refused(run, std::string("\x6a\x01\x00", 3)));
+  EXPECT_TRUE(refused(run, std::string("\x6a\x01\x02", 3)));
+  EXPECT_TRUE(refused(run, std::string("\x6a\x02\x01\x00", 4)));
+  EXPECT_TRUE(refused(run, std::string("\x6a\x05\xff\xff\xff\xff\x0f", 7)));
+  EXPECT_TRUE(refused(sizes, std::string("\x82\x01\x03\x06\x08\x02", 6)));
+  EXPECT_TRUE(refused(sizes, std::string("\x82\x01\x02\x06\x09", 5)));
+}
+
 TEST(ValueCodec, NothingIsAdoptedFromADamagedMessage) {
   auto payload = EncodeValues(OneOfEach(), Fork);
   ASSERT_TRUE(payload.ok());
   payload->header.append("\x12\x01\x05", 3);  // one more number of items
   int adopted = 0;
-  auto out = DecodeValues(*payload, Constants, [&](const ForkData& data) {
+  auto out = DecodeValues(*payload, Constants, [&](const ForkRun& run) {
     ++adopted;
-    return Adopt(data);
+    return Adopt(run);
   });
   EXPECT_EQ(out.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(adopted, 0);

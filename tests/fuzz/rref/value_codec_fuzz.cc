@@ -55,8 +55,11 @@ absl::StatusOr<std::vector<Value>> Decode(const psd::rpc::Payload& payload) {
       [](std::vector<psd::Tensor> tensors) -> absl::StatusOr<std::vector<psd::Variable>> {
         return std::vector<psd::Variable>(tensors.begin(), tensors.end());
       },
-      [](const psd::rref::ForkData& data) -> absl::StatusOr<Value> {
-        return Value(std::make_shared<const Reference>(data));
+      [](const psd::rref::ForkRun& run) -> absl::StatusOr<std::vector<Value>> {
+        std::vector<Value> references;
+        for (const psd::rref::ForkRun::Fork& fork : run.forks)
+          references.emplace_back(std::make_shared<const Reference>(run.DataOf(fork)));
+        return references;
       });
 }
 
@@ -67,8 +70,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!values.ok()) return 0;
   // What was accepted can be sent on, and means the same.
   auto again = psd::rref::EncodeValues(
-      *values, [](const RemoteReference& reference) -> absl::StatusOr<psd::rref::ForkData> {
-        return static_cast<const Reference&>(reference).data();
+      *values, [](const RemoteReference& reference, psd::rref::ForkData& data) {
+        data = static_cast<const Reference&>(reference).data();
+        return absl::OkStatus();
       });
   if (!again.ok() || !Decode(*again).ok()) abort();
   return 0;
