@@ -256,12 +256,16 @@ void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& 
   if (!pinned.ok()) return call.Reply(pinned.status());
   std::vector<Tensor> tensors;
   tensors.reserve(entries.size());
-  std::vector<LeafInfo> leaves(context == nullptr ? 0 : entries.size());
+  std::vector<LeafInfo> leaves;
+  if (context != nullptr) leaves.reserve(entries.size());
   for (size_t i = 0; i < entries.size(); ++i) {
-    tensors.push_back(std::move((*pinned)[i].tensor));
-    if (context == nullptr || !parameters[i]->requires_grad()) continue;
-    leaves[i] = {parameters[i]->id(), parameters[i]->shape(), parameters[i]->dtype(),
-                 (*pinned)[i].version};
+    auto& [tensor, version] = (*pinned)[i];
+    if (context != nullptr && parameters[i]->requires_grad()) {
+      leaves.push_back({entries[i]->id, tensor.shape(), tensor.dtype(), version});
+    } else if (context != nullptr) {
+      leaves.emplace_back();
+    }
+    tensors.push_back(std::move(tensor));
   }
   auto payload = rref::EncodeTensorValues(tensors);
   std::vector<rpc::Attachment> attachments;
