@@ -130,7 +130,16 @@ class TestWorker {
     std::vector<store::Value> values(results->begin(), results->end());
     auto payload = rref::EncodeValues(values, NoFork);
     if (!payload.ok()) return call.Reply(payload.status());
-    call.Reply(*std::move(payload), autograd->WrapReply(context, *results));
+    call.Reply(*std::move(payload), *call.attachment(kFunctionTag) == "pull"
+                                        ? autograd->WrapLeaves(context, LeavesOf(*results))
+                                        : autograd->WrapReply(context, *results));
+  }
+
+  // "pull" answers with leaves, as a worker does that is asked for parameters.
+  static std::vector<LeafInfo> LeavesOf(const Variables& variables) {
+    std::vector<LeafInfo> leaves;
+    for (const Variable& v : variables) leaves.push_back({v.key(), v.shape(), v.dtype(), 1});
+    return leaves;
   }
 
   absl::StatusOr<Variables> Run(rpc::ServerCall& call, ContextPtr& context) {
