@@ -13,7 +13,7 @@ RRef::operator store::Value() const {
 RRef RRef::FromValue(const store::Value& value) {
   const auto* reference = value.As<std::shared_ptr<const store::RemoteReference>>();
   if (reference == nullptr) return RRef();
-  return RRef(std::dynamic_pointer_cast<const Body>(*reference));
+  return RRef(std::static_pointer_cast<const Body>(*reference));
 }
 
 std::string RRef::ToString() const {

@@ -44,6 +44,11 @@ class RRef {
   // What is behind a handle. Implemented by RRefContext; ends the fork when destroyed.
   class Body : public store::RemoteReference {
    public:
+    // What `reference` is: whatever the store holds of them was made by this layer.
+    static const Body& Of(const store::RemoteReference& reference) {
+      return static_cast<const Body&>(reference);
+    }
+
     virtual const std::string& name() const = 0;
     virtual GlobalId fork_id() const = 0;
     virtual bool is_owner() const = 0;

@@ -1,11 +1,13 @@
 #include "core/tensor/tensor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/small_memory.h"
+#include "core/base/tsan.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
 
@@ -178,6 +180,15 @@ absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
   kernels::StridedCopy(raw_data(), shape().extents().data(), strides().data(), rank(),
                        ItemSize(dtype()), copy.mutable_raw_data());
   return copy;
+}
+
+bool Tensor::IsExclusive() const {
+  if (impl_ == nullptr || impl_->owner != nullptr || impl_.use_count() != 1) return false;
+#ifndef PSD_TSAN  // which does not know fences
+  // What others did with the elements before they let go of them has happened.
+  std::atomic_thread_fence(std::memory_order_acquire);
+#endif
+  return true;
 }
 
 std::string Tensor::ToString() const {

@@ -75,7 +75,7 @@ class Tensor {
   }
   const std::byte* raw_data() const { return impl().data; }
 
-  // Requires: this is the only handle to freshly allocated memory (see above).
+  // Requires: this is the only handle to freshly allocated memory (see above), or IsExclusive().
   template <typename T>
   T* mutable_data() {
     PSD_CHECK(defined() && DTypeOf<T>::value == dtype(),
@@ -99,6 +99,10 @@ class Tensor {
 
   // The elements as bytes, shared, not copied. Requires: IsContiguous().
   Buffer AsBuffer() const { return Buffer(storage(), raw_data(), NumBytes()); }
+  // Whether nobody else can see the elements: no other handle, no view, no buffer. False too for
+  // elements in memory of their own, of which that is not known.
+  bool IsExclusive() const;
+
   // What keeps the elements alive; the identity of the storage.
   std::shared_ptr<const void> storage() const {
     return impl().owner != nullptr ? impl().owner : std::shared_ptr<const void>(impl_);

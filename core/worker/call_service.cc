@@ -87,9 +87,8 @@ absl::Status BadArgument(size_t number, absl::string_view problem, const Value& 
 // The value of this worker for which a reference stands; null for others.
 store::EntryPtr LocalEntryOf(const Value& value) {
   const auto* reference = value.As<std::shared_ptr<const store::RemoteReference>>();
-  const auto* body =
-      reference == nullptr ? nullptr : dynamic_cast<const rref::RRef::Body*>(reference->get());
-  return body == nullptr ? nullptr : body->local_entry();
+  if (reference == nullptr || *reference == nullptr) return nullptr;
+  return rref::RRef::Body::Of(**reference).local_entry();
 }
 
 // References to values of this worker stand for the values, all of them as of one moment.

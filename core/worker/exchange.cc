@@ -18,35 +18,25 @@ constexpr size_t kMaxBorrowed = 4096;
 using store::RemoteReference;
 using store::Value;
 
-absl::Status NotOfTheRRefLayer() {
-  return absl::InternalError("a reference that no RRef layer made");
-}
-
-absl::StatusOr<rref::RRef> ToRRef(const RemoteReference& reference) {
-  auto body = std::dynamic_pointer_cast<const rref::RRef::Body>(reference.shared_from_this());
-  if (body == nullptr) return NotOfTheRRefLayer();
-  return rref::RRef(std::move(body));
-}
-
 // How references travel in the arguments of a call: by id, because the caller keeps its own until
 // the answer has come. An owner knows the names of its values.
 absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
                               const RemoteReference& reference, rref::ForkData& data) {
-  const auto* body = dynamic_cast<const rref::RRef::Body*>(&reference);
-  if (body == nullptr) return NotOfTheRRefLayer();
-  data.owner = body->owner();
-  data.owner_incarnation = body->owner_incarnation();
-  data.value = body->value_id();
-  data.fork = body->fork_id();
+  const auto& body = rref::RRef::Body::Of(reference);
+  data.owner = body.owner();
+  data.owner_incarnation = body.owner_incarnation();
+  data.value = body.value_id();
+  data.fork = body.fork_id();
   data.parent = runtime.name();
-  data.name = data.owner == callee ? std::string() : body->name();
+  data.name = data.owner == callee ? std::string() : body.name();
   return absl::OkStatus();
 }
 
 // How they travel in an answer: own values gain a fork for the caller, others are lent.
 absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& call,
                                           const RemoteReference& reference) {
-  PSD_ASSIGN_OR_RETURN(rref::RRef rref, ToRRef(reference));
+  const rref::RRef rref(
+      std::static_pointer_cast<const rref::RRef::Body>(reference.shared_from_this()));
   if (rref.is_owner()) return ForkForCaller(runtime, call, rref.local_entry());
   PSD_ASSIGN_OR_RETURN(rref::ForkData data,
                        runtime.rrefs().Lend(rref, call.caller(), call.session_epoch()));

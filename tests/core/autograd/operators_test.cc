@@ -25,7 +25,9 @@ class OperatorsTest : public ::testing::Test {
                                 const Attributes& attributes) {
     PSD_ASSIGN_OR_RETURN(const OperatorSpec* spec, registry_->Find(op));
     PSD_RETURN_IF_ERROR(CheckCall(*spec, inputs.size(), attributes));
-    return OutputBytes(*spec, inputs, attributes);
+    std::vector<const Variable*> pointers;
+    for (const Variable& input : inputs) pointers.push_back(&input);
+    return OutputBytes(*spec, pointers, attributes);
   }
   const std::shared_ptr<const OperatorRegistry> registry_ = OperatorRegistry::Builtin();
   const Variable matrix_{Tensor::Of<float>(Shape{2, 3}, {1, 2, 3, 4, 5, 6})};

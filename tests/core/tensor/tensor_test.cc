@@ -154,5 +154,33 @@ TEST(TensorTest, FromBufferNeedsTheExactSize) {
   EXPECT_TRUE(Tensor::FromBuffer(Shape{0}, DType::kF32, Buffer()).ok());
 }
 
+TEST(TensorTest, ASmallTensorThatNobodyElseSeesIsExclusive) {
+  Tensor x = Tensor::Of<float>({2, 3}, {1, 2, 3, 4, 5, 6});
+  EXPECT_TRUE(x.IsExclusive());
+  {
+    const Tensor copy = x;
+    EXPECT_FALSE(x.IsExclusive());
+    EXPECT_FALSE(copy.IsExclusive());
+  }
+  {
+    const Tensor view = x.View({3}, {1}, 3);
+    EXPECT_FALSE(x.IsExclusive());
+    EXPECT_FALSE(view.IsExclusive());
+  }
+  {
+    const Buffer bytes = x.AsBuffer();
+    EXPECT_FALSE(x.IsExclusive());
+  }
+  EXPECT_TRUE(x.IsExclusive());
+}
+
+TEST(TensorTest, WhatLiesInMemoryOfItsOwnIsNotKnownToBeExclusive) {
+  const Tensor arrived =
+      *Tensor::FromBuffer({2}, DType::kF32, Buffer::FromString(std::string(8, '\0')));
+  EXPECT_FALSE(arrived.IsExclusive());
+  EXPECT_FALSE(Tensor::Zeros({1 << 20}, DType::kF32)->IsExclusive());
+  EXPECT_FALSE(Tensor().IsExclusive());
+}
+
 }  // namespace
 }  // namespace psd
