@@ -142,6 +142,10 @@ absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
 
 absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients) {
   std::vector<std::pair<LeafInfo, Tensor>> again;  // leaves that have a gradient already
+  // A backward that walks from the end meets the leaves from the last to the first.
+  if (!gradients.empty() && gradients.back().first.key < gradients.front().first.key) {
+    std::reverse(gradients.begin(), gradients.end());
+  }
   {
     MutexLock lock(mutex_);
     gradients_.Reserve(gradients.size());
