@@ -36,6 +36,7 @@ SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
 
 absl::Status SendFunction::Apply(PassContext& /*pass*/, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor> results) {
+  PSD_CHECK(!leaves_, "gradients of leaves go to the context, not through a graph");
   if (gradients.size() != sent_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("message ", message_.ToString(), " has ",
                                                    sent_.size(), " gradients, not ",

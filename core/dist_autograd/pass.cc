@@ -11,6 +11,12 @@
 namespace psd::dist_autograd {
 namespace {
 
+absl::Status Unexpected(GlobalId message) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("gradients for message ", message.ToString(),
+                   ", which this pass does not expect or has received"));
+}
+
 constexpr size_t kMaxNamedMessages = 8;
 constexpr size_t kMaxParked = 65'536;
 
@@ -81,9 +87,7 @@ void Pass::Take(Arrival arrival, bool starts) {
     if (done_) {
       refused = failure_.ok() ? absl::AbortedError("the pass has ended") : failure_;
     } else if (missing_.erase(arrival.send->message()) == 0) {
-      refused = absl::InvalidArgumentError(
-          absl::StrCat("gradients for message ", arrival.send->message().ToString(),
-                       ", which this pass does not expect or has received"));
+      refused = Unexpected(arrival.send->message());
     } else if (of_leaves && filled.ok()) {
       CollectLeaves(*arrival.send, std::move(arrival.gradients));
     }
@@ -119,6 +123,7 @@ void Pass::DrainLocal() {
   }
   while (true) {
     std::pair<GlobalId, Tensors> next;
+    bool expected = false;
     {
       MutexLock lock(mutex_);
       if (local_.empty()) {
@@ -127,10 +132,11 @@ void Pass::DrainLocal() {
       }
       next = std::move(local_.back());
       local_.pop_back();
-      missing_.erase(next.first);
+      expected = missing_.erase(next.first) > 0;
     }
     auto send = context_->FindSend(next.first);
     absl::Status status = send.status();
+    if (status.ok() && !expected) status = Unexpected(next.first);
     if (status.ok()) status = FillGaps(**send, next.second);
     if (status.ok() && !(*send)->leaves().empty()) {
       MutexLock lock(mutex_);
@@ -143,7 +149,9 @@ void Pass::DrainLocal() {
 }
 
 void Pass::CollectLeaves(const SendFunction& send, Tensors gradients) {
-  collected_.reserve(collected_.size() + gradients.size());
+  const size_t wanted = collected_.size() + gradients.size();
+  if (wanted > collected_.capacity())
+    collected_.reserve(std::max(wanted, 2 * collected_.capacity()));
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].defined()) Collect(send.leaves()[i], std::move(gradients[i]));
   }

@@ -123,7 +123,7 @@ absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
 
 void Pass::Begin(Sends sends, StartBy start, const std::vector<Root>& roots) {
   walk_.End();
-  light_ = LeadsToPlainLeavesOnly(sends);
+  light_ = roots.empty() && LeadsToPlainLeavesOnly(sends);
   start_ = start;
   std::vector<std::shared_ptr<Node>> starts;
   for (const auto& send : sends) {

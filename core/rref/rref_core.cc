@@ -172,13 +172,17 @@ absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
   std::vector<GlobalId> values;
   values.reserve(run.forks.size());
   for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
-  PSD_ASSIGN_OR_RETURN(std::vector<store::EntryPtr> entries, store_.GetAll(values));
-  std::vector<RRef> local = LocalAll(std::move(entries));
-  if (run.parent != self_.name) return local;
-  MutexLock lock(mutex_);
-  for (const ForkRun::Fork& fork : run.forks)
-    owners_.DeleteFork(fork.value, fork.fork, {self_.incarnation, 0});
-  return local;
+  absl::StatusOr<std::vector<store::EntryPtr>> entries = store_.GetAll(values);
+  std::vector<RRef> local;
+  if (entries.ok()) local = LocalAll(*std::move(entries));
+  if (run.parent == self_.name) {
+    MutexLock lock(mutex_);
+    for (const ForkRun::Fork& fork : run.forks)
+      owners_.DeleteFork(fork.value, fork.fork, {self_.incarnation, 0});
+  }
+  if (entries.ok()) return local;
+  if (run.parent == self_.name) FreeIfUnheld(values);
+  return entries.status();
 }
 
 void Core::UserGone(GlobalId fork) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/collect.h"
 #include "core/base/mutex.h"
 #include "core/program/program_codec.h"
 #include "core/rref/value_codec.h"
@@ -150,6 +151,17 @@ absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
       absl::StrCat(owner, " was asked for ", expected, " values and sent ", got));
 }
 
+// Until all have come, or the first error; `here` and some of `replies` may be none.
+absl::Status WaitForAll(const std::vector<Future<rpc::Reply>>& replies,
+                        const Future<Values>& here) {
+  const auto outcome = [](const auto& answer) { return answer.status(); };
+  std::vector<Future<Unit>> all;
+  for (const Future<rpc::Reply>& reply : replies)
+    if (reply.valid()) all.push_back(reply.Then(outcome));
+  if (here.valid()) all.push_back(here.Then(outcome));
+  return WaitAll(all).status();
+}
+
 }  // namespace
 
 absl::StatusOr<RRef> AdoptReference(Runtime& runtime, const std::string& owner,
@@ -285,6 +297,7 @@ absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs
       replies[i] = StartFetch(parts[i].owner, mine, context, /*versions=*/false, options);
     }
   }
+  if (parts.size() > 1) PSD_RETURN_IF_ERROR(WaitForAll(replies, here));
   Values all(parts.size() == 1 ? 0 : rrefs.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [owner, places] = parts[i];

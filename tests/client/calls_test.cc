@@ -106,6 +106,15 @@ TEST_F(CallsTest, RPC_14_RREF_03_AWorkerAloneUsesAllModesOnItself) {
   EXPECT_EQ(alone->ToHere({failed}).status().code(), absl::StatusCode::kOutOfRange);
 }
 
+TEST_F(CallsTest, AFetchFromSeveralOwnersFailsWithTheFirstError) {
+  RRef parked = Must(trainer_->Remote("owner0", Named("park"), {}));
+  Promise<Values> answer = parking_.Take();
+  RRef failed = Must(trainer_->Remote("owner1", Named("fail"), {}));
+  EXPECT_EQ(trainer_->ToHere({parked, failed}).status().code(), absl::StatusCode::kOutOfRange);
+  answer.Set(Values{7});
+  EXPECT_EQ(IntOf(Must(trainer_->ToHere({parked}))[0]), 7);
+}
+
 TEST_F(CallsTest, RPC_15_AFunctionKnowsItsWorkerAndItsCaller) {
   for (const char* callee : {"owner0", "owner1", "trainer0"}) {
     Values who = Must(trainer_->RpcSync(callee, Named("who"), {}));
