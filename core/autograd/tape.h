@@ -2,7 +2,7 @@
 
 // The history of many operators that ran one after the other, as one node of the graph: what each
 // of them recorded, in the order of the run. Its backward is one walk from the end, without nodes
-// to find, count and lock. A program is recorded so: nobody sees what happens inside it.
+// to find and count. A program is recorded so: nobody sees what happens inside it.
 
 #include <cstddef>
 #include <cstdint>

@@ -2,9 +2,10 @@
 
 // A dense tensor: a shape, strides, a dtype and a device over shared storage.
 //
-// A tensor is immutable once shared. Whoever allocated one may write through mutable_data() while
-// it holds the only handle; after the first copy or view only readers are left. Everything else
-// (saved tensors in autograd, arguments by value, slices on the wire) relies on this.
+// A tensor is immutable while it is shared. Whoever allocated one may write through mutable_data()
+// until there is another handle, a view or a buffer of it, and again when IsExclusive() says that
+// there is none any more. Everything else (saved tensors in autograd, arguments by value, slices on
+// the wire) relies on this.
 
 #include <cstdint>
 #include <memory>
