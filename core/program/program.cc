@@ -145,6 +145,18 @@ absl::StatusOr<CheckedProgram> CheckedProgram::Create(Program program,
   return checked;
 }
 
+std::shared_ptr<const ProgramSizes> CheckedProgram::SizesFor(
+    absl::Span<const Variable> inputs) const {
+  std::shared_ptr<const ProgramSizes> sizes = std::atomic_load(&sizes_);
+  return sizes != nullptr && sizes->Fits(inputs) ? sizes : nullptr;
+}
+
+void CheckedProgram::Remember(std::shared_ptr<const ProgramSizes> sizes) const {
+  // What is remembered is no larger than the program, whose size the cache bounds.
+  if (program_.instructions.size() < static_cast<size_t>(program_.num_inputs)) return;
+  std::atomic_store(&sizes_, std::move(sizes));
+}
+
 std::string Fingerprint::ToString() const {
   return absl::StrFormat("%016x%016x", high, low);
 }

@@ -6,13 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/autograd/operators.h"
+#include "core/autograd/variable.h"
+#include "core/program/program_sizes.h"
 
 namespace psd::program {
 
@@ -45,7 +49,7 @@ struct ProgramLimits {
 std::string InstructionName(const Program& program, size_t number);
 
 // A program that may run: every check that needs no arguments has been made, every operator found.
-// Immutable; thread-safe. The registry outlives it.
+// Immutable but for what it remembers of runs; thread-safe. The registry outlives it.
 class CheckedProgram {
  public:
   // Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the
@@ -56,11 +60,17 @@ class CheckedProgram {
   const Program& program() const { return program_; }
   const OperatorSpec& OperatorOf(size_t instruction) const { return *operators_[instruction]; }
 
+  // What the last run that was remembered found; null if it had inputs of other shapes or dtypes.
+  std::shared_ptr<const ProgramSizes> SizesFor(absl::Span<const Variable> inputs) const;
+  void Remember(std::shared_ptr<const ProgramSizes> sizes) const;
+
  private:
   CheckedProgram() = default;
 
   Program program_;
   std::vector<const OperatorSpec*> operators_;  // by instruction
+  // Shared with runs that use it; read and written by std::atomic_load and std::atomic_store.
+  mutable std::shared_ptr<const ProgramSizes> sizes_;
 };
 
 // 128 bits over a canonical encoding: equal programs have equal fingerprints on every machine.

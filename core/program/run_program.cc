@@ -1,5 +1,8 @@
 #include "core/program/run_program.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -9,9 +12,28 @@
 #include "core/autograd/operators.h"
 #include "core/autograd/tape.h"
 #include "core/base/status.h"
+#include "core/program/program_sizes.h"
 
 namespace psd::program {
 namespace {
+
+// What is done before `cancelled` is asked again, which takes as long as a small operator: bytes
+// that are read and written, of each instruction at least some. Well below a millisecond.
+constexpr int64_t kMuchWork = int64_t{64} << 10;
+constexpr int64_t kLeastWork = int64_t{1} << 10;
+
+int64_t WorkOf(int64_t result_bytes, absl::Span<const Variable* const> operands) {
+  int64_t work = kLeastWork + result_bytes;
+  for (const Variable* operand : operands) {
+    work = std::min(work, kMuchWork);
+    work += static_cast<int64_t>(operand->tensor().NumBytes());
+  }
+  return std::min(work, kMuchWork);
+}
+
+bool AllValid(absl::Span<const Variable> inputs) {
+  return std::all_of(inputs.begin(), inputs.end(), [](const Variable& v) { return v.ok(); });
+}
 
 // One run: values by number, dropped after their last use.
 class Run {
@@ -19,29 +41,54 @@ class Run {
   // `tape`: null for no history.
   Run(const CheckedProgram& checked, const ProgramLimits& limits, absl::Span<const Variable> inputs,
       TapeRecorder* tape)
-      : checked_(checked), program_(checked.program()), limits_(limits) {
+      : checked_(checked),
+        program_(checked.program()),
+        limits_(limits),
+        known_(checked.SizesFor(inputs)) {
+    if (known_ == nullptr && AllValid(inputs))
+      inferred_ = std::make_shared<ProgramSizes>(inputs, program_.instructions.size());
     values_.reserve(inputs.size() + program_.instructions.size());
-    for (const Variable& input : inputs)
-      values_.push_back(tape == nullptr ? input : tape->Enter(input));
+    if (tape == nullptr) {
+      values_.assign(inputs.begin(), inputs.end());
+    } else {
+      for (const Variable& input : inputs) values_.push_back(tape->Enter(input));
+    }
     bytes_.resize(values_.capacity());
     CountUses();
   }
 
   absl::Status Step(size_t number) {
     const Instruction& instruction = program_.instructions[number];
-    const OperatorSpec& spec = checked_.OperatorOf(number);
-    absl::InlinedVector<const Variable*, 4> inputs;
-    for (int32_t input : instruction.inputs) inputs.push_back(&values_[input]);
-    PSD_ASSIGN_OR_RETURN(int64_t bytes, OutputBytes(spec, inputs, instruction.attributes));
-    PSD_RETURN_IF_ERROR(Reserve(bytes));
-    Variable result = spec.run(inputs, instruction.attributes);
-    PSD_RETURN_IF_ERROR(result.status());
+    absl::InlinedVector<const Variable*, 4> operands;
+    for (int32_t input : instruction.inputs) operands.push_back(&values_[input]);
+    InstructionSize size;
+    if (known_ != nullptr) {
+      size = (*known_)[number];
+    } else {
+      PSD_ASSIGN_OR_RETURN(size, Infer(number, operands));
+    }
+    PSD_RETURN_IF_ERROR(Reserve(size.result_bytes));
+    work_ += size.work;
+    Variable result = checked_.OperatorOf(number).run(operands, instruction.attributes);
+    if (!result.ok()) return result.status();
+    const size_t own = static_cast<size_t>(program_.num_inputs) + number;
     // What history holds stays in memory when the value is dropped.
-    if (!result.requires_grad()) bytes_[values_.size()] = bytes;
+    if (!result.requires_grad()) bytes_[own] = size.result_bytes;
     values_.push_back(std::move(result));
     for (int32_t input : instruction.inputs) Release(input);
-    if (uses_[values_.size() - 1] == 0) Drop(values_.size() - 1);
+    if (uses_[own] == 0) Drop(own);
     return absl::OkStatus();
+  }
+
+  // Whether to ask if the run is cancelled; then not again until more has been done.
+  bool WorkedMuch() {
+    if (work_ < kMuchWork) return false;
+    work_ = 0;
+    return true;
+  }
+  // After the last step: the next run with such inputs need not infer.
+  void Remember() const {
+    if (inferred_ != nullptr) checked_.Remember(inferred_);
   }
 
   std::vector<Variable> Outputs() const {
@@ -58,6 +105,14 @@ class Run {
       for (int32_t input : instruction.inputs) ++uses_[input];
     }
     for (int32_t output : program_.outputs) ++uses_[output];
+  }
+  absl::StatusOr<InstructionSize> Infer(size_t number, absl::Span<const Variable* const> operands) {
+    PSD_ASSIGN_OR_RETURN(const int64_t bytes,
+                         OutputBytes(checked_.OperatorOf(number), operands,
+                                     program_.instructions[number].attributes));
+    const InstructionSize size = {bytes, WorkOf(bytes, operands)};
+    if (inferred_ != nullptr) inferred_->Add(size);
+    return size;
   }
   absl::Status Reserve(int64_t bytes) {
     if (bytes > limits_.max_result_bytes) {
@@ -76,7 +131,7 @@ class Run {
     if (--uses_[number] == 0) Drop(number);
   }
   void Drop(size_t number) {
-    values_[number] = Variable();
+    const Variable dropped = std::move(values_[number]);
     live_bytes_ -= bytes_[number];
   }
 
@@ -87,6 +142,9 @@ class Run {
   std::vector<int64_t> bytes_;  // that dropping the value gives back
   std::vector<uint32_t> uses_;  // still to come
   int64_t live_bytes_ = 0;
+  int64_t work_ = kMuchWork;                         // since `cancelled` was asked
+  const std::shared_ptr<const ProgramSizes> known_;  // shared with the program; null: infer them
+  std::shared_ptr<ProgramSizes> inferred_;           // null: known, or not to be remembered
 };
 
 }  // namespace
@@ -104,12 +162,13 @@ absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& checked,
   if (GradEnabled()) tape.emplace(inputs.size() + program.instructions.size());
   Run run(checked, limits, inputs, tape.has_value() ? &*tape : nullptr);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (cancelled()) {
+    if (run.WorkedMuch() && cancelled()) {
       return absl::CancelledError(absl::StrCat("cancelled before ", InstructionName(program, i)));
     }
     absl::Status status = run.Step(i);
     if (!status.ok()) return Annotate(status, InstructionName(program, i));
   }
+  run.Remember();
   return tape.has_value() ? tape->Leave(run.Outputs()) : run.Outputs();
 }
 

@@ -16,8 +16,8 @@ namespace psd::program {
 // core/autograd/tape.h). Results are dropped after their last use; what history still holds counts
 // as alive.
 // Errors: INVALID_ARGUMENT for a wrong number of arguments or what an operator says, with the
-// instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so between
-// two instructions.
+// instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so before
+// the first instruction, or between two when enough has been done to ask again.
 absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& program,
                                                  const ProgramLimits& limits,
                                                  absl::Span<const Variable> inputs,

@@ -129,13 +129,45 @@ TEST(Program, ResultsAreDroppedAfterTheirLastUse) {
 
 TEST(Program, CancelIsSeenBetweenInstructions) {
   int asked = 0;
-  Variable one(Tensor::Of<float>({1, 1}, {1}));
+  Variable one(*Tensor::Zeros({128, 128}, DType::kF32));
   auto checked = CheckedProgram::Create(SquareOfProduct(), Operators(), {});
   ASSERT_TRUE(checked.ok());
   auto results =
       RunProgram(*checked, {}, std::vector<Variable>{one, one}, [&] { return ++asked == 2; });
   EXPECT_EQ(results.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked, 2);
+}
+
+TEST(Program, SmallInstructionsAreManyBeforeItAsksAgain) {
+  ProgramBuilder builder;
+  auto x = builder.Input();
+  for (int i = 0; i < 1000; ++i) x = builder.Call("neg", {x});
+  auto checked = CheckedProgram::Create(*builder.Build({x}), Operators(), {});
+  ASSERT_TRUE(checked.ok());
+  int asked = 0;
+  const Variable one(Tensor::Of<float>({1}, {1}));
+  ASSERT_TRUE(RunProgram(*checked, {}, {&one, 1}, [&] { return ++asked < 0; }).ok());
+  EXPECT_GE(asked, 10);
+  EXPECT_LE(asked, 100);
+}
+
+TEST(Program, WhatARunFoundIsUsedForTheSameShapesOnly) {
+  const auto checked = CheckedProgram::Create(SquareOfProduct(), Operators(), {});
+  ASSERT_TRUE(checked.ok());
+  const auto run = [&](Shape a, Shape b, DType dtype, int64_t max_result_bytes) {
+    ProgramLimits limits;
+    limits.max_result_bytes = max_result_bytes;
+    const std::vector<Variable> inputs = {*Tensor::Zeros(a, dtype), *Tensor::Zeros(b, dtype)};
+    return RunProgram(*checked, limits, inputs, Never).status().code();
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(run({2, 3}, {3, 2}, DType::kF32, 16), absl::StatusCode::kOk);
+    EXPECT_EQ(run({2, 3}, {3, 2}, DType::kF32, 15), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(run({2, 3}, {3, 2}, DType::kF64, 16), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(run({2, 3}, {3, 4}, DType::kF32, 16), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(run({2, 3}, {2, 3}, DType::kF32, 16), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(run({3, 2}, {2, 3}, DType::kF32, 36), absl::StatusCode::kOk);
+  }
 }
 
 TEST(ProgramBuilder, TellsMistakesAtTheEnd) {
