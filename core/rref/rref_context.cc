@@ -11,6 +11,13 @@
 namespace psd::rref {
 namespace {
 
+absl::Status CheckIds(const ForkRun& run) {
+  for (const ForkRun::Fork& fork : run.forks) {
+    if (fork.value.IsNone()) return absl::InvalidArgumentError("an RRef without ids");
+  }
+  return absl::OkStatus();
+}
+
 class Impl : public RRefContext {
  public:
   explicit Impl(std::shared_ptr<Core> core) : core_(std::move(core)) {}
@@ -43,9 +50,7 @@ class Impl : public RRefContext {
     return std::move(rrefs[0]);
   }
   absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) override {
-    for (const ForkRun::Fork& fork : run.forks) {
-      if (fork.value.IsNone()) return absl::InvalidArgumentError("an RRef without ids");
-    }
+    PSD_RETURN_IF_ERROR(CheckIds(run));
     if (run.owner == core_->self().name) return core_->Home(run);
     std::vector<RRef> borrowed;
     borrowed.reserve(run.forks.size());
@@ -54,6 +59,12 @@ class Impl : public RRefContext {
       borrowed.push_back(std::move(rref));
     }
     return borrowed;
+  }
+  absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run) override {
+    // What comes home from this worker itself ends forks, which takes handles (Core::Home).
+    if (run.owner != core_->self().name || run.parent == run.owner) return Borrow(run);
+    PSD_RETURN_IF_ERROR(CheckIds(run));
+    return core_->Uncounted(run);
   }
   absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
                                 uint64_t session_epoch) override {

@@ -52,6 +52,9 @@ class RRefContext {
   // References among the arguments of a call, whose sender keeps its own until the answer. As
   // AdoptFork, but forks are pending, and nobody is told when they are confirmed.
   virtual absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) = 0;
+  // As Borrow, for who reads own values at once and passes the references to nobody: they keep no
+  // value in the store.
+  virtual absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run) = 0;
   // Passes a reference to another worker's value in an answer to `peer`, in this session: it is
   // kept here until `peer` says that the owner counts its fork, or its session ends.
   // Errors: what CheckUsable says.

@@ -11,14 +11,14 @@ namespace psd::rref {
 
 LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
     : core_(std::move(core)), entry_(std::move(entry)) {}
-LocalBody::~LocalBody() {
-  core_->LocalGone(entry_);
-}
 const std::string& LocalBody::owner() const {
   return core_->self().name;
 }
 Incarnation LocalBody::owner_incarnation() const {
   return core_->self().incarnation;
+}
+CountedLocalBody::~CountedLocalBody() {
+  core_->LocalGone(entry_);
 }
 CreatedBody::~CreatedBody() {
   if (entry_ != nullptr) core_->LocalGone(entry_);
@@ -32,6 +32,17 @@ Incarnation CreatedBody::owner_incarnation() const {
 UserBody::~UserBody() {
   core_->UserGone(data_.fork);
 }
+
+namespace {
+
+std::vector<GlobalId> ValuesOf(const ForkRun& run) {
+  std::vector<GlobalId> values;
+  values.reserve(run.forks.size());
+  for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
+  return values;
+}
+
+}  // namespace
 
 void Core::Register() {
   using Serve = void (Core::*)(const std::shared_ptr<rpc::ServerCall>&);
@@ -70,7 +81,22 @@ std::vector<RRef> Core::LocalAll(std::vector<store::EntryPtr> entries) {
   std::vector<RRef> rrefs;
   rrefs.reserve(entries.size());
   for (store::EntryPtr& entry : entries)
-    rrefs.emplace_back(std::make_shared<const LocalBody>(self, std::move(entry)));
+    rrefs.emplace_back(std::make_shared<const CountedLocalBody>(self, std::move(entry)));
+  return rrefs;
+}
+
+// All in one piece of memory, which the last of them frees.
+absl::StatusOr<std::vector<RRef>> Core::Uncounted(const ForkRun& run) {
+  PSD_ASSIGN_OR_RETURN(std::vector<store::EntryPtr> entries, store_.GetAll(ValuesOf(run)));
+  const std::shared_ptr<Core> self = shared_from_this();
+  const auto bodies = std::make_shared<std::vector<LocalBody>>();
+  bodies->reserve(entries.size());
+  std::vector<RRef> rrefs;
+  rrefs.reserve(entries.size());
+  for (store::EntryPtr& entry : entries) {
+    const LocalBody& body = bodies->emplace_back(self, std::move(entry));
+    rrefs.emplace_back(std::shared_ptr<const RRef::Body>(bodies, &body));
+  }
   return rrefs;
 }
 
@@ -169,9 +195,7 @@ RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
 
 // The forks that kept the values on their way end when there are handles here.
 absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
-  std::vector<GlobalId> values;
-  values.reserve(run.forks.size());
-  for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
+  const std::vector<GlobalId> values = ValuesOf(run);
   absl::StatusOr<std::vector<store::EntryPtr>> entries = store_.GetAll(values);
   std::vector<RRef> local;
   if (entries.ok()) local = LocalAll(*std::move(entries));

@@ -35,11 +35,10 @@ namespace psd::rref {
 
 class Core;
 
-// A handle on a value of this worker.
+// What stands for a value of this worker. As such it is not counted (Core::Uncounted).
 class LocalBody : public RRef::Body {
  public:
   LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry);
-  ~LocalBody() override;
   GlobalId value_id() const override { return entry_->id; }
   const std::string& owner() const override;
   const std::string& name() const override { return entry_->name; }
@@ -52,9 +51,16 @@ class LocalBody : public RRef::Body {
   bool is_made() const override { return true; }
   const void* context() const override { return core_.get(); }
 
- private:
+ protected:
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
   const store::EntryPtr entry_;       // shared with the store
+};
+
+// A handle on a value of this worker.
+class CountedLocalBody : public LocalBody {
+ public:
+  using LocalBody::LocalBody;
+  ~CountedLocalBody() override;
 };
 
 // A fork of another worker's value.
@@ -167,6 +173,7 @@ class Core : public std::enable_shared_from_this<Core> {
   // ---- owner
   RRef Local(store::EntryPtr entry);
   std::vector<RRef> LocalAll(std::vector<store::EntryPtr> entries);
+  absl::StatusOr<std::vector<RRef>> Uncounted(const ForkRun& run);
   RRef NewOwn();
   void Created(const CreatedBody& body);
   void LocalGone(const store::EntryPtr& entry);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -441,7 +442,11 @@ absl::StatusOr<std::vector<Value>> AdoptAll(const std::vector<ForkRun>& runs, Ad
   for (const ForkRun& run : runs) {
     PSD_ASSIGN_OR_RETURN(std::vector<Value> adopted, adopt(run));
     PSD_CHECK(adopted.size() == run.forks.size(), "adopt gives one reference per fork");
-    for (Value& reference : adopted) references.push_back(std::move(reference));
+    if (references.empty()) {
+      references = std::move(adopted);
+    } else {
+      std::move(adopted.begin(), adopted.end(), std::back_inserter(references));
+    }
   }
   return references;
 }

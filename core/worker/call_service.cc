@@ -372,7 +372,7 @@ void CallService::WhenCounted(const Arguments& arguments,
 
 void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const CheckedProgram> program,
                                const Done& done) {
-  auto arguments = DecodeRequest(runtime_, *call);
+  auto arguments = DecodeRequest(runtime_, *call, ReferenceUse::kRead);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   ContextPtr context = arguments->context;
   // References to others' values are no arguments of programs: there is nothing to wait for.

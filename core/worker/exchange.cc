@@ -182,14 +182,17 @@ absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
 
 namespace {
 
-absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run,
+absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run, ReferenceUse use,
                                  std::vector<Future<Unit>>& borrowed) {
   if (run.owner != runtime.name() && borrowed.size() + run.forks.size() > kMaxBorrowed) {
     return absl::InvalidArgumentError(
         absl::StrCat("a call with more than ", kMaxBorrowed,
                      " references to values of other workers; pass fewer at once"));
   }
-  PSD_ASSIGN_OR_RETURN(const std::vector<rref::RRef> rrefs, runtime.rrefs().Borrow(run));
+  rref::RRefContext& context = runtime.rrefs();
+  PSD_ASSIGN_OR_RETURN(const std::vector<rref::RRef> rrefs, use == ReferenceUse::kRead
+                                                                ? context.BorrowUncounted(run)
+                                                                : context.Borrow(run));
   Values references;
   references.reserve(rrefs.size());
   for (const rref::RRef& rref : rrefs) {
@@ -201,7 +204,7 @@ absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run,
 
 }  // namespace
 
-absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call) {
+absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call, ReferenceUse use) {
   Arguments arguments;
   PSD_ASSIGN_OR_RETURN(
       arguments.values,
@@ -213,7 +216,9 @@ absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call)
             arguments.context = std::move(received.context);
             return std::move(received.variables);
           },
-          [&](const rref::ForkRun& run) { return BorrowAll(runtime, run, arguments.borrowed); }));
+          [&](const rref::ForkRun& run) {
+            return BorrowAll(runtime, run, use, arguments.borrowed);
+          }));
   return arguments;
 }
 

@@ -39,7 +39,12 @@ struct Arguments {
   std::vector<Future<Unit>> borrowed;  // ready when the owners count these references
   ContextPtr context;                  // null outside one
 };
-absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call);
+enum class ReferenceUse {
+  kKeep,  // whoever serves the call may keep them
+  kRead,  // they are read at once, and nobody gets them
+};
+absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call,
+                                        ReferenceUse use = ReferenceUse::kKeep);
 // The references among `values`, those in containers too.
 std::vector<rref::RRef> CollectReferences(const Values& values);
 // Caller: waits, without a thread, until the creations of `rrefs` have ended. What is left of

@@ -189,6 +189,35 @@ TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
   EXPECT_EQ(owner_.rrefs->AdoptFork(data).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(RRefContextTest, AnUncountedReferenceReadsItsValueButKeepsItNot) {
+  store::EntryPtr entry = owner_.Put();
+  RRef fork = Fetch(entry);
+  const GlobalId value = entry->id;
+  entry = nullptr;
+  const ForkRun run = {"owner0", 1, "trainer0", {{value, {}, ""}, {value, {}, ""}}};
+  std::vector<RRef> read = *owner_.rrefs->BorrowUncounted(run);
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_TRUE(read[0].is_owner());
+  read.pop_back();
+  EXPECT_TRUE(owner_.store->Get(value).ok());
+  fork = RRef();
+  network_.RunAll();
+  EXPECT_FALSE(owner_.store->Get(value).ok()) << "its last holder has gone";
+  EXPECT_EQ(read[0].local_entry()->id, value);
+  EXPECT_EQ(owner_.rrefs->BorrowUncounted(run).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(RRefContextTest, RREF_13_UncountedOrNotTheForkOfACallToItselfEndsAtHome) {
+  store::EntryPtr entry = owner_.Put();
+  const ForkData data = owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
+  std::vector<RRef> home =
+      *owner_.rrefs->BorrowUncounted({data.owner, 1, data.parent, {{data.value, data.fork, ""}}});
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+  EXPECT_TRUE(owner_.store->Get(entry->id).ok());
+  home.clear();
+  EXPECT_FALSE(owner_.store->Get(entry->id).ok());
+}
+
 TEST_F(RRefContextTest, RREF_34_AForkThatItsHolderNeverHearsOfGoesAgain) {
   store::EntryPtr entry = owner_.Put();
   ForkData data = owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch());
