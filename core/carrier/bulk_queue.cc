@@ -11,9 +11,8 @@ namespace {
 // Messages that take turns. More would only delay each other.
 constexpr size_t kMaxActive = 4;
 
-// A message is cut into at least so many pieces, unless they became smaller than this.
+// A message is cut into at least so many pieces, unless they became smaller than a piece may be.
 constexpr size_t kMinPieces = 4;
-constexpr size_t kSmallPieceBytes = size_t{256} << 10;
 
 }  // namespace
 
@@ -34,7 +33,7 @@ void BulkQueue::Add(Message message) {
 }
 
 size_t BulkQueue::PieceBytes(size_t total_bytes) const {
-  return std::min(piece_bytes_, std::max(kSmallPieceBytes, total_bytes / kMinPieces));
+  return std::min(piece_bytes_, std::max(kMinPieceBytes, total_bytes / kMinPieces));
 }
 
 void BulkQueue::Admit() {

@@ -71,9 +71,9 @@ class Link {
   // the network has them.
   //
   // Guarantees: a message is delivered whole, at most once, or the link ends. Messages of at most
-  // 64 KiB in total arrive in the order sent; larger ones travel in pieces beside them and arrive
-  // when complete, so that control never queues behind bulk.
-  // Errors: UNAVAILABLE after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits.
+  // 64 KiB in total arrive in the order sent; larger ones travel beside them, above 2 MiB in
+  // pieces, and arrive when complete, so that control never queues behind bulk. Errors: UNAVAILABLE
+  // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits.
   virtual absl::Status Send(Message message) = 0;
 
   // Ends the link; OnClosed(CANCELLED) follows, here and (as UNAVAILABLE) at the peer. Messages

@@ -94,7 +94,7 @@ absl::StatusOr<HelloFrame> DecodeHello(const Preamble& preamble, ByteReader body
   HelloFrame hello;
   body.Read(hello.token.data(), hello.token.size());
   uint32_t role = body.ReadU32();
-  if (role > static_cast<uint32_t>(StreamRole::kBulk)) return Malformed("stream role ", role);
+  if (role > static_cast<uint32_t>(StreamRole::kWhole)) return Malformed("stream role ", role);
   hello.role = static_cast<StreamRole>(role);
   hello.stream_index = body.ReadU32();
   hello.limits.max_header_bytes = body.ReadU64();
@@ -109,8 +109,8 @@ absl::StatusOr<MessageFrame> DecodeMessage(const Preamble& preamble, ByteReader 
   MessageFrame frame;
   PSD_ASSIGN_OR_RETURN(frame.shape, ReadShape(preamble, body, limits));
   size_t total = frame.shape.TotalBytes();
-  if (total > kMaxInlineBytes) {
-    return Malformed("a message of ", total, " bytes in one frame, more than ", kMaxInlineBytes);
+  if (total > kMaxWholeBytes) {
+    return Malformed("a message of ", total, " bytes in one frame, more than ", kMaxWholeBytes);
   }
   if (total != body.remaining()) {
     return Malformed("a message of ", total, " bytes with ", body.remaining(), " bytes of payload");
@@ -219,7 +219,7 @@ void FrameEncoder::Hello(const HelloFrame& hello) {
   U64(hello.limits.max_assembly_bytes);
 }
 
-void FrameEncoder::Inline(const Message& message) {
+void FrameEncoder::Whole(const Message& message) {
   size_t count = message.buffers.size();
   Preamble(kMessage, message.header.size(), count, 8 * count + message.TotalBytes());
   for (const Buffer& buffer : message.buffers) U64(buffer.size());

@@ -44,15 +44,18 @@ namespace psd::carrier {
 
 inline constexpr size_t kPreambleBytes = 24;
 inline constexpr uint8_t kFrameVersion = 1;
-// A message of at most this many bytes (header and buffers) travels as one frame, in order.
+// Messages of at most this many bytes (header and buffers) travel in order.
 inline constexpr size_t kMaxInlineBytes = size_t{64} << 10;
+// A message of at most this many bytes travels as one frame, a larger one in pieces.
+inline constexpr size_t kMaxWholeBytes = size_t{2} << 20;
 inline constexpr size_t kMinPieceBytes = size_t{64} << 10;
 inline constexpr size_t kMaxPieceBytes = size_t{16} << 20;
 
 // 128 random bits that bind the streams of one link together.
 using LinkToken = std::array<uint8_t, 16>;
 
-enum class StreamRole : uint32_t { kControl = 0, kBulk = 1 };
+// Of messages in order, of pieces, of messages that travel whole but are too large for the first.
+enum class StreamRole : uint32_t { kControl = 0, kBulk = 1, kWhole = 2 };
 
 struct HelloFrame {
   LinkToken token = {};
@@ -122,8 +125,8 @@ class FrameEncoder {
   static constexpr size_t kReferenceBytes = size_t{4} << 10;
 
   void Hello(const HelloFrame& hello);
-  // Requires: CheckShape passed and the message has at most kMaxInlineBytes.
-  void Inline(const Message& message);
+  // Requires: CheckShape passed and the message has at most kMaxWholeBytes.
+  void Whole(const Message& message);
   void Announce(const AnnounceFrame& announce);
   // The next `size` bytes of `message`, counted over header and buffers; moves `cursor` on.
   // Requires: they are there.

@@ -102,7 +102,7 @@ std::string HelloFrame(uint8_t token) {
 std::string HeaderFrame(std::string header) {
   carrier::Message message;
   message.header = std::move(header);
-  return Wire([&](carrier::FrameEncoder& encoder) { encoder.Inline(message); });
+  return Wire([&](carrier::FrameEncoder& encoder) { encoder.Whole(message); });
 }
 
 class HostilePeerTest : public ::testing::Test {

@@ -14,13 +14,13 @@ namespace {
 
 using Settings = std::vector<std::pair<const char*, int>>;
 
-// The defaults are for small calls over long distances. Large frames, a large window and no
-// probing for its size triple the rate of large payloads on a fast network.
-Settings CommonSettings(const GrpcCarrierOptions& options) {
+// The defaults are for small calls over long distances. Large frames and a large window of streams
+// triple the rate of large payloads on a fast network.
+Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
   return {
       {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (16 << 20) - 1},
       {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20},
-      {GRPC_ARG_HTTP2_BDP_PROBE, 0},
+      {GRPC_ARG_HTTP2_BDP_PROBE, window == Window::kProbed ? 1 : 0},
       {GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10},
       {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 1 << 20},
       {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MaxNetworkMessageBytes(options)},
@@ -56,16 +56,14 @@ int MaxNetworkMessageBytes(const GrpcCarrierOptions& options) {
   return static_cast<int>(std::min<size_t>(bytes, std::numeric_limits<int>::max()));
 }
 
-grpc::ChannelArguments ControlChannelArguments(const GrpcCarrierOptions& options) {
-  return ToArguments(CommonSettings(options));
-}
-
-grpc::ChannelArguments BulkChannelArguments(const GrpcCarrierOptions& options) {
-  return ToArguments(CommonSettings(options));
+grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Window window) {
+  return ToArguments(CommonSettings(options, window));
 }
 
 void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& builder) {
-  for (const auto& [key, value] : CommonSettings(options)) builder.AddChannelArgument(key, value);
+  for (const auto& [key, value] : CommonSettings(options, Window::kProbed)) {
+    builder.AddChannelArgument(key, value);
+  }
   // Two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int ping_interval = static_cast<int>(options.keepalive_time / absl::Milliseconds(2));

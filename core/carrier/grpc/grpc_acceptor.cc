@@ -58,7 +58,7 @@ void GrpcAcceptor::OnRead(const std::shared_ptr<GrpcStream>& stream,
   }
   if (hello->role == StreamRole::kControl) return GrpcLink::Accept(core_, stream, *hello, accept_);
   std::shared_ptr<GrpcLink> link = core_->Find(hello->token);
-  if (link != nullptr && link->AdoptBulk(stream, *hello)) return link->OnRead(stream, bytes);
+  if (link != nullptr && link->Adopt(stream, *hello)) return link->OnRead(stream, bytes);
   stream->Decline({grpc::StatusCode::NOT_FOUND, "no link has a place for this stream"});
 }
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/base/ids.h"
-#include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/grpc_credentials.h"
 
 namespace psd::carrier {
@@ -18,12 +17,10 @@ GrpcCore::GrpcCore(const GrpcCarrierOptions& options)
       dial_poller_(std::make_unique<grpc::CompletionQueue>(), options.poll_threads) {}
 
 std::shared_ptr<grpc::Channel> GrpcCore::NewChannel(const std::string& address,
-                                                    Connection use) const {
+                                                    Window window) const {
   auto credentials = options_.credentials != nullptr ? options_.credentials->ForChannel()
                                                      : grpc::InsecureChannelCredentials();
-  auto arguments = use == Connection::kControl ? ControlChannelArguments(options_)
-                                               : BulkChannelArguments(options_);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return grpc::CreateCustomChannel(address, credentials, ArgumentsOfChannel(options_, window));
 }
 
 StreamGone GrpcCore::CountStream() {

@@ -12,6 +12,7 @@
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/frame.h"
+#include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_stream.h"
 #include "core/carrier/grpc/poller.h"
@@ -30,9 +31,8 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   TimerQueue& timers() { return timers_; }
   grpc::CompletionQueue* dial_queue() { return dial_poller_.queue(); }
 
-  enum class Connection { kControl, kBulk };
   // A channel with a connection of its own.
-  std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Connection use) const;
+  std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Window window) const;
 
   // Counts a stream until the returned function is called. Null once the carrier is quiet: no
   // stream may be made any more.

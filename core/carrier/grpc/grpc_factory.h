@@ -23,8 +23,9 @@ struct GrpcCarrierOptions {
   // Threads that wait for the network, and as many again once it listens. They also run the
   // handlers. More than one keeps a link lively while another link's handler works.
   int poll_threads = 2;
-  // Streams for large messages, per link, each on a connection of its own (a file descriptor) with
-  // one piece on its way at a time: they fill each other's gaps and use several cores. At most 16.
+  // Streams for messages above 2 MiB, per link, each on a connection of its own (a file descriptor)
+  // with one piece on its way at a time: they fill each other's gaps and use several cores. At
+  // most 16.
   int bulk_streams = 4;
   // Bytes per piece of a large message: 64 KiB to 16 MiB.
   size_t piece_bytes = size_t{1} << 20;

@@ -46,7 +46,7 @@ void GrpcLink::Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
 void GrpcLink::StartDialling(absl::Duration timeout) {
   StreamGone gone = core_->CountStream();
   if (gone == nullptr) return;  // shut down meanwhile, which told the caller
-  auto channel = core_->NewChannel(address_, GrpcCore::Connection::kControl);
+  auto channel = core_->NewChannel(address_, Window::kFixed);
   auto control = NewDialledStream(channel, shared_from_this(), std::move(gone));
   std::weak_ptr<GrpcLink> weak = shared_from_this();
   auto expired = [weak, timeout] {
@@ -57,7 +57,7 @@ void GrpcLink::StartDialling(absl::Duration timeout) {
   };
   {
     MutexLock lock(send_mutex_);
-    control_ = control;
+    outlets_[kControl].stream = control;
     if (phase_ == Phase::kOpening) {
       connect_timer_ = core_->timers().RunAfter(timeout, std::move(expired));
     } else {
@@ -74,7 +74,7 @@ void GrpcLink::Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream
   {
     MutexLock lock(link->send_mutex_);
     link->phase_ = Phase::kOpen;
-    link->control_ = control;
+    link->outlets_[kControl].stream = control;
     link->SetPeerLimits(hello.limits);
   }
   if (!core->Register(hello.token, link)) {
@@ -93,17 +93,15 @@ bool GrpcLink::OpenAccepted(std::shared_ptr<GrpcStream> control, const AcceptCal
   if (handler_ == nullptr) {
     MutexLock lock(send_mutex_);
     phase_ = Phase::kEnded;
-    control_.reset();
+    outlets_[kControl].stream.reset();
     return false;
   }
   control->SetOwner(shared_from_this());
   {
     MutexLock lock(send_mutex_);
-    control_queue_.emplace_front().Hello(OurHello(StreamRole::kControl, 0));
-    queued_bytes_ += control_queue_.front().bytes();
-    control_started_ = true;
+    Open(kControl);
   }
-  PumpControl();
+  Pump(kControl);
   control->Read();
   return true;
 }
@@ -123,21 +121,14 @@ void GrpcLink::TellOpened() {
 }
 
 void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
-  size_t index = kNoBulk;
+  size_t number = 0;
   {
     MutexLock lock(send_mutex_);
-    if (BulkStream* bulk = FindBulk(stream.get())) {
-      bulk->started = true;
-      index = bulk - bulk_.data();
-    } else {
-      control_started_ = true;
-      control_queue_.emplace_front().Hello(OurHello(StreamRole::kControl, 0));
-      queued_bytes_ += control_queue_.front().bytes();
-    }
+    number = NumberOf(stream.get());
+    Open(number);
   }
   stream->Read();
-  if (index != kNoBulk) return PumpBulkStream(index);
-  PumpControl();
+  Pump(number);
 }
 
 // Ending.
@@ -165,21 +156,21 @@ bool GrpcLink::BeginEnd(Farewell farewell) {
     bool orderly = farewell == Farewell::kGoodbye && phase_ == Phase::kOpen;
     phase_ = Phase::kEnded;
     core_->timers().Cancel(connect_timer_);
-    for (BulkStream& bulk : bulk_) {
-      if (bulk.stream != nullptr) broken.push_back(bulk.stream);
+    if (orderly) AppendControl([](FrameEncoder& encoder) { encoder.Goodbye(); });
+    for (size_t i = 0; i < kOutlets; ++i) {
+      Outlet& outlet = outlets_[i];
+      if (orderly && i == kControl) {
+        lingering = outlet.stream;
+        continue;
+      }
+      outlet.queue.clear();
+      if (outlet.stream != nullptr) broken.push_back(outlet.stream);
     }
     bulk_queue_.Clear();
-    if (orderly) {
-      AppendControl([](FrameEncoder& encoder) { encoder.Goodbye(); });
-      lingering = control_;
-    } else {
-      control_queue_.clear();
-      if (control_ != nullptr) broken.push_back(control_);
-    }
   }
   for (const auto& stream : broken) stream->Abort();
   if (lingering != nullptr) {
-    PumpControl();
+    Pump(kControl);
     core_->timers().RunAfter(core_->options().linger,
                              [weak = std::weak_ptr<GrpcStream>(lingering)] {
                                if (auto stream = weak.lock()) stream->Abort();
@@ -207,11 +198,7 @@ void GrpcLink::OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::St
   {
     MutexLock lock(send_mutex_);
     opening = phase_ == Phase::kOpening;
-    if (BulkStream* bulk = FindBulk(stream.get())) {
-      bulk->stream.reset();
-    } else {
-      control_.reset();
-    }
+    outlets_[NumberOf(stream.get())].stream.reset();
   }
   End(opening ? DialError(address_, status) : LostError(address_, status));
 }
@@ -291,12 +278,13 @@ absl::Status GrpcLink::HandleFrame(const std::shared_ptr<GrpcStream>& stream, co
 absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
                                    const HelloFrame& hello, Received* received) {
   MutexLock lock(send_mutex_);
-  BulkStream* bulk = FindBulk(stream.get());
-  if (bulk != nullptr && !dialled_ && !bulk->greeted) {
-    bulk->greeted = true;
+  const size_t number = NumberOf(stream.get());
+  Outlet& outlet = outlets_[number];
+  if (number != kControl && !dialled_ && !outlet.greeted) {
+    outlet.greeted = true;
     return absl::OkStatus();
   }
-  bool expected = bulk == nullptr && dialled_ && phase_ == Phase::kOpening &&
+  bool expected = number == kControl && dialled_ && phase_ == Phase::kOpening &&
                   hello.token == token_ && hello.role == StreamRole::kControl;
   if (!expected) return absl::InvalidArgumentError("a hello where none belongs");
   core_->timers().Cancel(connect_timer_);
@@ -326,7 +314,7 @@ absl::Status GrpcLink::HandlePiece(const PieceFrame& piece, Received* received) 
     if (phase_ != Phase::kOpen) return absl::OkStatus();
     AppendControl([&piece](FrameEncoder& encoder) { encoder.Ack(piece.transfer); });
   }
-  PumpControl();
+  Pump(kControl);
   return absl::OkStatus();
 }
 

@@ -35,8 +35,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   static void Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream> control,
                      const HelloFrame& hello, const AcceptCallback& accept);
 
-  // `stream` brought `hello` for this link. False if there is no place for it.
-  bool AdoptBulk(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello);
+  // `stream`, not the control stream, brought `hello` for this link. False if there is no place
+  // for it.
+  bool Adopt(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello);
 
   absl::Status Send(Message message) override;
   void Close() override;
@@ -54,17 +55,23 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Small frames that wait for the control stream go out together, up to about this much.
   static constexpr size_t kBatchBytes = size_t{256} << 10;
 
-  static constexpr size_t kNoBulk = BulkQueue::kMaxStreams;  // index of no bulk stream
+  // Numbers of the link's outlets; those from kFirstBulk on carry pieces.
+  static constexpr size_t kControl = 0;
+  static constexpr size_t kWhole = 1;
+  static constexpr size_t kFirstBulk = 2;
+  static constexpr size_t kOutlets = kFirstBulk + BulkQueue::kMaxStreams;
 
   enum class Phase { kOpening, kOpen, kEnded };
   enum class Farewell { kNone, kGoodbye };
 
-  struct BulkStream {
+  // A stream and what waits for it; no stream: it was not opened.
+  struct Outlet {
     std::shared_ptr<GrpcStream> stream;  // shared with its operations
     bool started = false;
-    bool greeted = false;  // our hello went out (dialled) or theirs came in (accepted)
+    bool greeted = false;  // the peer's hello has come, where one is due
     bool writing = false;
     size_t writing_bytes = 0;
+    std::deque<FrameEncoder> queue;  // goes out in order; one that carries pieces: before them
   };
 
   // What one network message brought, besides what was handled on the spot.
@@ -88,29 +95,31 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void TellEnd(const absl::Status& reason);
 
   // Sending.
-  HelloFrame OurHello(StreamRole role, size_t index) const;
+  static StreamRole RoleOf(size_t number);
+  // The outlet's stream can be written to; our hello goes first.
+  void Open(size_t number) PSD_REQUIRES(send_mutex_);
   absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
+  absl::Status EnqueueWhole(const Message& message) PSD_EXCLUDES(send_mutex_);
   absl::Status EnqueueBulk(Message message) PSD_EXCLUDES(send_mutex_);
   absl::Status CheckRoom(const Message& message) const PSD_REQUIRES(send_mutex_);
   // Adds what `append(FrameEncoder&)` writes to the frames that wait for the control stream.
   template <typename F>
   void AppendControl(F append) PSD_REQUIRES(send_mutex_) {
-    if (control_queue_.empty() || control_queue_.back().bytes() >= kBatchBytes) {
-      control_queue_.emplace_back();
-    }
-    FrameEncoder& encoder = control_queue_.back();
+    std::deque<FrameEncoder>& queue = outlets_[kControl].queue;
+    if (queue.empty() || queue.back().bytes() >= kBatchBytes) queue.emplace_back();
+    FrameEncoder& encoder = queue.back();
     size_t before = encoder.bytes();
     append(encoder);
     queued_bytes_ += encoder.bytes() - before;
   }
-  void PumpControl() PSD_EXCLUDES(send_mutex_);
+  // Writes what comes next, unless something is being written.
+  void Pump(size_t number) PSD_EXCLUDES(send_mutex_);
   void PumpBulk() PSD_EXCLUDES(send_mutex_);
-  void PumpBulkStream(size_t index) PSD_EXCLUDES(send_mutex_);
-  // Dials the bulk streams, or asks the peer to, unless that was done before.
+  // Dials all streams but the control stream, or asks the peer to, unless that was done before.
   void WantBulk() PSD_EXCLUDES(send_mutex_);
   void DialBulk() PSD_EXCLUDES(send_mutex_);
-  // The place of a bulk stream; none for the control stream.
-  BulkStream* FindBulk(const GrpcStream* stream) PSD_REQUIRES(send_mutex_);
+  // The number of the outlet with this stream. Requires: it is one of this link's.
+  size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 
   // Receiving.
@@ -141,12 +150,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
   Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // ours and the peer's, whichever is less
   TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
-  std::shared_ptr<GrpcStream> control_ PSD_GUARDED_BY(send_mutex_);  // shared with its operations
-  bool control_started_ PSD_GUARDED_BY(send_mutex_) = false;
-  bool control_writing_ PSD_GUARDED_BY(send_mutex_) = false;
-  size_t control_writing_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
-  std::deque<FrameEncoder> control_queue_ PSD_GUARDED_BY(send_mutex_);
-  std::array<BulkStream, BulkQueue::kMaxStreams> bulk_ PSD_GUARDED_BY(send_mutex_);
+  std::array<Outlet, kOutlets> outlets_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
   size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;

@@ -10,14 +10,21 @@
 namespace psd::carrier {
 
 absl::Status GrpcLink::Send(Message message) {
-  if (message.TotalBytes() > kMaxInlineBytes) {
-    PSD_RETURN_IF_ERROR(EnqueueBulk(std::move(message)));
-    WantBulk();
-    PumpBulk();
-  } else {
+  const size_t bytes = message.TotalBytes();
+  if (bytes <= kMaxInlineBytes) {
     PSD_RETURN_IF_ERROR(EnqueueInline(message));
-    PumpControl();
+    Pump(kControl);
+    return absl::OkStatus();
   }
+  if (bytes <= kMaxWholeBytes) {
+    PSD_RETURN_IF_ERROR(EnqueueWhole(message));
+    WantBulk();
+    Pump(kWhole);
+    return absl::OkStatus();
+  }
+  PSD_RETURN_IF_ERROR(EnqueueBulk(std::move(message)));
+  WantBulk();
+  PumpBulk();
   return absl::OkStatus();
 }
 
@@ -39,7 +46,17 @@ absl::Status GrpcLink::CheckRoom(const Message& message) const {
 absl::Status GrpcLink::EnqueueInline(const Message& message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
-  AppendControl([&message](FrameEncoder& encoder) { encoder.Inline(message); });
+  AppendControl([&message](FrameEncoder& encoder) { encoder.Whole(message); });
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::EnqueueWhole(const Message& message) {
+  FrameEncoder frame;
+  frame.Whole(message);
+  MutexLock lock(send_mutex_);
+  PSD_RETURN_IF_ERROR(CheckRoom(message));
+  queued_bytes_ += frame.bytes();
+  outlets_[kWhole].queue.push_back(std::move(frame));
   return absl::OkStatus();
 }
 
@@ -51,76 +68,64 @@ absl::Status GrpcLink::EnqueueBulk(Message message) {
   return absl::OkStatus();
 }
 
-void GrpcLink::PumpControl() {
-  std::shared_ptr<GrpcStream> stream;
-  FrameEncoder frames;
-  {
-    MutexLock lock(send_mutex_);
-    if (control_ == nullptr || !control_started_ || control_writing_ || control_queue_.empty()) {
-      return;
-    }
-    control_writing_ = true;
-    frames = std::move(control_queue_.front());
-    control_queue_.pop_front();
-    control_writing_bytes_ = frames.bytes();
-    stream = control_;
-  }
-  stream->Write(frames.Take());
+StreamRole GrpcLink::RoleOf(size_t number) {
+  if (number == kControl) return StreamRole::kControl;
+  return number == kWhole ? StreamRole::kWhole : StreamRole::kBulk;
 }
 
-void GrpcLink::PumpBulk() {
-  for (size_t i = 0; i < BulkQueue::kMaxStreams; ++i) PumpBulkStream(i);
+void GrpcLink::Open(size_t number) {
+  Outlet& outlet = outlets_[number];
+  const size_t index = number < kFirstBulk ? 0 : number - kFirstBulk;
+  FrameEncoder& first = outlet.queue.emplace_front();
+  first.Hello({token_, RoleOf(number), static_cast<uint32_t>(index), core_->options().limits});
+  queued_bytes_ += first.bytes();
+  outlet.started = true;
 }
 
-void GrpcLink::PumpBulkStream(size_t index) {
+void GrpcLink::Pump(size_t number) {
   std::shared_ptr<GrpcStream> stream;
   FrameEncoder frames;
   std::optional<BulkQueue::Piece> piece;
   {
     MutexLock lock(send_mutex_);
-    BulkStream& bulk = bulk_[index];
-    if (bulk.stream == nullptr || !bulk.started || bulk.writing || phase_ != Phase::kOpen) return;
-    piece = bulk_queue_.Next(index);
-    bool greet = dialled_ && !bulk.greeted;
-    if (!piece.has_value() && !greet) return;
-    if (greet) {
-      frames.Hello(OurHello(StreamRole::kBulk, index));
-      bulk.greeted = true;
+    Outlet& outlet = outlets_[number];
+    if (outlet.stream == nullptr || !outlet.started || outlet.writing) return;
+    if (!outlet.queue.empty()) {
+      frames = std::move(outlet.queue.front());
+      outlet.queue.pop_front();
+      outlet.writing_bytes = frames.bytes();
+    } else {
+      if (number < kFirstBulk || phase_ != Phase::kOpen) return;
+      piece = bulk_queue_.Next(number - kFirstBulk);
+      if (!piece.has_value()) return;
+      outlet.writing_bytes = piece->bytes;
     }
-    bulk.writing = true;
-    bulk.writing_bytes = piece.has_value() ? piece->bytes : 0;
-    stream = bulk.stream;
+    outlet.writing = true;
+    stream = outlet.stream;
   }
   if (piece.has_value()) piece->Encode(&frames);
   stream->Write(frames.Take());
 }
 
+void GrpcLink::PumpBulk() {
+  for (size_t number = kFirstBulk; number < kOutlets; ++number) Pump(number);
+}
+
 void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
-  size_t index = kNoBulk;
+  size_t number = 0;
   {
     MutexLock lock(send_mutex_);
-    if (BulkStream* bulk = FindBulk(stream.get())) {
-      bulk->writing = false;
-      queued_bytes_ -= bulk->writing_bytes;
-      index = bulk - bulk_.data();
-    } else {
-      control_writing_ = false;
-      queued_bytes_ -= control_writing_bytes_;
-    }
+    number = NumberOf(stream.get());
+    Outlet& outlet = outlets_[number];
+    outlet.writing = false;
+    queued_bytes_ -= outlet.writing_bytes;
   }
-  if (index != kNoBulk) return PumpBulkStream(index);
-  PumpControl();
+  Pump(number);
 }
 
-HelloFrame GrpcLink::OurHello(StreamRole role, size_t index) const {
-  return {token_, role, static_cast<uint32_t>(index), core_->options().limits};
-}
-
-GrpcLink::BulkStream* GrpcLink::FindBulk(const GrpcStream* stream) {
-  for (BulkStream& bulk : bulk_) {
-    if (bulk.stream.get() == stream) return &bulk;
-  }
-  return nullptr;
+size_t GrpcLink::NumberOf(const GrpcStream* stream) const {
+  auto is_it = [stream](const Outlet& outlet) { return outlet.stream.get() == stream; };
+  return std::find_if(outlets_.begin(), outlets_.end(), is_it) - outlets_.begin();
 }
 
 void GrpcLink::WantBulk() {
@@ -131,21 +136,22 @@ void GrpcLink::WantBulk() {
     if (!dialled_) AppendControl([](FrameEncoder& encoder) { encoder.OpenBulk(); });
   }
   if (dialled_) return DialBulk();
-  PumpControl();
+  Pump(kControl);
 }
 
 void GrpcLink::DialBulk() {
-  for (int i = 0; i < core_->options().bulk_streams; ++i) {
+  const size_t end = kFirstBulk + static_cast<size_t>(core_->options().bulk_streams);
+  for (size_t number = kWhole; number < end; ++number) {
     StreamGone gone = core_->CountStream();
     if (gone == nullptr) return;  // the carrier was shut down
     // gRPC works on one connection from one thread at a time and hands it from thread to thread
     // where two meet: streams that share one slow each other down.
-    auto channel = core_->NewChannel(address_, GrpcCore::Connection::kBulk);
+    auto channel = core_->NewChannel(address_, number == kWhole ? Window::kProbed : Window::kFixed);
     auto stream = NewDialledStream(channel, shared_from_this(), std::move(gone));
     bool ended = false;
     {
       MutexLock lock(send_mutex_);
-      bulk_[i].stream = stream;
+      outlets_[number].stream = stream;
       ended = phase_ == Phase::kEnded;
     }
     if (ended) stream->Abort();
@@ -153,18 +159,19 @@ void GrpcLink::DialBulk() {
   }
 }
 
-bool GrpcLink::AdoptBulk(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello) {
+bool GrpcLink::Adopt(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello) {
+  const size_t number = hello.role == StreamRole::kWhole ? kWhole : kFirstBulk + hello.stream_index;
   {
     MutexLock lock(send_mutex_);
-    if (dialled_ || phase_ != Phase::kOpen || hello.stream_index >= bulk_.size()) return false;
-    BulkStream& bulk = bulk_[hello.stream_index];
-    if (bulk.stream != nullptr) return false;
-    bulk.stream = stream;
-    bulk.started = true;
+    if (dialled_ || phase_ != Phase::kOpen || number >= kOutlets) return false;
+    Outlet& outlet = outlets_[number];
+    if (outlet.stream != nullptr) return false;
+    outlet.stream = stream;
+    outlet.started = true;
     bulk_wanted_ = true;
   }
   stream->SetOwner(shared_from_this());
-  PumpBulkStream(hello.stream_index);
+  Pump(number);
   return true;
 }
 

@@ -213,6 +213,8 @@ TEST_P(CarrierSuite, MessagesOfManyShapesArriveWhole) {
   ExpectArrives(WithBuffers("zero sizes", {0, 0, 5, 0}));
   ExpectArrives(WithBuffers("at the bound", {(64 << 10) - 12}));
   ExpectArrives(WithBuffers("past the bound", {(64 << 10) - 13, 0}));
+  ExpectArrives(WithBuffers("whole, at the bound", {(2 << 20) - 19}));
+  ExpectArrives(WithBuffers("pieces, past the bound", {(2 << 20) - 22, 1}));
   ExpectArrives(WithBuffers("zeros between pieces", {0, 1 << 20, 0, 0, 1 << 20, 0}));
   ExpectArrives(WithBuffers("odd", {1'048'577, 3, 999'999}));
   ExpectArrives(WithBuffers("a thousand small", std::vector<size_t>(1000, 40)));
@@ -224,6 +226,21 @@ TEST_P(CarrierSuite, HeadersMayBeLarge) {
   ExpectArrives(Small(std::string(15 << 20, 'h')));
   Message both = WithBuffers(std::string(100'000, 'h'), {70'000, 1});
   ExpectArrives(both);
+}
+
+TEST_P(CarrierSuite, MessagesOfAllSizesCrossBothWaysAtOnce) {
+  Open();
+  far_->CountOnly();
+  near_->CountOnly();
+  constexpr int kRounds = 20;
+  for (int i = 0; i < kRounds; ++i) {
+    for (const size_t bytes : {size_t{10}, size_t{70'000}, size_t{2} << 20, size_t{3} << 20}) {
+      ASSERT_TRUE(link_->Send(WithBuffers("there", {bytes})).ok());
+      ASSERT_TRUE(far_link_->Send(WithBuffers("back", {bytes})).ok());
+    }
+  }
+  EXPECT_TRUE(far_->WaitForMessages(4 * kRounds));
+  EXPECT_TRUE(near_->WaitForMessages(4 * kRounds));
 }
 
 TEST_P(CarrierSuite, BuffersAreAligned) {

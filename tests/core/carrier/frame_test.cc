@@ -71,7 +71,7 @@ TEST(FrameGolden, Hello) {
 }
 
 TEST(FrameGolden, Message) {
-  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Inline(Sample()); })),
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Whole(Sample()); })),
             "7073640102000000"
             "02000000"
             "03000000"
@@ -138,7 +138,7 @@ TEST(FrameGolden, SmallOnes) {
 TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
   std::string wire = Encode([](FrameEncoder& e) {
     e.Ack(1);
-    e.Inline(Sample());
+    e.Whole(Sample());
     e.Goodbye();
   });
   for (size_t chunk = 1; chunk < 40; ++chunk) {
@@ -167,7 +167,7 @@ TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
 }
 
 TEST(Frame, EveryTruncationIsRefused) {
-  std::string wire = Encode([](FrameEncoder& e) { e.Inline(Sample()); });
+  std::string wire = Encode([](FrameEncoder& e) { e.Whole(Sample()); });
   for (size_t size = 1; size < wire.size(); ++size) {
     EXPECT_EQ(DecodeError(wire.substr(0, size)).code(), absl::StatusCode::kInvalidArgument) << size;
   }
@@ -200,11 +200,20 @@ TEST(Frame, SizesThatLieAreRefused) {
   EXPECT_FALSE(DecodeError(wire, limits).ok());
 }
 
+TEST(Frame, OneFrameHoldsTwoMebibytes) {
+  Message message;
+  message.buffers.push_back(Buffer::FromString(std::string(kMaxWholeBytes, 'x')));
+  EXPECT_TRUE(DecodeError(Encode([&](FrameEncoder& e) { e.Whole(message); })).ok());
+  message.header = "x";
+  EXPECT_EQ(DecodeError(Encode([&](FrameEncoder& e) { e.Whole(message); })).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Frame, LargePayloadsAreReferenced) {
   Message message;
   message.buffers.push_back(Buffer::FromString(std::string(FrameEncoder::kReferenceBytes, 'x')));
   FrameEncoder encoder;
-  encoder.Inline(message);
+  encoder.Whole(message);
   std::vector<Buffer> parts = encoder.Take();
   ASSERT_EQ(parts.size(), 2u);
   EXPECT_EQ(parts[1].data(), message.buffers[0].data());

@@ -172,11 +172,35 @@ TEST_F(HostilePeerTest, AStreamWithoutAHelloIsDeclined) {
   EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(HostilePeerTest, ABulkStreamNeedsAKnownLink) {
-  RawPeer peer(address_, "/psd.v1.Worker/Exchange");
-  peer.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(9, StreamRole::kBulk)); }));
-  EXPECT_FALSE(peer.Receive());
-  EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+TEST_F(HostilePeerTest, AStreamBesideControlNeedsAKnownLink) {
+  for (const StreamRole role : {StreamRole::kBulk, StreamRole::kWhole}) {
+    RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+    peer.Send(Wire([role](FrameEncoder& e) { e.Hello(HelloWith(9, role)); }));
+    EXPECT_FALSE(peer.Receive());
+    EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+TEST_F(HostilePeerTest, ALinkHasOneStreamOfEachKind) {
+  RawPeer control(address_, "/psd.v1.Worker/Exchange");
+  control.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(8, StreamRole::kControl)); }));
+  ASSERT_TRUE(control.Receive());
+  RawPeer whole(address_, "/psd.v1.Worker/Exchange");
+  whole.Send(Wire([](FrameEncoder& e) {
+    e.Hello(HelloWith(8, StreamRole::kWhole));
+    Message message;
+    message.header = "by the second stream";
+    e.Whole(message);
+  }));
+  ASSERT_TRUE(Accepted(1)->WaitForMessages(1));
+  for (const StreamRole role : {StreamRole::kWhole, StreamRole::kBulk}) {
+    HelloFrame hello = HelloWith(8, role);
+    hello.stream_index = role == StreamRole::kBulk ? 16 : 0;  // beyond the last
+    RawPeer second(address_, "/psd.v1.Worker/Exchange");
+    second.Send(Wire([&hello](FrameEncoder& e) { e.Hello(hello); }));
+    EXPECT_FALSE(second.Receive());
+    EXPECT_EQ(second.Finish().error_code(), grpc::StatusCode::NOT_FOUND);
+  }
 }
 
 TEST_F(HostilePeerTest, OtherMethodsAreUnimplemented) {

@@ -34,7 +34,8 @@ std::vector<absl::string_view> Cut(absl::string_view bytes, size_t chunk) {
 bool Handle(const Frame& frame, const Limits& limits, Allocator& allocator, Assembler& assembler) {
   if (const auto* message = std::get_if<MessageFrame>(&frame)) {
     absl::StatusOr<Message> whole = AssembleInline(*message, allocator);
-    PSD_CHECK(whole.ok() && whole->TotalBytes() <= kMaxInlineBytes, "an inline message is small");
+    PSD_CHECK(whole.ok() && whole->TotalBytes() <= kMaxWholeBytes,
+              "a message in one frame is small");
     return true;
   }
   if (const auto* announce = std::get_if<AnnounceFrame>(&frame)) {
