@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/autograd/hooks.h"
@@ -13,18 +14,15 @@ namespace psd {
 
 GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context)
     : context_(context), starts_(std::move(starts)) {
-  std::vector<uint32_t> open;
   for (const std::shared_ptr<Node>& start : starts_) {
-    NodeState& state = states_[Found(start.get(), open)];
+    NodeState& state = states_[Found(start.get())];
     ++state.feeds;
     ++state.pending;
   }
-  while (!open.empty()) {
-    const uint32_t number = open.back();
-    open.pop_back();
+  for (size_t number = 0; number < states_.size(); ++number) {  // more are found meanwhile
     states_[number].first_target = static_cast<uint32_t>(targets_.size());
     for (const Edge& edge : states_[number].node->next()) {
-      targets_.push_back(edge ? Found(edge.node.get(), open) : 0);
+      targets_.push_back(edge ? Found(edge.node.get()) : 0);
       if (edge) ++states_[targets_.back()].pending;
     }
   }
@@ -34,20 +32,18 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
     state.inputs = static_cast<uint32_t>(state.node->NumInputs());
     sums += state.inputs;
   }
-  sums_.resize(sums);
+  sums_.Resize(sums);
   left_ = static_cast<int64_t>(states_.size());
   all_run_ = left_ == 0;
 }
 
-uint32_t GraphPass::Found(Node* node, std::vector<uint32_t>& open) {
-  const auto [found, added] = numbers_.Insert(node);
-  const auto number = static_cast<uint32_t>(found);
+uint32_t GraphPass::Found(Node* node) {
+  const auto [number, added] = numbers_.Insert(node);
   if (added) {
-    open.push_back(number);
     states_.emplace_back();
     states_.back().node = node;
   }
-  return number;
+  return static_cast<uint32_t>(number);
 }
 
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
@@ -109,7 +105,6 @@ absl::Status GraphPass::RunAll(std::vector<Fed> fed) {
     NodeState& state = *ready_.back();
     ready_.pop_back();
     PSD_RETURN_IF_ERROR(Run(state));
-    PSD_RETURN_IF_ERROR(PassOn(state));
     --left_;
   }
   return absl::OkStatus();
@@ -117,14 +112,16 @@ absl::Status GraphPass::RunAll(std::vector<Fed> fed) {
 
 absl::Status GraphPass::Run(const NodeState& state) {
   Node& node = *state.node;
-  const absl::Span<Tensor> results = results_.Undefined(node.next().size());
-  if (!state.any && !node.RunsWithoutGradients()) return absl::OkStatus();
-  const absl::Span<Tensor> gradients = gradients_.Undefined(state.inputs);
-  for (uint32_t input = 0; input < state.inputs; ++input)
-    gradients[input] = sums_[state.first_sum + input].Take();
-  absl::Status status = Apply(node, gradients, results);
-  for (Tensor& gradient : gradients) gradient = Tensor();
-  return status.ok() ? status : Annotate(status, node.Name());
+  const absl::Span<const Edge> next = node.next();
+  if (results_.size() < next.size()) results_.resize(next.size());
+  const absl::Span<Tensor> results = absl::MakeSpan(results_).first(next.size());
+  if (state.any || node.RunsWithoutGradients()) {
+    const absl::Span<Tensor> gradients = sums_.Take(state.first_sum, state.inputs);
+    absl::Status status = Apply(node, gradients, results);
+    for (Tensor& gradient : gradients) gradient = Tensor();
+    if (!status.ok()) return Annotate(status, node.Name());
+  }
+  return PassOn(state, next, results);
 }
 
 absl::Status GraphPass::Apply(Node& node, absl::Span<Tensor> gradients,
@@ -138,10 +135,9 @@ absl::Status GraphPass::Apply(Node& node, absl::Span<Tensor> gradients,
   return hooks->RunAfter(first);
 }
 
-absl::Status GraphPass::PassOn(const NodeState& state) {
-  const absl::Span<const Edge> next = state.node->next();
-  const absl::Span<Tensor> results = results_.Kept(next.size());
-  for (size_t i = 0; i < results.size(); ++i) {
+absl::Status GraphPass::PassOn(const NodeState& state, absl::Span<const Edge> next,
+                               absl::Span<Tensor> results) {
+  for (size_t i = 0; i < next.size(); ++i) {
     const Edge& edge = next[i];
     if (edge) {
       NodeState& to = states_[targets_[state.first_target + i]];
@@ -153,11 +149,11 @@ absl::Status GraphPass::PassOn(const NodeState& state) {
   return absl::OkStatus();
 }
 
-absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
+inline absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
   if (!gradient.defined()) return absl::OkStatus();
   to.any = true;
-  absl::Status added = sums_[to.first_sum + input].Add(std::move(gradient));
-  if (added.ok()) return added;
+  absl::Status added = sums_.Add(to.first_sum + input, std::move(gradient));
+  if (ABSL_PREDICT_TRUE(added.ok())) return added;
   return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
 }
 

@@ -57,25 +57,13 @@ class GraphPass {
     uint32_t first_target = 0;  // targets_[first_target] and so on belong to next()
     bool any = false;           // a defined gradient has arrived
   };
-  // Tensors of the node that runs, undefined between two nodes.
-  class Scratch {
-   public:
-    absl::Span<Tensor> Undefined(size_t count) {
-      if (count > tensors_.size()) tensors_.resize(count);
-      return Kept(count);
-    }
-    absl::Span<Tensor> Kept(size_t count) { return absl::MakeSpan(tensors_).first(count); }
-
-   private:
-    std::vector<Tensor> tensors_;
-  };
   struct Fed {
     NodeState* start;
     Tensors gradients;
   };
 
-  // The number of `node`, which is noted in `open` when it is new.
-  uint32_t Found(Node* node, std::vector<uint32_t>& open);
+  // The number of `node`, which joins states_ when it is new.
+  uint32_t Found(Node* node);
   // Counts one feed of `start` with that many gradients.
   absl::StatusOr<NodeState*> TakeFeed(Node* start, size_t gradients) PSD_REQUIRES(mutex_);
 
@@ -83,11 +71,11 @@ class GraphPass {
   // Takes what was fed until nothing is left or the pass has ended.
   absl::Status RunFed() PSD_EXCLUDES(mutex_);
   absl::Status RunAll(std::vector<Fed> fed);
-  // The node with the gradients that arrived; what it gives is in results_ then.
+  // The node with the gradients that arrived, and hands on what it gives.
   absl::Status Run(const NodeState& state);
   absl::Status Apply(Node& node, absl::Span<Tensor> gradients, absl::Span<Tensor> results) const;
-  // Hands results_ on.
-  absl::Status PassOn(const NodeState& state);
+  absl::Status PassOn(const NodeState& state, absl::Span<const Edge> next,
+                      absl::Span<Tensor> results);
   absl::Status Deposit(NodeState& to, size_t input, Tensor&& gradient);
   // One of the gradients that the node waits for has come.
   void Arrived(NodeState& state);
@@ -106,11 +94,10 @@ class GraphPass {
   // Of the thread that runs nodes, but for NodeState::feeds, which mutex_ guards; of the first
   // three, no element comes or goes once the pass is made.
   std::vector<NodeState> states_;
-  std::vector<GradientSum> sums_;  // so far, by node and input
+  GradientSums sums_;              // so far, by node and input
   std::vector<uint32_t> targets_;  // for each edge, the number of the node that it points to
   std::vector<NodeState*> ready_;  // have all their gradients
-  Scratch gradients_;              // of the node that runs
-  Scratch results_;                // likewise
+  std::vector<Tensor> results_;    // of the node that runs; undefined between two nodes
   int64_t left_ = 0;               // nodes neither run nor passed over
 };
 

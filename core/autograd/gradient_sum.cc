@@ -6,16 +6,18 @@
 #include "core/tensor/ops/elementwise.h"
 
 namespace psd {
-absl::Status GradientSum::AddTo(const Tensor& gradient) {
+
+absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient) {
   if (FaultOn("second_gradient_replaces_the_first")) return absl::OkStatus();
-  if (sum_.shape() != gradient.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat("gradients ", sum_.ToString(), " and ",
+  Tensor& sum = sums_[at];
+  if (sum.shape() != gradient.shape()) {
+    return absl::InvalidArgumentError(absl::StrCat("gradients ", sum.ToString(), " and ",
                                                    gradient.ToString(),
                                                    " for one argument differ in shape"));
   }
-  if (own_ || sum_.IsExclusive()) return ops::AddInPlace(sum_, gradient);
-  PSD_ASSIGN_OR_RETURN(sum_, ops::Add(sum_, gradient));
-  own_ = true;
+  if (own_[at] || sum.IsExclusive()) return ops::AddInPlace(sum, gradient);
+  PSD_ASSIGN_OR_RETURN(sum, ops::Add(sum, gradient));
+  own_[at] = true;
   return absl::OkStatus();
 }
 

@@ -14,9 +14,16 @@ namespace {
 // What the nodes that this thread is destroying lead to; null while it destroys none.
 thread_local std::vector<std::shared_ptr<Node>>* dying = nullptr;
 
+// Those that others hold too stay alive without it (or die here, where others let go of them at
+// the same time, and hand over what they lead to).
 void MoveNodes(absl::Span<Edge> edges, std::vector<std::shared_ptr<Node>>& to) {
-  for (Edge& edge : edges)
-    if (edge) to.push_back(std::move(edge.node));
+  for (Edge& edge : edges) {
+    if (edge.node.use_count() == 1) {
+      to.push_back(std::move(edge.node));
+    } else {
+      edge.node.reset();
+    }
+  }
 }
 
 }  // namespace
@@ -34,11 +41,12 @@ absl::Status SavedValuesFreed(absl::string_view name) {
                    "last"));
 }
 
-Node::Node() = default;
-Node::~Node() = default;
+void Node::DeleteHooks::operator()(NodeHooks* hooks) const {
+  delete hooks;
+}
 
 NodeHooks& Node::MutableHooks() {
-  if (hooks_ == nullptr) hooks_ = std::make_unique<NodeHooks>();
+  if (hooks_ == nullptr) hooks_.reset(new NodeHooks);
   return *hooks_;
 }
 

@@ -69,8 +69,8 @@ struct PassContext {
 // time.
 class Node {
  public:
-  Node();
-  virtual ~Node();
+  Node() = default;
+  virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
@@ -110,7 +110,11 @@ class Node {
 
  private:
   friend class NodeIndex;
-  std::unique_ptr<NodeHooks> hooks_;
+  struct DeleteHooks {  // where they are a complete type
+    void operator()(NodeHooks* hooks) const;
+  };
+
+  std::unique_ptr<NodeHooks, DeleteHooks> hooks_;
   std::atomic<const NodeIndex*> claimed_by_{nullptr};
   size_t number_ = 0;  // in the index that claimed the node, which alone uses it
 };

@@ -67,20 +67,18 @@ class TapeRecorder::Tape : public ListNode {
 
   absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
-    std::vector<GradientSum> sums(steps_.size());
-    for (size_t i = 0; i < results_.size(); ++i) {
-      GradientSum& sum = sums[static_cast<size_t>(results_[i])];
-      PSD_RETURN_IF_ERROR(sum.Add(std::move(gradients[i])));
-    }
+    GradientSums sums(steps_.size());
+    for (size_t i = 0; i < results_.size(); ++i)
+      PSD_RETURN_IF_ERROR(sums.Add(static_cast<size_t>(results_[i]), std::move(gradients[i])));
     Tensors of_arguments;
     for (size_t i = steps_.size(); i-- > 0;) {
-      if (!sums[i].defined()) continue;
+      if (!sums.Defined(i)) continue;
       Step& step = steps_[i];
       if (step.function == nullptr) {
-        results[static_cast<size_t>(step.edge)] = sums[i].Take();
+        results[static_cast<size_t>(step.edge)] = sums.Take(i);
         continue;
       }
-      absl::Status passed_on = PassOn(step, sums[i].Take(), of_arguments, sums);
+      absl::Status passed_on = PassOn(step, sums.Take(i), of_arguments, sums);
       if (!passed_on.ok()) return Annotate(passed_on, step.name);
       if (!pass.retain_graph) step.released = step.function->Release();
     }
@@ -112,8 +110,7 @@ class TapeRecorder::Tape : public ListNode {
   }
 
   // `gradients`: undefined, but for what stays of an error; kept from step to step.
-  absl::Status PassOn(const Step& step, const Tensor& g, Tensors& gradients,
-                      std::vector<GradientSum>& sums) {
+  absl::Status PassOn(const Step& step, const Tensor& g, Tensors& gradients, GradientSums& sums) {
     if (step.released) return SavedValuesFreed(step.name);
     const absl::Span<const int32_t> arguments = ArgumentsOf(step);
     Wanted wanted;
@@ -125,7 +122,7 @@ class TapeRecorder::Tape : public ListNode {
     for (size_t i = 0; i < arguments.size(); ++i) {
       Tensor gradient = std::move(results[i]);
       if (arguments[i] == kNone) continue;
-      PSD_RETURN_IF_ERROR(sums[static_cast<size_t>(arguments[i])].Add(std::move(gradient)));
+      PSD_RETURN_IF_ERROR(sums.Add(static_cast<size_t>(arguments[i]), std::move(gradient)));
     }
     return absl::OkStatus();
   }

@@ -1,9 +1,9 @@
 #include "core/base/small_memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 
-#include "absl/base/optimization.h"
 #include "absl/types/span.h"
 #include "core/base/slab_heap.h"
 
@@ -16,7 +16,7 @@
 #endif
 #endif
 
-namespace psd {
+namespace psd::internal {
 namespace {
 
 #ifdef PSD_UNDER_SANITIZER
@@ -25,10 +25,10 @@ constexpr size_t kMaxKeptPiece = 0;
 constexpr size_t kMaxKeptPiece = kMaxKeptPieceBytes;
 #endif
 
-constexpr size_t kUnit = 64;
+constexpr size_t kUnit = kSmallMemoryUnit;
 constexpr size_t kStepBits = 3;
 constexpr size_t kSteps = size_t{1} << kStepBits;  // sizes per power of two: an eighth is lost
-constexpr size_t kClasses = 88;
+static_assert(kUnitClasses < 2 * kSteps);
 
 struct SizeClass {
   size_t index;
@@ -48,10 +48,6 @@ size_t BytesOfClass(size_t index) {
   const size_t shift = index < 2 * kSteps ? 0 : index / kSteps - 1;
   return ((index - kSteps * shift) << shift) * kUnit;
 }
-
-struct Piece {
-  Piece* next;
-};
 
 void* Allocate(size_t bytes) {
   return ::operator new (bytes, std::align_val_t{kUnit});
@@ -75,20 +71,16 @@ size_t BatchPieces(size_t bytes) {
   return std::clamp<size_t>(kBatchBytes / bytes, 1, kBatchPieces);
 }
 
-// Plain data, so that it may still be used while other objects of an ending thread go.
-struct FreeLists {
-  Piece* first[kClasses];
-  size_t bytes;      // in the lists
-  size_t max_bytes;  // 0: nothing was kept yet, or the thread ends
-  bool closed;
-};
-thread_local FreeLists lists;
+FreeLists& Lists() {
+  return free_lists;
+}
 
 // Frees up to a batch of pieces from the list, which has some.
 void GiveBatch(const SizeClass& size) {
+  FreeLists& lists = Lists();
   void* pieces[kBatchPieces];
   size_t count = 0;
-  Piece*& first = lists.first[size.index];
+  FreePiece*& first = lists.first[size.index];
   for (const size_t most = BatchPieces(size.bytes); count < most && first != nullptr; ++count) {
     pieces[count] = first;
     first = first->next;
@@ -101,9 +93,10 @@ void GiveBatch(const SizeClass& size) {
 // Empties the lists of a thread that ends.
 struct Closer {
   ~Closer() {
+    FreeLists& lists = Lists();
     lists.closed = true;
     lists.max_bytes = 0;
-    for (size_t index = 0; index < kClasses; ++index)
+    for (size_t index = 0; index < std::size(lists.first); ++index)
       while (lists.first[index] != nullptr) GiveBatch({index, BytesOfClass(index)});
   }
 };
@@ -112,16 +105,19 @@ struct Closer {
 void Open() {
   thread_local Closer closer;
   static_cast<void>(closer);
-  lists.max_bytes = kMaxKeptBytesPerThread;
+  Lists().max_bytes = kMaxKeptBytesPerThread;
 }
 
 void Keep(void* piece, const SizeClass& size) {
-  lists.first[size.index] = new (piece) Piece{lists.first[size.index]};
+  FreeLists& lists = Lists();
+  lists.first[size.index] = new (piece) FreePiece{lists.first[size.index]};
   lists.bytes += size.bytes;
 }
 
-// There is more in the lists than may be kept.
+// Where there is more in the lists than may be kept.
 void Shrink(const SizeClass& size) {
+  const FreeLists& lists = Lists();
+  if (lists.bytes <= lists.max_bytes) return;
   if (lists.max_bytes == 0 && !lists.closed) Open();
   if (lists.bytes > lists.max_bytes) GiveBatch(size);
 }
@@ -129,6 +125,7 @@ void Shrink(const SizeClass& size) {
 // One piece; some more into the list, the next address first.
 void* TakeBatch(const SizeClass& size) {
   if (size.bytes > kMaxSlabPieceBytes) return Allocate(size.bytes);
+  const FreeLists& lists = Lists();
   if (lists.max_bytes == 0 && !lists.closed) Open();
   void* pieces[kBatchPieces];
   const size_t wanted = lists.closed ? 1 : BatchPieces(size.bytes);
@@ -140,22 +137,23 @@ void* TakeBatch(const SizeClass& size) {
 
 }  // namespace
 
-void* TakeSmallMemory(size_t bytes) {
+void* TakeElsewhere(size_t bytes) {
   if (bytes > kMaxKeptPiece) return Allocate(bytes);
   const SizeClass size = ClassOf(bytes);
-  Piece*& first = lists.first[size.index];
+  FreeLists& lists = Lists();
+  FreePiece*& first = lists.first[size.index];
   if (first == nullptr) return TakeBatch(size);
-  Piece* piece = first;
+  FreePiece* piece = first;
   first = piece->next;
   lists.bytes -= size.bytes;
   return piece;
 }
 
-void GiveSmallMemory(void* address, size_t bytes) {
+void GiveElsewhere(void* address, size_t bytes) {
   if (bytes > kMaxKeptPiece) return Free(address);
   const SizeClass size = ClassOf(bytes);
   Keep(address, size);
-  if (ABSL_PREDICT_FALSE(lists.bytes > lists.max_bytes)) Shrink(size);
+  Shrink(size);
 }
 
-}  // namespace psd
+}  // namespace psd::internal

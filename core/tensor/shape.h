@@ -42,9 +42,11 @@ class Shape {
   std::string ToString() const;
 
   friend bool operator==(const Shape& a, const Shape& b) {
-    if (a.rank() != b.rank()) return false;
-    for (int axis = 0; axis < a.rank(); ++axis)
-      if (a[axis] != b[axis]) return false;
+    const absl::Span<const int64_t> of_a = a.extents();
+    const absl::Span<const int64_t> of_b = b.extents();
+    if (of_a.size() != of_b.size()) return false;
+    for (size_t axis = 0; axis < of_a.size(); ++axis)
+      if (of_a[axis] != of_b[axis]) return false;
     return true;
   }
   friend bool operator!=(const Shape& a, const Shape& b) { return !(a == b); }

@@ -100,13 +100,18 @@ Tensor Tensor::OfStorage(const Shape& shape, int64_t elements, DType dtype,
   return Tensor(std::move(impl));
 }
 
-const Tensor::Impl& Tensor::Undefined() {
-  static const Impl& undefined = *new Impl();
-  return undefined;
-}
+const Tensor::Undefined Tensor::undefined_;
 
 absl::StatusOr<Tensor> Tensor::Empty(const Shape& shape, DType dtype, Allocator* allocator) {
-  const int64_t elements = shape.NumElements();
+  return EmptyOf(shape, shape.NumElements(), dtype, allocator);
+}
+
+absl::StatusOr<Tensor> Tensor::EmptyLike(const Tensor& x) {
+  return EmptyOf(x.shape(), x.NumElements(), x.dtype(), nullptr);
+}
+
+absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DType dtype,
+                                       Allocator* allocator) {
   const size_t bytes = static_cast<size_t>(elements) * ItemSize(dtype);
   if (allocator == nullptr) {
     if (bytes <= kMaxBytesInOnePiece) return InOnePiece(shape, elements, dtype, bytes);
@@ -171,7 +176,17 @@ Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_e
   view->data = raw_data() + offset_elements * static_cast<int64_t>(ItemSize(dtype()));
   view->device = device();
   view->layout = LayoutOf(shape, elements, strides);
-  if (view->layout != Layout::kContiguous) view->strides = strides;
+  if (view->layout == Layout::kOther) view->strides = strides;
+  return Tensor(std::move(view));
+}
+
+Tensor Tensor::Repeated(const Shape& shape) const {
+  const int64_t elements = shape.NumElements();
+  auto view = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype());
+  view->owner = storage();
+  view->data = raw_data();
+  view->device = device();
+  view->layout = elements <= 1 ? Layout::kContiguous : Layout::kOneNumber;
   return Tensor(std::move(view));
 }
 

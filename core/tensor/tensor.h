@@ -32,6 +32,8 @@ class Tensor {
   // Errors: RESOURCE_EXHAUSTED.
   static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
+  // Of the shape and dtype of `x`, as by Empty.
+  static absl::StatusOr<Tensor> EmptyLike(const Tensor& x);
   static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
   // Every element is `value`, converted to `dtype`.
@@ -58,7 +60,10 @@ class Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
-  Strides strides() const { return IsContiguous() ? ContiguousStrides(shape()) : impl().strides; }
+  Strides strides() const {
+    if (IsContiguous()) return ContiguousStrides(shape());
+    return IsOneNumber() ? Strides(static_cast<size_t>(rank()), 0) : impl().strides;
+  }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().device; }
   int rank() const { return shape().rank(); }
@@ -87,6 +92,8 @@ class Tensor {
 
   // A view of the same elements. Requires: what the views in ops/shape_ops.h check.
   Tensor View(const Shape& shape, const Strides& strides, int64_t offset_elements) const;
+  // A view of `shape` that has the first element at every place.
+  Tensor Repeated(const Shape& shape) const;
 
   // This tensor if contiguous, else a contiguous copy.
   absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const& {
@@ -124,7 +131,7 @@ class Tensor {
         : shape(shape), num_elements(num_elements), dtype(dtype) {}
 
     Shape shape;
-    Strides strides;  // unless contiguous
+    Strides strides;  // of Layout::kOther
     int64_t num_elements = 0;
     // Shared by all views of the same storage; null: the elements lie behind this piece, in the
     // same memory.
@@ -139,11 +146,20 @@ class Tensor {
 
   // Contiguous, elements not filled, behind the rest in one piece of small memory.
   static Tensor InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes);
+  static absl::StatusOr<Tensor> EmptyOf(const Shape& shape, int64_t elements, DType dtype,
+                                        Allocator* allocator);
   static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,
                           std::shared_ptr<const void> owner, const std::byte* data);
 
-  const Impl& impl() const { return impl_ != nullptr ? *impl_ : Undefined(); }
-  static const Impl& Undefined();
+  // What an undefined tensor reads as; never destroyed.
+  union Undefined {
+    Undefined() : impl() {}
+    ~Undefined() {}
+    Impl impl;
+  };
+  static const Undefined undefined_;
+
+  const Impl& impl() const { return impl_ != nullptr ? *impl_ : undefined_.impl; }
 
   std::shared_ptr<const Impl> impl_;  // null: undefined; shared by all copies
 };

@@ -1,5 +1,7 @@
 #include "core/autograd/functions/activations.h"
 
+#include <utility>
+
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/tensor/ops/elementwise.h"
@@ -16,9 +18,11 @@ Variable OfResult(absl::string_view name, const Variable& x, Forward forward, Gr
   if (!x.ok()) return x;
   absl::StatusOr<Tensor> y = forward(x.tensor());
   if (!y.ok()) return Variable::Invalid(y.status());
-  return Record(name, {&x}, y, Save(*y), [gradient](const GradientCall& call) {
-    return call.Give(0, gradient(call.saved[0], call.g));
-  });
+  Tensor saved = *y;
+  return Record(name, {&x}, std::move(y), Save(std::move(saved)),
+                [gradient](const GradientCall& call) {
+                  return call.Give(0, gradient(call.saved[0], call.g));
+                });
 }
 
 absl::StatusOr<Tensor> ExpGradient(const Tensor& y, const Tensor& g) {

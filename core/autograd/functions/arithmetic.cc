@@ -20,9 +20,10 @@ class SumBack {
       : shape_(result.ok() && result->shape() != argument.shape()
                    ? std::make_unique<const Shape>(argument.shape())
                    : nullptr) {}
-  absl::StatusOr<Tensor> operator()(absl::StatusOr<Tensor> gradient) const {
-    if (shape_ == nullptr || !gradient.ok()) return gradient;
-    return ops::SumTo(*gradient, *shape_);
+  // `gradient`, that of the result, becomes that of argument `i`.
+  absl::Status Give(const GradientCall& call, size_t i, absl::StatusOr<Tensor>&& gradient) const {
+    if (shape_ == nullptr || !gradient.ok()) return call.Give(i, std::move(gradient));
+    return call.Give(i, ops::SumTo(*gradient, *shape_));
   }
 
  private:
@@ -33,8 +34,8 @@ class SumBack {
 template <typename OfA, typename OfB>
 absl::Status Pair(const GradientCall& call, const SumBack& a, const SumBack& b, OfA of_a,
                   OfB of_b) {
-  if (call.Wants(0)) PSD_RETURN_IF_ERROR(call.Give(0, a(of_a())));
-  if (call.Wants(1)) PSD_RETURN_IF_ERROR(call.Give(1, b(of_b())));
+  if (call.Wants(0)) PSD_RETURN_IF_ERROR(a.Give(call, 0, of_a()));
+  if (call.Wants(1)) PSD_RETURN_IF_ERROR(b.Give(call, 1, of_b()));
   return absl::OkStatus();
 }
 

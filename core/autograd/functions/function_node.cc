@@ -2,12 +2,6 @@
 
 namespace psd {
 
-const Variable* FirstInvalid(absl::Span<const Variable* const> inputs) {
-  for (const Variable* input : inputs)
-    if (!input->ok()) return input;
-  return nullptr;
-}
-
 Edges EdgesOf(absl::Span<const Variable* const> inputs) {
   Edges edges;
   edges.reserve(inputs.size());

@@ -31,7 +31,7 @@ struct GradientCall {
 
   bool Wants(size_t i) const { return wanted.Has(i); }
   // The gradient of argument `i`, or why there is none.
-  absl::Status Give(size_t i, absl::StatusOr<Tensor> gradient) const {
+  absl::Status Give(size_t i, absl::StatusOr<Tensor>&& gradient) const {
     if (!gradient.ok()) return std::move(gradient).status();
     results[i] = *std::move(gradient);
     return absl::OkStatus();
@@ -61,13 +61,27 @@ class SavedFunction {
   Function gradient_;
 };
 
+// Where gradients of `inputs` go.
+template <size_t kInputs, size_t... kIndex>
+std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs],
+                                  std::index_sequence<kIndex...>) {
+  return {inputs[kIndex]->gradient_edge()...};
+}
+template <size_t kInputs>
+std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs]) {
+  return EdgesOf(inputs, std::make_index_sequence<kInputs>());
+}
+Edges EdgesOf(absl::Span<const Variable* const> inputs);
+
 // EdgeList: an array of edges, or Edges.
 template <typename EdgeList, size_t kSaved, typename Function>
 class FunctionNode final : public Node {
  public:
   // `name` lives as long as the process: a literal.
-  FunctionNode(absl::string_view name, EdgeList&& next, SavedFunction<kSaved, Function>&& function)
-      : name_(name), next_(std::move(next)), function_(std::move(function)) {}
+  template <typename Inputs>
+  FunctionNode(absl::string_view name, const Inputs& inputs, std::array<Tensor, kSaved>&& saved,
+               Function&& gradient)
+      : name_(name), next_(EdgesOf(inputs)), function_(std::move(saved), std::move(gradient)) {}
   ~FunctionNode() override { Drop(absl::MakeSpan(next_)); }
 
   absl::string_view Name() const override { return name_; }
@@ -94,8 +108,8 @@ class FunctionNode final : public Node {
 template <size_t kSaved, typename Function>
 class TapeFunction final : public RecordedFunction {
  public:
-  explicit TapeFunction(SavedFunction<kSaved, Function>&& function)
-      : function_(std::move(function)) {}
+  TapeFunction(std::array<Tensor, kSaved>&& saved, Function&& gradient)
+      : function_(std::move(saved), std::move(gradient)) {}
 
   absl::Status Gradients(const Tensor& g, Wanted wanted,
                          absl::Span<Tensor> results) const override {
@@ -108,7 +122,11 @@ class TapeFunction final : public RecordedFunction {
 };
 
 // The first of `inputs` that is not ok; null if all are.
-const Variable* FirstInvalid(absl::Span<const Variable* const> inputs);
+inline const Variable* FirstInvalid(absl::Span<const Variable* const> inputs) {
+  for (const Variable* input : inputs)
+    if (!input->ok()) return input;
+  return nullptr;
+}
 inline const Variable* FirstInvalid(std::initializer_list<const Variable*> inputs) {
   return FirstInvalid(absl::MakeConstSpan(inputs.begin(), inputs.size()));
 }
@@ -124,18 +142,6 @@ std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
   return {std::forward<Each>(tensors)...};
 }
 
-// Where gradients of `inputs` go.
-template <size_t kInputs, size_t... kIndex>
-std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs],
-                                  std::index_sequence<kIndex...>) {
-  return {inputs[kIndex]->gradient_edge()...};
-}
-template <size_t kInputs>
-std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs]) {
-  return EdgesOf(inputs, std::make_index_sequence<kInputs>());
-}
-Edges EdgesOf(absl::Span<const Variable* const> inputs);
-
 // Record, for inputs that are an array or a span.
 template <typename Inputs, size_t kSaved, typename Function>
 Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<Tensor>&& result,
@@ -145,14 +151,14 @@ Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<
       GradEnabled() && std::any_of(std::begin(inputs), std::end(inputs),
                                    [](const Variable* input) { return input->requires_grad(); });
   if (!history) return Variable(*std::move(result));
-  SavedFunction<kSaved, Function> function(std::move(saved), std::move(gradient));
   if (TapeRecorder* tape = TapeRecorder::Current()) {
-    return tape->Record(name, inputs, *std::move(result),
-                        std::make_unique<TapeFunction<kSaved, Function>>(std::move(function)));
+    return tape->Record(
+        name, inputs, *std::move(result),
+        std::make_unique<TapeFunction<kSaved, Function>>(std::move(saved), std::move(gradient)));
   }
   using Recorded = FunctionNode<decltype(EdgesOf(inputs)), kSaved, Function>;
-  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name,
-                                             EdgesOf(inputs), std::move(function));
+  auto node = std::allocate_shared<Recorded>(SmallMemoryAllocator<Recorded>(), name, inputs,
+                                             std::move(saved), std::move(gradient));
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 
@@ -161,14 +167,14 @@ Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<
 // are computed from what was saved.
 template <size_t kInputs, size_t kSaved, typename Function>
 Variable Record(absl::string_view name, const Variable* const (&inputs)[kInputs],
-                absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
+                absl::StatusOr<Tensor>&& result, std::array<Tensor, kSaved>&& saved,
                 Function gradient) {
   return RecordFor(name, inputs, std::move(result), std::move(saved), std::move(gradient));
 }
 // The same for an operator on any number of inputs.
 template <size_t kSaved, typename Function>
 Variable RecordList(absl::string_view name, absl::Span<const Variable* const> inputs,
-                    absl::StatusOr<Tensor> result, std::array<Tensor, kSaved> saved,
+                    absl::StatusOr<Tensor>&& result, std::array<Tensor, kSaved>&& saved,
                     Function gradient) {
   return RecordFor(name, inputs, std::move(result), std::move(saved), std::move(gradient));
 }

@@ -15,7 +15,7 @@ namespace psd {
 namespace {
 
 // Over everything: each element gets g / divisor. Repeated by a view, not in memory.
-Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor> y,
+Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor>&& y,
                  double divisor) {
   return Record(name, {&x}, std::move(y), Save(),
                 [shape = x.shape(), divisor](const GradientCall& call) -> absl::Status {

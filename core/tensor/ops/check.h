@@ -32,12 +32,15 @@ inline absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool 
   return good ? absl::OkStatus() : ArithmeticError(op, x, integers);
 }
 
+inline bool IsGoodPair(const Tensor& a, const Tensor& b, bool integers) {
+  return a.defined() && b.defined() && a.device().IsCpu() && b.device().IsCpu() &&
+         a.dtype() == b.dtype() && IsArithmetic(a.dtype(), integers);
+}
+
 // CheckArithmetic of both, and that they have one dtype.
 inline absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b,
                               bool integers) {
-  const bool good = a.defined() && b.defined() && a.device().IsCpu() && b.device().IsCpu() &&
-                    a.dtype() == b.dtype() && IsArithmetic(a.dtype(), integers);
-  return good ? absl::OkStatus() : PairError(op, a, b, integers);
+  return IsGoodPair(a, b, integers) ? absl::OkStatus() : PairError(op, a, b, integers);
 }
 
 // `axis`, counted from the end if negative, as a number in [0, x.rank()).

@@ -94,33 +94,36 @@ void RunPlan(BinaryOp op, const Plan& plan, const T* a, const T* b, T* out) {
   }
 }
 
-// Whether one kernel call covers it: one argument is dense and of the result's shape, the other is
-// so too or is one number.
-bool NeedsNoPlan(const Tensor& a, const Tensor& b) {
+// How one kernel call covers two arguments: one is dense and of the result's shape, the other is so
+// too or is one number.
+struct OneCall {
+  const Tensor* like = nullptr;  // what the result looks like; null: it takes a plan
+  size_t a_step = 0;
+  size_t b_step = 0;
+};
+
+OneCall AsOneCall(const Tensor& a, const Tensor& b) {
   const bool same = a.shape() == b.shape();
-  if (a.IsContiguous() && b.IsContiguous()) return same || a.rank() == 0 || b.rank() == 0;
-  if (a.IsContiguous()) return same && b.IsOneNumber();
-  return same && b.IsContiguous() && a.IsOneNumber();
+  if (same && a.IsContiguous() && b.IsContiguous()) return {&a, 1, 1};
+  if (a.IsContiguous() && (b.rank() == 0 || (same && b.IsOneNumber()))) return {&a, 1, 0};
+  if (b.IsContiguous() && (a.rank() == 0 || (same && a.IsOneNumber()))) return {&b, 0, 1};
+  return {};
 }
 
-absl::StatusOr<Tensor> BinaryInOneCall(BinaryOp op, const Tensor& a, const Tensor& b) {
-  const Tensor& whole = b.rank() == 0 || b.IsOneNumber() ? a : b;
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(whole.shape(), a.dtype()));
-  const auto step = [&whole](const Tensor& x) -> size_t {
-    return x.IsContiguous() && x.rank() == whole.rank() ? 1 : 0;
-  };
+absl::StatusOr<Tensor> RunOneCall(BinaryOp op, const OneCall& call, const Tensor& a,
+                                  const Tensor& b) {
+  absl::StatusOr<Tensor> out = Tensor::EmptyLike(*call.like);
+  if (!out.ok()) return out;
   WithNumber(a.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    kernels::Binary(op, a.data<T>(), step(a), b.data<T>(), step(b), out.mutable_data<T>(),
-                    static_cast<size_t>(out.NumElements()));
+    kernels::Binary(op, a.data<T>(), call.a_step, b.data<T>(), call.b_step, out->mutable_data<T>(),
+                    static_cast<size_t>(call.like->NumElements()));
     return 0;
   });
   return out;
 }
 
-absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
-  PSD_RETURN_IF_ERROR(CheckPair(NameOf(op), a, b, op != BinaryOp::kDiv));
-  if (NeedsNoPlan(a, b)) return BinaryInOneCall(op, a, b);
+absl::StatusOr<Tensor> RunWithPlan(BinaryOp op, const Tensor& a, const Tensor& b) {
   absl::StatusOr<Shape> shape = BroadcastShapes(a.shape(), b.shape());
   if (!shape.ok()) return Annotate(shape.status(), NameOf(op));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(*shape, a.dtype()));
@@ -139,6 +142,13 @@ absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
     return 0;
   });
   return out;
+}
+
+absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
+  const bool integers = op != BinaryOp::kDiv;
+  if (!IsGoodPair(a, b, integers)) return PairError(NameOf(op), a, b, integers);
+  const OneCall call = AsOneCall(a, b);
+  return call.like != nullptr ? RunOneCall(op, call, a, b) : RunWithPlan(op, a, b);
 }
 
 // `value` as a tensor that broadcasts with `like`.

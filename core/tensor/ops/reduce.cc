@@ -84,12 +84,15 @@ absl::StatusOr<MaxArguments> CheckMax(absl::string_view op, const Tensor& x, int
 
 absl::StatusOr<Tensor> Sum(const Tensor& x) {
   PSD_RETURN_IF_ERROR(CheckArithmetic("Sum", x, true));
-  PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(Shape{}, x.dtype()));
+  if (!x.IsContiguous()) {
+    PSD_ASSIGN_OR_RETURN(const Tensor dense, x.Clone());
+    return Sum(dense);
+  }
+  absl::StatusOr<Tensor> out = Tensor::Empty(Shape{}, x.dtype());
+  if (!out.ok()) return out;
   WithNumber(x.dtype(), [&](auto zero) {
     using T = decltype(zero);
-    *out.mutable_data<T>() =
-        kernels::Sum(dense.data<T>(), static_cast<size_t>(dense.NumElements()));
+    *out->mutable_data<T>() = kernels::Sum(x.data<T>(), static_cast<size_t>(x.NumElements()));
     return 0;
   });
   return out;

@@ -150,7 +150,7 @@ absl::StatusOr<Tensor> Concat(absl::Span<const Tensor> parts, int64_t axis, Allo
 
 absl::StatusOr<Tensor> BroadcastTo(const Tensor& x, const Shape& shape) {
   PSD_RETURN_IF_ERROR(CheckUsable("BroadcastTo", x));
-  if (x.rank() == 0) return x.View(shape, Strides(static_cast<size_t>(shape.rank()), 0), 0);
+  if (x.rank() == 0) return x.Repeated(shape);
   const int added = shape.rank() - x.rank();
   absl::StatusOr<Shape> both = BroadcastShapes(x.shape(), shape);
   if (!both.ok() || *both != shape) {

@@ -20,40 +20,41 @@ void ExpectPair(const Tensor& tensor, float a, float b) {
   EXPECT_EQ(tensor.data<float>()[1], b);
 }
 
-TEST(GradientSumTest, WhatNobodyElseSeesIsAddedToInPlace) {
+TEST(GradientSumsTest, WhatNobodyElseSeesIsAddedToInPlace) {
   Tensor first = Pair(1, 2);
   const float* elements = first.data<float>();
-  GradientSum sum;
-  ASSERT_TRUE(sum.Add(std::move(first)).ok());
-  ASSERT_TRUE(sum.Add(Tensor()).ok());
-  ASSERT_TRUE(sum.Add(Pair(10, 20)).ok());
-  const Tensor total = sum.Take();
+  GradientSums sums(2);
+  ASSERT_TRUE(sums.Add(1, std::move(first)).ok());
+  ASSERT_TRUE(sums.Add(1, Tensor()).ok());
+  ASSERT_TRUE(sums.Add(1, Pair(10, 20)).ok());
+  const Tensor total = sums.Take(1);
   ExpectPair(total, 11, 22);
   EXPECT_EQ(total.data<float>(), elements);
-  EXPECT_FALSE(sum.defined());
+  EXPECT_FALSE(sums.Defined(1));
+  EXPECT_FALSE(sums.Defined(0));
 }
 
-TEST(GradientSumTest, WhatOthersSeeStaysAsItIs) {
+TEST(GradientSumsTest, WhatOthersSeeStaysAsItIs) {
   const Tensor copy = Pair(1, 2);
   const Tensor viewed = Pair(3, 4);
   const Tensor view = viewed.View({1}, {1}, 1);
   const Buffer bytes = Pair(5, 6).AsBuffer();
-  GradientSum sum;
+  GradientSums sums(2);
   for (const Tensor& first : {copy, viewed, *Tensor::FromBuffer({2}, DType::kF32, bytes)}) {
-    ASSERT_TRUE(sum.Add(first).ok());
-    ASSERT_TRUE(sum.Add(Pair(10, 20)).ok());
-    ASSERT_TRUE(sum.Add(Pair(100, 200)).ok());
-    ExpectPair(sum.Take(), first.data<float>()[0] + 110, first.data<float>()[1] + 220);
+    ASSERT_TRUE(sums.Add(1, Tensor(first)).ok());
+    ASSERT_TRUE(sums.Add(1, Pair(10, 20)).ok());
+    ASSERT_TRUE(sums.Add(1, Pair(100, 200)).ok());
+    ExpectPair(sums.Take(1), first.data<float>()[0] + 110, first.data<float>()[1] + 220);
   }
   ExpectPair(copy, 1, 2);
   EXPECT_EQ(view.data<float>()[0], 4);
   EXPECT_EQ(reinterpret_cast<const float*>(bytes.data())[1], 6);
 }
 
-TEST(GradientSumTest, OtherShapesAreRefused) {
-  GradientSum sum;
-  ASSERT_TRUE(sum.Add(Pair(1, 2)).ok());
-  EXPECT_EQ(sum.Add(Tensor::Scalar(1.0f)).code(), absl::StatusCode::kInvalidArgument);
+TEST(GradientSumsTest, OtherShapesAreRefused) {
+  GradientSums sums(2);
+  ASSERT_TRUE(sums.Add(1, Pair(1, 2)).ok());
+  EXPECT_EQ(sums.Add(1, Tensor::Scalar(1.0f)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
