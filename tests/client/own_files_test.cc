@@ -280,7 +280,9 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
             .Open("a", runtime.ids().Next(), {folder, token, {{"values-a.safetensors", {}}}}, {})
             .Wait());
     here += opened.here ? 1 : 0;
-    if (!opened.here) EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
+    if (!opened.here) {
+      EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
+    }
   }
   EXPECT_EQ(here, static_cast<int>(worker::SaveService::kMaxSaves));
 }

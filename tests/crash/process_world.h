@@ -54,9 +54,9 @@ class Process {
 struct DaemonOptions {
   std::string name = "owner0";
   std::string listen = "127.0.0.1:0";
-  std::string registrar;  // "name=address"; empty: itself
+  std::string registrar{};  // "name=address"; empty: itself
   absl::Duration lease = absl::Seconds(10);
-  std::string checkpoint_root;  // empty: none
+  std::string checkpoint_root{};  // empty: none
 };
 
 // A psd that is ready.
