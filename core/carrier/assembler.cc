@@ -88,7 +88,7 @@ Message MessageAssembly::Take() {
   return message;
 }
 
-absl::StatusOr<Message> AssembleInline(const MessageFrame& frame, Allocator& allocator) {
+absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, Allocator& allocator) {
   if (frame.shape.buffer_bytes.empty()) {
     Message message;
     message.header.resize(frame.shape.header_bytes);

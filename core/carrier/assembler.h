@@ -51,7 +51,7 @@ class MessageAssembly {
 };
 
 // A whole message from one frame. Errors: RESOURCE_EXHAUSTED from the allocator.
-absl::StatusOr<Message> AssembleInline(const MessageFrame& frame, Allocator& allocator);
+absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, Allocator& allocator);
 
 // The transfers of one link that are on their way in. Pure bookkeeping; thread-compatible: call
 // OnAnnounce, BeginPiece and EndPiece under one lock, and copy between the latter two without it.

@@ -253,7 +253,7 @@ absl::Status GrpcLink::HandleFrames(const std::shared_ptr<GrpcStream>& stream,
 absl::Status GrpcLink::HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
                                    Received* received) {
   if (const auto* message = std::get_if<MessageFrame>(&frame)) {
-    PSD_ASSIGN_OR_RETURN(Message whole, AssembleInline(*message, *core_->allocator()));
+    PSD_ASSIGN_OR_RETURN(Message whole, AssembleWhole(*message, *core_->allocator()));
     received->messages.push_back(std::move(whole));
     return absl::OkStatus();
   }

@@ -33,7 +33,7 @@ std::vector<absl::string_view> Cut(absl::string_view bytes, size_t chunk) {
 // Feeds one frame; false when a link would end.
 bool Handle(const Frame& frame, const Limits& limits, Allocator& allocator, Assembler& assembler) {
   if (const auto* message = std::get_if<MessageFrame>(&frame)) {
-    absl::StatusOr<Message> whole = AssembleInline(*message, allocator);
+    absl::StatusOr<Message> whole = AssembleWhole(*message, allocator);
     PSD_CHECK(whole.ok() && whole->TotalBytes() <= kMaxWholeBytes,
               "a message in one frame is small");
     return true;
