@@ -82,7 +82,7 @@ class ReferencesTest : public ::testing::Test {
       PSD_ASSIGN_OR_RETURN(auto entry, call.runtime.store().Put(arguments[0], false));
       return Values{call.runtime.rrefs().LocalRRef(entry)};
     });
-    add("make_list", [](const FunctionCall& call, Values arguments) -> Result {
+    add("make_list", [](const FunctionCall& call, Values) -> Result {
       Value::List own;
       for (int i = 0; i < 3; ++i) {
         PSD_ASSIGN_OR_RETURN(auto entry, call.runtime.store().Put(Value(i), false));

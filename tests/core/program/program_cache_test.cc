@@ -62,7 +62,9 @@ TEST(ProgramCache, ManyThreads) {
         auto program = cache.Insert(Checked(Numbered(i % 8)));
         EXPECT_EQ(program->program().num_inputs, i % 8 + 1);
         auto found = cache.Find(FingerprintOf(Numbered((i + 1) % 8)));
-        if (found != nullptr) EXPECT_EQ(found->program().num_inputs, (i + 1) % 8 + 1);
+        if (found != nullptr) {
+          EXPECT_EQ(found->program().num_inputs, (i + 1) % 8 + 1);
+        }
       }
     });
   }
