@@ -19,10 +19,11 @@
 namespace psd::internal {
 namespace {
 
+// Else no list is ever opened, and all goes to the allocator, which sees each use after a free.
 #ifdef PSD_UNDER_SANITIZER
-constexpr size_t kMaxKeptPiece = 0;
+constexpr bool kKeeps = false;
 #else
-constexpr size_t kMaxKeptPiece = kMaxKeptPieceBytes;
+constexpr bool kKeeps = true;
 #endif
 
 constexpr size_t kUnit = kSmallMemoryUnit;
@@ -138,7 +139,7 @@ void* TakeBatch(const SizeClass& size) {
 }  // namespace
 
 void* TakeElsewhere(size_t bytes) {
-  if (bytes > kMaxKeptPiece) return Allocate(bytes);
+  if (!kKeeps || bytes > kMaxKeptPieceBytes) return Allocate(bytes);
   const SizeClass size = ClassOf(bytes);
   FreeLists& lists = Lists();
   FreePiece*& first = lists.first[size.index];
@@ -150,7 +151,7 @@ void* TakeElsewhere(size_t bytes) {
 }
 
 void GiveElsewhere(void* address, size_t bytes) {
-  if (bytes > kMaxKeptPiece) return Free(address);
+  if (!kKeeps || bytes > kMaxKeptPieceBytes) return Free(address);
   const SizeClass size = ClassOf(bytes);
   Keep(address, size);
   Shrink(size);
