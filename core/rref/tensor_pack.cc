@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/rref/value_format.h"
@@ -20,12 +22,10 @@ bool IsSmall(size_t bytes) {
   return bytes > 0 && bytes <= kSmallTensorBytes;
 }
 
-size_t SmallBytes(absl::Span<const Tensor* const> tensors) {
+size_t SmallBytes(absl::Span<const FlatTensor> tensors) {
   size_t bytes = 0;
-  for (const Tensor* tensor : tensors) {
-    const size_t size = tensor->NumBytes();
-    if (IsSmall(size)) bytes = AlignUp(bytes) + size;
-  }
+  for (const FlatTensor& tensor : tensors)
+    if (IsSmall(tensor.bytes)) bytes = AlignUp(bytes) + tensor.bytes;
   return bytes;
 }
 
@@ -56,24 +56,23 @@ class SmallBlock {
   size_t end_ = 0;
 };
 
-// The elements of each tensor where they belong: small ones copied to `small`, others to `large`.
-absl::Status PlaceElements(absl::Span<const Tensor* const> tensors, SmallBlock* small,
-                           std::vector<Buffer>* large) {
-  for (const Tensor* tensor : tensors) {
-    const size_t size = tensor->NumBytes();
-    if (size == 0) continue;
-    Tensor copy;
-    if (!tensor->IsContiguous()) {
-      PSD_ASSIGN_OR_RETURN(copy, tensor->Clone());
-      tensor = &copy;
-    }
-    if (IsSmall(size)) {
-      small->Append(tensor->raw_data(), size);
-    } else {
-      large->push_back(tensor->AsBuffer());
+// Small tensors are copied, the others are the buffers that `share` makes of them by number.
+void Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer(size_t)> share,
+          TensorColumns* columns, std::vector<Buffer>* buffers) {
+  EncodeRuns(tensors, columns);
+  const size_t small_bytes = SmallBytes(tensors);
+  SmallBlock small(small_bytes);
+  std::vector<Buffer> large;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const FlatTensor& tensor = tensors[i];
+    if (IsSmall(tensor.bytes)) {
+      small.Append(tensor.data, tensor.bytes);
+    } else if (tensor.bytes > 0) {
+      large.push_back(share(i));
     }
   }
-  return absl::OkStatus();
+  if (small_bytes > 0) buffers->push_back(small.Take());
+  for (Buffer& buffer : large) buffers->push_back(std::move(buffer));
 }
 
 absl::Status WrongBuffer(size_t need, size_t have) {
@@ -132,14 +131,33 @@ absl::StatusOr<Tensor> NextTensor(const TensorSpec& spec, BufferCutter& buffers)
 
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
                          std::vector<Buffer>* buffers) {
-  PSD_RETURN_IF_ERROR(EncodeRuns(tensors, columns));
-  const size_t small_bytes = SmallBytes(tensors);
-  SmallBlock small(small_bytes);
-  std::vector<Buffer> large;
-  PSD_RETURN_IF_ERROR(PlaceElements(tensors, &small, &large));
-  if (small_bytes > 0) buffers->push_back(small.Take());
-  for (Buffer& buffer : large) buffers->push_back(std::move(buffer));
+  PSD_RETURN_IF_ERROR(CheckSendable(tensors));
+  std::vector<FlatTensor> flat;
+  flat.reserve(tensors.size());
+  absl::flat_hash_map<size_t, Tensor> copies;  // by number, of those with strides
+  for (const Tensor* tensor : tensors) {
+    if (tensor->IsContiguous()) {
+      flat.push_back(Flat(*tensor));
+    } else {
+      PSD_ASSIGN_OR_RETURN(Tensor copy, tensor->Clone());
+      flat.push_back({&tensor->shape(), copy.raw_data(), copy.NumBytes(), copy.dtype()});
+      copies.emplace(flat.size() - 1, std::move(copy));
+    }
+  }
+  const auto share = [&](size_t number) {
+    const auto copy = copies.find(number);
+    return (copy == copies.end() ? *tensors[number] : copy->second).AsBuffer();
+  };
+  Pack(flat, share, columns, buffers);
   return absl::OkStatus();
+}
+
+void PackFlatTensors(absl::Span<const FlatTensor> tensors, const std::shared_ptr<const void>& owner,
+                     TensorColumns* columns, std::vector<Buffer>* buffers) {
+  const auto share = [&](size_t number) {
+    return Buffer(owner, tensors[number].data, tensors[number].bytes);
+  };
+  Pack(tensors, share, columns, buffers);
 }
 
 absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, size_t count,

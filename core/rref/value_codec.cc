@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/rref/tensor_pack.h"
@@ -376,11 +377,11 @@ absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   return want.tensors;
 }
 
-// Adds the tensors to a message and its buffers, and makes a payload of both.
-absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* const> tensors) {
+// Makes a payload of a message and of the columns and buffers of its tensors.
+absl::StatusOr<rpc::Payload> Seal(v1::Values& out, const TensorColumns& columns,
+                                  std::vector<Buffer> buffers) {
   rpc::Payload payload;
-  TensorColumns columns;
-  PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &payload.buffers));
+  payload.buffers = std::move(buffers);
   out.mutable_tensor_runs()->Add(columns.counts.begin(), columns.counts.end());
   out.mutable_dtypes()->Add(columns.dtypes.begin(), columns.dtypes.end());
   out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
@@ -390,6 +391,13 @@ absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* cons
         "the texts of one message exceed 2 GiB; send them in parts or as tensors");
   }
   return payload;
+}
+
+absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* const> tensors) {
+  TensorColumns columns;
+  std::vector<Buffer> buffers;
+  PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &buffers));
+  return Seal(out, columns, std::move(buffers));
 }
 
 // Reads a message, checks its columns and takes the tensors out of its buffers.
@@ -505,6 +513,17 @@ absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors
     }
   }
   return Seal(out, defined);
+}
+
+absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,
+                                               const std::shared_ptr<const void>& owner) {
+  if (tensors.size() > store::kMaxValueItems) return TooMany();
+  v1::Values out;
+  out.mutable_kinds()->assign(tensors.size(), static_cast<char>(ValueKind::kTensor));
+  TensorColumns columns;
+  std::vector<Buffer> buffers;
+  PackFlatTensors(tensors, owner, &columns, &buffers);
+  return Seal(out, columns, std::move(buffers));
 }
 
 absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload) {

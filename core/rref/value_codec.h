@@ -4,6 +4,7 @@
 // buffers. A column holds one field of all values in pre-order; small tensors share one buffer,
 // large ones have their own.
 
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -14,6 +15,7 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
 #include "core/store/value.h"
+#include "core/tensor/flat_tensor.h"
 
 namespace psd::rref {
 
@@ -40,6 +42,9 @@ absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& paylo
 // A list of tensors, on the wire as EncodeValues would put it; undefined ones travel as nothing.
 // Errors: INVALID_ARGUMENT, as above.
 absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors);
+// The same for elements that `owner` keeps. Shares it only where one is too large to copy.
+absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,
+                                               const std::shared_ptr<const void>& owner);
 // Errors: INVALID_ARGUMENT also for values that are neither tensors nor nothing.
 absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload);
 

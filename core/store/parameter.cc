@@ -56,23 +56,18 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   // The handle that Create gave out has gone; readers may still hold versions.
   void Close();
 
-  // PinAll: the versions are shared out to so many `holders`, one for all or one for each.
-  static absl::StatusOr<std::vector<PinnedVersion>> PinBy(size_t holders,
-                                                          absl::Span<Parameter* const> parameters);
-
  private:
   friend class Parameter;
   friend class PinPlan;
   friend class VersionPins;
 
-  // Takes all of `plans` at one moment.
+  // Requires: they share their VersionLock.
+  static std::vector<PinPlan> PlansFor(absl::Span<Parameter* const> parameters);
+  // Takes all of `plans` at one moment, for `pins`: one for all or one for each.
   static void TakeAll(std::vector<PinPlan>& plans,
-                      absl::Span<const std::shared_ptr<VersionPins>> pins, VersionLock& versions);
+                      absl::Span<const std::shared_ptr<VersionPins>> pins);
 
   absl::StatusOr<VersionSet::BufferPtr> NewBuffer() { return Allocate(*allocator_, bytes_); }
-  absl::StatusOr<Tensor> AsTensor(std::shared_ptr<const void> owner, const std::byte* data) const {
-    return Tensor::FromBuffer(shape_, dtype_, Buffer(std::move(owner), data, bytes_));
-  }
 
   const GlobalId id_;
   const Shape shape_;
@@ -148,6 +143,11 @@ ParameterImpl& Impl(Parameter* parameter) {
   return *static_cast<ParameterImpl*>(parameter);
 }
 
+absl::StatusOr<Tensor> AsTensor(const FlatTensor& flat, std::shared_ptr<const void> owner) {
+  return Tensor::FromBuffer(*flat.shape, flat.dtype,
+                            Buffer(std::move(owner), flat.data, flat.bytes));
+}
+
 void CheckShared(const std::shared_ptr<VersionLock>& first,
                  const std::shared_ptr<VersionLock>& each) {
   PSD_CHECK(first == each, "parameters of different stores in one batch");
@@ -156,13 +156,17 @@ void CheckShared(const std::shared_ptr<VersionLock>& first,
 }  // namespace
 
 // What keeps versions of several parameters as they are for their readers: each until the last of
-// them lets go. It holds their buffers, not the parameters: those may end before.
+// them lets go.
 class VersionPins {
  public:
-  static std::shared_ptr<VersionPins> Create(VersionLock& lock) {
-    return std::allocate_shared<VersionPins>(SmallMemoryAllocator<VersionPins>(), lock);
+  // `keeper` keeps the parameters that will be added.
+  static std::shared_ptr<VersionPins> Create(VersionLock& lock,
+                                             std::shared_ptr<const void> keeper) {
+    return std::allocate_shared<VersionPins>(SmallMemoryAllocator<VersionPins>(), lock,
+                                             std::move(keeper));
   }
-  explicit VersionPins(VersionLock& lock) : lock_(lock) {}
+  VersionPins(VersionLock& lock, std::shared_ptr<const void> keeper)
+      : lock_(lock), keeper_(std::move(keeper)) {}
   ~VersionPins();
   VersionPins(const VersionPins&) = delete;
   VersionPins& operator=(const VersionPins&) = delete;
@@ -170,23 +174,27 @@ class VersionPins {
   void Reserve(size_t count) { pins_.reserve(count); }
   // Pins the current version. Requires: AccessForPin() is kPin.
   void Add(ParameterImpl& parameter) PSD_REQUIRES(parameter.lock_->mutex) {
-    pins_.push_back({parameter.shared_from_this(), parameter.set_.version()});
+    pins_.push_back({&parameter, parameter.set_.version()});
     parameter.set_.AddPin();
   }
+  // The copy of a version that is not pinned.
+  void Keep(Tensor copy) { copies_.push_back(std::move(copy)); }
 
  private:
   struct Pin {
-    std::shared_ptr<ParameterImpl> parameter;  // shared with its handle and with other pins
+    ParameterImpl* parameter = nullptr;
     uint64_t version = 0;
   };
   VersionLock& lock_;  // the parameters'
+  const std::shared_ptr<const void> keeper_;
   absl::InlinedVector<Pin, 1> pins_;
+  std::vector<Tensor> copies_;
 };
 
 VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
   VersionSet::Buffers freed;
   MutexLock lock(lock_.mutex);
-  for (Pin& pin : pins_) pin.parameter->set_.DropPin(pin.version, freed);
+  for (const Pin& pin : pins_) pin.parameter->set_.DropPin(pin.version, freed);
   lock_.spare_returned.NotifyAll();
 }
 
@@ -198,46 +206,56 @@ class PinPlan {
 
   // Whether Take can be called. If not, call Reserve without the lock and ask again.
   bool Ready() PSD_REQUIRES(parameter_.lock_->mutex) {
-    return reserved_ != nullptr || refused_ ||
-           parameter_.set_.AccessForPin() != VersionSet::Access::kReserve;
+    access_ = parameter_.set_.AccessForPin();
+    return access_ != VersionSet::Access::kReserve || reserved_ != nullptr || refused_;
   }
   void Reserve() {
     absl::StatusOr<VersionSet::BufferPtr> buffer = parameter_.NewBuffer();
     if (buffer.ok()) reserved_ = *std::move(buffer);
     refused_ = !buffer.ok();
   }
-  // Adds the current version to `pins`, or holds it for Finish to copy.
+  // Adds the current version to `pins`, or holds it for Copy. Requires: Ready() since the lock was
+  // taken.
   void Take(VersionPins& pins) PSD_REQUIRES(parameter_.lock_->mutex);
-  // The elements, held by `pins` or copied; without the lock.
-  absl::StatusOr<Tensor> Finish(const std::shared_ptr<const VersionPins>& pins);
+
+  bool copies() const { return copies_; }
+  // Copies the version and lets go of it; without the lock. Requires: copies().
+  absl::StatusOr<Tensor> Copy();
+
+  // The version: elements until they are copied, as long as the pins.
+  ParameterImpl& parameter() const { return parameter_; }
+  FlatTensor flat() const {
+    return {&parameter_.shape_, data_, parameter_.bytes_, parameter_.dtype_};
+  }
   uint64_t version() const { return version_; }
 
  private:
   ParameterImpl& parameter_;
-  VersionSet::BufferPtr reserved_;
-  bool refused_ = false;
-  bool copies_ = false;
   const std::byte* data_ = nullptr;
   uint64_t version_ = 0;
+  VersionSet::Access access_ = VersionSet::Access::kReserve;
+  bool refused_ = false;
+  bool copies_ = false;
+  VersionSet::BufferPtr reserved_;
 };
 
 void PinPlan::Take(VersionPins& pins) {
   VersionSet& set = parameter_.set_;
   data_ = set.current();
   version_ = set.version();
-  VersionSet::Access access = set.AccessForPin();
-  if (access == VersionSet::Access::kReserve && reserved_ != nullptr) {
+  // Another plan may have pinned the same parameter meanwhile.
+  if (access_ != VersionSet::Access::kPin) access_ = set.AccessForPin();
+  if (access_ == VersionSet::Access::kReserve && reserved_ != nullptr) {
     set.AddSpare(std::move(reserved_));
-    access = VersionSet::Access::kPin;
+    access_ = VersionSet::Access::kPin;
   }
-  if (access == VersionSet::Access::kPin) return pins.Add(parameter_);
+  if (access_ == VersionSet::Access::kPin) return pins.Add(parameter_);
   copies_ = true;
   set.AddCopier();
   ++parameter_.copies_;
 }
 
-absl::StatusOr<Tensor> PinPlan::Finish(const std::shared_ptr<const VersionPins>& pins) {
-  if (!copies_) return parameter_.AsTensor(pins, data_);
+absl::StatusOr<Tensor> PinPlan::Copy() {
   absl::StatusOr<Tensor> copy = Tensor::Empty(parameter_.shape_, parameter_.dtype_);
   if (copy.ok() && parameter_.bytes_ > 0)
     std::memcpy(copy->mutable_raw_data(), data_, parameter_.bytes_);
@@ -256,34 +274,21 @@ absl::StatusOr<PinnedVersion> Parameter::Pin() {
 
 absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
     absl::Span<Parameter* const> parameters) {
-  return ParameterImpl::PinBy(parameters.size(), parameters);
-}
-
-absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinTogether(
-    absl::Span<Parameter* const> parameters) {
-  return ParameterImpl::PinBy(1, parameters);
-}
-
-absl::StatusOr<std::vector<PinnedVersion>> ParameterImpl::PinBy(
-    size_t holders, absl::Span<Parameter* const> parameters) {
-  std::vector<PinnedVersion> results;
-  if (parameters.empty()) return results;
-  const std::shared_ptr<VersionLock> versions = Impl(parameters[0]).lock_;
-  std::vector<PinPlan> plans;
-  plans.reserve(parameters.size());
-  for (Parameter* parameter : parameters) {
-    CheckShared(versions, Impl(parameter).lock_);
-    plans.emplace_back(Impl(parameter));
+  std::vector<PinPlan> plans = ParameterImpl::PlansFor(parameters);
+  std::vector<std::shared_ptr<VersionPins>> pins;  // of each
+  pins.reserve(plans.size());
+  for (PinPlan& plan : plans) {
+    ParameterImpl& parameter = plan.parameter();
+    pins.push_back(VersionPins::Create(*parameter.lock_, parameter.shared_from_this()));
   }
-  std::vector<std::shared_ptr<VersionPins>> pins(holders);
-  for (std::shared_ptr<VersionPins>& each : pins) each = VersionPins::Create(*versions);
-  if (holders == 1) pins[0]->Reserve(parameters.size());
-  TakeAll(plans, pins, *versions);
+  ParameterImpl::TakeAll(plans, pins);
+  std::vector<PinnedVersion> results;
   results.reserve(plans.size());
   absl::Status failure;
   for (size_t i = 0; i < plans.size(); ++i) {
     // Of every one, also after a failure: what is copied must be let go.
-    absl::StatusOr<Tensor> tensor = plans[i].Finish(pins[std::min(i, holders - 1)]);
+    absl::StatusOr<Tensor> tensor =
+        plans[i].copies() ? plans[i].Copy() : AsTensor(plans[i].flat(), std::move(pins[i]));
     if (tensor.ok()) results.push_back({*std::move(tensor), plans[i].version()});
     if (!tensor.ok()) failure.Update(tensor.status());
   }
@@ -291,10 +296,51 @@ absl::StatusOr<std::vector<PinnedVersion>> ParameterImpl::PinBy(
   return results;
 }
 
+absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* const> parameters,
+                                                      std::shared_ptr<const void> keeper) {
+  PinnedTogether pinned;
+  if (parameters.empty()) return pinned;
+  std::vector<PinPlan> plans = ParameterImpl::PlansFor(parameters);
+  const auto pins = VersionPins::Create(*Impl(parameters[0]).lock_, std::move(keeper));
+  pins->Reserve(plans.size());
+  ParameterImpl::TakeAll(plans, {&pins, 1});
+  pinned.tensors.reserve(plans.size());
+  pinned.versions.reserve(plans.size());
+  absl::Status failure;
+  for (PinPlan& plan : plans) {
+    pinned.versions.push_back(plan.version());
+    pinned.tensors.push_back(plan.flat());
+    if (!plan.copies()) continue;
+    // Of every one, also after a failure: what is copied must be let go.
+    absl::StatusOr<Tensor> copy = plan.Copy();
+    if (!copy.ok()) {
+      failure.Update(copy.status());
+      continue;
+    }
+    pinned.tensors.back().data = copy->raw_data();
+    pins->Keep(*std::move(copy));
+  }
+  if (!failure.ok()) return failure;
+  pinned.holder = pins;
+  return pinned;
+}
+
+std::vector<PinPlan> ParameterImpl::PlansFor(absl::Span<Parameter* const> parameters) {
+  std::vector<PinPlan> plans;
+  plans.reserve(parameters.size());
+  for (Parameter* parameter : parameters) {
+    CheckShared(Impl(parameters[0]).lock_, Impl(parameter).lock_);
+    plans.emplace_back(Impl(parameter));
+  }
+  return plans;
+}
+
 // The analysis cannot see that all parameters of a batch share one lock (which is checked).
 void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
-                            absl::Span<const std::shared_ptr<VersionPins>> pins,
-                            VersionLock& versions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+                            absl::Span<const std::shared_ptr<VersionPins>> pins)
+    PSD_NO_THREAD_SAFETY_ANALYSIS {
+  if (plans.empty()) return;
+  VersionLock& versions = *plans[0].parameter().lock_;
   while (true) {
     std::vector<PinPlan*> lacking;
     {

@@ -23,6 +23,7 @@
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/tensor/flat_tensor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::store {
@@ -31,6 +32,13 @@ namespace psd::store {
 struct PinnedVersion {
   Tensor tensor;
   uint64_t version = 0;
+};
+
+// The same of several parameters.
+struct PinnedTogether {
+  std::vector<FlatTensor> tensors;
+  std::vector<uint64_t> versions;      // of each
+  std::shared_ptr<const void> holder;  // pins all: whoever looks at a tensor holds or shares it
 };
 
 // What the parameters of one store share, so that versions of many of them flip, and are pinned,
@@ -68,10 +76,10 @@ class Parameter {
   // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
   static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
-  // The same for a reader that lets go of all at once: whoever holds one of the tensors pins all.
-  // Cheapest for many.
-  static absl::StatusOr<std::vector<PinnedVersion>> PinTogether(
-      absl::Span<Parameter* const> parameters);
+  // The same for a reader that lets go of all at once. `keeper` keeps the parameters; it is held
+  // as long as the versions are. Cheapest for many.
+  static absl::StatusOr<PinnedTogether> PinTogether(absl::Span<Parameter* const> parameters,
+                                                    std::shared_ptr<const void> keeper);
 
   // Reserves the spare for an optimizer (counted: several may hold one parameter).
   // Errors: RESOURCE_EXHAUSTED; nothing reserved then.

@@ -69,24 +69,27 @@ absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const in
 
 }  // namespace
 
-absl::Status EncodeRuns(absl::Span<const Tensor* const> tensors, TensorColumns* columns) {
+absl::Status CheckSendable(absl::Span<const Tensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!IsSendable(*tensors[i])) return NotSendable(*tensors[i], i);
   }
-  const Tensor* before = nullptr;
-  for (const Tensor* tensor : tensors) {
-    const Shape& shape = tensor->shape();
-    if (before != nullptr && tensor->dtype() == before->dtype() && shape == before->shape()) {
-      ++columns->counts.back();
-      continue;
-    }
-    columns->counts.push_back(1);
-    columns->dtypes.push_back(static_cast<uint32_t>(tensor->dtype()));
+  return absl::OkStatus();
+}
+
+void EncodeRuns(absl::Span<const FlatTensor> tensors, TensorColumns* columns) {
+  const auto alike = [](const FlatTensor& a, const FlatTensor& b) {
+    return a.dtype == b.dtype && *a.shape == *b.shape;
+  };
+  for (auto first = tensors.begin(); first != tensors.end();) {
+    const auto end = std::find_if(first + 1, tensors.end(),
+                                  [&](const FlatTensor& next) { return !alike(*first, next); });
+    const Shape& shape = *first->shape;
+    columns->counts.push_back(static_cast<uint32_t>(end - first));
+    columns->dtypes.push_back(static_cast<uint32_t>(first->dtype));
     columns->ranks.push_back(static_cast<uint32_t>(shape.rank()));
     columns->dims.insert(columns->dims.end(), shape.extents().begin(), shape.extents().end());
-    before = tensor;
+    first = end;
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, size_t tensors) {

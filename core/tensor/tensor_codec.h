@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/flat_tensor.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
@@ -27,10 +28,12 @@ struct TensorColumns {
   std::vector<int64_t> dims;
 };
 
-// Appends `tensors` to `columns`.
+// Whether all `tensors` can be sent.
 // Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number.
-// Then the columns are as they were.
-absl::Status EncodeRuns(absl::Span<const Tensor* const> tensors, TensorColumns* columns);
+absl::Status CheckSendable(absl::Span<const Tensor* const> tensors);
+
+// Appends `tensors` to `columns`.
+void EncodeRuns(absl::Span<const FlatTensor> tensors, TensorColumns* columns);
 
 // What the columns say of one tensor.
 struct TensorSpec {

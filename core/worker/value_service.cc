@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/base/status.h"
 #include "core/program/program_codec.h"
 #include "core/program/run_program.h"
@@ -17,6 +19,7 @@
 #include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
+#include "core/tensor/flat_tensor.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -143,6 +146,23 @@ absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
   return store.GetAll(ids);
 }
 
+// One for each of `parameters`, of the version that was pinned; without a key for those that
+// require no grad.
+std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
+                               const store::PinnedTogether& pinned) {
+  std::vector<LeafInfo> leaves;
+  leaves.reserve(parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const FlatTensor& tensor = pinned.tensors[i];
+    if (parameters[i]->requires_grad()) {
+      leaves.push_back({parameters[i]->id(), *tensor.shape, tensor.dtype, pinned.versions[i]});
+    } else {
+      leaves.emplace_back();
+    }
+  }
+  return leaves;
+}
+
 }  // namespace
 
 rpc::Payload ReferenceReply(Runtime& runtime, rpc::ServerCall& call, const EntryPtr& entry) {
@@ -238,7 +258,7 @@ void ValueService::ServeFetch(const CallPtr& call) {
       std::all_of(entries->begin(), entries->end(),
                   [](const EntryPtr& entry) { return entry->parameter != nullptr; });
   if (parameters_only)
-    return ReplyWithParameters(*call, received->context, *entries, request->versions());
+    return ReplyWithParameters(*call, received->context, *std::move(entries), request->versions());
   if (request->versions()) {
     return call->Reply(absl::InvalidArgumentError(
         "value.fetch: versions are asked for, but not all values are parameters"));
@@ -246,35 +266,22 @@ void ValueService::ServeFetch(const CallPtr& call) {
   ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(*entries));
 }
 
-// As ReplyWithValues, but for the variables and the graph that nobody would look at.
+// As ReplyWithValues, but for the tensors, the variables and the graph that nobody would look at.
 void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
-                                       const std::vector<EntryPtr>& entries, bool versions) {
+                                       std::vector<EntryPtr> entries, bool versions) {
   std::vector<store::Parameter*> parameters;
   parameters.reserve(entries.size());
   for (const EntryPtr& entry : entries) parameters.push_back(entry->parameter.get());
-  auto pinned = store::Parameter::PinTogether(parameters);
+  auto pinned = store::Parameter::PinTogether(
+      parameters, std::make_shared<std::vector<EntryPtr>>(std::move(entries)));
   if (!pinned.ok()) return call.Reply(pinned.status());
-  std::vector<Tensor> tensors;
-  tensors.reserve(entries.size());
-  std::vector<LeafInfo> leaves;
-  if (context != nullptr) leaves.reserve(entries.size());
-  for (size_t i = 0; i < entries.size(); ++i) {
-    auto& [tensor, version] = (*pinned)[i];
-    if (context != nullptr && parameters[i]->requires_grad()) {
-      leaves.push_back({entries[i]->id, tensor.shape(), tensor.dtype(), version});
-    } else if (context != nullptr) {
-      leaves.emplace_back();
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  auto payload = rref::EncodeTensorValues(tensors);
+  auto payload = rref::EncodeFlatTensors(pinned->tensors, pinned->holder);
   std::vector<rpc::Attachment> attachments;
-  if (payload.ok() && context != nullptr) {
-    attachments = runtime_.autograd().WrapLeaves(context, std::move(leaves));
-  }
+  if (payload.ok() && context != nullptr)
+    attachments = runtime_.autograd().WrapLeaves(context, LeavesOf(parameters, *pinned));
   if (versions) {
     v1::FetchedVersions fetched;
-    for (const store::PinnedVersion& version : *pinned) fetched.add_versions(version.version);
+    fetched.mutable_versions()->Add(pinned->versions.begin(), pinned->versions.end());
     attachments.push_back(FieldsAttachment(fetched));
   }
   call.Reply(std::move(payload), std::move(attachments));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/store/memory_budget.h"
+#include "core/tensor/flat_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,6 +25,12 @@ constexpr size_t kBytes = kElements * sizeof(float);
 bool AllEqual(const Tensor& tensor, float value) {
   const float* data = tensor.data<float>();
   return std::all_of(data, data + tensor.NumElements(), [&](float x) { return x == value; });
+}
+
+bool AllEqual(const FlatTensor& tensor, float value) {
+  const auto* data = reinterpret_cast<const float*>(tensor.data);
+  return std::all_of(data, data + tensor.bytes / sizeof(float),
+                     [&](float x) { return x == value; });
 }
 
 class ParameterTest : public ::testing::Test {
@@ -113,19 +120,41 @@ TEST_F(ParameterTest, VersionsPinnedTogetherAreLetGoTogether) {
   auto a = New(1), b = New(1);
   ASSERT_TRUE(a->AcquireForSteps().ok());
   ASSERT_TRUE(b->AcquireForSteps().ok());
-  auto pinned = *Parameter::PinTogether(std::vector<Parameter*>{a.get(), b.get(), a.get()});
-  ASSERT_EQ(pinned.size(), 3u);
+  auto keeper = std::make_shared<std::vector<std::shared_ptr<Parameter>>>(2);
+  *keeper = {a, b};
+  auto pinned = *Parameter::PinTogether(std::vector<Parameter*>{a.get(), b.get(), a.get()}, keeper);
+  ASSERT_EQ(pinned.tensors.size(), 3u);
+  EXPECT_EQ(pinned.versions, (std::vector<uint64_t>{1, 1, 1}));
   Step({a.get(), b.get()});
-  pinned.pop_back();
-  pinned.pop_back();
   EXPECT_EQ(a->stats().old_pinned, 1);
-  EXPECT_EQ(b->stats().old_pinned, 1) << "the first tensor holds both";
-  EXPECT_TRUE(AllEqual(pinned[0].tensor, 1));
+  EXPECT_EQ(b->stats().old_pinned, 1);
   b.reset();
+  keeper.reset();
+  for (const FlatTensor& tensor : pinned.tensors) EXPECT_TRUE(AllEqual(tensor, 1));
   EXPECT_TRUE(AllEqual(a->Pin()->tensor, 2));
-  pinned.clear();
+  pinned = {};
   EXPECT_EQ(a->stats().old_pinned, 0);
-  EXPECT_EQ(buffers(), 2u);
+  EXPECT_EQ(buffers(), 2u) << "the keeper has gone, and the second parameter with it";
+}
+
+TEST_F(ParameterTest, WhatIsPinnedTogetherIsCopiedWhereItCannotBePinned) {
+  auto a = New(1), b = New(1);
+  ASSERT_TRUE(a->AcquireForSteps().ok());
+  std::vector<PinnedVersion> old;
+  for (int step = 0; step < 2; ++step) {
+    old.push_back(*a->Pin());
+    Step({a.get()});
+  }
+  auto pinned =
+      *Parameter::PinTogether(std::vector<Parameter*>{a.get(), b.get(), a.get()}, nullptr);
+  EXPECT_EQ(a->stats().copies, 2);
+  EXPECT_EQ(b->stats().copies, 0);
+  Step({a.get()});
+  Step({a.get()});
+  EXPECT_TRUE(AllEqual(pinned.tensors[0], 3));
+  EXPECT_TRUE(AllEqual(pinned.tensors[1], 1));
+  EXPECT_TRUE(AllEqual(pinned.tensors[2], 3));
+  EXPECT_EQ(pinned.versions, (std::vector<uint64_t>{3, 1, 3}));
 }
 
 TEST_F(ParameterTest, OfVersionsPinnedByThemselvesEachIsLetGoAlone) {
