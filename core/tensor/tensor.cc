@@ -1,13 +1,13 @@
 #include "core/tensor/tensor.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
+#include <limits>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/small_memory.h"
-#include "core/base/tsan.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
 
@@ -59,8 +59,15 @@ void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
   }
 }
 
-uintptr_t RoundUp(uintptr_t bytes, size_t multiple) {
-  return (bytes + multiple - 1) / multiple * multiple;
+// With room for whoever reads elements by the register.
+size_t BytesBehind(size_t bytes) {
+  return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+}
+
+template <typename T>
+void DestroyPiece(T* object, size_t bytes) {
+  object->~T();
+  GiveSmallMemory(object, bytes);
 }
 
 bool IsAligned(const std::byte* data, size_t alignment) {
@@ -68,6 +75,58 @@ bool IsAligned(const std::byte* data, size_t alignment) {
 }
 
 }  // namespace
+
+struct Tensor::ViewImpl : Impl {
+  ViewImpl(const Shape& shape, int64_t elements, const std::byte* data, const Tensor& base)
+      : Impl(shape, elements, base.dtype(), Keeper::kBase, data), base(base) {
+    device = base.device();
+  }
+
+  Tensor base;      // not a view itself
+  Strides strides;  // of Layout::kOther
+};
+
+// In one piece of memory with what lies behind it: the descriptions of its tensors.
+struct alignas(kBlockAlignment) Tensor::Owner {
+  Owner(std::shared_ptr<const void> storage, size_t size)
+      : storage(std::move(storage)), size(static_cast<uint32_t>(size)), in_use(this->size) {}
+
+  static size_t BytesFor(size_t size) { return sizeof(Owner) + size * sizeof(Impl); }
+  static Owner* Create(std::shared_ptr<const void> storage, size_t size) {
+    return new (TakeSmallMemory(BytesFor(size))) Owner(std::move(storage), size);
+  }
+  static Owner* Of(Impl* impl) { return reinterpret_cast<Owner*>(impl - impl->number) - 1; }
+
+  // The description of tensor `number`, each made once.
+  Tensor Make(size_t number, const Shape& shape, int64_t elements, DType dtype,
+              const std::byte* data) {
+    Impl* impl = reinterpret_cast<Impl*>(this + 1) + number;
+    new (impl) Impl(shape, elements, dtype, Keeper::kOwner, data);
+    impl->number = static_cast<uint32_t>(number);
+    return Tensor(impl);
+  }
+
+  const std::shared_ptr<const void> storage;
+  const uint32_t size;
+  std::atomic<uint32_t> in_use;  // of its tensors
+};
+
+void Tensor::Free(Impl* impl) {
+  switch (impl->keeper) {
+    case Keeper::kItself: {
+      const size_t elements = static_cast<size_t>(impl->num_elements) * ItemSize(impl->dtype);
+      return DestroyPiece(impl, sizeof(Impl) + BytesBehind(elements));
+    }
+    case Keeper::kBase:
+      return DestroyPiece(static_cast<ViewImpl*>(impl), sizeof(ViewImpl));
+    case Keeper::kOwner: {
+      Owner* owner = Owner::Of(impl);
+      impl->~Impl();
+      if (WasLast(owner->in_use)) DestroyPiece(owner, Owner::BytesFor(owner->size));
+      return;
+    }
+  }
+}
 
 Tensor::Layout Tensor::LayoutOf(const Shape& shape, int64_t elements, const Strides& strides) {
   if (elements == 0) return Layout::kContiguous;
@@ -84,20 +143,14 @@ Tensor::Layout Tensor::LayoutOf(const Shape& shape, int64_t elements, const Stri
 }
 
 Tensor Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes) {
-  const size_t behind = RoundUp(bytes, kBlockAlignment);
-  auto impl =
-      std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(behind), shape, elements, dtype);
-  impl->data = reinterpret_cast<const std::byte*>(
-      RoundUp(reinterpret_cast<uintptr_t>(impl.get() + 1), kBlockAlignment));
-  return Tensor(std::move(impl));
+  void* piece = TakeSmallMemory(sizeof(Impl) + BytesBehind(bytes));
+  const std::byte* data = static_cast<const std::byte*>(piece) + sizeof(Impl);
+  return Tensor(new (piece) Impl(shape, elements, dtype, Keeper::kItself, data));
 }
 
 Tensor Tensor::OfStorage(const Shape& shape, int64_t elements, DType dtype,
                          std::shared_ptr<const void> owner, const std::byte* data) {
-  auto impl = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype);
-  impl->owner = std::move(owner);
-  impl->data = data;
-  return Tensor(std::move(impl));
+  return Owner::Create(std::move(owner), 1)->Make(0, shape, elements, dtype, data);
 }
 
 const Tensor::Undefined Tensor::undefined_;
@@ -169,25 +222,69 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
   return copy;
 }
 
+absl::Status Tensor::CutRun(const Shape& shape, DType dtype, const Buffer& bytes, size_t step,
+                            size_t count, std::vector<Tensor>* tensors) {
+  if (count == 0) return absl::OkStatus();
+  const int64_t elements = shape.NumElements();
+  const size_t need = static_cast<size_t>(elements) * ItemSize(dtype);
+  PSD_CHECK(
+      count <= std::numeric_limits<uint32_t>::max() && bytes.size() == (count - 1) * step + need,
+      "a run of tensors cut from bytes of another size");
+  if (bytes.owner() == nullptr || !IsAligned(bytes.data(), ItemSize(dtype)) ||
+      step % ItemSize(dtype) != 0) {
+    for (size_t i = 0; i < count; ++i) {
+      PSD_ASSIGN_OR_RETURN(Tensor copy, FromBuffer(shape, dtype, bytes.Slice(i * step, need)));
+      tensors->push_back(std::move(copy));
+    }
+    return absl::OkStatus();
+  }
+  Owner* owner = Owner::Create(bytes.owner(), count);
+  for (size_t i = 0; i < count; ++i) {
+    tensors->push_back(owner->Make(i, shape, elements, dtype, bytes.data() + i * step));
+  }
+  return absl::OkStatus();
+}
+
+Tensor::ViewImpl* Tensor::NewView(const Shape& shape, int64_t elements,
+                                  const std::byte* data) const {
+  const Tensor& base =
+      impl_->keeper == Keeper::kBase ? static_cast<const ViewImpl*>(impl_)->base : *this;
+  return new (TakeSmallMemory(sizeof(ViewImpl))) ViewImpl(shape, elements, data, base);
+}
+
 Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_elements) const {
   const int64_t elements = shape.NumElements();
-  auto view = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype());
-  view->owner = storage();
-  view->data = raw_data() + offset_elements * static_cast<int64_t>(ItemSize(dtype()));
-  view->device = device();
+  ViewImpl* view = NewView(shape, elements,
+                           raw_data() + offset_elements * static_cast<int64_t>(ItemSize(dtype())));
   view->layout = LayoutOf(shape, elements, strides);
   if (view->layout == Layout::kOther) view->strides = strides;
-  return Tensor(std::move(view));
+  return Tensor(view);
 }
 
 Tensor Tensor::Repeated(const Shape& shape) const {
   const int64_t elements = shape.NumElements();
-  auto view = std::allocate_shared<Impl>(SmallMemoryAllocator<Impl>(), shape, elements, dtype());
-  view->owner = storage();
-  view->data = raw_data();
-  view->device = device();
+  ViewImpl* view = NewView(shape, elements, raw_data());
   view->layout = elements <= 1 ? Layout::kContiguous : Layout::kOneNumber;
-  return Tensor(std::move(view));
+  return Tensor(view);
+}
+
+Strides Tensor::StridesOfView() const {
+  return static_cast<const ViewImpl*>(impl_)->strides;
+}
+
+std::shared_ptr<const void> Tensor::storage() const {
+  if (impl_ == nullptr) return nullptr;
+  switch (impl_->keeper) {
+    case Keeper::kItself: {
+      auto handle = std::allocate_shared<const Tensor>(SmallMemoryAllocator<Tensor>(), *this);
+      return std::shared_ptr<const void>(std::move(handle), impl_);
+    }
+    case Keeper::kBase:
+      return static_cast<const ViewImpl*>(impl_)->base.storage();
+    case Keeper::kOwner:
+      return Owner::Of(impl_)->storage;
+  }
+  return nullptr;
 }
 
 absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
@@ -198,12 +295,9 @@ absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
 }
 
 bool Tensor::IsExclusive() const {
-  if (impl_ == nullptr || impl_->owner != nullptr || impl_.use_count() != 1) return false;
-#ifndef PSD_TSAN  // which does not know fences
   // What others did with the elements before they let go of them has happened.
-  std::atomic_thread_fence(std::memory_order_acquire);
-#endif
-  return true;
+  return impl_ != nullptr && impl_->keeper == Keeper::kItself &&
+         impl_->handles.load(std::memory_order_acquire) == 1;
 }
 
 std::string Tensor::ToString() const {

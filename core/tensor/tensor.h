@@ -7,11 +7,14 @@
 // there is none any more. Everything else (saved tensors in autograd, arguments by value, slices on
 // the wire) relies on this.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
@@ -27,6 +30,17 @@ class Tensor {
  public:
   // Undefined: no elements, no dtype. Only defined() and assignment are legal.
   Tensor() = default;
+  Tensor(const Tensor& other) : impl_(other.impl_) {
+    if (impl_ != nullptr) impl_->handles.fetch_add(1, std::memory_order_relaxed);
+  }
+  Tensor(Tensor&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+  Tensor& operator=(Tensor other) noexcept {
+    std::swap(impl_, other.impl_);
+    return *this;
+  }
+  ~Tensor() {
+    if (impl_ != nullptr && WasLast(impl_->handles)) Free(impl_);
+  }
 
   // Contiguous, contents undefined, memory from `allocator` (null: ordinary process memory).
   // Errors: RESOURCE_EXHAUSTED.
@@ -57,12 +71,19 @@ class Tensor {
   // their address is not a multiple of the element size.
   // Errors: INVALID_ARGUMENT unless bytes.size() is exactly what shape and dtype need.
   static absl::StatusOr<Tensor> FromBuffer(const Shape& shape, DType dtype, Buffer bytes);
+  // Appends `count` tensors that are alike, the first over the first bytes and each other `step`
+  // bytes behind the one before, as by FromBuffer. What is known of them lies in one piece of
+  // memory: one that is kept keeps a cache line for each, and like every slice the whole buffer.
+  // Requires: the bytes end with the last tensor; count fits 32 bits.
+  // Errors: RESOURCE_EXHAUSTED for a copy. Then those before it are appended.
+  static absl::Status CutRun(const Shape& shape, DType dtype, const Buffer& bytes, size_t step,
+                             size_t count, std::vector<Tensor>* tensors);
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
   Strides strides() const {
     if (IsContiguous()) return ContiguousStrides(shape());
-    return IsOneNumber() ? Strides(static_cast<size_t>(rank()), 0) : impl().strides;
+    return IsOneNumber() ? Strides(static_cast<size_t>(rank()), 0) : StridesOfView();
   }
   DType dtype() const { return impl().dtype; }
   Device device() const { return impl().device; }
@@ -111,45 +132,61 @@ class Tensor {
   // elements in memory of their own, of which that is not known.
   bool IsExclusive() const;
 
-  // What keeps the elements alive; the identity of the storage.
-  std::shared_ptr<const void> storage() const {
-    return impl().owner != nullptr ? impl().owner : std::shared_ptr<const void>(impl_);
-  }
+  // What keeps the elements alive; its address is the identity of the storage.
+  std::shared_ptr<const void> storage() const;
 
   // "f32[128, 784]", "undefined".
   std::string ToString() const;
 
  private:
   enum class Layout : uint8_t { kContiguous, kOneNumber, kOther };
-  static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
+  // What keeps the elements alive.
+  enum class Keeper : uint8_t {
+    kItself,  // they lie behind the description, in the same memory
+    kBase,    // the tensor that this is a view of: a ViewImpl
+    kOwner,   // what lies before the descriptions of one tensor, or of a run of them: an Owner
+  };
+  struct ViewImpl;
+  struct Owner;
 
-  // All that a tensor is, in one piece, so that a handle is as cheap to pass on as a pointer. With
-  // its counts it takes two cache lines.
-  struct Impl {
+  // All that a tensor is, in one cache line, so that a handle is as cheap to pass on as a pointer.
+  struct alignas(kBlockAlignment) Impl {
     Impl() = default;
-    Impl(const Shape& shape, int64_t num_elements, DType dtype)
-        : shape(shape), num_elements(num_elements), dtype(dtype) {}
+    Impl(const Shape& shape, int64_t num_elements, DType dtype, Keeper keeper,
+         const std::byte* data)
+        : shape(shape), num_elements(num_elements), data(data), dtype(dtype), keeper(keeper) {}
 
     Shape shape;
-    Strides strides;  // of Layout::kOther
     int64_t num_elements = 0;
-    // Shared by all views of the same storage; null: the elements lie behind this piece, in the
-    // same memory.
-    std::shared_ptr<const void> owner;
     const std::byte* data = nullptr;  // the first element, offset included
+    std::atomic<uint32_t> handles{1};
+    uint32_t number = 0;  // in its run
     DType dtype = DType::kF32;
     Layout layout = Layout::kContiguous;
+    Keeper keeper = Keeper::kItself;
     Device device;
   };
-  static_assert(sizeof(Impl) <= 104);
-  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+  static_assert(sizeof(Impl) == kBlockAlignment);
+  // Takes over the one handle that a new description counts.
+  explicit Tensor(Impl* impl) : impl_(impl) {}
 
+  // Gives up one of `count`. The last needs no locked instruction: nobody else can count then.
+  static bool WasLast(std::atomic<uint32_t>& count) {
+    return count.load(std::memory_order_acquire) == 1 ||
+           count.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  static void Free(Impl* impl);
+
+  static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
   // Contiguous, elements not filled, behind the rest in one piece of small memory.
   static Tensor InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes);
   static absl::StatusOr<Tensor> EmptyOf(const Shape& shape, int64_t elements, DType dtype,
                                         Allocator* allocator);
   static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,
                           std::shared_ptr<const void> owner, const std::byte* data);
+  // A view of `shape` from `data` on, layout and strides not yet set.
+  ViewImpl* NewView(const Shape& shape, int64_t elements, const std::byte* data) const;
+  Strides StridesOfView() const;
 
   // What an undefined tensor reads as; never destroyed.
   union Undefined {
@@ -161,7 +198,7 @@ class Tensor {
 
   const Impl& impl() const { return impl_ != nullptr ? *impl_ : undefined_.impl; }
 
-  std::shared_ptr<const Impl> impl_;  // null: undefined; shared by all copies
+  Impl* impl_ = nullptr;  // null: undefined; shared by all copies
 };
 
 }  // namespace psd

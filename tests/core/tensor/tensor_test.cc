@@ -3,9 +3,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "core/base/buffer.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
@@ -152,6 +156,131 @@ TEST(TensorTest, FromBufferNeedsTheExactSize) {
     EXPECT_EQ(x.status().code(), absl::StatusCode::kInvalidArgument) << size;
   }
   EXPECT_TRUE(Tensor::FromBuffer(Shape{0}, DType::kF32, Buffer()).ok());
+}
+
+// Two floats every 16 bytes: 0 and 1, 10 and 11, ...
+std::shared_ptr<std::vector<float>> Pairs(size_t count) {
+  auto pairs = std::make_shared<std::vector<float>>(4 * count - 2);
+  for (size_t i = 0; i < count; ++i) {
+    (*pairs)[4 * i] = static_cast<float>(10 * i);
+    (*pairs)[4 * i + 1] = static_cast<float>(10 * i + 1);
+  }
+  return pairs;
+}
+
+Buffer BytesOf(const std::shared_ptr<std::vector<float>>& values) {
+  return Buffer(values, reinterpret_cast<const std::byte*>(values->data()), 4 * values->size());
+}
+
+TEST(TensorTest, ARunIsCutInPlace) {
+  auto pairs = Pairs(3);
+  std::vector<Tensor> run = {Tensor::Scalar(1.0f)};
+  ASSERT_TRUE(Tensor::CutRun({2}, DType::kF32, BytesOf(pairs), 16, 3, &run).ok());
+  ASSERT_EQ(run.size(), 4u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(run[i + 1].data<float>(), pairs->data() + 4 * i);
+    EXPECT_EQ(run[i + 1].ToString(), "f32[2]");
+    EXPECT_EQ(run[i + 1].NumElements(), 2);
+    EXPECT_TRUE(run[i + 1].IsContiguous());
+    EXPECT_FALSE(run[i + 1].IsExclusive());
+    EXPECT_EQ(run[i + 1].storage().get(), pairs.get());
+  }
+  EXPECT_TRUE(Tensor::CutRun({2}, DType::kF32, Buffer(), 16, 0, &run).ok());
+  EXPECT_EQ(run.size(), 4u);
+}
+
+TEST(TensorTest, AnyTensorOfARunKeepsItsBytes) {
+  for (size_t kept = 0; kept < 3; ++kept) {
+    auto pairs = Pairs(3);
+    const std::weak_ptr<std::vector<float>> alive = pairs;
+    std::vector<Tensor> run;
+    // Four axes: a shape with memory of its own.
+    ASSERT_TRUE(Tensor::CutRun({1, 1, 1, 2}, DType::kF32, BytesOf(pairs), 16, 3, &run).ok());
+    pairs.reset();
+    Tensor tensor = run[kept];
+    run.clear();
+    EXPECT_EQ(tensor.data<float>()[1], 10.0f * static_cast<float>(kept) + 1);
+    EXPECT_EQ(tensor.ToString(), "f32[1, 1, 1, 2]");
+    EXPECT_FALSE(tensor.IsExclusive());
+    EXPECT_FALSE(alive.expired());
+    Tensor view = tensor.View({1}, {1}, 1);
+    Buffer bytes = tensor.AsBuffer();
+    tensor = Tensor();
+    EXPECT_EQ(*view.data<float>(), 10.0f * static_cast<float>(kept) + 1);
+    view = Tensor();
+    EXPECT_EQ(bytes.size(), 8u);
+    EXPECT_FALSE(alive.expired());
+    bytes = Buffer();
+    EXPECT_TRUE(alive.expired());
+  }
+}
+
+TEST(TensorTest, ARunOfEmptyTensors) {
+  std::vector<Tensor> run;
+  ASSERT_TRUE(Tensor::CutRun({0, 3}, DType::kF64, Buffer(), 0, 2, &run).ok());
+  ASSERT_TRUE(Tensor::CutRun({0, 3}, DType::kF64, BytesOf(Pairs(1)).Slice(0, 0), 0, 2, &run).ok());
+  ASSERT_EQ(run.size(), 4u);
+  for (const Tensor& tensor : run) EXPECT_EQ(tensor.ToString(), "f64[0, 3]");
+}
+
+TEST(TensorTest, ARunThatIsNotAlignedIsCopied) {
+  auto pairs = Pairs(2);
+  std::vector<Tensor> run;
+  // The doubles start at a multiple of 4, or every other one does.
+  ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, BytesOf(pairs).Slice(4, 16), 8, 2, &run).ok());
+  ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, BytesOf(pairs).Slice(0, 20), 12, 2, &run).ok());
+  // Nobody keeps these bytes.
+  const Buffer borrowed(nullptr, BytesOf(pairs).data(), 24);
+  ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, borrowed, 16, 2, &run).ok());
+  ASSERT_EQ(run.size(), 6u);
+  const size_t starts[] = {4, 12, 0, 12, 0, 16};
+  for (size_t i = 0; i < run.size(); ++i) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(run[i].raw_data()) % 8, 0u);
+    EXPECT_EQ(std::memcmp(run[i].raw_data(), BytesOf(pairs).data() + starts[i], 8), 0) << i;
+    EXPECT_EQ(run[i].IsExclusive(), i != 2) << i;  // that one is aligned: not copied
+  }
+}
+
+TEST(TensorTest, HandlesOfARunMayGoOnManyThreads) {
+  auto pairs = Pairs(64);
+  const std::weak_ptr<std::vector<float>> alive = pairs;
+  std::vector<Tensor> run;
+  ASSERT_TRUE(Tensor::CutRun({2}, DType::kF32, BytesOf(pairs), 16, 64, &run).ok());
+  pairs.reset();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([mine = run] {
+      for (size_t k = 0; k < mine.size(); ++k) {
+        const Tensor copy = mine[k];
+        EXPECT_EQ(*copy.data<float>(), 10.0f * static_cast<float>(k));
+      }
+    });
+  }
+  run.clear();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(alive.expired());
+}
+
+TEST(TensorTest, AViewOfAViewKeepsTheElementsOnly) {
+  Tensor x = Tensor::Of<float>({4}, {1, 2, 3, 4});
+  Tensor middle = x.View({2}, {2}, 1);
+  Tensor last = middle.View({1}, {1}, 1);
+  EXPECT_EQ(middle.strides(), (Strides{2}));
+  EXPECT_EQ(last.storage(), x.storage());
+  const auto* data = x.data<float>();
+  x = Tensor();
+  middle = Tensor();
+  EXPECT_EQ(last.data<float>(), data + 2);
+  EXPECT_EQ(*last.data<float>(), 3);
+}
+
+TEST(TensorTest, AssigningATensorToItselfChangesNothing) {
+  Tensor x = Tensor::Scalar(3.0f);
+  Tensor& same = x;
+  x = same;
+  EXPECT_TRUE(x.IsExclusive());
+  x = std::move(same);
+  EXPECT_EQ(*x.data<float>(), 3);
 }
 
 TEST(TensorTest, ASmallTensorThatNobodyElseSeesIsExclusive) {
