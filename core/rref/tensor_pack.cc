@@ -95,15 +95,29 @@ class BufferCutter {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Buffer> Next(size_t size) {
+  struct SmallRun {
+    Buffer bytes;  // a tensor every AlignUp(size)
+    size_t count = 0;
+  };
+  // Of `count` small tensors of `size` bytes as many as are left.
+  SmallRun NextSmall(size_t size, size_t count) {
+    const size_t left = SmallLeft();
+    if (left < size) return {};
+    const size_t step = AlignUp(size);
+    count = std::min(count, 1 + (left - size) / step);
+    const size_t start = AlignUp(end_);
+    const size_t bytes = (count - 1) * step + size;
+    end_ = start + bytes;
+    return {small_.Slice(start, bytes), count};
+  }
+  size_t SmallLeft() const {
+    const size_t start = AlignUp(end_);
+    return start > small_.size() ? 0 : small_.size() - start;
+  }
+
+  // Of a tensor that is not small.
+  absl::StatusOr<Buffer> NextLarge(size_t size) {
     if (size == 0) return Buffer();
-    if (IsSmall(size)) {
-      const size_t start = AlignUp(end_);
-      const size_t left = start > small_.size() ? 0 : small_.size() - start;
-      if (size > left) return WrongBuffer(size, left);
-      end_ = start + size;
-      return small_.Slice(start, size);
-    }
     if (large_.empty()) return WrongBuffer(size, 0);
     Buffer next = large_[0];
     large_.remove_prefix(1);
@@ -122,9 +136,24 @@ class BufferCutter {
   absl::Span<const Buffer> large_;
 };
 
-absl::StatusOr<Tensor> NextTensor(const TensorSpec& spec, BufferCutter& buffers) {
-  PSD_ASSIGN_OR_RETURN(Buffer bytes, buffers.Next(spec.bytes));
-  return DecodeTensor(spec, std::move(bytes));
+absl::Status AppendSmall(const TensorRun& run, BufferCutter& buffers,
+                         std::vector<Tensor>* tensors) {
+  const size_t size = run.spec.bytes;
+  const BufferCutter::SmallRun arrived = buffers.NextSmall(size, run.count);
+  PSD_RETURN_IF_ERROR(
+      DecodeTensors(run.spec, arrived.bytes, AlignUp(size), arrived.count, tensors));
+  return arrived.count == run.count ? absl::OkStatus() : WrongBuffer(size, buffers.SmallLeft());
+}
+
+// On an error `tensors` ends with the tensor before the wrong one.
+absl::Status AppendRun(const TensorRun& run, BufferCutter& buffers, std::vector<Tensor>* tensors) {
+  if (IsSmall(run.spec.bytes)) return AppendSmall(run, buffers, tensors);
+  for (size_t i = 0; i < run.count; ++i) {
+    PSD_ASSIGN_OR_RETURN(Buffer bytes, buffers.NextLarge(run.spec.bytes));
+    PSD_ASSIGN_OR_RETURN(Tensor tensor, DecodeTensor(run.spec, std::move(bytes)));
+    tensors->push_back(std::move(tensor));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -171,13 +200,8 @@ absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, 
   std::vector<Tensor> tensors;
   tensors.reserve(count);
   for (const TensorRun& run : runs) {
-    for (size_t i = 0; i < run.count; ++i) {
-      absl::StatusOr<Tensor> tensor = NextTensor(run.spec, cutter);
-      if (!tensor.ok()) {
-        return Annotate(tensor.status(), absl::StrCat("tensor ", tensors.size()));
-      }
-      tensors.push_back(*std::move(tensor));
-    }
+    const absl::Status appended = AppendRun(run, cutter, &tensors);
+    if (!appended.ok()) return Annotate(appended, absl::StrCat("tensor ", tensors.size()));
   }
   PSD_RETURN_IF_ERROR(cutter.CheckAllTaken());
   return tensors;

@@ -114,4 +114,16 @@ absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes) {
   return Tensor::FromBuffer(spec.shape, spec.dtype, std::move(bytes));
 }
 
+absl::Status DecodeTensors(const TensorSpec& spec, const Buffer& bytes, size_t step, size_t count,
+                           std::vector<Tensor>* tensors) {
+  if (spec.dtype != DType::kBool) {
+    return Tensor::CutRun(spec.shape, spec.dtype, bytes, step, count, tensors);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    PSD_ASSIGN_OR_RETURN(Tensor tensor, DecodeTensor(spec, bytes.Slice(i * step, spec.bytes)));
+    tensors->push_back(std::move(tensor));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace psd

@@ -54,5 +54,10 @@ absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, 
 // Errors: INVALID_ARGUMENT for another number of bytes than the tensor needs, and for a bool that
 // is neither 0 nor 1.
 absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes);
+// Appends `count` tensors of a run over these bytes, one every `step` of them; see Tensor::CutRun.
+// Errors: those of DecodeTensor; then `tensors` ends with the tensor before the wrong one.
+// Requires: the bytes end with the last tensor.
+absl::Status DecodeTensors(const TensorSpec& spec, const Buffer& bytes, size_t step, size_t count,
+                           std::vector<Tensor>* tensors);
 
 }  // namespace psd

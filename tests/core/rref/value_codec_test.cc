@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "core/base/buffer.h"
 #include "core/rref/value_format.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -164,6 +165,24 @@ TEST(ValueCodec, TensorsAlikeAreToldOnce) {
     return EncodeTensorValues(std::vector<Tensor>(count, Tensor::Scalar(1.0f)))->header.size();
   };
   EXPECT_LE(header_bytes(1000), 1000 + header_bytes(1) + 4);
+}
+
+TEST(ValueCodec, ARunThatArrivedInPartNamesTheFirstTensorThatDidNot) {
+  // Of three tensors of 40 bytes, each from a multiple of 64 on: 168 bytes.
+  auto payload = EncodeTensorValues(std::vector<Tensor>(3, *Tensor::Zeros({10}, DType::kF32)));
+  ASSERT_TRUE(payload.ok());
+  const Buffer whole = payload->buffers[0];
+  ASSERT_EQ(whole.size(), 168u);
+  const auto error = [&](size_t bytes) {
+    payload->buffers[0] = whole.Slice(0, bytes);
+    return std::string(DecodeTensorValues(*payload).status().message());
+  };
+  EXPECT_EQ(error(168), "");
+  EXPECT_NE(error(167).find("tensor 2: needs 40 bytes, of which 39 arrived"), std::string::npos);
+  EXPECT_NE(error(120).find("tensor 2: needs 40 bytes, of which 0 arrived"), std::string::npos);
+  EXPECT_NE(error(104).find("tensor 2: needs 40 bytes, of which 0 arrived"), std::string::npos);
+  EXPECT_NE(error(103).find("tensor 1: needs 40 bytes, of which 39 arrived"), std::string::npos);
+  EXPECT_NE(error(0).find("tensor 0: needs 40 bytes, of which 0 arrived"), std::string::npos);
 }
 
 TEST(ValueCodec, RunsOfMoreTensorsThanThereAreValuesAreRefused) {

@@ -113,6 +113,18 @@ TEST(TensorCodecTest, BytesOfAnotherSize) {
   EXPECT_FALSE(DecodeTensor({Shape{0}, DType::kF32, 0}, Bytes(1)).ok());
 }
 
+TEST(TensorCodecTest, ARunIsDecodedUpToTheWrongTensor) {
+  std::vector<Tensor> tensors;
+  EXPECT_TRUE(DecodeTensors({Shape{2}, DType::kF32, 8}, Bytes(40), 16, 3, &tensors).ok());
+  EXPECT_EQ(tensors.size(), 3u);
+  std::string bytes("\1\0\7\7\0\1\7\7\0\2", 10);
+  const TensorSpec bools{Shape{2}, DType::kBool, 2};
+  absl::Status status = DecodeTensors(bools, Buffer::FromString(bytes), 4, 3, &tensors);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("byte 1 of the bools is 2"), std::string::npos) << status;
+  EXPECT_EQ(tensors.size(), 5u);
+}
+
 TEST(TensorCodecTest, BoolsMustBeZeroOrOne) {
   const TensorSpec bools{Shape{2}, DType::kBool, 2};
   EXPECT_TRUE(DecodeTensor(bools, Bytes(2, 1)).ok());
