@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/small_memory.h"
 #include "kernels/convert.h"
@@ -64,8 +65,9 @@ size_t BytesBehind(size_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
+// Never inlined: side by side, the ways to free would save registers for each other.
 template <typename T>
-void DestroyPiece(T* object, size_t bytes) {
+ABSL_ATTRIBUTE_NOINLINE void DestroyPiece(T* object, size_t bytes) {
   object->~T();
   GiveSmallMemory(object, bytes);
 }
@@ -142,7 +144,7 @@ Tensor::Layout Tensor::LayoutOf(const Shape& shape, int64_t elements, const Stri
   return contiguous ? Layout::kContiguous : one_number ? Layout::kOneNumber : Layout::kOther;
 }
 
-Tensor Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes) {
+inline Tensor Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes) {
   void* piece = TakeSmallMemory(sizeof(Impl) + BytesBehind(bytes));
   const std::byte* data = static_cast<const std::byte*>(piece) + sizeof(Impl);
   return Tensor(new (piece) Impl(shape, elements, dtype, Keeper::kItself, data));
