@@ -125,7 +125,7 @@ absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
     LeafGradient before;
     {
       MutexLock lock(mutex_);
-      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      const auto [now, added] = OwnGradients().TryAdd(leaf.key);
       if (added) {
         now->version = leaf.version;
         now->gradient = std::move(gradient);
@@ -148,9 +148,10 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
   }
   {
     MutexLock lock(mutex_);
-    gradients_.Reserve(gradients.size());
+    LeafGradients& own = OwnGradients();
+    own.Reserve(gradients.size());
     for (auto& [leaf, gradient] : gradients) {
-      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      const auto [now, added] = own.TryAdd(leaf.key);
       if (added) {
         now->version = leaf.version;
         now->gradient = std::move(gradient);
@@ -168,7 +169,7 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
     LeafGradient before;
     {
       MutexLock lock(mutex_);
-      const auto [now, added] = gradients_.TryAdd(leaf.key);
+      const auto [now, added] = OwnGradients().TryAdd(leaf.key);
       if (!added) PSD_RETURN_IF_ERROR(CheckSame(*now, gradient));
       if (!now->gradient.defined()) {
         now->sparse.push_back(std::move(gradient));
@@ -185,7 +186,7 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
 
 bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t version) {
   MutexLock lock(mutex_);
-  LeafGradient& now = *gradients_.Find(before.key);
+  LeafGradient& now = *OwnGradients().Find(before.key);
   if (!Unchanged(before, now)) return false;
   now.version = std::min(now.version, version);
   now.gradient = std::move(sum);
@@ -193,17 +194,21 @@ bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t vers
   return true;
 }
 
-std::vector<LeafGradient> ContextState::Gradients() const {
+std::shared_ptr<const LeafGradients> ContextState::Gradients() {
   MutexLock lock(mutex_);
-  std::vector<LeafGradient> gradients;
-  gradients.reserve(gradients_.size());
-  gradients_.ForEach([&](const LeafGradient& gradient) { gradients.push_back(gradient); });
-  return gradients;
+  gradients_shared_ = true;
+  return gradients_;
+}
+
+LeafGradients& ContextState::OwnGradients() {
+  if (std::exchange(gradients_shared_, false))
+    gradients_ = std::make_shared<LeafGradients>(*gradients_);
+  return *gradients_;
 }
 
 absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
   MutexLock lock(mutex_);
-  if (const LeafGradient* found = gradients_.Find(key); found != nullptr) return *found;
+  if (const LeafGradient* found = gradients_->Find(key); found != nullptr) return *found;
   return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),
                                           " has no gradient for leaf ", key.ToString(),
                                           ": no loss depended on it"));
@@ -211,7 +216,7 @@ absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
 
 bool ContextState::IsLarge() const {
   MutexLock lock(mutex_);
-  return gradients_.size() >= kManyGradients;
+  return gradients_->size() >= kManyGradients;
 }
 
 ContextState::Stats ContextState::stats() const {
@@ -219,9 +224,9 @@ ContextState::Stats ContextState::stats() const {
   Stats stats;
   stats.sends = sends_.size();
   stats.recvs = recvs_;
-  stats.gradients = gradients_.size();
+  stats.gradients = gradients_->size();
   stats.known_workers = known_workers_.size();
-  gradients_.ForEach([&](const LeafGradient& gradient) {
+  gradients_->ForEach([&](const LeafGradient& gradient) {
     stats.gradient_bytes += gradient.gradient.defined() ? gradient.gradient.NumBytes() : 0;
     for (const SparseTensor& part : gradient.sparse) stats.gradient_bytes += part.NumBytes();
   });

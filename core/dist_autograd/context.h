@@ -64,8 +64,8 @@ class ContextState {
       PSD_EXCLUDES(mutex_);
   // Sparse and sparse stays sparse; dense and sparse, in either order, is dense.
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
-  // Of this worker, sorted by key.
-  std::vector<LeafGradient> Gradients() const PSD_EXCLUDES(mutex_);
+  // Of this worker, as they are now: what is collected later does not change them.
+  std::shared_ptr<const LeafGradients> Gradients() PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and leaf.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
@@ -82,6 +82,8 @@ class ContextState {
   Stats stats() const PSD_EXCLUDES(mutex_);
 
  private:
+  // The gradients, to be changed: a copy if somebody may look at them.
+  LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
   std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
   // Adds are done outside of the lock: false if somebody else has added since `before` was read.
   bool Replace(const LeafGradient& before, Tensor sum, uint64_t version) PSD_EXCLUDES(mutex_);
@@ -95,7 +97,10 @@ class ContextState {
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
   bool recvs_from_self_ PSD_GUARDED_BY(mutex_) = false;
-  LeafGradients gradients_ PSD_GUARDED_BY(mutex_);
+  // Shared with those who asked for them since `gradients_shared_`; the last frees them.
+  std::shared_ptr<LeafGradients> gradients_ PSD_GUARDED_BY(mutex_) =
+      std::make_shared<LeafGradients>();
+  bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace psd::dist_autograd

@@ -1,6 +1,7 @@
 #include "core/worker/optimizer_service.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -8,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/parallel_for.h"
+#include "core/dist_autograd/leaf_gradients.h"
+#include "core/optim/parameters/kept_tensor.h"
 #include "core/worker/message_io.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
@@ -88,15 +91,20 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
 // What contexts have collected here for an optimizer's parameters; those of other optimizers may
 // be in the same contexts.
 struct Collected {
+  struct OfContext {
+    std::shared_ptr<const dist_autograd::LeafGradients> leaves;
+    std::vector<optim::ParameterGradient> gradients;  // borrow those of leaves
+  };
   OptimizerPtr optimizer;
-  std::vector<std::vector<optim::ParameterGradient>> contexts;
+  std::vector<OfContext> contexts;
   int64_t elements = 0;
 
   // Everything added up, checked. Once.
   absl::StatusOr<StepPlan> Plan() {
     StepPlan sum;
     for (size_t i = 0; i < contexts.size(); ++i) {
-      PSD_ASSIGN_OR_RETURN(StepPlan plan, optimizer->table().Plan(std::move(contexts[i])));
+      PSD_ASSIGN_OR_RETURN(StepPlan plan, optimizer->table().Plan(std::move(contexts[i].gradients),
+                                                                  std::move(contexts[i].leaves)));
       if (i == 0) {
         sum = std::move(plan);
       } else {
@@ -157,22 +165,27 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
                        FindOptimizer(runtime.store(), DecodeOptimizer(message)));
   PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
                        DecodeIds(message.context_incarnations(), message.context_counters()));
+  const optim::ParameterTable& table = collected.optimizer->table();
   for (const GlobalId& id : ids) {
     PSD_ASSIGN_OR_RETURN(auto context, runtime.autograd().Find(id));
-    std::vector<dist_autograd::LeafGradient> leaves = context->Gradients();
-    std::vector<optim::ParameterGradient>& gradients = collected.contexts.emplace_back();
-    gradients.reserve(leaves.size());
+    Collected::OfContext& of_context = collected.contexts.emplace_back();
+    of_context.leaves = context->Gradients();
+    of_context.gradients.reserve(of_context.leaves->size());
     size_t next = 0;
-    for (dist_autograd::LeafGradient& leaf : leaves) {
-      const std::optional<size_t> index = collected.optimizer->table().Find(leaf.key, next);
-      if (!index.has_value()) continue;
+    of_context.leaves->ForEach([&](const dist_autograd::LeafGradient& leaf) {
+      const std::optional<size_t> index = table.Find(leaf.key, next);
+      if (!index.has_value()) return;
       next = *index + 1;
       collected.elements += leaf.gradient.NumElements();
+      optim::ParameterGradient& gradient = of_context.gradients.emplace_back();
+      gradient.parameter = leaf.key;
+      gradient.gradient = optim::KeptTensor::Borrow(leaf.gradient);
+      gradient.version = leaf.version;
+      if (leaf.sparse.empty()) return;
+      gradient.sparse = leaf.sparse;
       for (const SparseTensor& part : leaf.sparse)
         collected.elements += part.values().NumElements();
-      gradients.push_back(
-          {leaf.key, std::move(leaf.gradient), leaf.version, std::move(leaf.sparse), nullptr});
-    }
+    });
   }
   return collected;
 }

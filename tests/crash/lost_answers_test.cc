@@ -122,7 +122,7 @@ TEST_F(LostAnswersTest, AGradientIsAddedOnce) {
   Variable w = PullIn(context);
   auto there = Must(owner_->autograd().Find(context->id()));
   WithItsAnswerLost<Unit>([&] { return BackwardFrom(context, Sum(w)); },
-                          [&] { return there->Gradients().size() == 1; });
+                          [&] { return there->Gradients()->size() == 1; });
   Value gradient = Must(trainer_->gradients().Fetch(context->id(), w_, patient_).Wait());
   EXPECT_THAT(Elements(gradient.As<Variable>()->tensor()), ElementsAre(1));
 }
@@ -135,7 +135,7 @@ TEST_F(LostAnswersTest, AGradientFromOutsideIsAddedOnce) {
       [&] {
         return trainer_->gradients().Push(context, w_, 1, Tensor::Of<float>({1}, {3}), patient_);
       },
-      [&] { return there->Gradients().size() == 1; });
+      [&] { return there->Gradients()->size() == 1; });
   EXPECT_THAT(Elements(Must(there->Gradient(w_.value_id())).gradient), ElementsAre(3));
 }
 

@@ -189,7 +189,7 @@ void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
   store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
                                                   WriteClaims::ClaimId claim) {
     self->Apply(*batch);
-    for (Batch::Step& step : batch->steps) step.request.plan.gradients.clear();
+    for (Batch::Step& step : batch->steps) step.request.plan = {};
     self->store_.write_claims().Release(claim);
     for (Batch::Step& step : batch->steps) step.request.done(std::move(step.result));
   });

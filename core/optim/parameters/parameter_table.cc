@@ -1,6 +1,7 @@
 #include "core/optim/parameters/parameter_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,8 @@ std::optional<size_t> ParameterTable::Search(GlobalId id, size_t first) const {
   return static_cast<size_t>(found - ids_.begin());
 }
 
-absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gradients) const {
+absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gradients,
+                                              std::shared_ptr<const void> keeper) const {
   const auto id_less = [](const ParameterGradient& a, const ParameterGradient& b) {
     return a.parameter < b.parameter;
   };
@@ -36,8 +38,8 @@ absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gra
     std::sort(gradients.begin(), gradients.end(), id_less);
   StepPlan plan;
   plan.indices.reserve(gradients.size());
+  size_t next = 0;
   for (ParameterGradient& each : gradients) {
-    const size_t next = plan.indices.empty() ? 0 : plan.indices.back() + 1;
     if (next > 0 && ids_[next - 1] == each.parameter) {
       return absl::InvalidArgumentError(absl::StrCat(
           "two gradients for ", parameters_[next - 1]->entry()->Label(), "; sum them first"));
@@ -50,13 +52,17 @@ absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gra
     }
     PSD_RETURN_IF_ERROR(parameters_[*index]->Prepare(each));
     plan.indices.push_back(*index);
+    next = *index + 1;
   }
   plan.gradients = std::move(gradients);
+  if (keeper != nullptr) plan.keepers.push_back(std::move(keeper));
   return plan;
 }
 
 absl::StatusOr<StepPlan> ParameterTable::Sum(StepPlan a, StepPlan b) const {
   StepPlan sum;
+  sum.keepers = std::move(a.keepers);
+  std::move(b.keepers.begin(), b.keepers.end(), std::back_inserter(sum.keepers));
   size_t i = 0, j = 0;
   while (i < a.indices.size() || j < b.indices.size()) {
     const bool has_a =

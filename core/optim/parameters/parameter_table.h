@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
@@ -20,6 +21,7 @@ namespace psd::optim {
 struct StepPlan {
   std::vector<ParameterGradient> gradients;
   std::vector<size_t> indices;  // of each gradient's parameter, in the table: ascending
+  absl::InlinedVector<std::shared_ptr<const void>, 1> keepers;  // of borrowed gradients
 };
 
 // Parameters sorted by id. Constant once filled, then thread-safe; the parameters themselves are
@@ -43,10 +45,11 @@ class ParameterTable {
   }
 
   // Finds the parameters of `gradients` (any order), checks each gradient and brings it into the
-  // form that Apply takes.
+  // form that Apply takes. `keeper` keeps those that are borrowed.
   // Errors: INVALID_ARGUMENT (a gradient for no parameter of these, two for one, or one that does
   // not fit), RESOURCE_EXHAUSTED.
-  absl::StatusOr<StepPlan> Plan(std::vector<ParameterGradient> gradients) const;
+  absl::StatusOr<StepPlan> Plan(std::vector<ParameterGradient> gradients,
+                                std::shared_ptr<const void> keeper = nullptr) const;
 
   // The gradients of both plans added up. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;

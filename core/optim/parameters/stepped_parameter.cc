@@ -78,7 +78,7 @@ class DenseParameter : public SteppedParameter {
   bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {
     if (gradient.rows != nullptr) return false;
     Begin(arrays);
-    arrays.gradient = gradient.gradient.raw_data();
+    arrays.gradient = gradient.gradient->raw_data();
     return true;
   }
 
@@ -108,8 +108,8 @@ class DenseParameter : public SteppedParameter {
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
-  if (!gradient.gradient.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
-  const Tensor& given = gradient.gradient;
+  const Tensor& given = *gradient.gradient;
+  if (!given.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
   const bool fits = given.defined() && given.dtype() == dtype_ && given.device().IsCpu() &&
                     given.shape() == shape_;
   if (!fits) {
@@ -152,7 +152,7 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(dense_a.gradient, dense_b.gradient));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
 
@@ -190,7 +190,7 @@ void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradi
 
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
   if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
-  const Tensor& x = gradient.gradient;
+  const Tensor& x = *gradient.gradient;
   const auto size = static_cast<size_t>(x.NumElements());
   const auto sum_as = [&](auto element) {
     return kernels::SumOfSquares(reinterpret_cast<const decltype(element)*>(x.raw_data()), size);

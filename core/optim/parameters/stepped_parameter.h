@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
 #include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
@@ -27,7 +28,7 @@ namespace psd::optim {
 // A gradient for one parameter: dense, or if that is undefined the sum of sparse parts.
 struct ParameterGradient {
   GlobalId parameter;
-  Tensor gradient;
+  KeptTensor gradient;
   uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
   std::vector<SparseTensor> sparse = {};
   // Once prepared: the parts as one, unless they were made dense. Shared by copies of this

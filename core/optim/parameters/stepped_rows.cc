@@ -100,10 +100,10 @@ void SteppedRows::StateReplaced() {
 }
 
 absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {
-  if (gradient.gradient.defined() || gradient.sparse.empty()) {
+  if (gradient.gradient->defined() || gradient.sparse.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
-        ", must be a sparse one, not ", gradient.gradient.ToString(), "; look its rows up"));
+        ", must be a sparse one, not ", gradient.gradient->ToString(), "; look its rows up"));
   }
   for (const SparseTensor& part : gradient.sparse) {
     if (part.shape() == rows_->shape() && part.dtype() == rows_->dtype()) continue;

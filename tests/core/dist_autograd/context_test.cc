@@ -46,8 +46,9 @@ TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
   };
   for (uint64_t key : {3, 5, 1, 4, 9, 5, 1, 2, 8}) ASSERT_TRUE(add(key).ok());
   std::vector<std::pair<uint64_t, float>> found;
-  for (const LeafGradient& each : context.Gradients())
+  context.Gradients()->ForEach([&](const LeafGradient& each) {
     found.emplace_back(each.key.counter, each.gradient.data<float>()[0]);
+  });
   const std::vector<std::pair<uint64_t, float>> sums = {{1, 2},  {2, 2}, {3, 3}, {4, 4},
                                                         {5, 10}, {8, 8}, {9, 9}};
   EXPECT_EQ(found, sums);

@@ -418,7 +418,7 @@ TEST_F(OwnerOptimizerTest, SumsOfPlansKeepTheOldestVersionAndEveryParameter) {
                             *table.Plan({{c->id, Full(4), 1}, {b->id, Full(2), 2}}));
   ASSERT_EQ(sum.gradients.size(), 3u);
   EXPECT_EQ(sum.indices, (std::vector<size_t>{0, 1, 2}));
-  EXPECT_EQ(sum.gradients[1].gradient.data<float>()[0], 3);
+  EXPECT_EQ(sum.gradients[1].gradient->data<float>()[0], 3);
   EXPECT_EQ(sum.gradients[1].version, 2u);
   EXPECT_EQ(table.SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
 }
