@@ -296,6 +296,13 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
   return results;
 }
 
+std::shared_ptr<const void> Parameter::Keep(absl::Span<Parameter* const> parameters) {
+  auto kept = std::make_shared<std::vector<std::shared_ptr<ParameterImpl>>>();
+  kept->reserve(parameters.size());
+  for (Parameter* parameter : parameters) kept->push_back(Impl(parameter).shared_from_this());
+  return kept;
+}
+
 absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* const> parameters,
                                                       std::shared_ptr<const void> keeper) {
   PinnedTogether pinned;

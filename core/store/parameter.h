@@ -76,10 +76,14 @@ class Parameter {
   // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
   static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
-  // The same for a reader that lets go of all at once. `keeper` keeps the parameters; it is held
-  // as long as the versions are. Cheapest for many.
+  // The same for a reader that lets go of all at once. `keeper`, which keeps the parameters, is
+  // held as long as the versions are. Cheapest for many.
   static absl::StatusOr<PinnedTogether> PinTogether(absl::Span<Parameter* const> parameters,
                                                     std::shared_ptr<const void> keeper);
+
+  // Keeps `parameters` for readers that may outlive their handles; what nobody reads is freed with
+  // those all the same.
+  static std::shared_ptr<const void> Keep(absl::Span<Parameter* const> parameters);
 
   // Reserves the spare for an optimizer (counted: several may hold one parameter).
   // Errors: RESOURCE_EXHAUSTED; nothing reserved then.

@@ -1,6 +1,8 @@
 #include "core/store/store.h"
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -17,6 +19,9 @@
 namespace psd::store {
 namespace {
 
+// Fewer are found one by one as fast, and must not displace what is worth to be remembered.
+constexpr size_t kRememberedIds = 16;
+
 // The tensor of a value that becomes a parameter; null for values that stay as they are.
 const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad) {
   const Variable* variable = value.As<Variable>();
@@ -27,6 +32,17 @@ const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad
 absl::Status NoValue(GlobalId id) {
   return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
                                           ": it was released or dropped, or never was here"));
+}
+
+EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
+  auto group = std::make_shared<EntryGroup>();
+  group->entries = std::move(entries);
+  group->parameters.reserve(group->entries.size());
+  for (const EntryPtr& entry : group->entries)
+    if (entry->parameter != nullptr) group->parameters.push_back(entry->parameter.get());
+  if (group->parameters.size() < group->entries.size()) group->parameters.clear();
+  group->keeper = Parameter::Keep(group->parameters);
+  return group;
 }
 
 // Entries by their ids.
@@ -53,6 +69,7 @@ class StoreImpl : public Store {
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
+  absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) override;
   bool Erase(GlobalId id) override;
   GlobalId NewId() override { return ids_.Next(); }
   void Assign(const EntryPtr& entry, Tensor elements,
@@ -77,6 +94,8 @@ class StoreImpl : public Store {
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
                                                   bool requires_grad);
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
+  absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
+      PSD_REQUIRES(mutex_);
   // Ends the creation of `name` with `result`, and hosts it if it is a value.
   absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
                                           absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
@@ -90,6 +109,13 @@ class StoreImpl : public Store {
 
   mutable Mutex mutex_;  // no other lock is taken under it
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
+  // What GetGroup was asked for last. None of it has been erased since.
+  struct Remembered {
+    EntryGroupPtr group;
+    std::vector<GlobalId> ids;
+    GlobalId least, most;  // of these
+  };
+  Remembered remembered_ PSD_GUARDED_BY(mutex_);
   // Keys are the names in the entries.
   std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
   std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
@@ -238,9 +264,25 @@ absl::StatusOr<EntryPtr> StoreImpl::Get(GlobalId id) const {
 }
 
 absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalId> ids) const {
+  MutexLock lock(mutex_);
+  return FindAll(ids);
+}
+
+absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids) {
+  Remembered before;  // destroyed without the lock
+  MutexLock lock(mutex_);
+  if (remembered_.group != nullptr && remembered_.ids == ids) return remembered_.group;
+  PSD_ASSIGN_OR_RETURN(std::vector<EntryPtr> entries, FindAll(ids));
+  EntryGroupPtr group = NewGroup(std::move(entries));
+  if (ids.size() < kRememberedIds) return group;
+  const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
+  before = std::exchange(remembered_, {group, {ids.begin(), ids.end()}, *least, *most});
+  return group;
+}
+
+absl::StatusOr<std::vector<EntryPtr>> StoreImpl::FindAll(absl::Span<const GlobalId> ids) const {
   std::vector<EntryPtr> entries;
   entries.reserve(ids.size());
-  MutexLock lock(mutex_);
   for (const GlobalId& id : ids) {
     auto found = values_.find(id);
     if (found == values_.end()) return NoValue(id);
@@ -250,13 +292,15 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalI
 }
 
 bool StoreImpl::Erase(GlobalId id) {
-  EntryPtr erased;  // destroyed without the lock
+  EntryPtr erased;  // destroyed without the lock, as is
+  EntryGroupPtr group;
   MutexLock lock(mutex_);
   auto found = values_.find(id);
   if (found == values_.end()) return false;
   auto root = names_.find((*found)->name);
   if (root != names_.end() && root->second.entry == *found) return false;
   erased = *found;
+  if (!(id < remembered_.least) && !(remembered_.most < id)) group.swap(remembered_.group);
   values_.erase(found);
   return true;
 }

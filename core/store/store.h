@@ -45,6 +45,15 @@ struct Entry {
 };
 using EntryPtr = std::shared_ptr<const Entry>;
 
+// Values that are read together. Immutable.
+struct EntryGroup {
+  std::vector<EntryPtr> entries;
+  // Theirs, if all are parameters; else none.
+  std::vector<Parameter*> parameters;
+  std::shared_ptr<const void> keeper;  // of `parameters`: see Parameter::Keep
+};
+using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
+
 struct StoreOptions {
   // Charged for every value hosted here, with its old versions, and for optimizer state.
   std::shared_ptr<MemoryBudget> memory;
@@ -94,6 +103,9 @@ class Store {
   virtual absl::StatusOr<EntryPtr> Get(GlobalId id) const = 0;
   // All of `ids`, or the error for the first that is not here.
   virtual absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const = 0;
+  // The same for ids that are likely to be asked for again, all in this order: the store remembers
+  // the last ones, so that they need not be looked up one by one.
+  virtual absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) = 0;
   // Frees an anonymous value (its id answers NOT_FOUND from now on; holders of the entry keep it).
   // False if there was none.
   virtual bool Erase(GlobalId id) = 0;

@@ -49,8 +49,8 @@ std::byte* VersionSet::BeginWrite() {
   return writing_.get();
 }
 
-void VersionSet::Replace(BufferPtr next, Buffers& freed) {
-  std::swap(current_.buffer, next);
+void VersionSet::Replace(BufferPtr&& next, Buffers& freed) {
+  current_.buffer.swap(next);
   if (current_.held()) {
     old_.push_back({current_.number, std::move(next), current_.pins, current_.copiers});
     current_.pins = current_.copiers = 0;

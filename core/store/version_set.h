@@ -79,9 +79,9 @@ class VersionSet {
   std::byte* BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, nullptr)); }
   // The written buffer becomes the current version.
-  void Publish(Buffers& freed) { Replace(std::exchange(writing_, nullptr), freed); }
+  void Publish(Buffers& freed) { Replace(std::move(writing_), freed); }
   // `next` becomes the current version.
-  void Replace(BufferPtr next, Buffers& freed);
+  void Replace(BufferPtr&& next, Buffers& freed);
 
   // The parameter is gone: what nobody holds is freed, and nothing but drops may follow.
   void Close(Buffers& freed);

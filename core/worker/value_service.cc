@@ -133,8 +133,7 @@ GlobalId IdAt(const v1::FetchRequest& request, int i) {
 }
 
 // Entries of all `ids`. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id.
-absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
-                                              const v1::FetchRequest& request) {
+absl::StatusOr<store::EntryGroupPtr> FindAll(store::Store& store, const v1::FetchRequest& request) {
   if (request.incarnations_size() != request.counters_size()) {
     return absl::InvalidArgumentError(absl::StrCat("value.fetch: ", request.incarnations_size(),
                                                    " incarnations, but ", request.counters_size(),
@@ -143,7 +142,7 @@ absl::StatusOr<std::vector<EntryPtr>> FindAll(store::Store& store,
   std::vector<GlobalId> ids;
   ids.reserve(request.counters_size());
   for (int i = 0; i < request.counters_size(); ++i) ids.push_back(IdAt(request, i));
-  return store.GetAll(ids);
+  return store.GetGroup(ids);
 }
 
 // One for each of `parameters`, of the version that was pinned; without a key for those that
@@ -252,33 +251,27 @@ void ValueService::ServeFetch(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto received = runtime_.autograd().UnwrapRequest(*call, {});
   if (!received.ok()) return call->Reply(received.status());
-  auto entries = FindAll(runtime_.store(), *request);
-  if (!entries.ok()) return call->Reply(entries.status());
-  const bool parameters_only =
-      std::all_of(entries->begin(), entries->end(),
-                  [](const EntryPtr& entry) { return entry->parameter != nullptr; });
-  if (parameters_only)
-    return ReplyWithParameters(*call, received->context, *std::move(entries), request->versions());
+  auto group = FindAll(runtime_.store(), *request);
+  if (!group.ok()) return call->Reply(group.status());
+  const std::vector<EntryPtr>& entries = (*group)->entries;
+  if ((*group)->parameters.size() == entries.size())
+    return ReplyWithParameters(*call, received->context, **group, request->versions());
   if (request->versions()) {
     return call->Reply(absl::InvalidArgumentError(
         "value.fetch: versions are asked for, but not all values are parameters"));
   }
-  ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(*entries));
+  ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(entries));
 }
 
 // As ReplyWithValues, but for the tensors, the variables and the graph that nobody would look at.
 void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
-                                       std::vector<EntryPtr> entries, bool versions) {
-  std::vector<store::Parameter*> parameters;
-  parameters.reserve(entries.size());
-  for (const EntryPtr& entry : entries) parameters.push_back(entry->parameter.get());
-  auto pinned = store::Parameter::PinTogether(
-      parameters, std::make_shared<std::vector<EntryPtr>>(std::move(entries)));
+                                       const store::EntryGroup& group, bool versions) {
+  auto pinned = store::Parameter::PinTogether(group.parameters, group.keeper);
   if (!pinned.ok()) return call.Reply(pinned.status());
   auto payload = rref::EncodeFlatTensors(pinned->tensors, pinned->holder);
   std::vector<rpc::Attachment> attachments;
   if (payload.ok() && context != nullptr)
-    attachments = runtime_.autograd().WrapLeaves(context, LeavesOf(parameters, *pinned));
+    attachments = runtime_.autograd().WrapLeaves(context, LeavesOf(group.parameters, *pinned));
   if (versions) {
     v1::FetchedVersions fetched;
     fetched.mutable_versions()->Add(pinned->versions.begin(), pinned->versions.end());

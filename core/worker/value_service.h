@@ -70,7 +70,7 @@ class ValueService {
   void ServeDrop(const CallPtr& call);
   void ServeFetch(const CallPtr& call);
   void ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
-                           std::vector<store::EntryPtr> entries, bool versions);
+                           const store::EntryGroup& group, bool versions);
   void ServeAssign(const CallPtr& call);
   void ServeList(const CallPtr& call);
 

@@ -120,21 +120,20 @@ TEST_F(ParameterTest, VersionsPinnedTogetherAreLetGoTogether) {
   auto a = New(1), b = New(1);
   ASSERT_TRUE(a->AcquireForSteps().ok());
   ASSERT_TRUE(b->AcquireForSteps().ok());
-  auto keeper = std::make_shared<std::vector<std::shared_ptr<Parameter>>>(2);
-  *keeper = {a, b};
-  auto pinned = *Parameter::PinTogether(std::vector<Parameter*>{a.get(), b.get(), a.get()}, keeper);
+  const std::vector<Parameter*> parameters = {a.get(), b.get(), a.get()};
+  auto pinned = *Parameter::PinTogether(parameters, Parameter::Keep(parameters));
   ASSERT_EQ(pinned.tensors.size(), 3u);
   EXPECT_EQ(pinned.versions, (std::vector<uint64_t>{1, 1, 1}));
   Step({a.get(), b.get()});
   EXPECT_EQ(a->stats().old_pinned, 1);
   EXPECT_EQ(b->stats().old_pinned, 1);
   b.reset();
-  keeper.reset();
+  EXPECT_EQ(buffers(), 4u) << "of the second parameter only the pinned one";
   for (const FlatTensor& tensor : pinned.tensors) EXPECT_TRUE(AllEqual(tensor, 1));
   EXPECT_TRUE(AllEqual(a->Pin()->tensor, 2));
   pinned = {};
   EXPECT_EQ(a->stats().old_pinned, 0);
-  EXPECT_EQ(buffers(), 2u) << "the keeper has gone, and the second parameter with it";
+  EXPECT_EQ(buffers(), 2u);
 }
 
 TEST_F(ParameterTest, WhatIsPinnedTogetherIsCopiedWhereItCannotBePinned) {

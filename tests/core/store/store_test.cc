@@ -210,6 +210,42 @@ TEST_F(StoreTest, Bounds) {
   EXPECT_TRUE(Create("b", 1).ok());
 }
 
+TEST_F(StoreTest, AGroupIsFoundTogetherUntilOneOfItIsErased) {
+  std::vector<GlobalId> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back((*store_->Put(Value(i), false))->id);
+  const EntryGroupPtr group = *store_->GetGroup(ids);
+  ASSERT_EQ(group->entries.size(), 20u);
+  for (size_t i = 0; i < 20; ++i) EXPECT_EQ(group->entries[i]->id, ids[i]);
+  const std::vector<GlobalId> two = {ids[1], ids[0]};
+  EXPECT_EQ((*store_->GetGroup(two))->entries[0]->id, ids[1]);
+  EXPECT_TRUE(store_->Erase((*store_->Put(Value(1), false))->id));
+  EXPECT_EQ(*store_->GetGroup(ids), group) << "neither displaces it";
+  const std::vector<GlobalId> turned(ids.rbegin(), ids.rend());
+  EXPECT_EQ((*store_->GetGroup(turned))->entries[0]->id, ids[19]);
+  EXPECT_EQ((*store_->GetGroup(ids))->entries[0]->id, ids[0]);
+  EXPECT_TRUE(store_->Erase(ids[7]));
+  const absl::Status gone = store_->GetGroup(ids).status();
+  EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(gone.message(), HasSubstr(ids[7].ToString()));
+}
+
+TEST_F(StoreTest, AGroupOfParametersKnowsThem) {
+  auto a = *Create("a", Full(1)), b = *Create("b", Full(2));
+  auto number = *store_->Put(Value(3), false);
+  EXPECT_EQ((*store_->GetGroup({b->id, a->id}))->parameters,
+            (std::vector<Parameter*>{b->parameter.get(), a->parameter.get()}));
+  EXPECT_TRUE((*store_->GetGroup({a->id, number->id}))->parameters.empty());
+}
+
+TEST_F(StoreTest, AnErasedValueIsFreedThoughItsGroupIsRemembered) {
+  auto entry = *store_->Put(Full(1), false);
+  const GlobalId id = entry->id;
+  EXPECT_TRUE(store_->GetGroup(std::vector<GlobalId>(20, id)).ok());
+  const std::weak_ptr<const Entry> watch = std::exchange(entry, nullptr);
+  EXPECT_TRUE(store_->Erase(id));
+  EXPECT_TRUE(watch.expired());
+}
+
 TEST_F(StoreTest, AValueWhoseNameWasGivenToAnotherCanBeErased) {
   auto first = *Create("w", 1);
   EXPECT_FALSE(store_->Erase(first->id));
