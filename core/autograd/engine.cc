@@ -19,18 +19,17 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
     ++state.feeds;
     ++state.pending;
   }
+  uint32_t sums = 0;
   for (size_t number = 0; number < states_.size(); ++number) {  // more are found meanwhile
+    const Node& node = *states_[number].node;
     states_[number].first_target = static_cast<uint32_t>(targets_.size());
-    for (const Edge& edge : states_[number].node->next()) {
+    states_[number].first_sum = sums;
+    states_[number].inputs = static_cast<uint32_t>(node.NumInputs());
+    sums += states_[number].inputs;
+    for (const Edge& edge : node.next()) {
       targets_.push_back(edge ? Found(edge.node.get()) : 0);
       if (edge) ++states_[targets_.back()].pending;
     }
-  }
-  uint32_t sums = 0;
-  for (NodeState& state : states_) {
-    state.first_sum = sums;
-    state.inputs = static_cast<uint32_t>(state.node->NumInputs());
-    sums += state.inputs;
   }
   sums_.Resize(sums);
   left_ = static_cast<int64_t>(states_.size());
@@ -110,33 +109,22 @@ absl::Status GraphPass::RunAll(std::vector<Fed> fed) {
   return absl::OkStatus();
 }
 
-absl::Status GraphPass::Run(const NodeState& state) {
-  Node& node = *state.node;
-  const absl::Span<const Edge> next = node.next();
-  if (results_.size() < next.size()) results_.resize(next.size());
-  const absl::Span<Tensor> results = absl::MakeSpan(results_).first(next.size());
-  if (state.any || node.RunsWithoutGradients()) {
-    const absl::Span<Tensor> gradients = sums_.Take(state.first_sum, state.inputs);
-    absl::Status status = Apply(node, gradients, results);
-    for (Tensor& gradient : gradients) gradient = Tensor();
-    if (!status.ok()) return Annotate(status, node.Name());
-  }
-  return PassOn(state, next, results);
+// The three steps of every node, in one function for the processor.
+
+inline void GraphPass::Arrived(NodeState& state) {
+  if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready_.push_back(&state);
 }
 
-absl::Status GraphPass::Apply(Node& node, absl::Span<Tensor> gradients,
-                              absl::Span<Tensor> results) const {
-  PassContext pass = context_;
-  const NodeHooks* hooks = node.hooks();
-  if (hooks == nullptr) return node.Apply(pass, gradients, results);
-  PSD_RETURN_IF_ERROR(hooks->RunBefore(gradients));
-  const Tensor first = gradients.empty() ? Tensor() : gradients[0];
-  PSD_RETURN_IF_ERROR(node.Apply(pass, gradients, results));
-  return hooks->RunAfter(first);
+inline absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
+  if (!gradient.defined()) return absl::OkStatus();
+  to.any = true;
+  absl::Status added = sums_.Add(to.first_sum + input, std::move(gradient));
+  if (ABSL_PREDICT_TRUE(added.ok())) return added;
+  return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
 }
 
-absl::Status GraphPass::PassOn(const NodeState& state, absl::Span<const Edge> next,
-                               absl::Span<Tensor> results) {
+inline absl::Status GraphPass::PassOn(const NodeState& state, absl::Span<const Edge> next,
+                                      absl::Span<Tensor> results) {
   for (size_t i = 0; i < next.size(); ++i) {
     const Edge& edge = next[i];
     if (edge) {
@@ -149,16 +137,29 @@ absl::Status GraphPass::PassOn(const NodeState& state, absl::Span<const Edge> ne
   return absl::OkStatus();
 }
 
-inline absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
-  if (!gradient.defined()) return absl::OkStatus();
-  to.any = true;
-  absl::Status added = sums_.Add(to.first_sum + input, std::move(gradient));
-  if (ABSL_PREDICT_TRUE(added.ok())) return added;
-  return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
+absl::Status GraphPass::Run(const NodeState& state) {
+  Node& node = *state.node;
+  const absl::Span<const Edge> next = node.next();
+  if (results_.size() < next.size()) results_.resize(next.size());
+  const absl::Span<Tensor> results = absl::MakeSpan(results_).first(next.size());
+  if (state.any || node.RunsWithoutGradients()) {
+    const absl::Span<Tensor> gradients = sums_.Take(state.first_sum, state.inputs);
+    absl::Status status = ABSL_PREDICT_TRUE(node.hooks() == nullptr)
+                              ? node.Apply(context_, gradients, results)
+                              : ApplyWithHooks(node, gradients, results);
+    for (Tensor& gradient : gradients) gradient = Tensor();
+    if (!status.ok()) return Annotate(status, node.Name());
+  }
+  return PassOn(state, next, results);
 }
 
-void GraphPass::Arrived(NodeState& state) {
-  if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready_.push_back(&state);
+absl::Status GraphPass::ApplyWithHooks(Node& node, absl::Span<Tensor> gradients,
+                                       absl::Span<Tensor> results) const {
+  const NodeHooks& hooks = *node.hooks();
+  PSD_RETURN_IF_ERROR(hooks.RunBefore(gradients));
+  const Tensor first = gradients.empty() ? Tensor() : gradients[0];
+  PSD_RETURN_IF_ERROR(node.Apply(context_, gradients, results));
+  return hooks.RunAfter(first);
 }
 
 void GraphPass::Fail(absl::Status status) {
@@ -166,6 +167,15 @@ void GraphPass::Fail(absl::Status status) {
   if (!status_.ok() || all_run_) return;
   status_ = std::move(status);
   ended_.store(true, std::memory_order_relaxed);
+}
+
+void GraphPass::Forget() {
+  MutexLock lock(mutex_);
+  if (!all_run_) return;
+  numbers_.Clear();
+  states_ = {};
+  targets_ = {};
+  sums_.Resize(0);
 }
 
 bool GraphPass::Finished() const {

@@ -84,7 +84,7 @@ class Node {
   // gradient" on either side: all of `results` come so, and those for edges without a node may stay
   // so. Gives up saved values afterwards unless `pass.retain_graph`. Errors: SavedValuesFreed when
   // they were given up before; whatever the math says.
-  virtual absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+  virtual absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                              absl::Span<Tensor> results) = 0;
 
   // What a leaf collects gradients for; null for all that have an operation behind them.

@@ -21,7 +21,8 @@ class AccumulateSparseGrad : public Node {
 
   absl::string_view Name() const override { return "AccumulateSparseGrad"; }
 
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients, absl::Span<Tensor>) override {
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor>) override {
     if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
     if (pass.sink == nullptr) {
       return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");

@@ -65,7 +65,7 @@ class TapeRecorder::Tape : public ListNode {
     }
   }
 
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
     GradientSums sums(steps_.size());
     for (size_t i = 0; i < results_.size(); ++i)

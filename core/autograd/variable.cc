@@ -29,7 +29,8 @@ class AccumulateGrad : public Node {
 
   const LeafInfo* leaf() const override { return &leaf_; }
 
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients, absl::Span<Tensor>) override {
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
+                     absl::Span<Tensor>) override {
     if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
     Tensor& gradient = gradients[0];
     if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {

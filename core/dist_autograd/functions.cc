@@ -34,7 +34,7 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
 SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
     : message_(message), leaves_(true), sent_(std::move(leaves)) {}
 
-absl::Status SendFunction::Apply(PassContext& /*pass*/, absl::Span<Tensor> gradients,
+absl::Status SendFunction::Apply(const PassContext& /*pass*/, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor> results) {
   PSD_CHECK(!leaves_, "gradients of leaves go to the context, not through a graph");
   if (gradients.size() != sent_.size()) {
@@ -87,7 +87,7 @@ RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer,
       upstream_(std::move(upstream)),
       foreign_(foreign) {}
 
-absl::Status RecvFunction::Apply(PassContext& pass, absl::Span<Tensor> gradients,
+absl::Status RecvFunction::Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor>) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {

@@ -26,7 +26,7 @@ class SendFunction : public ListNode {
   absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(sent_.size()); }
   // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
   GlobalId message() const { return message_; }
   // One per gradient if it was made for leaves, else none.
@@ -56,7 +56,7 @@ class RecvFunction : public Node {
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
   // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
   // The sender waits for word of this message, be there gradients or not.
   bool RunsWithoutGradients() const override { return true; }

@@ -155,6 +155,7 @@ void Pass::StartTimer(absl::Duration delay) {
 
 void Pass::FeedRoots(const std::vector<Root>& roots) {
   for (const Root& root : roots) Feed(root.output.gradient_edge().node, SeedOf(root));
+  graph_->Forget();  // while others work
 }
 
 // ---- marks

@@ -87,7 +87,7 @@ class FunctionNode final : public Node {
   absl::string_view Name() const override { return name_; }
   absl::Span<const Edge> next() const override { return next_; }
 
-  absl::Status Apply(PassContext& pass, absl::Span<Tensor> gradients,
+  absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
     if (released_) return SavedValuesFreed(name_);
     Wanted wanted;

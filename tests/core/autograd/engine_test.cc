@@ -109,7 +109,7 @@ class ForwardNode : public ListNode {
  public:
   using ListNode::ListNode;
   absl::string_view Name() const override { return "Forward"; }
-  absl::Status Apply(PassContext&, absl::Span<Tensor> gradients,
+  absl::Status Apply(const PassContext&, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
     results[0] = std::move(gradients[0]);
     return absl::OkStatus();
@@ -169,6 +169,22 @@ TEST(EngineTest, EmptyFeedsPassOver) {
   EXPECT_FALSE(sink.Of(lonely).defined());
   // Its saved values are still there, for it did not run.
   EXPECT_TRUE(Backward({b}, sink).ok());
+}
+
+TEST(EngineTest, APassForgetsItsNodesOnlyWhenItIsFinished) {
+  Variable x = Leaf(2);
+  Variable a = x * 3.0;
+  FakeSink sink;
+  const auto node = a.gradient_edge().node;
+  GraphPass pass({node, node}, PassContext{&sink, true});
+  ASSERT_TRUE(pass.Feed(node, {Tensor::Scalar(1.0)}).ok());
+  pass.Forget();
+  ASSERT_TRUE(pass.Feed(node, {Tensor::Scalar(1.0)}).ok());
+  EXPECT_EQ(Value(sink.Of(x)), 6);
+  pass.Forget();
+  EXPECT_TRUE(pass.Finished());
+  EXPECT_EQ(pass.Feed(node, {Tensor::Scalar(1.0)}).code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(Backward({a}, sink).ok());  // the nodes are free for another pass
 }
 
 TEST(EngineTest, UndefinedGradientsCountAsNone) {

@@ -15,7 +15,7 @@ namespace {
 class Leaf : public Node {
  public:
   absl::string_view Name() const override { return "Leaf"; }
-  absl::Status Apply(PassContext&, absl::Span<Tensor>, absl::Span<Tensor>) override {
+  absl::Status Apply(const PassContext&, absl::Span<Tensor>, absl::Span<Tensor>) override {
     return absl::OkStatus();
   }
 };
