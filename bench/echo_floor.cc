@@ -3,17 +3,16 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/wire_floors.h"
-#include "core/base/mutex.h"
 
 namespace psd::bench {
 namespace {
@@ -66,46 +65,20 @@ class EchoService : public grpc::CallbackGenericService {
   }
 };
 
-// Calls that start the next one when they are answered.
-class Chain {
- public:
-  Chain(grpc::GenericStub& stub, int calls) : stub_(stub), left_(calls) {}
+// One of many calls under way.
+struct Exchange {
+  grpc::ClientContext context;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  std::unique_ptr<grpc::GenericClientAsyncResponseReader> call;
 
-  void Run(int in_flight) PSD_EXCLUDES(mutex_) {
-    for (int i = 0; i < in_flight; ++i) Next();
-    MutexLock lock(mutex_);
-    while (finished_ < in_flight) done_.Wait(mutex_);
+  // Its own until `queue` hands it back.
+  static void Begin(grpc::GenericStub& stub, grpc::CompletionQueue* queue) {
+    auto* exchange = new Exchange;
+    exchange->call = stub.PrepareUnaryCall(&exchange->context, kMethod, EmptyMessage(), queue);
+    exchange->call->StartCall();
+    exchange->call->Finish(&exchange->reply, &exchange->status, exchange);
   }
-  bool failed() const { return failed_; }
-
- private:
-  struct Call {
-    grpc::ClientContext context;
-    grpc::ByteBuffer request = EmptyMessage();
-    grpc::ByteBuffer reply;
-  };
-
-  void Next() PSD_EXCLUDES(mutex_) {
-    if (left_.fetch_sub(1) <= 0) {
-      MutexLock lock(mutex_);
-      ++finished_;
-      done_.NotifyAll();
-      return;
-    }
-    auto call = std::make_shared<Call>();
-    stub_.UnaryCall(&call->context, kMethod, grpc::StubOptions(), &call->request, &call->reply,
-                    [this, call](const grpc::Status& status) {
-                      if (!status.ok()) failed_ = true;
-                      Next();
-                    });
-  }
-
-  grpc::GenericStub& stub_;
-  std::atomic<int> left_;
-  std::atomic<bool> failed_{false};
-  Mutex mutex_;  // leaf
-  CondVar done_;
-  int finished_ PSD_GUARDED_BY(mutex_) = 0;
 };
 
 class EchoClient : public EchoFloor {
@@ -120,9 +93,18 @@ class EchoClient : public EchoFloor {
   }
 
   absl::Status CallMany(int calls, int in_flight) override {
-    Chain chain(stub_, calls);
-    chain.Run(in_flight);
-    return chain.failed() ? absl::UnavailableError("echo floor: a call failed") : absl::OkStatus();
+    int begun = 0;
+    for (; begun < std::min(calls, in_flight); ++begun) Exchange::Begin(stub_, &queue_);
+    bool failed = false;
+    for (int answered = 0; answered < calls; ++answered) {
+      void* tag = nullptr;
+      bool ok = false;
+      queue_.Next(&tag, &ok);
+      const std::unique_ptr<Exchange> exchange(static_cast<Exchange*>(tag));
+      failed = failed || !exchange->status.ok();
+      if (begun++ < calls) Exchange::Begin(stub_, &queue_);
+    }
+    return failed ? absl::UnavailableError("echo floor: a call failed") : absl::OkStatus();
   }
 
  private:

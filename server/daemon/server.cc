@@ -1,8 +1,5 @@
 #include "server/daemon/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-
 #include <utility>
 
 #include "core/base/buffer.h"
@@ -10,6 +7,8 @@
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/checkpoint/checkpoint_root.h"
+#include "server/services/health_service.h"
+#include "server/services/reflection_service.h"
 
 namespace psd::server {
 namespace {
@@ -63,24 +62,29 @@ class Server::GrpcServices : public carrier::GrpcServerHook {
   // Before the carrier listens. `unary` outlives the carrier.
   void Set(UnaryService& unary) { unary_ = &unary; }
 
-  void Configure(grpc::ServerBuilder& builder) override { builder.RegisterService(unary_); }
+  void Configure(grpc::ServerBuilder& builder) override {
+    unary_->Register(builder);
+    health_.Register(builder);
+    reflection_.Register(builder);
+  }
 
-  void Started(grpc::Server& server) override {
-    health_ = server.GetHealthCheckService();
+  void Started(carrier::ServiceHost& host) override {
     SetServing(true);
+    unary_->Serve(host);
+    health_.Serve(host);
+    reflection_.Serve(host);
   }
 
-  // Not after the carrier has shut down.
   void SetServing(bool serving) {
-    if (health_ == nullptr) return;
-    health_->SetServingStatus(serving);
-    health_->SetServingStatus(kUnaryServiceName, serving);
+    health_.SetServing("", serving);
+    health_.SetServing(kUnaryServiceName, serving);
   }
-  void Forget() { health_ = nullptr; }
 
  private:
   UnaryService* unary_ = nullptr;
-  grpc::HealthCheckServiceInterface* health_ = nullptr;  // of the running server
+  HealthService health_;
+  ReflectionService reflection_{
+      {kUnaryServiceName, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}};
 };
 
 Server::Server(const DaemonConfig& config)
@@ -89,10 +93,6 @@ Server::Server(const DaemonConfig& config)
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& config,
                                                        ServerExtensions extensions,
                                                        std::shared_ptr<Logger> logger) {
-  // Both are switches of the gRPC library, for all servers of the process that start later.
-  grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
@@ -134,7 +134,6 @@ absl::StatusOr<std::string> Server::Start() {
 void Server::Shutdown(absl::Duration drain) {
   if (runtime_ == nullptr) return;
   grpc_services_->SetServing(false);
-  grpc_services_->Forget();
   if (membership_ != nullptr) membership_->Stop();
   runtime_->Shutdown(drain);
 }

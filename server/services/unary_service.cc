@@ -14,6 +14,7 @@
 #include "core/worker/optimizer_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
+#include "server/services/unary_call.h"
 #include "server/services/unary_codec.h"
 
 namespace psd::server {
@@ -93,16 +94,49 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
 UnaryService::UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options)
     : runtime_(runtime), options_(options), sessions_(options) {}
 
-UnaryService::Reactor* UnaryService::Answer(Context* context, const absl::Status& status) const {
-  Reactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status, *context));
-  return reactor;
+template <typename Request, typename Reply>
+UnaryMethod<Request, Reply> UnaryService::Serving(typename UnaryMethod<Request, Reply>::Ask ask,
+                                                  void (UnaryService::*method)(UnaryCall&,
+                                                                               const Request&,
+                                                                               Reply&)) {
+  const auto handle = [this, method](UnaryCall& call, const Request& request, Reply& reply) {
+    absl::Status queued = runtime_.executor().Submit(
+        [this, method, &call, &request, &reply] { (this->*method)(call, request, reply); });
+    if (!queued.ok()) Answer(call, Annotate(queued, runtime_.name()));
+  };
+  return {std::move(ask), handle};
+}
+
+void UnaryService::Answer(UnaryCall& call, const absl::Status& status) {
+  call.Finish(ToGrpcStatus(status, call.context()));
+}
+
+void UnaryService::Serve(carrier::ServiceHost& host) {
+  const auto serve = [&](auto ask, auto method) { ServeUnary(host, Serving(ask, method)); };
+  serve([this](auto... call) { service_.RequestOpenSession(call...); }, &UnaryService::OpenSession);
+  serve([this](auto... call) { service_.RequestRenewSession(call...); },
+        &UnaryService::RenewSession);
+  serve([this](auto... call) { service_.RequestCloseSession(call...); },
+        &UnaryService::CloseSession);
+  serve([this](auto... call) { service_.RequestList(call...); }, &UnaryService::List);
+  serve([this](auto... call) { service_.RequestPull(call...); }, &UnaryService::Pull);
+  serve([this](auto... call) { service_.RequestStatus(call...); }, &UnaryService::Status);
+  serve([this](auto... call) { service_.RequestGetOrCreateParameter(call...); },
+        &UnaryService::GetOrCreateParameter);
+  serve([this](auto... call) { service_.RequestGetOrCreateOptimizer(call...); },
+        &UnaryService::GetOrCreateOptimizer);
+  serve([this](auto... call) { service_.RequestDrop(call...); }, &UnaryService::Drop);
+  serve([this](auto... call) { service_.RequestNewContext(call...); }, &UnaryService::NewContext);
+  serve([this](auto... call) { service_.RequestReleaseContext(call...); },
+        &UnaryService::ReleaseContext);
+  serve([this](auto... call) { service_.RequestPushGradient(call...); },
+        &UnaryService::PushGradient);
+  serve([this](auto... call) { service_.RequestStep(call...); }, &UnaryService::Step);
 }
 
 template <typename Request, typename Reply>
-UnaryService::Reactor* UnaryService::Mutate(Context* context, absl::string_view method,
-                                            const Request& request, Reply* reply,
-                                            const std::function<void(Done)>& apply) {
+void UnaryService::Mutate(UnaryCall& call, absl::string_view method, const Request& request,
+                          Reply& reply, const std::function<void(Done)>& apply) {
   const v1::MutationHeader& header = request.header();
   absl::StatusOr<ClientSessions::Start> start;
   {
@@ -110,81 +144,76 @@ UnaryService::Reactor* UnaryService::Mutate(Context* context, absl::string_view 
     start =
         sessions_.Begin(header.session(), header.sequence(), header.acknowledged(), method, Now());
   }
-  if (!start.ok()) return Answer(context, start.status());
+  if (!start.ok()) return Answer(call, start.status());
   if (!start->run) {
-    if (!reply->ParseFromString(start->answer.reply))
-      return Answer(context, absl::InternalError("a remembered answer cannot be read"));
-    return Answer(context, start->answer.status);
+    if (!reply.ParseFromString(start->answer.reply))
+      return Answer(call, absl::InternalError("a remembered answer cannot be read"));
+    return Answer(call, start->answer.status);
   }
-  Reactor* reactor = context->DefaultReactor();
-  apply([this, context, reactor, session = header.session(), sequence = header.sequence(),
-         reply](const absl::Status& status) {
-    FinishMutation(context, reactor, session, sequence, *reply, status);
+  apply([this, &call, session = header.session(), sequence = header.sequence(),
+         &reply](const absl::Status& status) {
+    FinishMutation(call, session, sequence, reply, status);
   });
-  return reactor;
 }
 
 template <typename Reply>
-void UnaryService::FinishMutation(Context* context, Reactor* reactor,
-                                  ClientSessions::SessionId session, uint64_t sequence,
-                                  const Reply& reply, const absl::Status& status) {
+void UnaryService::FinishMutation(UnaryCall& call, ClientSessions::SessionId session,
+                                  uint64_t sequence, const Reply& reply,
+                                  const absl::Status& status) {
   RememberedAnswer answer{status, {}};
   if (status.ok()) answer.reply = reply.SerializeAsString();
   {
     MutexLock lock(mutex_);
     sessions_.Finish(session, sequence, std::move(answer));
   }
-  reactor->Finish(ToGrpcStatus(status, *context));
+  Answer(call, status);
 }
 
 // ---- sessions
 
-UnaryService::Reactor* UnaryService::OpenSession(Context* context,
-                                                 const v1::OpenSessionRequest* request,
-                                                 v1::OpenSessionReply* reply) {
+void UnaryService::OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
+                               v1::OpenSessionReply& reply) {
   const ClientSessions::SessionId id = NewIncarnation();
   bool arm = false;
   absl::Status opened;
   {
     MutexLock lock(mutex_);
-    opened = sessions_.Open(id, request->client(), Now());
+    opened = sessions_.Open(id, request.client(), Now());
     arm = opened.ok() && !std::exchange(timer_armed_, true);
   }
-  if (!opened.ok()) return Answer(context, opened);
+  if (!opened.ok()) return Answer(call, opened);
   if (arm) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
   runtime_.logger().Log(LogLevel::kInfo, "client_session_opened",
-                        absl::StrCat(request->client(), " opened a session"),
-                        {{"client", request->client()},
+                        absl::StrCat(request.client(), " opened a session"),
+                        {{"client", request.client()},
                          {"session", IncarnationToString(id)},
-                         {"peer", context->peer()}});
-  reply->set_session(id);
-  reply->set_lease_ms(static_cast<uint64_t>(options_.lease / absl::Milliseconds(1)));
-  reply->set_worker(runtime_.name());
-  reply->set_incarnation(runtime_.incarnation());
-  return Answer(context, absl::OkStatus());
+                         {"peer", call.context().peer()}});
+  reply.set_session(id);
+  reply.set_lease_ms(static_cast<uint64_t>(options_.lease / absl::Milliseconds(1)));
+  reply.set_worker(runtime_.name());
+  reply.set_incarnation(runtime_.incarnation());
+  Answer(call, absl::OkStatus());
 }
 
-UnaryService::Reactor* UnaryService::RenewSession(Context* context,
-                                                  const v1::RenewSessionRequest* request,
-                                                  v1::RenewSessionReply*) {
+void UnaryService::RenewSession(UnaryCall& call, const v1::RenewSessionRequest& request,
+                                v1::RenewSessionReply&) {
   absl::Status renewed;
   {
     MutexLock lock(mutex_);
-    renewed = sessions_.Renew(request->session(), Now());
+    renewed = sessions_.Renew(request.session(), Now());
   }
-  return Answer(context, renewed);
+  Answer(call, renewed);
 }
 
-UnaryService::Reactor* UnaryService::CloseSession(Context* context,
-                                                  const v1::CloseSessionRequest* request,
-                                                  v1::CloseSessionReply*) {
+void UnaryService::CloseSession(UnaryCall& call, const v1::CloseSessionRequest& request,
+                                v1::CloseSessionReply&) {
   std::vector<ClientSessions::ContextId> contexts;
   {
     MutexLock lock(mutex_);
-    contexts = sessions_.Close(request->session());
+    contexts = sessions_.Close(request.session());
   }
   ReleaseContexts(contexts);
-  return Answer(context, absl::OkStatus());
+  Answer(call, absl::OkStatus());
 }
 
 void UnaryService::ExpireSessions() {
@@ -213,27 +242,26 @@ void UnaryService::ReleaseContexts(const std::vector<ClientSessions::ContextId>&
 
 // ---- reads
 
-UnaryService::Reactor* UnaryService::List(Context* context, const v1::ListValuesRequest* request,
-                                          v1::ListValuesReply* reply) {
-  const uint32_t wanted = request->page_size();
+void UnaryService::List(UnaryCall& call, const v1::ListValuesRequest& request,
+                        v1::ListValuesReply& reply) {
+  const uint32_t wanted = request.page_size();
   const size_t page = wanted == 0 ? kMaxPage : std::min(wanted, kMaxPage);
   std::vector<EntryPtr> entries =
-      runtime_.store().List(request->prefix(), request->page_token(), page + 1);
+      runtime_.store().List(request.prefix(), request.page_token(), page + 1);
   const bool more = entries.size() > page;
   if (more) entries.resize(page);
   for (const EntryPtr& entry : entries) {
-    reply->add_names(entry->name);
-    reply->add_kinds(entry->KindName());
-    reply->add_versions(entry->parameter == nullptr ? 0 : entry->parameter->version());
-    reply->add_bytes(entry->parameter == nullptr ? 0 : entry->parameter->stats().bytes);
+    reply.add_names(entry->name);
+    reply.add_kinds(entry->KindName());
+    reply.add_versions(entry->parameter == nullptr ? 0 : entry->parameter->version());
+    reply.add_bytes(entry->parameter == nullptr ? 0 : entry->parameter->stats().bytes);
   }
-  if (more) reply->set_next_page_token(entries.back()->name);
-  return Answer(context, absl::OkStatus());
+  if (more) reply.set_next_page_token(entries.back()->name);
+  Answer(call, absl::OkStatus());
 }
 
-UnaryService::Reactor* UnaryService::Pull(Context* context, const v1::PullRequest* request,
-                                          v1::PullReply* reply) {
-  return Answer(context, PullInto(*request, *reply));
+void UnaryService::Pull(UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply) {
+  Answer(call, PullInto(request, reply));
 }
 
 absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullReply& reply) const {
@@ -258,51 +286,51 @@ absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullRepl
   return absl::OkStatus();
 }
 
-UnaryService::Reactor* UnaryService::Status(Context* context, const v1::StatusRequest* request,
-                                            v1::WorkerStatus* reply) {
-  *reply = runtime_.status().Collect(*request);
+void UnaryService::Status(UnaryCall& call, const v1::StatusRequest& request,
+                          v1::WorkerStatus& reply) {
+  reply = runtime_.status().Collect(request);
   std::vector<ClientSessions::Info> clients;
   {
     MutexLock lock(mutex_);
     clients = sessions_.List(Now());
   }
   for (const ClientSessions::Info& client : clients) {
-    v1::ClientSession& session = *reply->add_clients();
+    v1::ClientSession& session = *reply.add_clients();
     session.set_client(client.client);
     session.set_session(client.id);
     session.set_lease_left_s(absl::ToDoubleSeconds(client.lease_left));
     session.set_contexts(client.contexts);
     session.set_answers_remembered(client.answers);
   }
-  return Answer(context, absl::OkStatus());
+  Answer(call, absl::OkStatus());
 }
 
 // ---- named values
 
-UnaryService::Reactor* UnaryService::GetOrCreateParameter(
-    Context* context, const v1::GetOrCreateParameterRequest* request,
-    v1::GetOrCreateParameterReply* reply) {
-  return Mutate(context, "GetOrCreateParameter", *request, reply, [&](const Done& done) {
-    auto program = CreationProgram(*request);
+void UnaryService::GetOrCreateParameter(UnaryCall& call,
+                                        const v1::GetOrCreateParameterRequest& request,
+                                        v1::GetOrCreateParameterReply& reply) {
+  Mutate(call, "GetOrCreateParameter", request, reply, [&](const Done& done) {
+    auto program = CreationProgram(request);
     if (!program.ok()) return done(program.status());
     runtime_.values()
-        .GetOrCreate(runtime_.name(), request->name(), *program, /*requires_grad=*/true, SelfCall())
-        .OnReady([this, name = request->name(), reply,
+        .GetOrCreate(runtime_.name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
+        .OnReady([this, name = request.name(), &reply,
                   done](const absl::StatusOr<rref::RRef>& created) {
           if (!created.ok()) return done(created.status());
           auto entry = runtime_.store().Lookup(name);
           if (!entry.ok()) return done(entry.status());
-          reply->set_version((*entry)->parameter == nullptr ? 0 : (*entry)->parameter->version());
+          reply.set_version((*entry)->parameter == nullptr ? 0 : (*entry)->parameter->version());
           done(absl::OkStatus());
         });
   });
 }
 
-UnaryService::Reactor* UnaryService::GetOrCreateOptimizer(
-    Context* context, const v1::GetOrCreateOptimizerRequest* request,
-    v1::GetOrCreateOptimizerReply* reply) {
-  return Mutate(context, "GetOrCreateOptimizer", *request, reply,
-                [&](const Done& done) { CreateOptimizer(*request, done); });
+void UnaryService::GetOrCreateOptimizer(UnaryCall& call,
+                                        const v1::GetOrCreateOptimizerRequest& request,
+                                        v1::GetOrCreateOptimizerReply& reply) {
+  Mutate(call, "GetOrCreateOptimizer", request, reply,
+         [&](const Done& done) { CreateOptimizer(request, done); });
 }
 
 void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& request,
@@ -329,42 +357,39 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
       .OnReady([done](const absl::StatusOr<rref::RRef>& created) { done(created.status()); });
 }
 
-UnaryService::Reactor* UnaryService::Drop(Context* context, const v1::DropRequest* request,
-                                          v1::DropReply* reply) {
-  return Mutate(context, "Drop", *request, reply,
-                [&](const Done& done) { done(runtime_.values().DropHere(request->name())); });
+void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {
+  Mutate(call, "Drop", request, reply,
+         [&](const Done& done) { done(runtime_.values().DropHere(request.name())); });
 }
 
 // ---- contexts and steps
 
-UnaryService::Reactor* UnaryService::NewContext(Context* context,
-                                                const v1::NewContextRequest* request,
-                                                v1::NewContextReply* reply) {
-  return Mutate(context, "NewContext", *request, reply, [&](const Done& done) {
+void UnaryService::NewContext(UnaryCall& call, const v1::NewContextRequest& request,
+                              v1::NewContextReply& reply) {
+  Mutate(call, "NewContext", request, reply, [&](const Done& done) {
     const GlobalId id = runtime_.autograd().NewContext()->id();
     absl::Status held;
     {
       MutexLock lock(mutex_);
-      held = sessions_.AddContext(request->header().session(), id.counter);
+      held = sessions_.AddContext(request.header().session(), id.counter);
     }
     if (!held.ok()) runtime_.autograd().Release(id);
-    reply->set_context(id.counter);
+    reply.set_context(id.counter);
     done(held);
   });
 }
 
-UnaryService::Reactor* UnaryService::ReleaseContext(Context* context,
-                                                    const v1::ReleaseContextRequest* request,
-                                                    v1::ReleaseContextReply*) {
+void UnaryService::ReleaseContext(UnaryCall& call, const v1::ReleaseContextRequest& request,
+                                  v1::ReleaseContextReply&) {
   absl::Status renewed;
   bool held = false;
   {
     MutexLock lock(mutex_);
-    renewed = sessions_.Renew(request->session(), Now());
-    held = renewed.ok() && sessions_.RemoveContext(request->session(), request->context());
+    renewed = sessions_.Renew(request.session(), Now());
+    held = renewed.ok() && sessions_.RemoveContext(request.session(), request.context());
   }
-  if (held) ReleaseContexts({request->context()});
-  return Answer(context, renewed);
+  if (held) ReleaseContexts({request.context()});
+  Answer(call, renewed);
 }
 
 absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> UnaryService::FindContext(
@@ -376,11 +401,10 @@ absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> UnaryService::FindC
   return runtime_.autograd().Find({runtime_.incarnation(), context});
 }
 
-UnaryService::Reactor* UnaryService::PushGradient(Context* context,
-                                                  const v1::PushGradientRequest* request,
-                                                  v1::PushGradientReply* reply) {
-  return Mutate(context, "PushGradient", *request, reply,
-                [&](const Done& done) { done(Accumulate(*request)); });
+void UnaryService::PushGradient(UnaryCall& call, const v1::PushGradientRequest& request,
+                                v1::PushGradientReply& reply) {
+  Mutate(call, "PushGradient", request, reply,
+         [&](const Done& done) { done(Accumulate(request)); });
 }
 
 absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
@@ -390,10 +414,9 @@ absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   return worker::AddGradient(*context, *entry, request.version(), std::move(gradient));
 }
 
-UnaryService::Reactor* UnaryService::Step(Context* context, const v1::StepOptimizerRequest* request,
-                                          v1::StepOptimizerReply* reply) {
-  return Mutate(context, "Step", *request, reply,
-                [&](const Done& done) { StartStep(*request, reply, done); });
+void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request,
+                        v1::StepOptimizerReply& reply) {
+  Mutate(call, "Step", request, reply, [&](const Done& done) { StartStep(request, &reply, done); });
 }
 
 void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,

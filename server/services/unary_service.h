@@ -3,7 +3,7 @@
 // The unary gRPC service for other languages: proto/psd/v1/service.proto, which says what each
 // call does, on the worker's own operations.
 
-#include <grpcpp/support/server_callback.h>
+#include <grpcpp/server_builder.h>
 
 #include <functional>
 #include <memory>
@@ -13,57 +13,71 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/client_sessions.h"
+#include "server/services/unary_call.h"
 
 namespace psd::server {
 
-// Thread-safe. Its methods run on gRPC's threads and do not block; what waits is continued later.
-// Register it with the server builder; it outlives the server.
-class UnaryService final : public v1::ParameterService::CallbackService {
+// Thread-safe. Its methods run on the worker's executor and do not block; what waits is continued
+// later.
+class UnaryService {
  public:
   // `runtime` is shut down before the service goes, and outlives it.
   UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options);
   UnaryService(const UnaryService&) = delete;
   UnaryService& operator=(const UnaryService&) = delete;
 
-  using Context = grpc::CallbackServerContext;
-  using Reactor = grpc::ServerUnaryReactor;
-
-  Reactor* OpenSession(Context*, const v1::OpenSessionRequest*, v1::OpenSessionReply*) override;
-  Reactor* RenewSession(Context*, const v1::RenewSessionRequest*, v1::RenewSessionReply*) override;
-  Reactor* CloseSession(Context*, const v1::CloseSessionRequest*, v1::CloseSessionReply*) override;
-  Reactor* List(Context*, const v1::ListValuesRequest*, v1::ListValuesReply*) override;
-  Reactor* Pull(Context*, const v1::PullRequest*, v1::PullReply*) override;
-  Reactor* Status(Context*, const v1::StatusRequest*, v1::WorkerStatus*) override;
-  Reactor* GetOrCreateParameter(Context*, const v1::GetOrCreateParameterRequest*,
-                                v1::GetOrCreateParameterReply*) override;
-  Reactor* GetOrCreateOptimizer(Context*, const v1::GetOrCreateOptimizerRequest*,
-                                v1::GetOrCreateOptimizerReply*) override;
-  Reactor* Drop(Context*, const v1::DropRequest*, v1::DropReply*) override;
-  Reactor* NewContext(Context*, const v1::NewContextRequest*, v1::NewContextReply*) override;
-  Reactor* ReleaseContext(Context*, const v1::ReleaseContextRequest*,
-                          v1::ReleaseContextReply*) override;
-  Reactor* PushGradient(Context*, const v1::PushGradientRequest*, v1::PushGradientReply*) override;
-  Reactor* Step(Context*, const v1::StepOptimizerRequest*, v1::StepOptimizerReply*) override;
+  // Before the server is built, which the service outlives.
+  void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
+  // The server runs.
+  void Serve(carrier::ServiceHost& host);
 
  private:
   using Done = std::function<void(absl::Status)>;
 
+  void OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
+                   v1::OpenSessionReply& reply);
+  void RenewSession(UnaryCall& call, const v1::RenewSessionRequest& request,
+                    v1::RenewSessionReply& reply);
+  void CloseSession(UnaryCall& call, const v1::CloseSessionRequest& request,
+                    v1::CloseSessionReply& reply);
+  void List(UnaryCall& call, const v1::ListValuesRequest& request, v1::ListValuesReply& reply);
+  void Pull(UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply);
+  void Status(UnaryCall& call, const v1::StatusRequest& request, v1::WorkerStatus& reply);
+  void GetOrCreateParameter(UnaryCall& call, const v1::GetOrCreateParameterRequest& request,
+                            v1::GetOrCreateParameterReply& reply);
+  void GetOrCreateOptimizer(UnaryCall& call, const v1::GetOrCreateOptimizerRequest& request,
+                            v1::GetOrCreateOptimizerReply& reply);
+  void Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply);
+  void NewContext(UnaryCall& call, const v1::NewContextRequest& request,
+                  v1::NewContextReply& reply);
+  void ReleaseContext(UnaryCall& call, const v1::ReleaseContextRequest& request,
+                      v1::ReleaseContextReply& reply);
+  void PushGradient(UnaryCall& call, const v1::PushGradientRequest& request,
+                    v1::PushGradientReply& reply);
+  void Step(UnaryCall& call, const v1::StepOptimizerRequest& request,
+            v1::StepOptimizerReply& reply);
+
   absl::Time Now() const { return runtime_.options().clock->Now(); }
 
-  // Answers a read.
-  Reactor* Answer(Context* context, const absl::Status& status) const;
-  // Runs a mutation once per sequence number: `apply(done)` fills *reply and calls done, once, now
-  // or later; *request and *reply live until then.
+  // How `method` serves the calls that `request` asks for.
   template <typename Request, typename Reply>
-  Reactor* Mutate(Context* context, absl::string_view method, const Request& request, Reply* reply,
-                  const std::function<void(Done)>& apply) PSD_EXCLUDES(mutex_);
+  UnaryMethod<Request, Reply> Serving(typename UnaryMethod<Request, Reply>::Ask request,
+                                      void (UnaryService::*method)(UnaryCall&, const Request&,
+                                                                   Reply&));
+  // Answers a read.
+  static void Answer(UnaryCall& call, const absl::Status& status);
+  // Runs a mutation once per sequence number: `apply(done)` fills `reply` and calls done, once, now
+  // or later; `request` and `reply` live until then.
+  template <typename Request, typename Reply>
+  void Mutate(UnaryCall& call, absl::string_view method, const Request& request, Reply& reply,
+              const std::function<void(Done)>& apply) PSD_EXCLUDES(mutex_);
   template <typename Reply>
-  void FinishMutation(Context* context, Reactor* reactor, ClientSessions::SessionId session,
-                      uint64_t sequence, const Reply& reply, const absl::Status& status)
-      PSD_EXCLUDES(mutex_);
+  void FinishMutation(UnaryCall& call, ClientSessions::SessionId session, uint64_t sequence,
+                      const Reply& reply, const absl::Status& status) PSD_EXCLUDES(mutex_);
 
   absl::Status PullInto(const v1::PullRequest& request, v1::PullReply& reply) const;
   absl::Status Accumulate(const v1::PushGradientRequest& request) PSD_EXCLUDES(mutex_);
@@ -80,6 +94,7 @@ class UnaryService final : public v1::ParameterService::CallbackService {
 
   worker::Runtime& runtime_;
   const ClientSessionOptions options_;
+  v1::ParameterService::AsyncService service_;
   mutable Mutex mutex_;  // leaf
   ClientSessions sessions_ PSD_GUARDED_BY(mutex_);
   bool timer_armed_ PSD_GUARDED_BY(mutex_) = false;

@@ -124,15 +124,14 @@ def _static(rctx, libdir, tokens):
 def _libs(rctx, flags, pkgs):
     return [t for t in _uniq_keep_last(_pc(rctx, flags, pkgs)) if not t.startswith("-Wl,")]
 
-def _cc_lib(rctx, name, pkgs, before = []):
-    """`before`: libraries that come without a .pc file and need those of `pkgs`."""
+def _cc_lib(rctx, name, pkgs):
     # Not pkg-config --variable=libdir: Debian's grpc*.pc say /usr/lib there.
     libdir = "/usr/lib/" + _run(rctx, ["gcc", "-print-multiarch"])
     return _BUILD_LIB.format(
         name = repr(name),
         defines = repr([c[2:] for c in _pc(rctx, ["--cflags"], pkgs) if c.startswith("-D")]),
-        shared = repr(["-Wl,--as-needed"] + before + _libs(rctx, ["--libs"], pkgs)),
-        static = repr(["-Wl,--as-needed"] + _static(rctx, libdir, before + _libs(rctx, ["--static", "--libs"], pkgs))),
+        shared = repr(["-Wl,--as-needed"] + _libs(rctx, ["--libs"], pkgs)),
+        static = repr(["-Wl,--as-needed"] + _static(rctx, libdir, _libs(rctx, ["--static", "--libs"], pkgs))),
     )
 
 _SPDLOG_HEADER_ONLY = """
@@ -180,7 +179,7 @@ def _system_deps_impl(rctx):
     rctx.file("WORKSPACE", "workspace(name = %r)\n" % rctx.name)
     b = "package(default_visibility = [\"//visibility:public\"])\n"
     for (name, pkgs) in rctx.attr.libs.items():
-        b += _cc_lib(rctx, name, pkgs, rctx.attr.without_pc.get(name, []))
+        b += _cc_lib(rctx, name, pkgs)
     b += _SPDLOG_HEADER_ONLY
     b += _DNNL
     for t in rctx.attr.tools:
@@ -194,7 +193,6 @@ _system_deps = repository_rule(
     environ = ["PKG_CONFIG_PATH"],
     attrs = {
         "libs": attr.string_list_dict(),
-        "without_pc": attr.string_list_dict(),
         "tools": attr.string_list(),
     },
 )
@@ -258,7 +256,6 @@ def system_repos():
         name = "system_deps",
         libs = {
             "grpc++": ["grpc++"],
-            "grpc++_reflection": ["grpc++"],
             "protobuf": ["protobuf"],
             "gtest": ["gtest"],
             "gtest_main": ["gtest_main"],
@@ -270,14 +267,10 @@ def system_repos():
             "xxhash": ["libxxhash"],
             "zlib": ["zlib"],
         },
-        without_pc = {"grpc++_reflection": ["-lgrpc++_reflection"]},
         tools = ["protoc", "grpc_cpp_plugin", "grpc_python_plugin"],
     )
     _absl(name = "com_google_absl")
-    _alias_repo(name = "grpc", aliases = {
-        "grpc++": "@system_deps//:grpc++",
-        "grpc++_reflection": "@system_deps//:grpc++_reflection",
-    })
+    _alias_repo(name = "grpc", aliases = {"grpc++": "@system_deps//:grpc++"})
     _alias_repo(name = "com_google_protobuf", aliases = {"protobuf": "@system_deps//:protobuf"})
     _alias_repo(name = "com_google_googletest", aliases = {
         "gtest": "@system_deps//:gtest",

@@ -1,6 +1,8 @@
 #include "core/carrier/grpc/grpc_carrier.h"
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
@@ -12,10 +14,12 @@
 #include "core/base/status.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/channel_settings.h"
+#include "core/carrier/grpc/connection_listener.h"
 #include "core/carrier/grpc/grpc_acceptor.h"
 #include "core/carrier/grpc/grpc_credentials.h"
 #include "core/carrier/grpc/grpc_link.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/carrier/grpc/poller.h"
 
 namespace psd::carrier {
 namespace {
@@ -57,7 +61,30 @@ void TeachMallocToKeepBuffers() {
   std::free(block);
 }
 
+// The queue of a server, and who counts what happens on it.
+class Host final : public ServiceHost {
+ public:
+  explicit Host(std::shared_ptr<GrpcCore> core) : core_(std::move(core)) {}
+
+  void SetQueue(grpc::ServerCompletionQueue* queue) { queue_ = queue; }
+  grpc::ServerCompletionQueue* queue() override { return queue_; }
+  std::function<void()> CountCall() override { return core_->CountStream(); }
+
+ private:
+  const std::shared_ptr<GrpcCore> core_;  // shared with the carrier
+  grpc::ServerCompletionQueue* queue_ = nullptr;
+};
+
 }  // namespace
+
+struct GrpcCarrier::Listener {
+  explicit Listener(const std::shared_ptr<GrpcCore>& core) : host(core) {}
+
+  Host host;
+  grpc::AsyncGenericService service;
+  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<ConnectionListener> connections;
+};
 
 absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions& options) {
   PSD_RETURN_IF_ERROR(CheckOptions(options));
@@ -78,7 +105,7 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, Acce
   MutexLock lock(mutex_);
   if (stopped_) return absl::UnavailableError("this carrier was shut down");
   if (listened_) return absl::FailedPreconditionError("this carrier listens already");
-  auto listener = std::make_unique<Listener>();
+  auto listener = std::make_unique<Listener>(core_);
   PSD_ASSIGN_OR_RETURN(std::string bound,
                        StartListener(address, std::move(accept), listener.get()));
   listener_ = std::move(listener);
@@ -100,16 +127,18 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   builder.RegisterAsyncGenericService(&listener->service);
   ConfigureServer(options, builder);
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
+  grpc::ServerCompletionQueue* requests = queue.get();
   if (options.server_hook != nullptr) options.server_hook->Configure(builder);
   listener->server = builder.BuildAndStart();
-  grpc::ServerCompletionQueue* requests = queue.get();
-  listener->poller = std::make_unique<Poller>(std::move(queue), options.poll_threads);
   if (listener->server == nullptr) {
+    const Poller drained(std::move(queue), 1);
     return absl::InternalError(absl::StrCat("gRPC cannot serve at ", address));
   }
+  core_->Poll(std::move(queue));
+  listener->host.SetQueue(requests);
   auto acceptor = std::make_shared<GrpcAcceptor>(core_, std::move(accept));
   for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);
-  if (options.server_hook != nullptr) options.server_hook->Started(*listener->server);
+  if (options.server_hook != nullptr) options.server_hook->Started(listener->host);
   listener->connections->Start(
       [connections](int fd) {
         NewConnections::NewConnectionParameters taken;
@@ -136,7 +165,6 @@ void GrpcCarrier::Shutdown() {
     listener_->server->Shutdown(std::chrono::system_clock::now() + linger);
   }
   core_->AwaitQuiet();
-  if (listener_ != nullptr) listener_->poller->Stop();
   core_->Stop();
   listener_.reset();
 }

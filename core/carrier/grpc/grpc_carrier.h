@@ -2,18 +2,13 @@
 
 // Assembles the gRPC carrier: polls, dials, listens, and stops in the right order.
 
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/server.h>
-
 #include <memory>
 #include <string>
 
 #include "core/base/mutex.h"
 #include "core/carrier/carrier.h"
-#include "core/carrier/grpc/connection_listener.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_factory.h"
-#include "core/carrier/grpc/poller.h"
 
 namespace psd::carrier {
 
@@ -31,12 +26,7 @@ class GrpcCarrier : public Carrier {
   void Shutdown() override PSD_EXCLUDES(mutex_);
 
  private:
-  struct Listener {
-    grpc::AsyncGenericService service;
-    std::unique_ptr<grpc::Server> server;
-    std::unique_ptr<Poller> poller;
-    std::unique_ptr<ConnectionListener> connections;
-  };
+  struct Listener;
 
   absl::StatusOr<std::string> StartListener(const std::string& address, AcceptCallback accept,
                                             Listener* listener);

@@ -12,9 +12,22 @@
 
 namespace psd::carrier {
 
-GrpcCore::GrpcCore(const GrpcCarrierOptions& options)
-    : options_(options),
-      dial_poller_(std::make_unique<grpc::CompletionQueue>(), options.poll_threads) {}
+GrpcCore::GrpcCore(const GrpcCarrierOptions& options) : options_(options) {}
+
+grpc::CompletionQueue* GrpcCore::dial_queue() {
+  MutexLock lock(mutex_);
+  if (pollers_.empty()) StartPoller(std::make_unique<grpc::CompletionQueue>());
+  return pollers_.front()->queue();
+}
+
+void GrpcCore::Poll(std::unique_ptr<grpc::CompletionQueue> queue) {
+  MutexLock lock(mutex_);
+  StartPoller(std::move(queue));
+}
+
+void GrpcCore::StartPoller(std::unique_ptr<grpc::CompletionQueue> queue) {
+  pollers_.push_back(std::make_unique<Poller>(std::move(queue), options_.poll_threads));
+}
 
 std::shared_ptr<grpc::Channel> GrpcCore::NewChannel(const std::string& address,
                                                     Window window) const {
@@ -71,7 +84,12 @@ void GrpcCore::AwaitQuiet() {
 
 void GrpcCore::Stop() {
   timers_.Stop();
-  dial_poller_.Stop();
+  std::vector<std::unique_ptr<Poller>> pollers;
+  {
+    MutexLock lock(mutex_);
+    pollers.swap(pollers_);
+  }
+  for (const std::unique_ptr<Poller>& poller : pollers) poller->Stop();
 }
 
 LinkToken NewLinkToken() {

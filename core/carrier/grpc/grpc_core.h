@@ -29,13 +29,16 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   const GrpcCarrierOptions& options() const { return options_; }
   const std::shared_ptr<Allocator>& allocator() const { return options_.allocator; }
   TimerQueue& timers() { return timers_; }
-  grpc::CompletionQueue* dial_queue() { return dial_poller_.queue(); }
+  // Where streams are dialled: the queue that was added first, or one that is made now.
+  grpc::CompletionQueue* dial_queue() PSD_EXCLUDES(mutex_);
+  // Has the carrier's threads wait on `queue` until Stop.
+  void Poll(std::unique_ptr<grpc::CompletionQueue> queue) PSD_EXCLUDES(mutex_);
 
   // A channel with a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Window window) const;
 
-  // Counts a stream until the returned function is called. Null once the carrier is quiet: no
-  // stream may be made any more.
+  // Counts a stream, or another call, until the returned function is called. Null once the carrier
+  // is quiet: none may be made any more.
   StreamGone CountStream() PSD_EXCLUDES(mutex_);
 
   // Keeps `link` until Forget. False after BeginShutdown.
@@ -53,11 +56,14 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   void Stop();
 
  private:
+  void StartPoller(std::unique_ptr<grpc::CompletionQueue> queue) PSD_REQUIRES(mutex_);
+
   const GrpcCarrierOptions options_;
-  Poller dial_poller_;
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // leaf
+  // One, where the carrier has listened before it dialled.
+  std::vector<std::unique_ptr<Poller>> pollers_ PSD_GUARDED_BY(mutex_);
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
   bool is_quiet_ PSD_GUARDED_BY(mutex_) = false;

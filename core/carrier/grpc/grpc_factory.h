@@ -2,9 +2,11 @@
 
 // The carrier that works everywhere: bidirectional gRPC streams.
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -16,13 +18,21 @@ namespace psd::carrier {
 class GrpcCredentials;  // grpc_credentials.h
 class GrpcServerHook;   // grpc_server_hook.h
 
+// One for every two cores, at most 4.
+inline int DefaultPollThreads() {
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: unknown
+  return std::clamp(cores / 2, 1, 4);
+}
+
 struct GrpcCarrierOptions {
   Limits limits;
   // Where received payloads go; null: ordinary process memory.
   std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
-  // Threads that wait for the network, and as many again once it listens. They also run the
-  // handlers. More than one keeps a link lively while another link's handler works.
-  int poll_threads = 2;
+  // Threads that wait for the network; as many again for a carrier that has dialled before it
+  // listens. They also run the handlers. Several keep a link lively while another link's handler
+  // works, but each message that one of them takes wakes the next to watch in its place, which on a
+  // small machine costs more than it gains.
+  int poll_threads = DefaultPollThreads();
   // Streams for messages above 2 MiB, per link, each on a connection of its own (a file descriptor)
   // with one piece on its way at a time: they fill each other's gaps and use several cores. At
   // most 16.

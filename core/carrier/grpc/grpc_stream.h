@@ -13,7 +13,7 @@
 
 #include "core/base/buffer.h"
 #include "core/base/mutex.h"
-#include "core/carrier/grpc/poller.h"
+#include "core/carrier/grpc/completion_tag.h"
 
 namespace psd::carrier {
 

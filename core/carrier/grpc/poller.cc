@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/base/tsan.h"
+#include "core/carrier/grpc/completion_tag.h"
 
 namespace psd::carrier {
 

@@ -10,17 +10,7 @@
 
 namespace psd::carrier {
 
-// What a completion queue hands back. Before an operation starts with a tag, mark it with
-// PSD_TSAN_RELEASE(tag).
-class CompletionTag {
- public:
-  virtual void Complete(bool ok) = 0;
-
- protected:
-  ~CompletionTag() = default;
-};
-
-// Thread-safe.
+// Completes what its queue hands back: all tags are CompletionTags. Thread-safe.
 class Poller {
  public:
   Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads);

@@ -2,14 +2,15 @@
 // options.
 
 #include <grpcpp/create_channel.h>
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -219,29 +220,20 @@ TEST_F(HostilePeerTest, APeerThatVanishesWithItsConnectionEndsTheLink) {
   EXPECT_EQ(Accepted(1)->closed()[0].code(), absl::StatusCode::kUnavailable);
 }
 
-class HealthHook : public GrpcServerHook {
+class CountingHook : public GrpcServerHook {
  public:
-  void Configure(grpc::ServerBuilder& builder) override {
-    builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(
-        std::make_unique<HealthService>()));
-    configured = true;
-  }
-  void Started(grpc::Server& server) override {
-    started = server.GetHealthCheckService() != nullptr;
+  void Configure(grpc::ServerBuilder&) override { configured = true; }
+  void Started(ServiceHost& host) override {
+    has_queue = host.queue() != nullptr;
+    gone = host.CountCall();
   }
   bool configured = false;
-  bool started = false;
-
- private:
-  class HealthService : public grpc::HealthCheckServiceInterface {
-    void SetServingStatus(const std::string&, bool) override {}
-    void SetServingStatus(bool) override {}
-    void Shutdown() override {}
-  };
+  bool has_queue = false;
+  std::function<void()> gone;  // of one call
 };
 
-TEST(GrpcCarrier, TheServerHookSharesThePort) {
-  auto hook = std::make_shared<HealthHook>();
+TEST(GrpcCarrier, TheServerHookSharesPortAndThreadsAndIsWaitedFor) {
+  auto hook = std::make_shared<CountingHook>();
   GrpcCarrierOptions options = PatientOptions();
   options.server_hook = hook;
   auto carrier = NewGrpcCarrier(options);
@@ -249,7 +241,16 @@ TEST(GrpcCarrier, TheServerHookSharesThePort) {
   ASSERT_TRUE(
       (*carrier)->Listen("127.0.0.1:0", [](std::shared_ptr<Link>) { return nullptr; }).ok());
   EXPECT_TRUE(hook->configured);
-  EXPECT_TRUE(hook->started);
+  EXPECT_TRUE(hook->has_queue);
+  ASSERT_NE(hook->gone, nullptr);
+  std::atomic<bool> is_gone = false;
+  std::thread last_call([&] {
+    is_gone = true;
+    hook->gone();
+  });
+  (*carrier)->Shutdown();
+  EXPECT_TRUE(is_gone);
+  last_call.join();
 }
 
 TEST(GrpcCarrier, OptionsOutOfRangeAreRefused) {

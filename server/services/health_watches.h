@@ -1,0 +1,83 @@
+#pragma once
+
+// What is known about the health of services, and who is to be told.
+
+#include <grpcpp/support/status.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/mutex.h"
+#include "proto/grpc_health/health.pb.h"
+
+namespace psd::server {
+
+using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
+
+// Decides what a Watch call does next; does none of it. Thread-safe.
+//
+// A watch is added when its call is requested and begins when a client has come. It has at most one
+// operation (the request, a write, the finish) under way, and is forgotten when it has finished and
+// gRPC has said that it is done. Whoever is handed a step carries it out.
+// Guarantees: a watch gets the present state and then, as fast as it takes them, later ones; the
+// latest is never left out. From kForget on no step names the watch.
+class HealthWatches {
+ public:
+  static constexpr size_t kMaxWatches = 4096;
+  static constexpr size_t kMaxServiceBytes = 1024;
+
+  // Who watches; never looked into.
+  using Watch = void*;
+
+  struct Step {
+    enum Kind { kNothing, kWrite, kFinish, kForget };
+    Kind kind = kNothing;
+    ServingStatus state = {};  // to be written
+    grpc::Status end;          // to finish with
+  };
+  using Steps = std::vector<std::pair<Watch, Step>>;
+
+  // None for a service that was never set.
+  std::optional<ServingStatus> Find(const std::string& service) const;
+  // Carry out what is returned.
+  Steps Set(const std::string& service, bool serving);
+
+  void Add(Watch watch);
+  // The request was in vain.
+  void Remove(Watch watch);
+  // A write of the present state, or the finish: when there are more than kMaxWatches, or when
+  // `service` is too long a name.
+  Step Begin(Watch watch, const std::string& service);
+  // Its write or its finish is over. `ok` false: nothing more can be written.
+  Step Completed(Watch watch, bool ok);
+  // gRPC is through with the call: the client has cancelled or gone, or the finish is sent. May
+  // come before Begin, from another thread.
+  Step Done(Watch watch);
+  // Finishes all watches, those that begin later too.
+  Steps Stop();
+
+ private:
+  struct State {
+    std::string service;
+    std::optional<ServingStatus> told;
+    std::optional<grpc::Status> end;  // it is to finish
+    bool under_way = true;            // an operation
+    bool finished = false;
+    bool done = false;
+  };
+
+  std::optional<ServingStatus> FindLocked(const std::string& service) const PSD_REQUIRES(mutex_);
+  Step Next(Watch watch) PSD_REQUIRES(mutex_);
+  Step NextOf(State& state) const PSD_REQUIRES(mutex_);
+  Steps NextOfAll() PSD_REQUIRES(mutex_);
+
+  mutable Mutex mutex_;  // a leaf
+  absl::flat_hash_map<std::string, bool> serving_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Watch, State> watches_ PSD_GUARDED_BY(mutex_);
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::server

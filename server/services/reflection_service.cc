@@ -1,0 +1,77 @@
+#include "server/services/reflection_service.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+
+#include <functional>
+
+#include "server/services/member_tag.h"
+#include "server/services/reflection_answer.h"
+
+namespace psd::server {
+
+using grpc::reflection::v1alpha::ServerReflectionRequest;
+using grpc::reflection::v1alpha::ServerReflectionResponse;
+
+// One stream: requested, then under way. Exactly one operation is outstanding; its own until the
+// last of them is over.
+class ReflectionService::Stream {
+ public:
+  // Requests the next one while the host takes calls.
+  static void Await(ReflectionService& reflection, carrier::ServiceHost& host) {
+    std::function<void()> gone = host.CountCall();
+    if (gone == nullptr) return;
+    auto* stream = new Stream(reflection, host, std::move(gone));
+    reflection.service_.RequestServerReflectionInfo(&stream->context_, &stream->stream_,
+                                                    host.queue(), host.queue(),
+                                                    stream->requested_.Start());
+  }
+
+ private:
+  Stream(ReflectionService& reflection, carrier::ServiceHost& host, std::function<void()> gone)
+      : reflection_(reflection), host_(host), gone_(std::move(gone)) {}
+
+  // Not ok: the server shuts down.
+  void Requested(bool ok) {
+    if (!ok) return Delete();
+    Await(reflection_, host_);
+    stream_.Read(&request_, read_.Start());
+  }
+
+  // Not ok: the client asks no more, or has gone, which the finish then does not mind.
+  void Read(bool ok) {
+    if (!ok) return stream_.Finish(grpc::Status::OK, finished_.Start());
+    stream_.Write(AnswerReflection(request_, reflection_.services_), written_.Start());
+  }
+
+  void Written(bool ok) {
+    if (!ok) return stream_.Finish(grpc::Status::CANCELLED, finished_.Start());
+    stream_.Read(&request_, read_.Start());
+  }
+
+  void Finished(bool) { Delete(); }
+
+  void Delete() {
+    const std::function<void()> gone = std::move(gone_);
+    delete this;
+    gone();
+  }
+
+  ReflectionService& reflection_;
+  carrier::ServiceHost& host_;
+  grpc::ServerContext context_;
+  ServerReflectionRequest request_;
+  grpc::ServerAsyncReaderWriter<ServerReflectionResponse, ServerReflectionRequest> stream_{
+      &context_};
+  MemberTag<Stream> requested_{*this, &Stream::Requested};
+  MemberTag<Stream> read_{*this, &Stream::Read};
+  MemberTag<Stream> written_{*this, &Stream::Written};
+  MemberTag<Stream> finished_{*this, &Stream::Finished};
+  std::function<void()> gone_;
+};
+
+void ReflectionService::Serve(carrier::ServiceHost& host) {
+  Stream::Await(*this, host);
+}
+
+}  // namespace psd::server

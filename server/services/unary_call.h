@@ -1,0 +1,111 @@
+#pragma once
+
+// Calls of unary methods on the carrier's completion queue.
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_unary_call.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "core/base/tsan.h"
+#include "core/carrier/grpc/completion_tag.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
+
+namespace psd::server {
+
+// One call, as its handler sees it.
+class UnaryCall {
+ public:
+  grpc::ServerContext& context() { return context_; }
+  // Answers with the reply, or says what is wrong. Once, from any thread; the call, its request and
+  // its reply are gone afterwards.
+  virtual void Finish(const grpc::Status& status) = 0;
+
+ protected:
+  ~UnaryCall() = default;
+
+ private:
+  grpc::ServerContext context_;
+};
+
+// How one method is served.
+template <typename Request, typename Reply>
+struct UnaryMethod {
+  // Asks the service for the next call: its RequestX with these arguments.
+  using Ask =
+      std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*,
+                         grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
+  Ask ask;
+  // Runs on one of the carrier's threads, where it must not take long.
+  std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;
+};
+
+namespace internal {
+
+template <typename Request, typename Reply>
+class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
+ public:
+  using Method = UnaryMethod<Request, Reply>;
+
+  // `method` by value: the call may be gone before what it asks or handles returns.
+  static void Await(carrier::ServiceHost& host, std::shared_ptr<const Method> method) {
+    std::function<void()> gone = host.CountCall();
+    if (gone == nullptr) return;
+    // Its own until it is completed for the last time.
+    auto* call = new ServedUnaryCall(host, method, std::move(gone));
+    method->ask(&call->context(), &call->request_, &call->writer_, host.queue(), host.queue(),
+                call->Tag());
+  }
+
+  void Finish(const grpc::Status& status) override {
+    finished_ = true;
+    if (status.ok()) {
+      writer_.Finish(reply_, status, Tag());
+    } else {
+      writer_.FinishWithError(status, Tag());
+    }
+  }
+
+ private:
+  ServedUnaryCall(carrier::ServiceHost& host, std::shared_ptr<const Method> method,
+                  std::function<void()> gone)
+      : host_(host), method_(std::move(method)), writer_(&context()), gone_(std::move(gone)) {}
+
+  void* Tag() {
+    carrier::CompletionTag* tag = this;
+    PSD_TSAN_RELEASE(tag);
+    return tag;
+  }
+
+  void Complete(bool ok) override {
+    if (finished_ || !ok) {
+      const std::function<void()> gone = std::move(gone_);
+      delete this;
+      return gone();
+    }
+    const std::shared_ptr<const Method> method = method_;
+    Await(host_, method);
+    method->handle(*this, request_, reply_);
+  }
+
+  carrier::ServiceHost& host_;
+  const std::shared_ptr<const Method> method_;  // shared by all calls of the method
+  Request request_;
+  Reply reply_;
+  grpc::ServerAsyncResponseWriter<Reply> writer_;
+  std::function<void()> gone_;
+  bool finished_ = false;
+};
+
+}  // namespace internal
+
+// Serves calls of `method` until the carrier shuts down.
+template <typename Request, typename Reply>
+void ServeUnary(carrier::ServiceHost& host, UnaryMethod<Request, Reply> method) {
+  internal::ServedUnaryCall<Request, Reply>::Await(
+      host, std::make_shared<const UnaryMethod<Request, Reply>>(std::move(method)));
+}
+
+}  // namespace psd::server

@@ -1,0 +1,53 @@
+#pragma once
+
+// A server with nothing but the services under test, and a completion queue with two threads.
+
+#include <grpcpp/channel.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/mutex.h"
+#include "core/carrier/grpc/grpc_server_hook.h"
+
+namespace psd::server {
+
+class TestServiceHost final : public carrier::ServiceHost {
+ public:
+  explicit TestServiceHost(const std::function<void(grpc::ServerBuilder&)>& configure);
+  // Shuts down.
+  ~TestServiceHost();
+
+  grpc::ServerCompletionQueue* queue() override { return queue_.get(); }
+  std::function<void()> CountCall() override;
+
+  // A connection of its own.
+  std::shared_ptr<grpc::Channel> Connect() const;
+  int calls();
+  void AwaitCalls(int count);
+  // Cancels what is open then; returns when no call is counted. Once.
+  void Shutdown(std::chrono::system_clock::time_point cancel_at);
+  // Cancels nothing.
+  void ShutdownGently() { Shutdown(std::chrono::system_clock::time_point::max()); }
+
+ private:
+  void Run();
+  void Gone();
+
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar changed_;
+  int calls_ PSD_GUARDED_BY(mutex_) = 0;
+  bool quiet_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::server
