@@ -31,14 +31,16 @@ constexpr char kCallRemote[] = "call.remote";
 
 // A program that is cheaper to run than to hand to another thread: a few operators on small
 // arguments, none of which states a size of its own.
-constexpr size_t kLightInstructions = 8;
+constexpr size_t kLightInstructions = 32;
 constexpr int64_t kLightElements = 4096;
+constexpr int64_t kLightWork = 64 * 1024;  // elements of the arguments, for each operator
 
 bool IsLight(const Program& program, absl::Span<const Variable> inputs) {
   if (program.instructions.size() > kLightInstructions) return false;
   int64_t elements = 0;
   for (const Variable& input : inputs) elements += input.tensor().NumElements();
   if (elements > kLightElements) return false;
+  if (elements * static_cast<int64_t>(program.instructions.size()) > kLightWork) return false;
   for (const program::Instruction& instruction : program.instructions) {
     for (const auto& [name, value] : instruction.attributes) {
       if (std::holds_alternative<std::vector<int64_t>>(value)) return false;
