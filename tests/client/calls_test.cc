@@ -166,6 +166,16 @@ TEST_F(CallsTest, RPC_27_OnReadyRunsAfterCompletion) {
   EXPECT_EQ(*seen.future().Wait(), 7);
 }
 
+TEST_F(CallsTest, RPC_27_ACallbackMayWaitForAnotherCall) {
+  Promise<int64_t> seen;
+  Future<Values> call = trainer_->RpcAsync("owner0", Named("add"), {1, 2});
+  call.OnReady([this, seen](const absl::StatusOr<Values>& values) {
+    auto more = trainer_->RpcSync("owner0", Named("add"), {IntOf((*values)[0]), 4});
+    seen.Set(more.ok() ? absl::StatusOr<int64_t>(IntOf((*more)[0])) : more.status());
+  });
+  EXPECT_EQ(Must(seen.future().Wait()), 7);
+}
+
 TEST_F(CallsTest, RPC_29_RPC_30_SeveralCallsAreWaitedForTogether) {
   std::vector<Future<Values>> calls;
   for (int i = 0; i < 10; ++i) {

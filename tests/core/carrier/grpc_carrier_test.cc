@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -246,7 +247,8 @@ TEST(GrpcCarrier, TheServerHookSharesPortAndThreadsAndIsWaitedFor) {
   std::atomic<bool> is_gone = false;
   std::thread last_call([&] {
     is_gone = true;
-    hook->gone();
+    const std::function<void()> gone = std::move(hook->gone);  // which keeps the carrier's parts
+    gone();
   });
   (*carrier)->Shutdown();
   EXPECT_TRUE(is_gone);
