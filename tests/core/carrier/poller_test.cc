@@ -83,22 +83,23 @@ TEST(PollerTest, ACallbackMayWaitForAnotherEventThoughThereIsOneThread) {
   first.Wait();
 }
 
-// Each waits for the next, so that all are inside at once; twice, so that threads come and go.
+// Each waits for the next, so that all are inside at once; twice, so that threads come, go, and
+// come again.
 TEST(PollerTest, ManyCallbacksMayWaitForEachOther) {
-  constexpr size_t kCallbacks = 8;
-  auto poller = NewPoller(1);
-  for (int round = 0; round < 2; ++round) {
-    std::vector<Event> done(kCallbacks + 1);
-    std::vector<std::unique_ptr<Work>> works;
-    for (size_t i = 0; i < kCallbacks; ++i) {
-      works.push_back(std::make_unique<Work>([&done, i] {
-        if (i + 1 < kCallbacks) done[i + 1].Wait();
+  constexpr size_t kRounds = 2, kCallbacks = 8;
+  std::vector<Event> done(kRounds * kCallbacks);
+  std::vector<std::unique_ptr<Work>> works;
+  auto poller = NewPoller(1);  // ends first
+  for (size_t round = 0; round < kRounds; ++round) {
+    const size_t first = round * kCallbacks, end = first + kCallbacks;
+    for (size_t i = first; i < end; ++i) {
+      works.push_back(std::make_unique<Work>([&done, i, end] {
+        if (i + 1 < end) done[i + 1].Wait();
         done[i].Set();
       }));
       works.back()->Start(*poller);
     }
-    done[0].Wait();
-    poller = NewPoller(1);  // the old one stops, with all that it had
+    done[first].Wait();
   }
 }
 
