@@ -19,7 +19,7 @@
 namespace psd::checkpoint {
 
 inline constexpr absl::string_view kIndexFileName = "index.json";
-inline constexpr uint64_t kIndexFormatVersion = 1;
+inline constexpr uint64_t kIndexFormatVersion = 2;
 inline constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 
 struct SavedFile {

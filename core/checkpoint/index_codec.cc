@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/checkpoint/index_seal.h"
 #include "core/checkpoint/json_text.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/checkpoint/xxh128.h"
@@ -348,12 +349,13 @@ std::string EncodeIndex(const CheckpointIndex& index) {
   json["values"] = ListToJson(index.values);
   json["optimizers"] = ListToJson(index.optimizers);
   json["left_out"] = OrderedJson(index.left_out);
-  return json.dump(1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace) + "\n";
+  return SealIndex(json.dump(1, ' ', /*ensure_ascii=*/true, OrderedJson::error_handler_t::replace));
 }
 
 absl::StatusOr<CheckpointIndex> DecodeIndex(absl::string_view text) {
   PSD_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the index"));
-  PSD_RETURN_IF_ERROR(ReadFormat(json));
+  PSD_RETURN_IF_ERROR(ReadFormat(json));  // other formats have other seals
+  PSD_RETURN_IF_ERROR(CheckIndexSeal(text));
   CheckpointIndex index;
   PSD_ASSIGN_OR_RETURN(index.created, StringMember(json, "created", "the index"));
   PSD_ASSIGN_OR_RETURN(index.psd_version, StringMember(json, "psd_version", "the index"));

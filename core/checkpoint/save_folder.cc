@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
@@ -144,10 +144,10 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir) {
   auto latest = ReadWhole(files, Join(dir, kLatestFileName), kMaxLatestBytes);
   if (latest.ok()) {
-    const absl::string_view name = absl::StripAsciiWhitespace(*latest);
-    if (IsPlainName(name)) return Join(dir, name);
-    return absl::InvalidArgumentError(
-        absl::StrCat(Join(dir, kLatestFileName), " does not hold the name of a save"));
+    absl::string_view name = *latest;
+    if (absl::ConsumeSuffix(&name, "\n") && IsPlainName(name)) return Join(dir, name);
+    return absl::InvalidArgumentError(absl::StrCat(
+        Join(dir, kLatestFileName), " does not hold the name of a save and the end of its line"));
   }
   if (!absl::IsNotFound(latest.status())) return latest.status();
   if (files.Open(Join(dir, kIndexFileName)).ok()) return dir;

@@ -3,7 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "core/checkpoint/index_seal.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,7 +47,7 @@ CheckpointIndex Sample() {
 
 constexpr char kGolden[] = R"json({
  "format": "psd checkpoint",
- "format_version": 1,
+ "format_version": 2,
  "created": "2026-11-21T14:36:34Z",
  "psd_version": "0.2.0",
  "files": [
@@ -118,9 +121,15 @@ constexpr char kGolden[] = R"json({
  ],
  "left_out": [
   "owner0: 'notes' (string)"
- ]
+ ],
+ "index_xxh128": "efb2221611abfddc05e27531cea031dd"
 }
 )json";
+
+// `text` with another checksum: that of what it says now.
+std::string Resealed(absl::string_view text) {
+  return SealIndex(absl::StrCat(text.substr(0, text.find(",\n \"index_xxh128")), "\n}"));
+}
 
 TEST(IndexCodec, GoldenText) {
   EXPECT_EQ(EncodeIndex(Sample()), kGolden);
@@ -143,9 +152,15 @@ TEST(IndexCodec, OptionsKeepEveryBit) {
 
 TEST(IndexCodec, AnotherVersionIsNamed) {
   auto index = DecodeIndex(
-      absl::StrReplaceAll(kGolden, {{"\"format_version\": 1", "\"format_version\": 2"}}));
+      absl::StrReplaceAll(kGolden, {{"\"format_version\": 2", "\"format_version\": 3"}}));
   EXPECT_EQ(index.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(index.status().message()), HasSubstr("version 2"));
+  EXPECT_THAT(std::string(index.status().message()), HasSubstr("version 3"));
+}
+
+TEST(IndexCodec, OneOptionChangedByHandIsFound) {
+  auto index = DecodeIndex(absl::StrReplaceAll(kGolden, {{"\"lr\": 0.1", "\"lr\": 4.1"}}));
+  EXPECT_EQ(index.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(index.status().message()), HasSubstr("damaged"));
 }
 
 struct Hostile {
@@ -158,7 +173,8 @@ struct Hostile {
 class HostileIndex : public ::testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileIndex, IsRefused) {
-  const std::string text = absl::StrReplaceAll(kGolden, {{GetParam().from, GetParam().to}});
+  const std::string text =
+      Resealed(absl::StrReplaceAll(kGolden, {{GetParam().from, GetParam().to}}));
   ASSERT_NE(text, kGolden);
   auto index = DecodeIndex(text);
   ASSERT_FALSE(index.ok());
@@ -169,7 +185,7 @@ TEST_P(HostileIndex, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(
     All, HostileIndex,
     ::testing::Values(
-        Hostile{"NotJson", "]\n}\n", "]\n", "not valid JSON"},
+        Hostile{"NotJson", "\"files\": [", "\"files\": ", "not valid JSON"},
         Hostile{"ForeignFormat", "psd checkpoint", "checkpoint", "not psd's"},
         Hostile{"ParentFolder", "values-owner0.safetensors", "../values", "names the file"},
         Hostile{"OtherFolder", "values-owner0.safetensors", "a/b", "names the file"},

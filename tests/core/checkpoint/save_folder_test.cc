@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/checkpoint/index_codec.h"
 #include "core/checkpoint/save_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -162,9 +163,10 @@ TEST(SaveReader, DamageIsFoundBeforeAnythingIsUsed) {
 TEST(SaveReader, AnIndexThatDoesNotFitItsFiles) {
   auto disk = std::make_shared<FakeFileSystem>();
   ASSERT_TRUE(Save(disk, "d", "1", kOld).ok());
-  std::string index = disk->files().at("d/1/index.json");
-  index.replace(index.find("\"name\": \"w\""), 11, "\"name\": \"v\"");
-  disk->Put("d/1/index.json", index);
+  auto index = ReadIndex(*disk, "d/1");
+  ASSERT_TRUE(index.ok()) << index.status();
+  index->values[0].name = "v";
+  disk->Put("d/1/index.json", EncodeIndex(*index));
   const absl::Status opened = Load(disk, "d").status();
   EXPECT_EQ(opened.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(opened.message()), HasSubstr("should hold 'v' as F32[4]"));

@@ -1,17 +1,20 @@
-// The index of a save from arbitrary text: whatever decodes encodes to a text that decodes to the
-// same, and its files stay in the folder.
+// The index of a save from arbitrary text, with the checksum that belongs to it: whatever decodes
+// encodes to a text that decodes to the same, and its files stay in the folder.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/checkpoint/index_codec.h"
+#include "core/checkpoint/index_seal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace psd::checkpoint;  // NOLINT: a fuzz target's one function
-  auto index = DecodeIndex({reinterpret_cast<const char*>(data), size});
+  const absl::string_view members(reinterpret_cast<const char*>(data), size);
+  auto index = DecodeIndex(SealIndex(absl::StrCat(members, "\n}")));
   if (!index.ok()) return 0;
   for (const SavedFile& file : index->files)
     if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos)
