@@ -93,6 +93,11 @@ CalleeSession* SessionTable::FindByPeer(const PeerInfo& peer) {
   return session->caller().incarnation == peer.incarnation ? session : nullptr;
 }
 
+PeerInfo SessionTable::HolderOf(const std::string& name) const {
+  auto epoch = epochs_.find(name);
+  return epoch == epochs_.end() ? PeerInfo{} : sessions_.at(epoch->second)->caller();
+}
+
 void SessionTable::End(uint64_t epoch, Actions& actions) {
   auto found = sessions_.find(epoch);
   if (found == sessions_.end()) return;

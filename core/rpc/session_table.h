@@ -52,6 +52,8 @@ class SessionTable {
   // Null when there is no such live session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);
+  // Whose session holds the name. Incarnation 0: nobody's.
+  PeerInfo HolderOf(const std::string& name) const;
 
   // Ends the session: cancels what runs, then tells.
   void End(uint64_t epoch, Actions& actions);

@@ -85,7 +85,13 @@ size_t WorkerSessions::pending_calls() const {
 void WorkerSessions::OnDialed(absl::Time now, const std::string& peer, LinkId link,
                               Actions& actions) {
   CallerSession& caller = CallerTo(peer);
+  if (caller.link() != 0) {
+    // The peer's own link came first, and works. Nobody has said a word on this one.
+    actions.push_back(CloseLinkAction{link, absl::CancelledError("another link came first")});
+    return;
+  }
   LinkState state;
+  state.dialled = true;
   state.caller = &caller;
   state.last_heard = state.last_sent = now;
   links_[link] = state;
@@ -123,7 +129,10 @@ void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason,
 
 // The link is gone: its sessions move to another link between the two, or wait for one.
 void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
-  LinkId other = state.peer.incarnation == 0 ? 0 : OtherLink(state.peer);
+  // A peer that has not greeted on this link may have done so on its own.
+  LinkId other = BestLink(state.peer.incarnation != 0 || state.caller == nullptr
+                              ? state.peer
+                              : table_.HolderOf(state.caller->peer()));
   if (CalleeSession* callee = table_.Find(state.epoch);
       callee != nullptr && callee->link() == link) {
     callee->set_link(other);
@@ -142,12 +151,26 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
   WakeBy(state.caller->NextWake());
 }
 
-LinkId WorkerSessions::OtherLink(const PeerInfo& peer) const {
-  LinkId latest = 0;
+// Of the links that the peer has greeted on. 0: none.
+LinkId WorkerSessions::BestLink(const PeerInfo& peer) const {
+  LinkId best = 0;
+  if (peer.incarnation == 0) return best;
   for (const auto& [link, state] : links_) {
-    if (state.peer == peer) latest = std::max(latest, link);
+    if (state.peer == peer && (best == 0 || IsBetter(link, best))) best = link;
   }
-  return latest;
+  return best;
+}
+
+// `link` is one that a peer has greeted on; `than` leads to the same peer, or is no more.
+bool WorkerSessions::IsBetter(LinkId link, LinkId than) const {
+  const auto old = links_.find(than);
+  if (old == links_.end()) return true;
+  const LinkState& state = links_.at(link);
+  const PeerInfo& peer = old->second.peer;
+  // An earlier incarnation's links lead nowhere.
+  if (peer.incarnation != 0 && !(peer == state.peer)) return true;
+  if (state.dialled == old->second.dialled) return link > than;
+  return state.dialled == (options_.self.name < state.peer.name);
 }
 
 PeerInfo WorkerSessions::PeerOf(LinkId link) const {
@@ -264,13 +287,20 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   state.peer = std::move(peer);
   state.epoch = outcome.epoch;
   if (state.caller == nullptr) state.caller = &CallerTo(hello.name);
-  // The link carries our session on the peer as well: the newest link is the one that works.
-  // (On the loopback both ends are ours, and only one of them calls.)
-  if (state.caller->link() != link && state.caller->peer() == hello.name &&
-      hello.incarnation != options_.self.incarnation) {
-    state.caller->OnLink(now, link, actions);
-  }
+  MoveTo(now, link, state, actions);
   WakeBy(table_.Find(outcome.epoch)->lease_until());
+}
+
+// The peer has greeted on `link`, which can carry our session on it as well.
+void WorkerSessions::MoveTo(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
+  CallerSession& caller = *state.caller;
+  // On the loopback both ends are ours, and only one of them calls.
+  if (caller.link() == link || caller.peer() != state.peer.name ||
+      state.peer.incarnation == options_.self.incarnation) {
+    return;
+  }
+  probes_.dialled_both += caller.state() == CallerSession::State::kGreeting && !state.dialled;
+  if (caller.link() == 0 || IsBetter(link, caller.link())) caller.OnLink(now, link, actions);
 }
 
 void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome& outcome,

@@ -39,9 +39,16 @@ struct SessionProbes {
   uint64_t goodbye = 0;           // a session ended by its holder
   uint64_t refused_dial = 0;      // nobody listened
   uint64_t read_refused = 0;      // a session had too many reads running
+  uint64_t dialled_both = 0;      // a peer greeted on its own link while we greeted it on ours
 };
 
 // Thread-compatible.
+//
+// Two workers may have several links, most often because both dialled at the same moment. Their
+// sessions on each other then move to one of them, which both choose alike: a link that the worker
+// with the smaller name dialled is better than one that the other dialled, and a later link better
+// than an earlier one of the same dialler. A session never moves to a worse link while its own
+// lives.
 class WorkerSessions {
  public:
   struct Options {
@@ -102,6 +109,7 @@ class WorkerSessions {
 
  private:
   struct LinkState {
+    bool dialled = false;             // by this worker
     PeerInfo peer;                    // by its hello; incarnation 0: not yet
     uint64_t epoch = 0;               // of the peer's session here
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
@@ -115,10 +123,12 @@ class WorkerSessions {
   void NoteSent(absl::Time now, const Actions& actions, size_t from);
   void CloseLink(absl::Time now, LinkId link, absl::Status reason, Actions& actions);
   void Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions);
-  LinkId OtherLink(const PeerInfo& peer) const;
+  LinkId BestLink(const PeerInfo& peer) const;
+  bool IsBetter(LinkId link, LinkId than) const;
 
   void OnHello(absl::Time now, LinkId link, LinkState& state, const Header& hello,
                Actions& actions);
+  void MoveTo(absl::Time now, LinkId link, const LinkState& state, Actions& actions);
   void Answer(LinkId link, const Header& hello, const HelloOutcome& outcome, Actions& actions);
   void Refuse(LinkId link, const Header& message, Actions& actions);
   void RefuseRead(LinkId link, CallId call, const PeerInfo& caller, Actions& actions);

@@ -28,6 +28,7 @@ void ExpectEveryProbe(const SessionProbes& p) {
   EXPECT_GT(p.name_refused, 0u);
   EXPECT_GT(p.stale_hello, 0u);
   EXPECT_GT(p.refused_dial, 0u);
+  EXPECT_GT(p.dialled_both, 0u);
 }
 
 void Accumulate(const SessionProbes& from, SessionProbes& to) {

@@ -41,7 +41,9 @@ World::World(uint64_t seed) : random_(seed) {
   // Small bounds, so that windows fill up.
   options_.max_unacknowledged_answers = static_cast<size_t>(Pick(4, 12));
   names_ = static_cast<int>(std::min(Pick(2, 6), Pick(2, 6)));
-  owners_ = static_cast<int>(Pick(1, (names_ + 1) / 2));
+  owners_ = static_cast<int>(Pick(1, Chance(0.5) ? names_ : (names_ + 1) / 2));
+  // An even delay keeps two workers in step that do the same thing at the same moment.
+  one_way_ = Chance(0.5) ? absl::ZeroDuration() : Within(1, 30);
   trouble_ = Chance(0.2) ? 0 : 0.002 * static_cast<double>(Pick(1, 10));
   for (int i = 0; i < names_; ++i) Spawn(NameOf(i), i < owners_);
 }
@@ -76,6 +78,7 @@ void World::RunUntil(absl::Time end) {
 
 absl::Duration World::Latency() {
   if (faulty_ && Chance(0.02)) return Within(50, 600);
+  if (one_way_ > absl::ZeroDuration()) return one_way_ + absl::Microseconds(Pick(0, 20));
   return absl::Microseconds(Pick(50, 8000));
 }
 
@@ -301,15 +304,35 @@ void World::Cut(LinkId id) {
 // ---------------------------------------------------------------- workload
 
 void World::StartCall(Process& process) {
-  auto call = std::make_shared<SimCall>();
-  call->uid = calls_.size();
-  call->caller = process.id;
-  call->kind = Chance(0.8) ? MethodKind::kMutation : MethodKind::kRead;
   int peer = 0;
   do {
     peer = static_cast<int>(Pick(0, names_ - 1));
-    call->peer = NameOf(peer);
-  } while (call->peer == process.name);
+  } while (NameOf(peer) == process.name);
+  // Two that do not listen never meet: there only a deadline ends the wait.
+  bool can_meet = process.listens || peer < owners_;
+  absl::Time deadline = absl::InfiniteFuture();
+  if (Chance(0.5) || !can_meet) deadline = now_ + Within(1, 2000);
+  Ask(process, peer, Chance(0.8) ? MethodKind::kMutation : MethodKind::kRead, deadline);
+}
+
+// Two workers that listen call each other at the same moment.
+void World::Meet() {
+  if (owners_ < 2) return;
+  int first = static_cast<int>(Pick(0, owners_ - 2));
+  int second = static_cast<int>(Pick(first + 1, owners_ - 1));
+  for (auto [from, to] : {std::pair(first, second), std::pair(second, first)}) {
+    Process* process = Living(NameOf(from));
+    if (process == nullptr || process->paused_until > now_) continue;
+    Ask(*process, to, MethodKind::kMutation, absl::InfiniteFuture());
+  }
+}
+
+void World::Ask(Process& process, int peer, MethodKind kind, absl::Time deadline) {
+  auto call = std::make_shared<SimCall>();
+  call->uid = calls_.size();
+  call->caller = process.id;
+  call->kind = kind;
+  call->peer = NameOf(peer);
   const auto& callers = process.sessions->callers();
   if (auto known = callers.find(call->peer); known != callers.end() && Chance(0.2)) {
     call->only_incarnation = known->second->peer_info().incarnation;
@@ -318,9 +341,7 @@ void World::StartCall(Process& process) {
   spec.kind = call->kind;
   spec.wait_for_ready = Chance(0.3);
   spec.only_incarnation = call->only_incarnation;
-  // Two that do not listen never meet: there only a deadline ends the wait.
-  bool can_meet = process.listens || peer < owners_;
-  if (Chance(0.5) || !can_meet) spec.deadline = now_ + Within(1, 2000);
+  spec.deadline = deadline;
   spec.body = call;
   calls_.push_back(call);
   Step(process, [&](Actions& actions) {
@@ -449,6 +470,10 @@ std::string World::Run() {
       int burst = Chance(0.1) ? 15 : 1;
       for (int i = 0; i < burst; ++i) StartCall(*process);
     });
+  }
+  int meetings = static_cast<int>(Pick(0, 2));
+  for (int i = 0; i < meetings; ++i) {
+    At(now_ + (Chance(0.5) ? absl::ZeroDuration() : Within(0, 2500)), [this] { Meet(); });
   }
   int faults = Chance(0.1) ? 0 : static_cast<int>(Pick(1, 6));
   for (int i = 0; i < faults; ++i) At(now_ + Within(0, 2500), [this] { Fault(); });

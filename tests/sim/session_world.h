@@ -116,6 +116,8 @@ class World {
 
   // ---- Workload and faults.
   void StartCall(Process& process);
+  void Ask(Process& process, int peer, MethodKind kind, absl::Time deadline);
+  void Meet();
   void Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta);
   void Answer(Process& process, const RequestMeta& meta, bool ok);
   void Fault();
@@ -131,7 +133,8 @@ class World {
   absl::Time now_ = absl::UnixEpoch();
   uint64_t order_ = 0;
   bool faulty_ = true;
-  double trouble_ = 0;  // of this world
+  double trouble_ = 0;      // of this world
+  absl::Duration one_way_;  // if not zero, what every message takes, apart from a little
   std::priority_queue<Event> events_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::map<LinkId, Link> links_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// A way to a TCP address that can be broken off, as if the peer had died.
+// A way to a TCP address that takes its time, and can be broken off as if the peer had died.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -8,12 +8,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <deque>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 
@@ -33,10 +37,12 @@ inline int ListenOnLoopback(int* port) {
   return fd;
 }
 
-// Forwards every connection to the target, with a thread per direction. Thread-safe.
+// Forwards every connection to the target, with a thread per direction. Bytes arrive `one_way`
+// after they were sent, in either direction. Thread-safe.
 class TcpRoute {
  public:
-  explicit TcpRoute(int target_port) : target_port_(target_port) {
+  explicit TcpRoute(int target_port, absl::Duration one_way = absl::ZeroDuration())
+      : target_port_(target_port), one_way_(one_way) {
     listener_ = ListenOnLoopback(&port_);
     acceptor_ = std::thread([this] { Accept(); });
   }
@@ -76,25 +82,62 @@ class TcpRoute {
         shutdown(near, SHUT_RDWR);
         return;
       }
-      pumps_.emplace_back([near, far] { Pump(near, far); });
-      pumps_.emplace_back([near, far] { Pump(far, near); });
+      pumps_.emplace_back([near, far, this] { Pump(near, far); });
+      pumps_.emplace_back([near, far, this] { Pump(far, near); });
     }
   }
 
-  static void Pump(int from, int to) {
-    std::vector<char> bytes(size_t{256} << 10);
-    ssize_t got = 0;
-    while ((got = recv(from, bytes.data(), bytes.size(), 0)) > 0) {
-      for (ssize_t sent = 0; sent < got;) {
-        ssize_t part = send(to, bytes.data() + sent, got - sent, MSG_NOSIGNAL);
-        if (part <= 0) return static_cast<void>(shutdown(from, SHUT_RDWR));
-        sent += part;
+  // Bytes on their way.
+  struct Parcel {
+    absl::Time due;
+    std::vector<char> bytes;
+  };
+
+  void Pump(int from, int to) const {
+    std::deque<Parcel> under_way;
+    bool open = true;
+    while (open || !under_way.empty()) {
+      while (!under_way.empty() && under_way.front().due <= absl::Now()) {
+        if (!SendAll(to, under_way.front().bytes)) {
+          shutdown(from, SHUT_RDWR);
+          return;
+        }
+        under_way.pop_front();
       }
+      open = open && Take(from, under_way);
+      if (!open && !under_way.empty()) absl::SleepFor(under_way.front().due - absl::Now());
     }
     shutdown(to, SHUT_RDWR);
   }
 
+  // Waits for bytes, at most until the first ones under way are due. False at the end.
+  bool Take(int from, std::deque<Parcel>& under_way) const {
+    int wait_ms = -1;
+    if (!under_way.empty()) {
+      const absl::Duration left = under_way.front().due - absl::Now();
+      wait_ms = std::max<int>(0, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+    }
+    pollfd readable = {from, POLLIN, 0};
+    if (poll(&readable, 1, wait_ms) <= 0) return true;
+    std::vector<char> bytes(size_t{256} << 10);
+    const ssize_t got = recv(from, bytes.data(), bytes.size(), 0);
+    if (got <= 0) return false;
+    bytes.resize(static_cast<size_t>(got));
+    under_way.push_back({absl::Now() + one_way_, std::move(bytes)});
+    return true;
+  }
+
+  static bool SendAll(int to, const std::vector<char>& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t part = send(to, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (part <= 0) return false;
+      sent += static_cast<size_t>(part);
+    }
+    return true;
+  }
+
   const int target_port_;
+  const absl::Duration one_way_;
   int port_ = 0;
   int listener_ = -1;
   Mutex mutex_;

@@ -159,5 +159,85 @@ TEST(WorkerSessionsLease, AStopOfAnyLengthIsForgiven) {
   EXPECT_EQ(owner.table().sessions().size(), 1u);
 }
 
+// Two workers in lockstep: what one says arrives at the other a step later, on the same link.
+class TwoThatDialEachOther : public ::testing::Test {
+ protected:
+  static constexpr LinkId kFromA = 1, kFromB = 2;
+
+  static WorkerSessions::Options Named(const std::string& name, Incarnation incarnation) {
+    WorkerSessions::Options options;
+    options.self = {name, incarnation};
+    return options;
+  }
+  static void Call(WorkerSessions& from, const std::string& to, Actions& actions) {
+    CallSpec connect;
+    connect.connect_only = true;
+    connect.wait_for_ready = true;
+    from.AddPeer(to, "somewhere");
+    from.StartCall(kNow, to, connect, actions);
+  }
+  static void Deliver(const Actions& sent, WorkerSessions& to, Actions& actions) {
+    for (const Action& action : sent) {
+      const auto* control = std::get_if<std::unique_ptr<SendControlAction>>(&action);
+      if (control != nullptr) to.OnControl(kNow, (*control)->link, (*control)->header, actions);
+    }
+  }
+  // Until nobody has anything to say. False: they never stop.
+  bool TalkItOver() {
+    for (int step = 0; step < 10; ++step) {
+      if (from_a_.empty() && from_b_.empty()) return true;
+      Actions at_a, at_b;
+      Deliver(from_a_, b_, at_b);
+      Deliver(from_b_, a_, at_a);
+      from_a_ = std::move(at_a);
+      from_b_ = std::move(at_b);
+    }
+    return false;
+  }
+  static void ExpectOpen(const WorkerSessions& from, const std::string& to, LinkId link) {
+    const CallerSession& caller = *from.callers().at(to);
+    EXPECT_EQ(caller.state(), CallerSession::State::kOpen);
+    EXPECT_EQ(caller.link(), link);
+  }
+
+  WorkerSessions a_{Named("a", 7)}, b_{Named("b", 9)};
+  Actions from_a_, from_b_;
+};
+
+TEST_F(TwoThatDialEachOther, MeetOnTheLinkOfTheSmallerName) {
+  Call(a_, "b", from_a_);
+  Call(b_, "a", from_b_);
+  a_.OnAccepted(kNow, kFromB);
+  b_.OnAccepted(kNow, kFromA);
+  a_.OnDialed(kNow, "b", kFromA, from_a_);
+  b_.OnDialed(kNow, "a", kFromB, from_b_);
+  ASSERT_TRUE(TalkItOver());
+  ExpectOpen(a_, "b", kFromA);
+  ExpectOpen(b_, "a", kFromA);
+  // And go on over the other when it breaks.
+  a_.OnLinkClosed(kNow, kFromA, from_a_);
+  b_.OnLinkClosed(kNow, kFromA, from_b_);
+  ASSERT_TRUE(TalkItOver());
+  ExpectOpen(a_, "b", kFromB);
+  ExpectOpen(b_, "a", kFromB);
+  EXPECT_EQ(a_.probes().resumed, 1u);
+  EXPECT_EQ(b_.probes().resumed, 1u);
+}
+
+TEST_F(TwoThatDialEachOther, ALinkThatComesSecondIsNotNeeded) {
+  Call(a_, "b", from_a_);
+  Call(b_, "a", from_b_);
+  a_.OnAccepted(kNow, kFromB);
+  b_.OnAccepted(kNow, kFromA);
+  b_.OnDialed(kNow, "a", kFromB, from_b_);
+  ASSERT_TRUE(TalkItOver());
+  Actions actions;
+  a_.OnDialed(kNow, "b", kFromA, actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<CloseLinkAction>(actions[0]).link, kFromA);
+  ExpectOpen(a_, "b", kFromB);
+  ExpectOpen(b_, "a", kFromB);
+}
+
 }  // namespace
 }  // namespace psd::rpc
