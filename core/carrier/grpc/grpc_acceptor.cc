@@ -44,7 +44,7 @@ void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
   core_->timers().RunAfter(kHelloTimeout, [weak, pending = std::weak_ptr<GrpcStream>(stream)] {
     auto self = weak.lock();
     auto late = pending.lock();
-    if (self != nullptr && late != nullptr && late->IsOwnedBy(self.get())) late->Abort();
+    if (self != nullptr && late != nullptr) late->AbortIfOwnedBy(self.get());
   });
   stream->Read();
 }

@@ -77,33 +77,28 @@ void GrpcLink::Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream
     link->outlets_[kControl].stream = control;
     link->SetPeerLimits(hello.limits);
   }
-  if (!core->Register(hello.token, link)) {
-    control->Decline({grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
-    return;
-  }
+  if (!control->SetOwner(link)) return;  // it took too long to say hello
+  // From its registration on, others may end the link: they tell its handler after this task.
   link->runner_.Run([link, control = std::move(control), &accept] {
-    if (link->OpenAccepted(control, accept)) return;
-    control->Decline({grpc::StatusCode::PERMISSION_DENIED, "the worker declined the link"});
-    link->TellEnd(absl::CancelledError("declined"));
+    if (link->core_->Register(link->token_, link)) return link->OpenAccepted(control, accept);
+    control->SetOwner(nullptr);
+    control->Decline({grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
   });
 }
 
-bool GrpcLink::OpenAccepted(std::shared_ptr<GrpcStream> control, const AcceptCallback& accept) {
+void GrpcLink::OpenAccepted(const std::shared_ptr<GrpcStream>& control,
+                            const AcceptCallback& accept) {
   handler_ = accept(shared_from_this());
   if (handler_ == nullptr) {
-    MutexLock lock(send_mutex_);
-    phase_ = Phase::kEnded;
-    outlets_[kControl].stream.reset();
-    return false;
+    control->Decline({grpc::StatusCode::PERMISSION_DENIED, "the worker declined the link"});
+    return End(absl::CancelledError("declined"));
   }
-  control->SetOwner(shared_from_this());
   {
     MutexLock lock(send_mutex_);
     Open(kControl);
   }
   Pump(kControl);
   control->Read();
-  return true;
 }
 
 void GrpcLink::SetPeerLimits(const Limits& peer) {

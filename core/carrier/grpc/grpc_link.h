@@ -83,7 +83,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   // Opening.
   void StartDialling(absl::Duration timeout) PSD_EXCLUDES(send_mutex_);
-  bool OpenAccepted(std::shared_ptr<GrpcStream> control, const AcceptCallback& accept)
+  void OpenAccepted(const std::shared_ptr<GrpcStream>& control, const AcceptCallback& accept)
       PSD_EXCLUDES(send_mutex_);
   void SetPeerLimits(const Limits& peer) PSD_REQUIRES(send_mutex_);
   void TellOpened();
@@ -118,6 +118,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Dials all streams but the control stream, or asks the peer to, unless that was done before.
   void WantBulk() PSD_EXCLUDES(send_mutex_);
   void DialBulk() PSD_EXCLUDES(send_mutex_);
+  // Puts an accepted stream into its outlet. False: there is no place for it.
+  bool Place(const std::shared_ptr<GrpcStream>& stream, size_t number) PSD_EXCLUDES(send_mutex_);
   // The number of the outlet with this stream. Requires: it is one of this link's.
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
@@ -144,7 +146,6 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Touched only by runner_'s tasks. Shared with the user, until OnClosed has returned.
   std::shared_ptr<LinkHandler> handler_;
   ConnectCallback connected_;  // dialled links, until it was called
-  bool told_end_ = false;
 
   mutable Mutex send_mutex_;
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;

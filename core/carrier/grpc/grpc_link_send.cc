@@ -161,17 +161,24 @@ void GrpcLink::DialBulk() {
 
 bool GrpcLink::Adopt(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello) {
   const size_t number = hello.role == StreamRole::kWhole ? kWhole : kFirstBulk + hello.stream_index;
-  {
-    MutexLock lock(send_mutex_);
-    if (dialled_ || phase_ != Phase::kOpen || number >= kOutlets) return false;
-    Outlet& outlet = outlets_[number];
-    if (outlet.stream != nullptr) return false;
-    outlet.stream = stream;
-    outlet.started = true;
-    bulk_wanted_ = true;
+  // Whoever finds the stream in its outlet may write to it or abort it at once.
+  if (!stream->SetOwner(shared_from_this())) return false;
+  if (!Place(stream, number)) {
+    stream->SetOwner(nullptr);
+    return false;
   }
-  stream->SetOwner(shared_from_this());
   Pump(number);
+  return true;
+}
+
+bool GrpcLink::Place(const std::shared_ptr<GrpcStream>& stream, size_t number) {
+  MutexLock lock(send_mutex_);
+  if (dialled_ || phase_ != Phase::kOpen || number >= kOutlets) return false;
+  Outlet& outlet = outlets_[number];
+  if (outlet.stream != nullptr) return false;
+  outlet.stream = stream;
+  outlet.started = true;
+  bulk_wanted_ = true;
   return true;
 }
 

@@ -97,14 +97,12 @@ GrpcStream::GrpcStream()
       write_(this, &GrpcStream::OnWriteDone),
       finish_(this, &GrpcStream::OnFinishDone) {}
 
-void GrpcStream::SetOwner(std::shared_ptr<StreamOwner> owner) {
+bool GrpcStream::SetOwner(std::shared_ptr<StreamOwner> owner) {
+  std::shared_ptr<StreamOwner> former;  // let go of without the lock
   MutexLock lock(mutex_);
-  owner_ = std::move(owner);
-}
-
-bool GrpcStream::IsOwnedBy(const StreamOwner* owner) {
-  MutexLock lock(mutex_);
-  return owner_.get() == owner;
+  if (aborted_ || finishing_) return false;
+  former = std::exchange(owner_, std::move(owner));
+  return true;
 }
 
 void GrpcStream::Read() {
@@ -130,12 +128,26 @@ void GrpcStream::Write(const std::vector<Buffer>& parts) {
 void GrpcStream::Abort() {
   {
     MutexLock lock(mutex_);
-    if (aborted_ || finishing_) return;
-    aborted_ = true;
-    if (!reading_) read_ended_ = true;
+    if (!BeginAbort()) return;
   }
   TryCancel();
   MaybeFinish();
+}
+
+void GrpcStream::AbortIfOwnedBy(const StreamOwner* owner) {
+  {
+    MutexLock lock(mutex_);
+    if (owner_.get() != owner || !BeginAbort()) return;
+  }
+  TryCancel();
+  MaybeFinish();
+}
+
+bool GrpcStream::BeginAbort() {
+  if (aborted_ || finishing_) return false;
+  aborted_ = true;
+  if (!reading_) read_ended_ = true;
+  return true;
 }
 
 void GrpcStream::Decline(const grpc::Status& status) {

@@ -40,10 +40,10 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   GrpcStream(const GrpcStream&) = delete;
   GrpcStream& operator=(const GrpcStream&) = delete;
 
-  // Who is called from now on. Requires: no operation of an accepted stream is under way.
-  void SetOwner(std::shared_ptr<StreamOwner> owner) PSD_EXCLUDES(mutex_);
-
-  bool IsOwnedBy(const StreamOwner* owner) PSD_EXCLUDES(mutex_);
+  // Who is called from now on. Requires: no operation of an accepted stream is under way. False,
+  // and nothing has changed, if the stream was broken off or has ended: its new owner would not
+  // hear of that.
+  bool SetOwner(std::shared_ptr<StreamOwner> owner) PSD_EXCLUDES(mutex_);
 
   // Asks for one message. Requires: none is asked for. Does nothing on a stream that ends.
   void Read() PSD_EXCLUDES(mutex_);
@@ -53,6 +53,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   // Breaks the stream off; what was written and not yet read may be lost.
   void Abort() PSD_EXCLUDES(mutex_);
+  // Does nothing to a stream that has another owner by now.
+  void AbortIfOwnedBy(const StreamOwner* owner) PSD_EXCLUDES(mutex_);
 
   // Ends an accepted stream in an orderly way, telling the peer `status`. Requires: no message is
   // asked for.
@@ -95,6 +97,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void OnReadDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnWriteDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnFinishDone(bool ok) PSD_EXCLUDES(mutex_);
+  // False if there is nothing to abort any more.
+  bool BeginAbort() PSD_REQUIRES(mutex_);
   // Finishes once nothing is under way and nothing more will be read.
   void MaybeFinish() PSD_EXCLUDES(mutex_);
 
