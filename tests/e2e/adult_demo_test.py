@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, "tools/launch")
+import children  # noqa: E402
 import demo  # noqa: E402
 import progress  # noqa: E402
 
@@ -44,7 +45,7 @@ class AdultDemoTest(unittest.TestCase):
     def test_two_owners_and_two_trainers_learn(self):
         result = demo.run(
             demo.Plan(psd=PSD, train=TRAIN, evaluate=EVALUATE, data=self.data, epochs=8,
-                      seconds=0, unit="rows"), progress.ProgressLine())
+                      seconds=0, unit="rows"), progress.ProgressLine(), children.StopRequest())
         self.assertGreater(result.accuracy, 0.95)
         self.assertEqual(result.tested, 600)
         self.assertRegex(demo.format_result(result), "rows_per_s=[1-9]")

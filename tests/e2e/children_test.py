@@ -10,6 +10,9 @@ sys.path.insert(0, "tools/launch")
 import children  # noqa: E402
 
 SLEEP = ["/bin/sh", "-c", "echo started; exec sleep 600"]
+# Sends its parent a signal when it is told to stop, and then ends, or not.
+STOPS_SLOWLY = "trap 'kill -INT $PPID; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+NEVER_STOPS = STOPS_SLOWLY.replace("; exit 0", "")
 
 
 def alive(pid):
@@ -28,10 +31,15 @@ def wait_until_gone(pid):
     return False
 
 
+def ignore(signals):
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class ChildrenTest(unittest.TestCase):
 
     def test_lines_arrive(self):
-        with children.Group() as group:
+        with children.Group(children.StopRequest()) as group:
             child = group.start("a", ["/bin/sh", "-c", "echo one; echo two >&2"], may_end=True)
             lines = []
             while not group.drained([child]):
@@ -42,7 +50,7 @@ class ChildrenTest(unittest.TestCase):
         self.assertEqual(sorted(lines), [("a", "one"), ("a", "two")])
 
     def test_stop_ends_children_and_what_they_started(self):
-        with children.Group() as group:
+        with children.Group(children.StopRequest()) as group:
             child = group.start("a", ["/bin/sh", "-c", "sleep 600 & echo $!; wait"])
             grandchild = int(group.next_line(10)[1])
             self.assertTrue(alive(grandchild))
@@ -50,13 +58,13 @@ class ChildrenTest(unittest.TestCase):
         self.assertTrue(wait_until_gone(grandchild))
 
     def test_child_that_ignores_sigterm_is_killed(self):
-        with children.Group(stop_timeout_s=0.1) as group:
+        with children.Group(children.StopRequest(), stop_timeout_s=0.1) as group:
             child = group.start("a", ["/bin/sh", "-c", "trap '' TERM; echo ready; sleep 600"])
             group.next_line(10)
         self.assertEqual(child.process.returncode, -signal.SIGKILL)
 
     def test_failure_names_child_code_and_last_words(self):
-        with children.Group() as group:
+        with children.Group(children.StopRequest()) as group:
             group.start("fine", SLEEP)
             bad = group.start("bad", ["/bin/sh", "-c", "echo disk on fire; exit 7"])
             bad.process.wait()
@@ -66,7 +74,7 @@ class ChildrenTest(unittest.TestCase):
         self.assertIn("bad: disk on fire", str(caught.exception))
 
     def test_ending_well_is_a_failure_too_unless_expected(self):
-        with children.Group() as group:
+        with children.Group(children.StopRequest()) as group:
             group.start("a", ["/bin/true"], may_end=True).process.wait()
             group.check()
             group.start("b", ["/bin/true"]).process.wait()
@@ -74,24 +82,25 @@ class ChildrenTest(unittest.TestCase):
                 group.check()
 
     def test_missing_program(self):
-        with children.Group() as group:
+        with children.Group(children.StopRequest()) as group:
             with self.assertRaises(children.ChildFailed):
                 group.start("a", ["/no/such/program"])
 
-    def run_parent(self):
-        """A parent with one child, as a process of its own; returns (process, child's pid)."""
+    def run_parent(self, ignored=()):
+        """A parent with one child, as a process of its own, started to ignore some signals; returns
+        (process, child's pid)."""
         code = ("import sys, time; sys.path.insert(0, 'tools/launch'); import children\n"
-                "children.raise_on_signals()\n"
                 "try:\n"
-                "    with children.Group() as group:\n"
+                "    with children.StopRequest() as stop, children.Group(stop) as group:\n"
                 "        child = group.start('a', %r)\n"
                 "        group.next_line(10)\n"
                 "        print(child.process.pid, flush=True)\n"
-                "        time.sleep(600)\n"
+                "        while True:\n"
+                "            group.next_line(0.1)\n"
                 "except children.Stopped as stopped:\n"
                 "    sys.exit(128 + stopped.signal_number)\n" % SLEEP)
         parent = subprocess.Popen(["/usr/bin/python3", "-B", "-c", code], stdout=subprocess.PIPE,
-                                  text=True)
+                                  text=True, preexec_fn=lambda: ignore(ignored))
         self.addCleanup(parent.stdout.close)
         return parent, int(parent.stdout.readline())
 
@@ -101,6 +110,49 @@ class ChildrenTest(unittest.TestCase):
             parent.send_signal(number)
             self.assertEqual(parent.wait(timeout=20), 128 + number)
             self.assertTrue(wait_until_gone(child))
+
+    def test_sigint_stops_what_a_script_started_in_the_background(self):
+        parent, child = self.run_parent(ignored=[signal.SIGINT])
+        parent.send_signal(signal.SIGINT)
+        self.assertEqual(parent.wait(timeout=20), 128 + signal.SIGINT)
+        self.assertTrue(wait_until_gone(child))
+
+    def test_nohup_is_respected(self):
+        parent, child = self.run_parent(ignored=[signal.SIGHUP])
+        parent.send_signal(signal.SIGHUP)
+        parent.send_signal(signal.SIGTERM)
+        self.assertEqual(parent.wait(timeout=20), 128 + signal.SIGTERM)
+        self.assertTrue(wait_until_gone(child))
+
+    def test_signals_count_after_one_group_has_ended(self):
+        with children.StopRequest() as stop:
+            with children.Group(stop) as group:
+                group.start("first", ["/bin/true"], may_end=True).process.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+            with self.assertRaises(children.Stopped):
+                with children.Group(stop) as group:
+                    child = group.start("second", SLEEP)
+                    group.next_line(10)
+            self.assertFalse(alive(child.process.pid))
+
+    def test_signal_while_stopping_is_told_when_all_are_gone(self):
+        with children.StopRequest() as stop, self.assertRaises(children.Stopped) as caught:
+            with children.Group(stop) as group:
+                child = group.start("a", ["/bin/sh", "-c", STOPS_SLOWLY])
+                while group.next_line(10)[1] != "ready":
+                    pass
+        self.assertEqual(caught.exception.signal_number, signal.SIGINT)
+        self.assertEqual(child.process.returncode, 0)
+
+    def test_second_signal_kills(self):
+        with children.StopRequest() as stop, self.assertRaises(children.Stopped):
+            with children.Group(stop, stop_timeout_s=600) as group:
+                child = group.start("a", ["/bin/sh", "-c", NEVER_STOPS])
+                while group.next_line(10)[1] != "ready":
+                    pass
+                os.kill(os.getpid(), signal.SIGINT)
+                group.check()
+        self.assertEqual(child.process.returncode, -signal.SIGKILL)
 
     def test_killed_parent_takes_its_children_along(self):
         parent, child = self.run_parent()

@@ -1,4 +1,5 @@
 """tools/launch/demo.py with stand-ins for the programs: the order of things, and how they go wrong."""
+import contextlib
 import io
 import os
 import signal
@@ -48,7 +49,7 @@ class DemoFlowTest(unittest.TestCase):
                          seconds=0)
 
     def run_demo(self, plan):
-        return demo.run(plan, progress.ProgressLine(self.out))
+        return demo.run(plan, progress.ProgressLine(self.out), children.StopRequest())
 
     def test_result_adds_trainers_up(self):
         result = self.run_demo(self.plan())
@@ -107,19 +108,26 @@ class DemoFlowTest(unittest.TestCase):
 
     def test_signals_and_failures_give_exit_codes(self):
         line = progress.ProgressLine(self.out)
-        handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-        try:
-            self.assertEqual(demo.guarded(lambda: None, line), 0)
-            self.assertEqual(
-                demo.guarded(lambda: os.kill(os.getpid(), signal.SIGTERM), line), 143)
+        self.assertEqual(demo.guarded(lambda stop: None, line), 0)
 
-            def fail():
-                raise children.ChildFailed("x")
+        def told_to_stop(stop):
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.check()
 
-            self.assertEqual(demo.guarded(fail, line), 1)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        def fail(_stop):
+            raise children.ChildFailed("x")
+
+        self.assertEqual(demo.guarded(told_to_stop, line), 143)
+        self.assertEqual(demo.guarded(fail, line), 1)
+
+    def test_three_commands_to_try_stand_before_the_result(self):
+        with contextlib.redirect_stdout(self.out):
+            demo.print_result(demo.Result(0.5, 20, 1, 2, "images"))
+        lines = self.out.getvalue().splitlines()
+        self.assertRegex(lines[-1], "^result: ")
+        self.assertIn("try next", lines[-5])
+        for line in lines[-4:-1]:
+            self.assertRegex(line, r"^  (bazel run -c opt //|tools/psctl )\S+.* # ")
 
 
 if __name__ == "__main__":

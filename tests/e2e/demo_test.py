@@ -54,25 +54,26 @@ class DemoTest(unittest.TestCase):
                          seconds=seconds)
 
     def test_two_owners_and_two_trainers_learn(self):
-        result = demo.run(self.plan(), progress.ProgressLine())
+        result = demo.run(self.plan(), progress.ProgressLine(), children.StopRequest())
         self.assertGreater(result.accuracy, 0.9)
         self.assertGreater(result.per_s, 0)
 
     def test_time_limit_ends_training(self):
-        result = demo.run(self.plan(epochs=1_000_000, seconds=0.5), progress.ProgressLine())
+        result = demo.run(self.plan(epochs=1_000_000, seconds=0.5), progress.ProgressLine(),
+                          children.StopRequest())
         self.assertGreater(result.train_s, 0.4)
 
     def test_truncated_data_is_told(self):
         path = os.path.join(self.data, "train-images-idx3-ubyte.gz")
         os.truncate(path, os.path.getsize(path) // 2)
         with self.assertRaises(children.ChildFailed) as caught:
-            demo.run(self.plan(), progress.ProgressLine())
+            demo.run(self.plan(), progress.ProgressLine(), children.StopRequest())
         self.assertIn("train-images-idx3-ubyte.gz: cut off", str(caught.exception))
 
     def test_missing_data_is_told(self):
         os.unlink(os.path.join(self.data, "train-labels-idx1-ubyte.gz"))
         with self.assertRaises(children.ChildFailed) as caught:
-            demo.run(self.plan(), progress.ProgressLine())
+            demo.run(self.plan(), progress.ProgressLine(), children.StopRequest())
         self.assertIn("dataset-fashion-mnist", str(caught.exception))
 
     def test_trainer_says_what_is_wrong_with_its_arguments(self):

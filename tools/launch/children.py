@@ -16,6 +16,8 @@ import time
 _LAST_LINES = 20
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL_S = 0.05
 
 
 class Stopped(Exception):
@@ -30,20 +32,39 @@ class ChildFailed(Exception):
     """A child ended when it should not have, or with an error."""
 
 
-def raise_on_signals():
-    """From now on SIGINT, SIGTERM and SIGHUP raise Stopped in the main thread, once."""
+class StopRequest:
+    """The signals that asked this process to stop; a context manager that listens for them.
 
-    def handler(number, _frame):
-        ignore_signals()
-        raise Stopped(number)
+    A signal is only remembered, and check() raises it. So it can arrive at any moment, also while a
+    child is being started or stopped, and no child is forgotten.
+    """
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, handler)
+    def __init__(self):
+        self._received = []
+        self._handlers = {}
 
+    def __enter__(self):
+        for number in _STOP_SIGNALS:
+            # nohup has us ignore SIGHUP, and means it. A script has what it starts in the
+            # background ignore SIGINT, and then nobody could stop us in the usual way.
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            self._handlers[number] = signal.signal(
+                number, lambda received, _frame: self._received.append(received))
+        return self
 
-def ignore_signals():
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    def __exit__(self, *_):
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def count(self):
+        """How many signals have arrived."""
+        return len(self._received)
+
+    def check(self):
+        """Raises Stopped with the first signal, if one has arrived."""
+        if self._received:
+            raise Stopped(self._received[0])
 
 
 def _die_with(parent):
@@ -51,30 +72,31 @@ def _die_with(parent):
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request
         os._exit(1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 class Child:
     """One running program. Its output goes line by line to `lines`, the last ones are kept."""
 
-    def __init__(self, name, command, lines, may_end):
+    def __init__(self, name, command, lines, may_end, worth_keeping):
         self.name = name
         self.may_end = may_end
+        self._worth_keeping = worth_keeping
         self.last_lines = collections.deque(maxlen=_LAST_LINES)
         parent = os.getpid()
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", start_new_session=True,
-            preexec_fn=lambda: _die_with(parent))
+            start_new_session=True, preexec_fn=lambda: _die_with(parent))
         self._reader = threading.Thread(target=self._read, args=(lines,), daemon=True)
         self._reader.start()
 
     def _read(self, lines):
         with self.process.stdout as output:
-            for line in output:
-                line = line.rstrip("\n")
-                self.last_lines.append(line)
+            for raw in output:
+                line = raw.decode(errors="replace").strip("\r\n")
+                if self._worth_keeping(line):
+                    self.last_lines.append(line)
                 lines.put((self.name, line))
 
     def finished(self):
@@ -97,31 +119,41 @@ class Child:
 
 
 class Group:
-    """Children that live and end together; a context manager."""
+    """Children that live and end together; a context manager.
 
-    def __init__(self, stop_timeout_s=10.0):
+    `stop_request`: check() and next_line() raise Stopped once it holds a signal, and so does the
+    end of the context, after all children are gone. A second signal while they are being stopped
+    kills them.
+    """
+
+    def __init__(self, stop_request, stop_timeout_s=10.0):
         self.lines = queue.Queue()
         self._children = []
+        self._stop_request = stop_request
         self._stop_timeout_s = stop_timeout_s
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        ignore_signals()
+    def __exit__(self, failure, *_):
         self.stop()
+        if failure is None:
+            self._stop_request.check()
 
-    def start(self, name, command, may_end=False):
-        """`may_end`: it is expected to end by itself, without an error."""
+    def start(self, name, command, may_end=False, worth_keeping=lambda line: True):
+        """`may_end`: it is expected to end by itself, without an error. `worth_keeping`: whether a
+        line of its output is one to show when it fails."""
         try:
-            child = Child(name, command, self.lines, may_end)
+            child = Child(name, command, self.lines, may_end, worth_keeping)
         except OSError as error:
             raise ChildFailed("cannot start %s: %s" % (name, error)) from error
         self._children.append(child)
         return child
 
     def check(self):
-        """Raises ChildFailed if a child has ended that should not have, or with an error."""
+        """Raises Stopped if a signal asked for it, and ChildFailed if a child has ended that should
+        not have, or with an error."""
+        self._stop_request.check()
         for child in self._children:
             code = child.process.poll()
             if code is not None and (code != 0 or not child.may_end):
@@ -132,7 +164,8 @@ class Group:
         return all(child.finished() for child in some) and self.lines.empty()
 
     def next_line(self, timeout_s):
-        """(name, line), or None if nothing was said in time."""
+        """(name, line), or None if nothing was said in time. Raises Stopped like check()."""
+        self._stop_request.check()
         try:
             return self.lines.get(timeout=timeout_s)
         except queue.Empty:
@@ -141,18 +174,23 @@ class Group:
     def stop(self):
         """Stops those still running, the newest first, by SIGTERM, then by SIGKILL."""
         until = time.monotonic() + self._stop_timeout_s
+        # The first signal may be why we are here; one more means at once.
+        most_signals = max(1, self._stop_request.count())
         for child in reversed(self._children):
             if child.process.poll() is None:
                 child.signal_group(signal.SIGTERM)
-                self._wait(child, until)
+                self._wait(child, until, most_signals)
         for child in self._children:
             child.signal_group(signal.SIGKILL)  # also what a child has left behind
             child.process.wait()
         self._children.clear()
 
-    @staticmethod
-    def _wait(child, until):
-        try:
-            child.process.wait(timeout=max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            print("%s does not stop; killing it" % child.name, file=sys.stderr)
+    def _wait(self, child, until, most_signals):
+        """Until it has ended, the time is over, or more signals than `most_signals` have come."""
+        while time.monotonic() < until and self._stop_request.count() <= most_signals:
+            try:
+                child.process.wait(timeout=_POLL_S)
+                return
+            except subprocess.TimeoutExpired:
+                pass
+        print("%s does not stop; killing it" % child.name, file=sys.stderr)

@@ -2,16 +2,15 @@
 import argparse
 import collections
 import os
-import re
 import sys
 import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import build  # noqa: E402
 import children  # noqa: E402
 import progress  # noqa: E402
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
 DAEMON = "//server/daemon:psd"
 # The folder of the example, and what it counts.
@@ -21,9 +20,15 @@ DATA_SETS = {"fashion": DataSet("examples/fashion_mnist", "images"),
 OWNERS = 2
 TRAINERS = 2
 EPOCHS = 10
+BUILD_LINE_S = 5.0  # between two lines about the build
 START_TIMEOUT_S = 20.0
 EVALUATE_TIMEOUT_S = 60.0
 
+NEXT_COMMANDS = (
+    ("bazel run -c opt //server/daemon:psd -- --dev", "an owner of your own, on 127.0.0.1:7071"),
+    ("bazel run -c opt //examples/quickstart:train", "train on it; then change train.cc"),
+    ("tools/psctl status", "see what the owner holds"),
+)
 # Paths of the three programs, the data, and the training's length.
 Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds unit",
                               defaults=("images",))
@@ -35,40 +40,25 @@ def format_result(result):
         result.accuracy, result.train_s, result.unit, result.per_s)
 
 
-def build(line, example):
+def build_programs(example, stop_request):
     """Builds the programs; returns the folder that they lie in."""
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
-                         "psd", "bazel")
-    flags = ["-c", "opt", "--disk_cache=" + cache]
-    line.show("building psd, optimised (the first time takes some minutes)", now=True)
+    flags = ["-c", "opt", build.cache_flag(), *build.PROGRESS_FLAGS]
+    targets = [DAEMON, "//%s:train" % example, "//%s:evaluate" % example]
+    line = progress.ProgressLine(plain_interval_s=BUILD_LINE_S)
+    line.print("building psd, optimised (the first time takes some minutes)")
     start = time.monotonic()
-    run_bazel(["build", *flags, "--show_progress_rate_limit=1", DAEMON,
-               "//%s:train" % example, "//%s:evaluate" % example], "build",
-              lambda text: show_build_step(line, text))
-    line.show("built in %.0f s" % (time.monotonic() - start), now=True)
-    line.end()
-    return run_bazel(["info", *flags, "bazel-bin"], "info", lambda text: None)[-1]
+    state = build.BuildProgress("building psd")
+    run_bazel(["build", *flags, *targets], stop_request, state.take,
+              lambda: line.show(state.text()))
+    line.print("built in %s" % build.format_time(time.monotonic() - start))
+    return run_bazel(["info", *flags, "bazel-bin"], stop_request).last_lines[-1]
 
 
-def show_build_step(line, text):
-    step = re.match(r"\[([\d,]+) / ([\d,]+)\]", text)
-    if step:
-        line.show("building psd: %s of %s steps" % step.groups())
-
-
-def run_bazel(arguments, name, on_line):
-    """Runs it in the source tree; returns what it printed, line by line."""
-    os.chdir(ROOT)
-    said = []
-    with children.Group(stop_timeout_s=30.0) as group:
-        child = group.start("bazel " + name, ["bazel", *arguments], may_end=True)
-        while not group.drained([child]):
-            item = group.next_line(0.1)
-            if item:
-                said.append(item[1])
-                on_line(item[1])
-        group.check()
-    return list(child.last_lines) or said
+def run_bazel(arguments, stop_request, on_line=lambda line: None, on_wait=lambda: None):
+    child = build.run(arguments, stop_request, on_line, on_wait)
+    if child.process.returncode != 0:
+        raise children.ChildFailed(child.describe_end())
+    return child
 
 
 def start_owners(group, plan, folder):
@@ -152,9 +142,10 @@ def evaluate(group, plan, owners):
     return said["accuracy"], said[plan.unit]
 
 
-def run(plan, line):
+def run(plan, line, stop_request):
     """Starts everything, trains, evaluates, stops everything."""
-    with tempfile.TemporaryDirectory(prefix="psd-demo-") as folder, children.Group() as group:
+    with tempfile.TemporaryDirectory(prefix="psd-demo-") as folder, \
+            children.Group(stop_request) as group:
         owners = start_owners(group, plan, folder)
         print("started %d owners and %d trainers: %s" % (OWNERS, TRAINERS, ", ".join(owners)),
               flush=True)
@@ -164,19 +155,19 @@ def run(plan, line):
 
 
 def guarded(action, line):
-    """Calls `action`; returns the exit code."""
-    children.raise_on_signals()
-    try:
-        action()
-        return 0
-    except children.Stopped as stopped:
-        line.end()
-        print("demo: stopped by %s" % stopped, file=sys.stderr)
-        return 128 + stopped.signal_number
-    except children.ChildFailed as failure:
-        line.end()
-        print("demo: %s" % failure, file=sys.stderr)
-        return 1
+    """Calls `action` with the request to stop that it is to obey; returns the exit code."""
+    with children.StopRequest() as stop_request:
+        try:
+            action(stop_request)
+            return 0
+        except children.Stopped as stopped:
+            line.end()
+            print("demo: stopped by %s" % stopped, file=sys.stderr)
+            return 128 + stopped.signal_number
+        except children.ChildFailed as failure:
+            line.end()
+            print("demo: %s" % failure, file=sys.stderr)
+            return 1
 
 
 def find_data(name, file):
@@ -205,23 +196,29 @@ def parse_arguments(arguments=None):
     return parsed
 
 
+def print_result(result):
+    print("test accuracy: %.2f %% of %s %s" %
+          (100 * result.accuracy, "{:,.0f}".format(result.tested), result.unit))
+    print("try next, each in a terminal of its own:")
+    for command, purpose in NEXT_COMMANDS:
+        print("  %-46s # %s" % (command, purpose))
+    print(format_result(result))
+
+
 def main():
     arguments = parse_arguments()
     data_set = DATA_SETS[arguments.data]
     line = progress.ProgressLine()
 
-    def demo():
+    def demo(stop_request):
         data = find_data(arguments.data, arguments.file)
-        programs = build(line, data_set.example)
+        programs = build_programs(data_set.example, stop_request)
         example = os.path.join(programs, data_set.example)
-        result = run(
-            Plan(psd=os.path.join(programs, "server/daemon/psd"),
-                 train=os.path.join(example, "train"),
-                 evaluate=os.path.join(example, "evaluate"), data=data,
-                 epochs=EPOCHS, seconds=4 if arguments.quick else 0, unit=data_set.unit), line)
-        print("test accuracy: %.2f %% of %s %s" %
-              (100 * result.accuracy, "{:,.0f}".format(result.tested), result.unit))
-        print(format_result(result))
+        plan = Plan(psd=os.path.join(programs, "server/daemon/psd"),
+                    train=os.path.join(example, "train"),
+                    evaluate=os.path.join(example, "evaluate"), data=data, epochs=EPOCHS,
+                    seconds=4 if arguments.quick else 0, unit=data_set.unit)
+        print_result(run(plan, line, stop_request))
 
     return guarded(demo, line)
 

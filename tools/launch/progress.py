@@ -1,5 +1,6 @@
 """One progress line out of the reports of several trainers."""
 import math
+import shutil
 import sys
 import time
 
@@ -50,11 +51,11 @@ def combine(reports):
 class ProgressLine:
     """Shows a text: rewritten in place on a terminal, else as a plain line now and then."""
 
-    def __init__(self, out=sys.stdout, clock=time.monotonic):
+    def __init__(self, out=sys.stdout, clock=time.monotonic, plain_interval_s=_PLAIN_INTERVAL_S):
         self._out = out
         self._clock = clock
         self._live = out.isatty()
-        self._interval_s = _LIVE_INTERVAL_S if self._live else _PLAIN_INTERVAL_S
+        self._interval_s = _LIVE_INTERVAL_S if self._live else plain_interval_s
         self._last = -math.inf
         self._open = False
 
@@ -62,9 +63,18 @@ class ProgressLine:
         if not now and self._clock() - self._last < self._interval_s:
             return
         self._last = self._clock()
+        if self._live:
+            # A line that wraps could not be rewritten.
+            text = text[:shutil.get_terminal_size().columns - 1]
         self._out.write("\r%s\x1b[K" % text if self._live else text + "\n")
         self._out.flush()
         self._open = self._live
+
+    def print(self, text):
+        """Prints a line that stays, in the place of the live one."""
+        self._out.write("\r\x1b[K" * self._open + text + "\n")
+        self._out.flush()
+        self._open = False
 
     def end(self):
         """Ends the live line, so that what follows starts on one of its own."""

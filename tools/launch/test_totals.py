@@ -1,11 +1,5 @@
-#!/usr/bin/env python3
-"""Prints "N passed, N failed" from the build event file of a `bazel test`.
-
-Counts test targets. One that was not built, timed out or was never run counts as failed. Exits 0 if
-all passed, 3 if one failed, 4 if none ran.
-"""
+"""Prints "N passed, N failed" from the build event file of a `bazel test`."""
 import json
-import sys
 
 
 def results(path):
@@ -32,13 +26,11 @@ def results(path):
     return {label: result for label, result in passed.items() if result is not None}
 
 
-def main():
-    outcomes = results(sys.argv[1]).values()
+def print_totals(path):
+    """Counts test targets; one that was not built, timed out or was never run has failed. Returns
+    0 if all passed, 3 if one failed, 4 if none ran."""
+    outcomes = results(path).values()
     good = sum(outcomes)
     bad = len(outcomes) - good
     print("%d passed, %d failed" % (good, bad), flush=True)
     return 3 if bad else 0 if good else 4
-
-
-if __name__ == "__main__":
-    sys.exit(main())
