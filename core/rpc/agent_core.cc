@@ -101,12 +101,18 @@ void AgentCore::OnTimer(absl::Time when) {
   });
 }
 
-bool AgentCore::Idle() const {
-  return sessions_.pending_calls() == 0 && sessions_.running_calls() == 0;
+// False: it was begun before.
+bool AgentCore::BeginDraining() {
+  bool first = false;
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    first = !std::exchange(draining_, true);
+    if (first) sessions_.BeginLeaving(now, actions);
+  });
+  return first;
 }
 
 void AgentCore::NoteProgress() {
-  if (draining_ && Idle()) progress_.NotifyAll();
+  if (draining_ && sessions_.Settled(Now())) progress_.NotifyAll();
 }
 
 // ---------------------------------------------------------------- our calls
@@ -173,7 +179,6 @@ LinkId AgentCore::AddLink(LinkPtr link) {
 std::shared_ptr<carrier::LinkHandler> AgentCore::Accept(LinkPtr link) {
   LinkId id = 0;
   Drive([&](absl::Time now, Actions&) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    if (draining_) return;
     id = AddLink(link);
     sessions_.OnAccepted(now, id);
   });
@@ -252,7 +257,10 @@ void AgentCore::OnRequest(LinkId link, Header header, std::vector<Buffer> buffer
   if (!run) return call->Discard();
   if (draining && call->caller().incarnation != options_.self.incarnation) {
     return call->Reply(
-        absl::UnavailableError(absl::StrCat("worker ", options_.self.name, " is shutting down")),
+        WithDetail(absl::UnavailableError(absl::StrCat("worker ", options_.self.name,
+                                                       " is draining (it is about to stop); ",
+                                                       call->method(), " was not applied")),
+                   ErrorDetail{options_.self.name, "", "call it again when it is back", false}),
         {});
   }
   Dispatch(call);

@@ -103,7 +103,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void Run(const std::shared_ptr<ServedCall>& call, const Method& method) PSD_EXCLUDES(mutex_);
   absl::Status UnknownMethod(const std::string& name) const;
 
-  bool Idle() const PSD_REQUIRES(mutex_);
+  bool BeginDraining() PSD_EXCLUDES(mutex_);
+  void AwaitSettled(absl::Duration drain) PSD_EXCLUDES(mutex_);
   void NoteProgress() PSD_REQUIRES(mutex_);
 
   const AgentOptions options_;
@@ -114,7 +115,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::vector<std::function<void(const PeerInfo&, absl::Status)>> on_session_lost_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
-  CondVar progress_;     // while draining: a call is over
+  CondVar progress_;     // while draining: nothing is left to wait for
   WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier
   // Keep the two ends of the loopback.

@@ -122,18 +122,22 @@ std::vector<PeerStatus> AgentCore::Peers() const {
   return sorted;
 }
 
-void AgentCore::Shutdown(absl::Duration drain) {
+void AgentCore::AwaitSettled(absl::Duration drain) {
   const absl::Time until = Clock::Steady().Now() + drain;
+  MutexLock lock(mutex_);
+  while (!sessions_.Settled(Now())) {
+    const absl::Duration left = until - Clock::Steady().Now();
+    if (left <= absl::ZeroDuration()) return;
+    progress_.WaitFor(mutex_, left);
+  }
+}
+
+void AgentCore::Shutdown(absl::Duration drain) {
+  if (!BeginDraining()) return;
+  AwaitSettled(drain);
   Actions actions;
   {
     MutexLock lock(mutex_);
-    if (draining_) return;
-    draining_ = true;
-    while (!Idle()) {
-      absl::Duration left = until - Clock::Steady().Now();
-      if (left <= absl::ZeroDuration()) break;
-      progress_.WaitFor(mutex_, left);
-    }
     sessions_.Leave(actions);
     stopped_ = true;
   }

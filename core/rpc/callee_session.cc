@@ -151,6 +151,15 @@ void CalleeSession::Tick(absl::Time now, Actions& actions) {
   }
 }
 
+Ack CalleeSession::InDoubt() const {
+  SequenceSet in_doubt;
+  for (const auto& [sequence, record] : records_) {
+    auto running = running_.find(record.call_id);
+    if (running == running_.end() || running->second.applying) in_doubt.Add(sequence);
+  }
+  return in_doubt.ToAck();
+}
+
 void CalleeSession::End(Actions& actions) {
   if (FaultOn("work_outlives_its_session")) return;
   CancelWhere([](const Running&) { return true; }, actions);

@@ -81,6 +81,9 @@ class CalleeSession {
   // Cancels everything.
   void End(Actions& actions);
 
+  // The mutations that were applied, or may be, and whose answers are not acknowledged.
+  Ack InDoubt() const;
+
   size_t running() const { return running_.size(); }
   size_t remembered() const { return records_.size() - mutations_running_; }
   size_t remembered_bytes() const { return remembered_bytes_; }

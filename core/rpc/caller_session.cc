@@ -53,6 +53,10 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
     actions.push_back(CompleteAction{std::move(spec.body), absl::OkStatus(), peer_});
     return;
   }
+  if (PeerLeaves() && !spec.wait_for_ready) {
+    actions.push_back(CompleteAction{std::move(spec.body), PeerStops(), peer_});
+    return;
+  }
   if (state_ == State::kDown && !Dialable() && !expected_back_ && !spec.wait_for_ready) {
     actions.push_back(CompleteAction{std::move(spec.body), Unreachable(), peer_});
     return;
@@ -61,7 +65,7 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
   Pending& call = pending_[id];
   call.spec = std::move(spec);
   call.started = now;
-  if (state_ == State::kOpen) {
+  if (state_ == State::kOpen && !peer_leaving_) {
     SendOrWait(id, call, actions);
     return;
   }
@@ -92,6 +96,7 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions
     AnnounceIfDue(actions);
     DrainWindow(actions);
   }
+  SayGoodbyeIfDone(actions);
   return body;
 }
 
@@ -127,7 +132,7 @@ bool CallerSession::WindowOpen() const {
 }
 
 void CallerSession::DrainWindow(Actions& actions) {
-  while (state_ == State::kOpen && !waiting_.empty()) {
+  while (state_ == State::kOpen && !peer_leaving_ && !waiting_.empty()) {
     auto call = pending_.find(waiting_.front());
     if (call != pending_.end() && call->second.waits_for_window) {
       if (!WindowOpen()) return;
@@ -189,6 +194,7 @@ void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions
   }
   actions.push_back(CompleteAction{std::move(pending.spec.body), std::move(status), peer_});
   DrainWindow(actions);
+  SayGoodbyeIfDone(actions);
 }
 
 template <typename Predicate>
@@ -251,6 +257,7 @@ void CallerSession::Backoff(absl::Time now) {
 void CallerSession::GoDown(absl::Time now) {
   if (state_ == State::kOpen) lost_at_ = now;
   state_ = State::kDown;
+  peer_leaving_ = false;
   link_ = 0;
   Backoff(now);
   // Each pending call's window starts to run.
@@ -265,6 +272,7 @@ void CallerSession::OnLink(absl::Time now, LinkId link, Actions& actions) {
 void CallerSession::Greet(absl::Time now, Actions& actions) {
   if (state_ == State::kOpen) lost_at_ = now;
   state_ = State::kGreeting;
+  peer_leaving_ = false;
   greeted_at_ = now;
   // Each pending call's window starts to run; and the greeting itself has a bound.
   next_expiry_ = std::min({next_expiry_, now + options_.retry_window, now + options_.silence});
@@ -283,6 +291,7 @@ void CallerSession::Greet(absl::Time now, Actions& actions) {
 void CallerSession::OnDialFailed(absl::Time now, bool refused, const absl::Status& status,
                                  Actions& actions) {
   if (state_ != State::kDialing) return;  // the peer called us meanwhile
+  unreachable_ = true;
   if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
   GoDown(now);
   if (!refused) return;
@@ -310,6 +319,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   if (welcome.name != peer_.name) return OnWrongName(now, welcome.name, actions);
   expected_back_ = true;
   leaving_ = false;
+  unreachable_ = false;
   not_let_in_.clear();
   if (peer_.incarnation != 0 && peer_.incarnation != welcome.incarnation) {
     OnRestarted(welcome.incarnation, actions);
@@ -472,6 +482,67 @@ void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& en
     OnEnded(ended.status, actions);
   }
   Greet(now, actions);
+}
+
+absl::Status CallerSession::PeerStops() const {
+  return WithDetail(
+      absl::UnavailableError(absl::StrCat(peer_.name,
+                                          " is draining (it is about to stop); the call "
+                                          "was not applied")),
+      ErrorDetail{peer_.name, "", "call it again when it is back", false});
+}
+
+void CallerSession::OnLeaving(LinkId link, const Header& leaving, Actions& actions) {
+  if (link != link_ || peer_leaving_) return;
+  if (state_ == State::kGreeting && leaving.epoch == 0 && leaving.sequence == hello_number_) {
+    return EndWithPeer(actions);
+  }
+  if (state_ != State::kOpen) return;
+  if (leaving.callee_incarnation != peer_.incarnation || leaving.epoch != epoch_) return;
+  peer_leaving_ = true;
+  FailWhere([](const Pending& call) { return call.sends == 0 && !call.spec.wait_for_ready; },
+            PeerStops(), actions);
+  SayGoodbyeIfDone(actions);
+}
+
+void CallerSession::SayGoodbyeIfDone(Actions& actions) {
+  if (!peer_leaving_ || state_ != State::kOpen) return;
+  for (const auto& [id, call] : pending_) {
+    if (call.sends > 0) return;
+  }
+  Header goodbye;
+  goodbye.kind = MessageKind::kGoodbye;
+  goodbye.epoch = epoch_;
+  goodbye.callee_incarnation = peer_.incarnation;
+  SendControl(link_, std::move(goodbye), actions);
+  EndWithPeer(actions);
+}
+
+void CallerSession::OnLeft(LinkId link, const Header& left, Actions& actions) {
+  if (link != link_ || state_ != State::kOpen) return;
+  if (left.callee_incarnation != peer_.incarnation || left.epoch != epoch_) return;
+  SequenceSet in_doubt;
+  in_doubt.AddAll(left.ack);
+  // For all others the peer's word that it did not apply them is as good as an answer.
+  for (auto& [id, call] : pending_) {
+    if (call.sequence == 0 || !in_doubt.Contains(call.sequence)) call.sends = 0;
+  }
+  state_ = State::kLeft;
+  FailWhere(
+      [](const Pending& call) { return call.sends > 0; },
+      absl::UnavailableError(absl::StrCat(
+          peer_.name, " has stopped before its answer arrived; the call may have been applied")),
+      actions);
+  EndWithPeer(actions);
+}
+
+void CallerSession::EndWithPeer(Actions& actions) {
+  peer_leaving_ = false;
+  state_ = State::kLeft;
+  expected_back_ = false;
+  LoseSession(
+      PeerStops(), [](const Pending& call) { return !call.spec.wait_for_ready || call.sends > 0; },
+      actions);
 }
 
 void CallerSession::OnPeerGone(bool left, Actions& actions) {

@@ -30,6 +30,7 @@ class CallerSession {
     kDialing,   // asked for one
     kGreeting,  // said hello, waits for the welcome
     kOpen,
+    kLeft,  // the peer stops and our session on it has ended; the link has not closed yet
   };
 
   // `jitter_seed` spreads the reconnects of many workers.
@@ -42,6 +43,8 @@ class CallerSession {
   LinkId link() const { return link_; }
   uint64_t epoch() const { return epoch_; }
   size_t pending() const { return pending_.size(); }
+  // The latest attempt to reach the peer failed.
+  bool unreachable() const { return unreachable_; }
   const std::string& address() const { return address_; }
   // Saying something this often keeps the connection and, on the peer, the lease alive.
   absl::Duration talk_every() const { return talk_every_; }
@@ -76,6 +79,12 @@ class CallerSession {
   void OnRefused(absl::Time now, LinkId link, const Header& refused, Actions& actions);
   // The peer has no session of the epoch and callee incarnation that `ended` quotes.
   void OnSessionEnded(absl::Time now, LinkId link, const Header& ended, Actions& actions);
+  // The peer is about to stop. If it does not let us in any more, calls that do not wait for it
+  // fail. Otherwise nothing new is sent there, and once all that was sent is answered, our session
+  // there ends with a goodbye.
+  void OnLeaving(LinkId link, const Header& leaving, Actions& actions);
+  // The peer stops now: every pending call fails, and its error says whether it was applied.
+  void OnLeft(LinkId link, const Header& left, Actions& actions);
   // The peer's own session here ended. If it cannot be dialled and is not connected, nobody will
   // answer. `left`: it said goodbye, and our session on it goes with the link.
   void OnPeerGone(bool left, Actions& actions);
@@ -111,6 +120,10 @@ class CallerSession {
   void Send(CallId id, Pending& call, Actions& actions);
   void SendOrWait(CallId id, Pending& call, Actions& actions);
   bool WindowOpen() const;
+  bool PeerLeaves() const { return peer_leaving_ || state_ == State::kLeft; }
+  void SayGoodbyeIfDone(Actions& actions);
+  void EndWithPeer(Actions& actions);
+  absl::Status PeerStops() const;
   void DrainWindow(Actions& actions);
   void AnnounceIfDue(Actions& actions);
   void SendPending(Actions& actions);
@@ -142,6 +155,8 @@ class CallerSession {
   bool added_ = false;          // by name, with or without an address
   bool expected_back_ = false;  // met before, and not known to be gone
   bool leaving_ = false;        // said goodbye
+  bool peer_leaving_ = false;   // it is about to stop, and our session on it is still open
+  bool unreachable_ = false;
   absl::Time greeted_at_ = absl::InfinitePast();
   absl::Time opened_at_ = absl::InfinitePast();
   absl::Time lost_at_ = absl::InfinitePast();

@@ -27,6 +27,10 @@ enum class MessageKind : uint8_t {
   kKeepalive = 7,     // I am here; carries acknowledgements
   kSessionEnded = 8,  // what you sent belongs to no live session here
   kGoodbye = 9,       // I end my session on you
+  kLeaving = 10,      // I am about to stop: send me nothing new, and say goodbye once all that you
+                      // sent is answered. With epoch 0: the answer to a hello, no new session
+  kLeft = 11,         // I stop now; `ack` lists the mutations of your session that I applied or may
+                      // have applied and that you have not acknowledged
 };
 
 // Bytes that an upper layer lets a request or a reply carry beside the payload (fork data,
@@ -63,7 +67,7 @@ struct Header {
   uint64_t epoch = 0;
   // A mutation's place in its session. Hello: grows with every hello of one incarnation.
   uint64_t sequence = 0;
-  // Whom the sender means; 0: whoever it is.
+  // Whom the sender means; 0: whoever it is. Session ended, leaving, left: the one it was.
   Incarnation callee_incarnation = 0;
   Ack ack;
 

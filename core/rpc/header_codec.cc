@@ -53,7 +53,7 @@ bool IsIntroduction(MessageKind kind) {
 
 // What holds for every kind.
 absl::Status CheckBounds(const v1::RpcHeader& in) {
-  if (in.kind() < 1 || in.kind() > 9) return Bad(absl::StrCat("unknown kind ", in.kind()));
+  if (in.kind() < 1 || in.kind() > 11) return Bad(absl::StrCat("unknown kind ", in.kind()));
   if (in.name().size() > kMaxNameBytes) return Bad("the worker's name is too long");
   if (in.method().size() > kMaxMethodBytes) return Bad("the method's name is too long");
   if (in.attachments_size() != in.attachment_tags_size()) return Bad("attachments without tags");
@@ -91,6 +91,8 @@ absl::Status CheckKind(const Header& header) {
     case MessageKind::kKeepalive:
     case MessageKind::kSessionEnded:
     case MessageKind::kGoodbye:
+    case MessageKind::kLeaving:
+    case MessageKind::kLeft:
       break;
   }
   return absl::OkStatus();

@@ -211,9 +211,12 @@ class RpcAgent {
 
   virtual std::vector<PeerStatus> Peers() const = 0;
 
-  // Refuses new calls from outside, ends our sessions on all peers (they release what we held),
-  // waits at most `drain` for functions that are running and for our own pending calls, then
-  // cancels the rest and shuts the carrier down. May be repeated; later calls do nothing.
+  // An orderly stop. Tells all peers, refuses new calls from outside with UNAVAILABLE ("draining,
+  // not applied"), and waits at most `drain` until functions that run are done, our own pending
+  // calls are over, and every peer has received the answers to all that it had sent. Then cancels
+  // the rest, ends our sessions on all peers (they release what we held) and shuts the carrier
+  // down. Peers that still wait for answers are told which of their calls may have been applied.
+  // Peers that are gone are not waited for. May be repeated; later calls do nothing.
   virtual void Shutdown(absl::Duration drain) = 0;
 };
 

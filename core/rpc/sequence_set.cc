@@ -27,6 +27,11 @@ void SequenceSet::Add(uint64_t first, uint64_t last) {
   }
 }
 
+void SequenceSet::AddAll(const Ack& ack) {
+  if (ack.watermark > 0) Add(1, ack.watermark);
+  for (size_t i = 0; i + 1 < ack.ranges.size(); i += 2) Add(ack.ranges[i], ack.ranges[i + 1]);
+}
+
 bool SequenceSet::Contains(uint64_t sequence) const {
   if (sequence <= watermark_) return true;
   auto next = ranges_.upper_bound(sequence);

@@ -15,6 +15,8 @@ class SequenceSet {
   // Adds first..last. Requires: 1 <= first <= last.
   void Add(uint64_t first, uint64_t last);
   void Add(uint64_t sequence) { Add(sequence, sequence); }
+  // Adds what `ack` lists. Requires: IsWellFormed(ack).
+  void AddAll(const Ack& ack);
   bool Contains(uint64_t sequence) const;
 
   // All of 1..watermark() are in the set; watermark() + 1 is not.

@@ -40,15 +40,16 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
     if (holder.caller().incarnation != peer.incarnation) {
       absl::Status may = MayTakeOver(now, holder);
       if (!may.ok()) return {Kind::kRefused, 0, false, std::move(may)};
-      End(holder.epoch(), actions);
+      if (!leaving_) End(holder.epoch(), actions);
     } else if (hello.sequence <= holder.hello_number()) {
       return {};
     } else if (hello.epoch == holder.epoch() && hello.callee_incarnation == self_.incarnation) {
       resumed = true;
-    } else {
+    } else if (!leaving_) {
       End(holder.epoch(), actions);
     }
   }
+  if (!resumed && leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
   if (!resumed && sessions_.size() >= max_sessions_) {
     return {Kind::kRefused, 0, false,
             absl::ResourceExhaustedError(absl::StrCat(self_.name, " already has ", max_sessions_,

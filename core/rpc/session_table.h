@@ -23,7 +23,8 @@ struct HelloOutcome {
   enum class Kind {
     kWelcome,
     kRefused,
-    kStale,  // overtaken by a later hello of the same incarnation: no answer
+    kLeaving,  // this worker is about to stop and takes no new sessions
+    kStale,    // overtaken by a later hello of the same incarnation: no answer
   };
   Kind kind = Kind::kStale;
   uint64_t epoch = 0;
@@ -49,6 +50,9 @@ class SessionTable {
   // ABORTED if `peer` has lost its name to another incarnation.
   absl::Status CheckFence(const PeerInfo& peer) const;
 
+  // From now on a hello can only resume a session that lives.
+  void BeginLeaving() { leaving_ = true; }
+
   // Null when there is no such live session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);
@@ -72,6 +76,7 @@ class SessionTable {
   const SessionOptions& options_;  // the worker's; outlives the table
   const PeerInfo self_;
   const size_t max_sessions_;
+  bool leaving_ = false;
   uint64_t next_epoch_ = 1;
   std::map<uint64_t, std::unique_ptr<CalleeSession>> sessions_;  // by epoch
   absl::flat_hash_map<std::string, uint64_t> epochs_;            // by name

@@ -74,12 +74,6 @@ void WorkerSessions::OnSendRefused(const std::string& peer, CallId id, const abs
   if (caller != callers_.end()) caller->second->OnSendRefused(id, status, actions);
 }
 
-size_t WorkerSessions::pending_calls() const {
-  size_t total = 0;
-  for (const auto& [name, caller] : callers_) total += caller->pending();
-  return total;
-}
-
 // ---------------------------------------------------------------- links
 
 void WorkerSessions::OnDialed(absl::Time now, const std::string& peer, LinkId link,
@@ -219,6 +213,12 @@ void WorkerSessions::OnControl(absl::Time now, LinkId link, const Header& header
       return OnAckMessage(now, link, *state, header, actions);
     case MessageKind::kGoodbye:
       return OnGoodbye(*state, header, actions);
+    case MessageKind::kLeaving:
+      if (state->caller != nullptr) state->caller->OnLeaving(link, header, actions);
+      return;
+    case MessageKind::kLeft:
+      if (state->caller != nullptr) state->caller->OnLeft(link, header, actions);
+      return;
     case MessageKind::kRequest:
     case MessageKind::kReply:
       return;  // not control: they come through OnRequest and OnAnswer
@@ -288,7 +288,9 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   state.epoch = outcome.epoch;
   if (state.caller == nullptr) state.caller = &CallerTo(hello.name);
   MoveTo(now, link, state, actions);
-  WakeBy(table_.Find(outcome.epoch)->lease_until());
+  const CalleeSession& session = *table_.Find(outcome.epoch);
+  if (leaving_since_ != absl::InfiniteFuture()) TellLeaving(session, actions);
+  WakeBy(session.lease_until());
 }
 
 // The peer has greeted on `link`, which can carry our session on it as well.
@@ -324,6 +326,9 @@ void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome
       ++probes_.name_refused;
       answer.kind = MessageKind::kRefused;
       answer.status = outcome.status;
+      break;
+    case HelloOutcome::Kind::kLeaving:
+      answer.kind = MessageKind::kLeaving;
       break;
   }
   SendControl(link, std::move(answer), actions);
@@ -459,12 +464,6 @@ LinkId WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
   return link;
 }
 
-size_t WorkerSessions::running_calls() const {
-  size_t total = 0;
-  for (const auto& [epoch, session] : table_.sessions()) total += session->running();
-  return total;
-}
-
 // ---------------------------------------------------------------- time
 
 void WorkerSessions::Tick(absl::Time now, Actions& actions) {
@@ -541,7 +540,57 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
   }
 }
 
+// ---------------------------------------------------------------- leaving
+
+// How long a peer that lives takes to come back over a new link.
+absl::Duration WorkerSessions::ReturnTime() const {
+  return std::min(options_.session.silence, 10 * options_.session.reconnect_min);
+}
+
+void WorkerSessions::TellLeaving(const CalleeSession& session, Actions& actions) const {
+  if (session.link() == 0 || IsSelf(session.caller())) return;
+  Header leaving;
+  leaving.kind = MessageKind::kLeaving;
+  leaving.epoch = session.epoch();
+  leaving.callee_incarnation = options_.self.incarnation;
+  SendControl(session.link(), std::move(leaving), actions);
+}
+
+void WorkerSessions::TellLeft(const CalleeSession& session, Actions& actions) const {
+  if (session.link() == 0 || IsSelf(session.caller())) return;
+  Header left;
+  left.kind = MessageKind::kLeft;
+  left.epoch = session.epoch();
+  left.callee_incarnation = options_.self.incarnation;
+  left.ack = session.InDoubt();
+  SendControl(session.link(), std::move(left), actions);
+}
+
+void WorkerSessions::BeginLeaving(absl::Time now, Actions& actions) {
+  leaving_since_ = now;
+  table_.BeginLeaving();
+  for (const auto& [epoch, session] : table_.sessions()) TellLeaving(*session, actions);
+  WakeBy(now + ReturnTime());
+}
+
+bool WorkerSessions::Settled(absl::Time now) const {
+  for (const auto& [name, caller] : callers_) {
+    const bool lost =
+        caller->link() == 0 && (caller->unreachable() || now - leaving_since_ >= ReturnTime());
+    if (caller->pending() > 0 && !lost) return false;
+  }
+  for (const auto& [epoch, session] : table_.sessions()) {
+    if (session->running() > 0) return false;
+    if (IsSelf(session->caller())) continue;
+    const absl::Time since = std::max(leaving_since_, session->last_heard());
+    if (session->link() != 0 || (session->remembered() > 0 && now - since < ReturnTime()))
+      return false;
+  }
+  return true;
+}
+
 void WorkerSessions::Leave(Actions& actions) {
+  for (const auto& [epoch, session] : table_.sessions()) TellLeft(*session, actions);
   for (auto& [name, caller] : callers_) {
     caller->CompleteAll(
         absl::CancelledError(absl::StrCat("worker ", options_.self.name, " shuts down")), actions);

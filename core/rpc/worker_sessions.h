@@ -97,11 +97,18 @@ class WorkerSessions {
   void Tick(absl::Time now, Actions& actions);
   absl::Time NextWake() const { return next_wake_; }
 
-  // ---- Leaving: ends our sessions on all peers and theirs here; pending calls fail CANCELLED.
+  // ---- Leaving.
+  // Asks every peer to send nothing new and to end its session here once all is answered. New
+  // sessions are refused; those of today may be resumed.
+  void BeginLeaving(absl::Time now, Actions& actions);
+  // After BeginLeaving: nothing of ours is pending, nothing runs here, and every peer has said
+  // goodbye. A peer that is not connected is waited for only as long as a peer that lives takes to
+  // come back. Asked again at every event and Tick.
+  bool Settled(absl::Time now) const;
+  // Ends our sessions on all peers and theirs here; pending calls fail CANCELLED. Peers that have
+  // not said goodbye are told which of their mutations may have been applied.
   void Leave(Actions& actions);
 
-  size_t pending_calls() const;
-  size_t running_calls() const;
   const SessionProbes& probes() const { return probes_; }
   const std::map<std::string, std::unique_ptr<CallerSession>>& callers() const { return callers_; }
   const SessionTable& table() const { return table_; }
@@ -140,6 +147,10 @@ class WorkerSessions {
   void OnOutcome(absl::Time now, LinkId link, CallerSession& caller, const Header& header,
                  Actions& actions);
   void ForgetStrangers();
+  bool IsSelf(const PeerInfo& peer) const { return peer.incarnation == options_.self.incarnation; }
+  void TellLeaving(const CalleeSession& session, Actions& actions) const;
+  void TellLeft(const CalleeSession& session, Actions& actions) const;
+  absl::Duration ReturnTime() const;
   void WakeBy(absl::Time when) { next_wake_ = std::min(next_wake_, when); }
   absl::Status UnknownPeer(absl::string_view name) const;
 
@@ -150,6 +161,7 @@ class WorkerSessions {
   std::map<LinkId, LinkState> links_;
   CallId next_call_ = 1;
   absl::Time next_wake_ = absl::InfinitePast();
+  absl::Time leaving_since_ = absl::InfiniteFuture();
   SessionProbes probes_;
 };
 

@@ -120,6 +120,15 @@ void Process::Kill() {
   pid_ = 0;
 }
 
+int Process::Terminate() {
+  kill(pid_, SIGTERM);
+  int state = 0;
+  while (waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = 0;
+  return WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+}
+
 void Process::Stop() {
   kill(pid_, SIGSTOP);
   int state = 0;

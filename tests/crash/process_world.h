@@ -40,6 +40,8 @@ class Process {
 
   // SIGKILL; returns when the process is gone.
   void Kill();
+  // SIGTERM; returns the exit code when the process has ended, -1 if a signal ended it.
+  int Terminate();
   // SIGSTOP and SIGCONT; return when the process is stopped, or told to go on.
   void Stop();
   void Continue();
