@@ -1,5 +1,6 @@
 // Making a DistributedOptimizer, and its options.
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -90,14 +91,45 @@ absl::Status DistributedOptimizer::State::CreateOnOwners() {
   }
   PSD_RETURN_IF_ERROR(
       CombineFailures(absl::StrCat("optimizer ", name.empty() ? "(private)" : name), failures));
+  if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled() || parts.empty()) return absl::OkStatus();
   // Others may have stepped it before.
-  auto lead =
-      service().Prepare(parts[0].optimizer, {{}, {}, {}}, false, worker->ToCallOptions({})).Wait();
-  if (!lead.ok()) return lead.status();
-  loss_scale = lead->loss_scale;
+  auto said = service()
+                  .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({}))
+                  .Wait();
+  if (!said.ok()) return said.status();
+  loss_scale = said->loss_scale;
   return absl::OkStatus();
+}
+
+absl::Status DistributedOptimizer::State::FollowLead() {
+  for (size_t group = 0; group < parts[lead].groups.size(); ++group) {
+    const auto now =
+        service().Options(parts[lead].optimizer, group, worker->ToCallOptions({})).Wait();
+    if (!now.ok()) return CombineFailures("options", {{parts[lead].owner, now.status()}});
+    PSD_RETURN_IF_ERROR(TellFollowers(group, *now));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
+                                                        const optim::GroupOptions& decided) {
+  const optim::OptionsVersion version{parts[lead].optimizer.body()->owner_incarnation(),
+                                      decided.version};
+  std::vector<Future<optim::GroupOptions>> answers;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    answers.push_back(i == lead
+                          ? Future<optim::GroupOptions>::Ready(decided)
+                          : service().SetOptions(parts[i].optimizer, group, decided.spec.options,
+                                                 version, worker->ToCallOptions({})));
+  }
+  std::vector<std::pair<std::string, absl::Status>> failures;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::Status& status = answers[i].Wait().status();
+    if (!status.ok()) failures.emplace_back(parts[i].owner, status);
+  }
+  return CombineFailures("options (which the other owners have)", failures);
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
@@ -148,6 +180,10 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
   state->spec = specs[0];
   state->settings = settings;
   PSD_ASSIGN_OR_RETURN(state->parts, PartByOwner(specs, groups));
+  const auto smallest = std::min_element(
+      state->parts.begin(), state->parts.end(),
+      [](const OptimizerPart& a, const OptimizerPart& b) { return a.owner < b.owner; });
+  state->lead = static_cast<size_t>(smallest - state->parts.begin());
   PSD_RETURN_IF_ERROR(state->CreateOnOwners());
   return std::unique_ptr<DistributedOptimizer>(new DistributedOptimizer(std::move(state)));
 }
@@ -174,9 +210,10 @@ absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const 
   if (state_->parts.empty())
     return absl::FailedPreconditionError(
         "the optimizer has no parameters, so nobody keeps options");
-  auto options = state_->service()
-                     .Options(state_->parts[0].optimizer, group, state_->worker->ToCallOptions({}))
-                     .Wait();
+  auto options =
+      state_->service()
+          .Options(state_->parts[state_->lead].optimizer, group, state_->worker->ToCallOptions({}))
+          .Wait();
   if (!options.ok()) return options.status();
   return options->spec;
 }
@@ -186,23 +223,14 @@ absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const 
 absl::Status DistributedOptimizer::SetOptions(size_t group,
                                               const std::map<std::string, double>& changes) {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
-  const std::vector<OptimizerPart>& parts = state_->parts;
-  const rpc::CallOptions call = state_->worker->ToCallOptions({});
-  if (parts.empty()) return absl::OkStatus();
+  if (state_->parts.empty()) return absl::OkStatus();
+  const OptimizerPart& lead = state_->parts[state_->lead];
   const absl::StatusOr<optim::GroupOptions> decided =
-      state_->service().SetOptions(parts[0].optimizer, group, changes, 0, call).Wait();
-  if (!decided.ok()) return CombineFailures("options", {{parts[0].owner, decided.status()}});
-  std::vector<Future<optim::GroupOptions>> answers;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    answers.push_back(state_->service().SetOptions(parts[i].optimizer, group, decided->spec.options,
-                                                   decided->version, call));
-  }
-  std::vector<std::pair<std::string, absl::Status>> failures;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const absl::Status& status = answers[i - 1].Wait().status();
-    if (!status.ok()) failures.emplace_back(parts[i].owner, status);
-  }
-  return CombineFailures("options (which the other owners have changed)", failures);
+      state_->service()
+          .SetOptions(lead.optimizer, group, changes, {}, state_->worker->ToCallOptions({}))
+          .Wait();
+  if (!decided.ok()) return CombineFailures("options", {{lead.owner, decided.status()}});
+  return state_->TellFollowers(group, *decided);
 }
 
 }  // namespace psd

@@ -216,24 +216,24 @@ absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
   return made;
 }
 
-// All owners get the same version, so that whichever decides about the next change is believed.
+// As when options change at any time: the lead decides, and the others follow.
 absl::Status Loader::SetOptions(const SavedOptimizer& optimizer,
                                 const std::vector<MadePart>& parts) {
+  worker::OptimizerService& service = worker_.runtime().optimizer_service();
+  const MadePart& lead = *std::min_element(
+      parts.begin(), parts.end(),
+      [](const MadePart& a, const MadePart& b) { return a.rref.owner() < b.rref.owner(); });
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
-    uint64_t version = 0;
-    bool same = true;
+    const auto& wanted = optimizer.groups[i].options;
+    if (std::all_of(parts.begin(), parts.end(),
+                    [&](const MadePart& part) { return part.options[i].spec.options == wanted; }))
+      continue;
+    PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided,
+                         service.SetOptions(lead.rref, i, wanted, {}, call_).Wait());
+    const optim::OptionsVersion version{lead.rref.body()->owner_incarnation(), decided.version};
     for (const MadePart& part : parts) {
-      version = std::max(version, part.options[i].version);
-      same = same && part.options[i].version == parts[0].options[i].version &&
-             part.options[i].spec.options == optimizer.groups[i].options;
-    }
-    if (same) continue;
-    for (const MadePart& part : parts) {
-      PSD_RETURN_IF_ERROR(
-          worker_.runtime()
-              .optimizer_service()
-              .SetOptions(part.rref, i, optimizer.groups[i].options, version + 1, call_)
-              .Wait());
+      if (&part == &lead) continue;
+      PSD_RETURN_IF_ERROR(service.SetOptions(part.rref, i, wanted, version, call_).Wait());
     }
   }
   return absl::OkStatus();

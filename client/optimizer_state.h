@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/open_steps.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/optim/steps/step_request.h"
@@ -27,11 +28,18 @@ struct DistributedOptimizer::State {
   std::string name;                       // empty: private
   OptimizerSpec spec;                     // of the first group, at creation
   OptimizerSettings settings;
-  // By owner, in order of first appearance. The first leads: it decides what all must agree on.
+  // By owner, in order of first appearance.
   std::vector<OptimizerPart> parts;
+  // The part on the owner of the smallest name, whatever order a trainer lists parameters in. That
+  // owner leads: it decides what all must agree on.
+  size_t lead = 0;
   std::atomic<double> loss_scale{0};  // the lead's, as last heard
 
   absl::Status CreateOnOwners();
+  // Makes the other owners' options those that the lead has.
+  absl::Status FollowLead();
+  // Tells the other owners what the lead has decided.
+  absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
   // One step over all owners. `attempt` is what was decided before, if this is a retry.
@@ -47,6 +55,7 @@ struct DistributedOptimizer::State {
 // One step as it was asked for and decided; kept for RetryFailed.
 struct StepAttempt {
   GlobalId step_id;
+  std::shared_ptr<const OpenSteps::Step> open;  // shared with retries; null once it has succeeded
   std::vector<GlobalId> contexts;
   // By part: the contexts that have reached that owner, and whether it is asked at all.
   std::vector<std::vector<GlobalId>> reached;

@@ -108,7 +108,8 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
                                                const StepOptions& options) {
   worker::Runtime& runtime = *state_->worker->runtime;
   auto attempt = std::make_shared<StepAttempt>();
-  attempt->step_id = runtime.ids().Next();
+  attempt->open = state_->worker->open_steps->Open(runtime.ids());
+  attempt->step_id = attempt->open->id();
   attempt->options = options;
   attempt->reached.resize(state_->parts.size());
   for (const Context* context : contexts) {
@@ -123,7 +124,7 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
   const OptimizerSettings& settings = state_->settings;
   const bool lead_counts = !settings.schedule.IsConstant() || settings.loss_scaling.enabled();
   for (size_t i = 0; i < state_->parts.size(); ++i) {
-    attempt->asked.push_back(!attempt->reached[i].empty() || (i == 0 && lead_counts) ||
+    attempt->asked.push_back(!attempt->reached[i].empty() || (i == state_->lead && lead_counts) ||
                              settings.mode.kind != UpdateMode::Kind::kAsynchronous);
   }
   return state_->Run(std::move(attempt));
@@ -162,6 +163,7 @@ StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attemp
   if (!outcome.refused.ok()) return outcome;
   if (!attempt->decided && !Decide(*attempt, outcome)) return outcome;
   Apply(*attempt, outcome);
+  if (outcome.status().ok()) attempt->open.reset();  // nobody asks for it again
   return outcome;
 }
 
@@ -184,9 +186,9 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   attempt.decided = true;
   attempt.terms = decision.terms;
   attempt.gradient_norm = decision.gradient_norm;
-  if (lead_decides) attempt.terms.schedule_step = answers[0].steps_accepted;
+  if (lead_decides) attempt.terms.schedule_step = answers[lead].steps_accepted;
   if (attempt.terms.overflow)  // only the lead must hear of it
-    for (size_t i = 0; i < parts.size(); ++i) attempt.asked[i] = i == 0;
+    for (size_t i = 0; i < parts.size(); ++i) attempt.asked[i] = i == lead;
   return true;
 }
 
@@ -196,11 +198,12 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
                                           StepOutcome& outcome) {
   std::vector<Future<PrepareResult>> futures;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == 0);
-    futures.push_back(
-        prepares ? service().Prepare(parts[i].optimizer, {attempt.step_id, attempt.reached[i], {}},
-                                     measure, worker->ToCallOptions({attempt.options.timeout}))
-                 : Future<PrepareResult>::Ready(PrepareResult{}));
+    const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == lead);
+    futures.push_back(prepares
+                          ? service().Prepare(parts[i].optimizer,
+                                              {attempt.step_id, attempt.reached[i], {}, 0}, measure,
+                                              worker->ToCallOptions({attempt.options.timeout}))
+                          : Future<PrepareResult>::Ready(PrepareResult{}));
   }
   bool failed = false;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -232,14 +235,15 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
       answers.push_back(Future<StepResult>::Ready(nothing));
       continue;
     }
-    answers.push_back(service().Step(parts[i].optimizer,
-                                     {attempt.step_id, attempt.reached[i], attempt.terms},
-                                     worker->ToCallOptions({attempt.options.timeout})));
+    answers.push_back(service().Step(
+        parts[i].optimizer,
+        {attempt.step_id, attempt.reached[i], attempt.terms, worker->open_steps->first()},
+        worker->ToCallOptions({attempt.options.timeout})));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::StatusOr<StepResult>& answer = answers[i].Wait();
     outcome.owners.push_back(ToOutcome(parts[i].owner, answer));
-    if (i == 0 && attempt.asked[0] && answer.ok() && settings.loss_scaling.enabled())
+    if (i == lead && attempt.asked[i] && answer.ok() && settings.loss_scaling.enabled())
       loss_scale = answer->loss_scale;
   }
 }

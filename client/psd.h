@@ -499,18 +499,20 @@ struct ParameterGroup {
 };
 
 // What holds for a whole optimizer. All who share a named one must give the same.
-//   schedule      of the learning rate, by the number of accepted steps, which the first owner
-//                 counts: Schedule::Cosine(10'000).WithWarmup(500). With several owners it costs
-//                 a step one exchange more.
+//   schedule      of the learning rate, by the number of accepted steps, which the owner of
+//                 the smallest name counts: Schedule::Cosine(10'000).WithWarmup(500). With several
+//                 owners it costs a step one exchange more.
 //   loss_scaling  LossScaling::Dynamic(): see StepOptions::loss_scale. One exchange more.
 //   mode          when a step is applied. UpdateMode::Asynchronous(): by itself, as it comes.
 //                 Synchronous(n): in rounds of one step of each of n trainers, applied as one (the
 //                 mean of their gradients, or the sum); every step waits for its round, and who
 //                 dies or leaves is dropped from it. BoundedStaleness(s): by itself, but a
-//                 gradient of a version more than s behind is refused with FAILED_PRECONDITION;
-//                 with WhenStale::kWait a step also waits while it would make gradients too old
-//                 that other trainers still compute. A trainer takes part, and is waited for, from
-//                 its first step until it destroys its DistributedOptimizer or its sessions end.
+//                 gradient of a version more than s behind is refused with FAILED_PRECONDITION,
+//                 and so is one of an unknown version unless the mode is made
+//                 WithUnknownVersions(); with WhenStale::kWait a step also waits while it would
+//                 make gradients too old that other trainers still compute. A trainer takes part,
+//                 and is waited for, from its first step until it destroys its DistributedOptimizer
+//                 or its sessions end.
 using optim::LossScaling;
 using optim::OptimizerSettings;
 using optim::Schedule;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/open_steps.h"
 #include "client/psd.h"
 #include "core/worker/registrar_client.h"
 #include "core/worker/runtime.h"
@@ -20,6 +21,8 @@ struct Worker::State {
   std::unique_ptr<worker::Runtime> runtime;
   std::unique_ptr<worker::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
+  // Shared with the steps, which outcomes in the user's hand may keep open.
+  const std::shared_ptr<OpenSteps> open_steps = std::make_shared<OpenSteps>();
   std::atomic<int64_t> default_timeout_ns{0};
 
   absl::Status Attach();

@@ -173,7 +173,11 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
       if (!added) PSD_RETURN_IF_ERROR(CheckSame(*now, gradient));
       if (!now->gradient.defined()) {
         now->sparse.push_back(std::move(gradient));
-        now->version = added ? leaf.version : std::min(now->version, leaf.version);
+        if (added) {
+          now->version = leaf.version;
+        } else {
+          now->version.Add(leaf.version);
+        }
         return absl::OkStatus();
       }
       before = *now;
@@ -188,7 +192,7 @@ bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t vers
   MutexLock lock(mutex_);
   LeafGradient& now = *OwnGradients().Find(before.key);
   if (!Unchanged(before, now)) return false;
-  now.version = std::min(now.version, version);
+  now.version.Add(version);
   now.gradient = std::move(sum);
   now.sparse.clear();
   return true;

@@ -56,8 +56,8 @@ class ContextState {
   size_t NumRecvs() const PSD_EXCLUDES(mutex_);
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
-  // Adds to what was collected for the leaf before (never in place where shared). The version kept
-  // is the oldest.
+  // Adds to what was collected for the leaf before (never in place where shared). For the
+  // version see ReadVersion.
   // Errors: INVALID_ARGUMENT for another shape or dtype than before.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients)

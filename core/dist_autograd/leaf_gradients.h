@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "core/autograd/read_version.h"
 #include "core/base/ids.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
@@ -17,8 +17,8 @@ namespace psd::dist_autograd {
 
 // A gradient that has been collected here: dense, or if that is undefined the sum of sparse parts.
 struct LeafGradient {
-  GlobalId key;          // the leaf's
-  uint64_t version = 0;  // of the parameter that was read; 0 for a leaf that is none
+  GlobalId key;         // the leaf's
+  ReadVersion version;  // of the parameter; unknown for a leaf that is none
   Tensor gradient;
   std::vector<SparseTensor> sparse;
 };

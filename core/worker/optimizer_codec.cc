@@ -46,6 +46,7 @@ void EncodeSettings(const OptimizerSettings& settings, v1::CreateOptimizerReques
     wire.set_reduction(static_cast<uint32_t>(settings.mode.reduction));
     wire.set_staleness(settings.mode.staleness);
     wire.set_when_stale(static_cast<uint32_t>(settings.mode.when_stale));
+    wire.set_allow_unknown_versions(settings.mode.allow_unknown_versions);
   }
 }
 
@@ -92,6 +93,7 @@ OptimizerSettings DecodeSettings(const v1::CreateOptimizerRequest& message) {
     settings.mode.reduction = DecodeEnum<UpdateMode::Reduction>(wire.reduction());
     settings.mode.staleness = wire.staleness();
     settings.mode.when_stale = DecodeEnum<UpdateMode::WhenStale>(wire.when_stale());
+    settings.mode.allow_unknown_versions = wire.allow_unknown_versions();
   }
   return settings;
 }

@@ -74,6 +74,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   EncodeContexts(step.contexts, message);
   message.set_step_incarnation(step.step.incarnation);
   message.set_step_counter(step.step.counter);
+  message.set_ended_before(step.ended_before);
   EncodeTerms(step.terms, message);
   return Ask("optimizer.step", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
@@ -126,12 +127,13 @@ Future<GroupOptions> OptimizerService::Options(const RRef& optimizer, size_t gro
 
 Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t group,
                                                   const std::map<std::string, double>& changes,
-                                                  uint64_t version,
+                                                  const optim::OptionsVersion& version,
                                                   const rpc::CallOptions& options) {
   v1::SetOptionsRequest message;
   message.set_group(static_cast<uint32_t>(group));
   EncodeOptions(changes, message);
-  message.set_version(version);
+  message.set_version(version.number);
+  message.set_lead_incarnation(version.lead);
   return Ask("optimizer.set_options", optimizer, message, options).Then(ParseOptions);
 }
 

@@ -20,7 +20,6 @@
 namespace psd::worker {
 namespace {
 
-using optim::Member;
 using optim::OptimizerSettings;
 using optim::OptimizerSpec;
 using optim::OwnerOptimizer;
@@ -115,12 +114,21 @@ struct Collected {
   }
 };
 
+// What both ways of asking for a step have in common.
+optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id) {
+  optim::StepRequest request;
+  request.step_id = step_id;
+  request.ticket = optimizer.NewTicket();
+  request.member = {SessionOf(call), call.caller().name};
+  return request;
+}
+
 void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, bool measure,
                 Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
-  if (absl::Status fresh = optimizer->CheckFresh(*plan); !fresh.ok()) return call->Reply(fresh);
+  if (absl::Status fits = optimizer->Check(*plan); !fits.ok()) return call->Reply(fits);
   auto answer = [call, optimizer](absl::StatusOr<double> sum_of_squares) {
     if (!sum_of_squares.ok()) return call->Reply(sum_of_squares.status());
     const OwnerOptimizer::Stats stats = optimizer->stats();
@@ -131,19 +139,22 @@ void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, 
     call->Reply(PlainPayload(reply));
   };
   if (!measure) return answer(0);
-  const Member member{SessionOf(*call), call->caller().name};
-  optimizer->Measure(step_id, member, *std::move(plan), std::move(answer));
+  optim::StepRequest request = NewRequest(*call, *optimizer, step_id);
+  const uint64_t ticket = request.ticket;
+  request.plan = *std::move(plan);
+  optimizer->Measure(std::move(request), std::move(answer));
   if (!optimizer->waits()) return;
-  call->OnCancel([optimizer, step_id] { optimizer->Withdraw(step_id); });
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
 void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
-               const optim::StepTerms& terms, Collected& collected) {
+               uint64_t ended_before, const optim::StepTerms& terms, Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
-  optim::StepRequest step;
-  step.step_id = step_id;
-  step.member = {SessionOf(*call), call->caller().name};
+  const OptimizerPtr& optimizer = collected.optimizer;
+  optim::StepRequest step = NewRequest(*call, *optimizer, step_id);
+  const uint64_t ticket = step.ticket;
+  step.ended_before = ended_before;
   step.plan = *std::move(plan);
   step.terms = terms;
   step.begin_apply = [call] { return call->BeginApply(); };
@@ -151,13 +162,22 @@ void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
     if (!result.ok()) return call->Reply(result.status());
     call->Reply(PlainPayload(EncodeResult(*result)));
   };
-  const OptimizerPtr& optimizer = collected.optimizer;
   optimizer->Step(std::move(step));
   if (!optimizer->waits()) return;
-  call->OnCancel([optimizer, step_id] { optimizer->Withdraw(step_id); });
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
-// `Message`: a StepRequest or a PrepareRequest.
+// `Message`: a StepRequest or a PrepareRequest, as in the next two.
+// A trainer numbers its own steps only.
+template <typename Message>
+absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
+  const GlobalId step{message.step_incarnation(), message.step_counter()};
+  if (step.incarnation == call.caller().incarnation) return step;
+  return absl::InvalidArgumentError(absl::StrCat("step ", step.ToString(),
+                                                 " is none of its caller's, whose incarnation is ",
+                                                 IncarnationToString(call.caller().incarnation)));
+}
+
 template <typename Message>
 absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
   Collected collected;
@@ -226,7 +246,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
                          OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
                                                 runtime_.store(), StepHelpers(runtime_)));
-    if (optimizer->waits()) Remember(optimizer);
+    Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
   if (request->name().empty()) {
@@ -258,12 +278,14 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
   auto collected = Collect(runtime_, *request);
   if (!collected.ok()) return call->Reply(collected.status());
   const int64_t elements = collected->elements;
-  const GlobalId step_id{request->step_incarnation(), request->step_counter()};
-  RunSized(
-      call, elements,
-      [call, step_id, measure = request->measure(), collected = *std::move(collected)]() mutable {
-        RunPrepare(call, step_id, measure, collected);
-      });
+  // Without a measure no step waits, and none needs an id.
+  auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
+  if (!step.ok()) return call->Reply(step.status());
+  RunSized(call, elements,
+           [call, step = *step, measure = request->measure(),
+            collected = *std::move(collected)]() mutable {
+             RunPrepare(call, step, measure, collected);
+           });
 }
 
 void OptimizerService::ServeStep(const CallPtr& call) {
@@ -274,10 +296,12 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   auto collected = Collect(runtime_, *request);
   if (!collected.ok()) return call->Reply(collected.status());
   const int64_t elements = collected->elements;
-  const GlobalId step_id{request->step_incarnation(), request->step_counter()};
+  auto step = DecodeStepId(*call, *request);
+  if (!step.ok()) return call->Reply(step.status());
   RunSized(call, elements,
-           [call, step_id, terms = *terms, collected = *std::move(collected)]() mutable {
-             StartStep(call, step_id, terms, collected);
+           [call, step = *step, ended_before = request->ended_before(), terms = *terms,
+            collected = *std::move(collected)]() mutable {
+             StartStep(call, step, ended_before, terms, collected);
            });
 }
 
@@ -300,7 +324,8 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
   if (!changes.ok()) return call->Reply(changes.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the change"));
   (*optimizer)
-      ->SetOptions(request->group(), *std::move(changes), request->version(),
+      ->SetOptions(request->group(), *std::move(changes),
+                   {request->lead_incarnation(), request->version()},
                    [call](absl::StatusOr<optim::GroupOptions> changed) {
                      if (!changed.ok()) return call->Reply(changed.status());
                      call->Reply(PlainPayload(EncodeGroupOptions(*changed)));
@@ -311,18 +336,20 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
 
 void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
   MutexLock lock(mutex_);
-  waiting_optimizers_.erase(
-      std::remove_if(waiting_optimizers_.begin(), waiting_optimizers_.end(),
+  optimizers_.push_back(optimizer);
+  if (optimizers_.size() < next_sweep_) return;
+  optimizers_.erase(
+      std::remove_if(optimizers_.begin(), optimizers_.end(),
                      [](const std::weak_ptr<OwnerOptimizer>& each) { return each.expired(); }),
-      waiting_optimizers_.end());
-  waiting_optimizers_.push_back(optimizer);
+      optimizers_.end());
+  next_sweep_ = 2 * optimizers_.size() + 64;
 }
 
 void OptimizerService::OnSessionEnded(GlobalId session) {
   std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
   {
     MutexLock lock(mutex_);
-    optimizers = waiting_optimizers_;
+    optimizers = optimizers_;
   }
   for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
     if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr)

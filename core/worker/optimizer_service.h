@@ -30,6 +30,7 @@ struct StepCall {
   GlobalId step;
   std::vector<GlobalId> contexts;  // whose gradients add up; none: a step without gradients
   optim::StepTerms terms;
+  uint64_t ended_before = 0;  // see optim::StepRecords
 };
 
 // What an owner says before a step.
@@ -68,7 +69,8 @@ class OptimizerService {
                                       const rpc::CallOptions& options);
   Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,
                                          const std::map<std::string, double>& changes,
-                                         uint64_t version, const rpc::CallOptions& options);
+                                         const optim::OptionsVersion& version,
+                                         const rpc::CallOptions& options);
 
   // This worker takes no part in the optimizer's rounds any more, until its next step there.
   void Leave(const rref::RRef& optimizer);
@@ -82,7 +84,7 @@ class OptimizerService {
   void ServeSetOptions(const CallPtr& call);
   void ServeLeave(const CallPtr& call);
 
-  // Optimizers in which steps wait are told when a session ends.
+  // Optimizers are told when a session ends.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
   void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
 
@@ -96,7 +98,8 @@ class OptimizerService {
   Runtime& runtime_;
 
   Mutex mutex_;  // leaf
-  std::vector<std::weak_ptr<optim::OwnerOptimizer>> waiting_optimizers_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<optim::OwnerOptimizer>> optimizers_ PSD_GUARDED_BY(mutex_);
+  size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // so many of them, then gone ones are forgotten
 };
 
 }  // namespace psd::worker

@@ -425,8 +425,8 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   if (!context.ok()) return done(context.status());
   auto optimizer = runtime_.store().Lookup(request.optimizer());
   if (!optimizer.ok()) return done(optimizer.status());
-  // Unique in the world as the session is: sessions are random, sequences within them run once.
-  const GlobalId step{request.header().session(), request.header().sequence()};
+  // The session runs each of its sequences once, so nobody asks for this step again.
+  const GlobalId step = runtime_.ids().Next();
   runtime_.optimizer_service()
       .Step(runtime_.rrefs().LocalRRef(*optimizer), {step, {(*context)->id()}, {}}, SelfCall())
       .OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {

@@ -203,6 +203,18 @@ TEST_F(OptimizerTest, CheckFirstAppliesNothingWhenOneOwnerRefuses) {
   EXPECT_EQ(First(w_), 9);
 }
 
+TEST_F(OptimizerTest, AGradientOfAnUnknownVersionHidesNoOldOne) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(0).WithUnknownVersions();
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_}, settings));
+  Context context = Collect(*trainer_, {{w_, 1}});
+  ASSERT_TRUE(context.PushGradient(w_, Tensor::Of<float>({2}, {1, 1}), 0).ok());
+  ASSERT_TRUE(optimizer->Step(context).ok());
+  EXPECT_EQ(First(w_), 8);
+  EXPECT_EQ(optimizer->Step(context).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(First(w_), 8);
+}
+
 TEST_F(OptimizerTest, RetryFailedAppliesOnceWhereItFailed) {
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
   Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}});
@@ -222,6 +234,31 @@ TEST_F(OptimizerTest, RetryFailedAppliesOnceWhereItFailed) {
   EXPECT_EQ(First(b_), 9);
   EXPECT_EQ(optimizer->RetryFailed(StepOutcome{}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(OptimizerTest, RetryFailedAppliesOnceHoweverManyStepsCameBetween) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, "main", kSgd1, {w_, b_}));
+  Context context = Collect(*trainer_, {{w_, 1}, {b_, 1}});
+  StepOptions hasty;
+  hasty.timeout = absl::Milliseconds(50);
+  StepOutcome late;
+  {
+    HeldParameter held(owner1_, b_);
+    late = optimizer->StepDetailed(context, hasty);
+  }
+  ASSERT_FALSE(late.status().ok());
+  EXPECT_EQ(First(w_), 9);
+  auto other = StartOther("trainer1");
+  auto theirs = Must(DistributedOptimizer::Create(
+      *other, "main", kSgd1,
+      std::vector<RRef>{Must(other->Lookup("owner0", "w")), Must(other->Lookup("owner1", "b"))}));
+  Context nothing = Collect(*other, {{Must(other->Lookup("owner0", "w")), 0}});
+  for (int i = 0; i < 4100; ++i) ASSERT_TRUE(theirs->Step(nothing).ok());
+  late.owners[0].status = absl::UnavailableError("as if its answer had been lost");
+  StepOutcome retried = optimizer->RetryFailed(late);
+  EXPECT_TRUE(retried.status().ok()) << retried.status();
+  EXPECT_EQ(First(w_), 9);
+  EXPECT_EQ(First(b_), 9);
 }
 
 TEST_F(OptimizerTest, AnOwnerThatDiesMidStepIsNamedAndTheOthersHaveStepped) {
@@ -316,6 +353,63 @@ TEST_F(OptimizerTest, OPT_48_AScheduleIsOneForAllOwners) {
 }
 
 // As in PyTorch, a step in place on one side does not spoil what another has under way.
+TEST_F(OptimizerTest, TheOrderOfParametersMakesNoOtherLead) {
+  auto other = StartOther("trainer1");
+  OptimizerSettings settings;
+  settings.loss_scaling = LossScaling::Dynamic(8);
+  auto mine = Must(DistributedOptimizer::Create(*trainer_, "main", kSgd1, {w_, b_}, settings));
+  auto theirs = Must(DistributedOptimizer::Create(
+      *other, "main", kSgd1,
+      std::vector<RRef>{Must(other->Lookup("owner1", "b")), Must(other->Lookup("owner0", "w"))},
+      settings));
+  // Each decides in turn; what the last one decided holds everywhere.
+  for (const double lr : {2, 4, 8}) {
+    ASSERT_TRUE(theirs->SetOptions(0, {{"lr", 0.5 * lr}}).ok());
+    ASSERT_TRUE(mine->SetOptions(0, {{"lr", lr}}).ok());
+    EXPECT_EQ(Must(theirs->Options()).options.at("lr"), lr);
+  }
+  StepOptions scaled;
+  scaled.loss_scale = 8;
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(mine->StepDetailed(Collect(*trainer_, {{w_, infinity}}), scaled).skipped);
+  RRef w = Must(other->Lookup("owner0", "w"));
+  scaled.loss_scale = 4;
+  EXPECT_TRUE(theirs->StepDetailed(Collect(*other, {{w, infinity}}), scaled).skipped);
+  EXPECT_EQ(theirs->LossScale(), 2);
+  scaled.loss_scale = 2;
+  ASSERT_TRUE(mine->StepDetailed(Collect(*trainer_, {{w_, 0.5}, {b_, 0.5}}), scaled).status().ok());
+  EXPECT_EQ(First(w_), 8);
+  EXPECT_EQ(First(b_), 8);
+}
+
+TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
+  TestOwner follower("owner1");
+  auto lead = std::make_unique<TestOwner>("owner0");
+  const auto use = [&](Worker& worker) {
+    const std::vector<RRef> parameters = {
+        MakeParameter(worker, "owner0", "w", Tensor::Of<float>({1}, {10})),
+        MakeParameter(worker, "owner1", "b", Tensor::Of<float>({1}, {10}))};
+    return std::make_pair(parameters,
+                          Must(DistributedOptimizer::Create(worker, "main", kSgd1, parameters)));
+  };
+  auto first = StartTrainer("first", {lead->address(), follower.address()});
+  {
+    auto [parameters, optimizer] = use(*first);
+    for (const double lr : {2, 3, 4}) ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", lr}}).ok());
+  }
+  first.reset();
+  lead = std::make_unique<TestOwner>("owner0");
+  auto second = StartTrainer("second", {lead->address(), follower.address()});
+  auto [parameters, optimizer] = use(*second);
+  ASSERT_TRUE(optimizer->Step(Collect(*second, {{parameters[0], 1}, {parameters[1], 1}})).ok());
+  EXPECT_EQ(Read(*second, parameters[0])[0], 9);  // as it is created, and so on both
+  EXPECT_EQ(Read(*second, parameters[1])[0], 9);
+  ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
+  ASSERT_TRUE(optimizer->Step(Collect(*second, {{parameters[0], 1}, {parameters[1], 1}})).ok());
+  EXPECT_EQ(Read(*second, parameters[0])[0], 7);
+  EXPECT_EQ(Read(*second, parameters[1])[0], 7);
+}
+
 TEST_F(OptimizerTest, OPT_50_AStepLeavesPendingBackwardsOfOthersAlone) {
   auto other = StartOther("trainer1");
   RRef w = Must(other->Lookup("owner0", "w"));

@@ -352,6 +352,47 @@ TEST_F(DenseTableTest, OPT_40_WeightDecayRefusesSparseGradients) {
   EXPECT_THAT(Read(*trainer_, table), Each(1));
 }
 
+TEST_F(DenseTableTest, OPT_40_SoDoesWeightDecayThatWasSetLater) {
+  for (double momentum : {0.0, 0.5}) {
+    RRef table = Must(
+        trainer_->GetOrCreate("owner0", momentum == 0 ? "plain" : "moving", Full({3, 1}, 1), [] {
+          CreateOptions options;
+          options.requires_grad = true;
+          return options;
+        }()));
+    Sgd sgd;
+    sgd.lr = 0.5;
+    sgd.momentum = momentum;
+    auto optimizer = Must(DistributedOptimizer::Create(*trainer_, sgd, {table}));
+    ASSERT_TRUE(optimizer->SetOptions(0, {{"weight_decay", 0.5}}).ok());
+    absl::Status refused = StepBy(*optimizer, table, {1}, 1);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("weight_decay"));
+    EXPECT_THAT(Read(*trainer_, table), Each(1));
+    // And the other way round.
+    ASSERT_TRUE(optimizer->SetOptions(0, {{"weight_decay", 0}}).ok());
+    EXPECT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
+    EXPECT_THAT(Read(*trainer_, table), ElementsAre(1, 0.5, 1));
+  }
+}
+
+TEST_F(RowsTest, BoundedStalenessHoldsForRowsToo) {
+  RRef table = Table(3, 1);
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{}, {table}, settings));
+  Context old = Must(trainer_->NewContext());
+  auto rows = Must(trainer_->LookUpRows({{table, Ids({0})}}, old));
+  ASSERT_TRUE(old.Backward({Sum(rows[0])}).ok());
+  ASSERT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
+  StepOutcome behind = optimizer->StepDetailed(old);
+  ASSERT_TRUE(behind.status().ok()) << behind.status();
+  EXPECT_EQ(behind.owners[0].max_staleness, 1u);
+  absl::Status refused = optimizer->Step(old);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("'emb'"));
+}
+
 TEST_F(DenseTableTest, OnlyMatricesHaveRows) {
   RRef vector = MakeParameter(*trainer_, "owner0", "v", Tensor::Of<float>({2}, {1, 2}));
   EXPECT_EQ(trainer_->LookUpRows({{vector, Ids({0})}}).status().code(),

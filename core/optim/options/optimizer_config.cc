@@ -21,6 +21,12 @@ UpdateMode UpdateMode::BoundedStaleness(uint64_t staleness, WhenStale when_stale
   return mode;
 }
 
+UpdateMode UpdateMode::WithUnknownVersions() const {
+  UpdateMode mode = *this;
+  mode.allow_unknown_versions = true;
+  return mode;
+}
+
 double UpdateMode::ReductionScale(size_t trainers_in_step) const {
   const bool mean = kind == Kind::kSynchronous && reduction == Reduction::kMean;
   return mean && trainers_in_step > 1 ? 1 / static_cast<double>(trainers_in_step) : 1;
@@ -51,7 +57,8 @@ std::string UpdateMode::ToString() const {
                           reduction == Reduction::kMean ? ", mean)" : ", sum)");
     case Kind::kBoundedStaleness:
       return absl::StrCat("bounded_staleness(", staleness,
-                          when_stale == WhenStale::kWait ? ", wait)" : ", refuse)");
+                          when_stale == WhenStale::kWait ? ", wait" : ", refuse",
+                          allow_unknown_versions ? ", unknown versions)" : ")");
   }
   return "asynchronous";
 }

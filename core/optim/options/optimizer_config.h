@@ -34,10 +34,16 @@ struct UpdateMode {
   Reduction reduction = Reduction::kMean;     // synchronous: of the trainers' gradients
   uint64_t staleness = 0;                     // bounded staleness: versions
   WhenStale when_stale = WhenStale::kRefuse;  // bounded staleness
+  // Bounded staleness: whether a gradient is taken that does not say which version it was computed
+  // from. Without it such a gradient counts as too old.
+  bool allow_unknown_versions = false;
 
   static UpdateMode Asynchronous() { return {}; }
   static UpdateMode Synchronous(uint32_t trainers, Reduction reduction = Reduction::kMean);
   static UpdateMode BoundedStaleness(uint64_t staleness, WhenStale when_stale = WhenStale::kRefuse);
+
+  // This mode, but gradients of unknown versions are taken.
+  UpdateMode WithUnknownVersions() const;
 
   // What the added up gradients of so many trainers are multiplied by.
   double ReductionScale(size_t trainers_in_step) const;

@@ -9,6 +9,9 @@
 namespace psd::optim {
 namespace {
 
+// Lives of the owner that decides, before the present one, that are remembered.
+constexpr size_t kRememberedLeads = 64;
+
 // Whether one may go on with the state of the other.
 bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -30,7 +33,9 @@ void OptionGroups::Add(FunctionPtr function, std::vector<DType> dtypes) {
   if (dtypes.empty()) dtypes.push_back(DType::kF32);
   std::sort(dtypes.begin(), dtypes.end());
   dtypes.erase(std::unique(dtypes.begin(), dtypes.end()), dtypes.end());
-  groups_.push_back({std::move(function), 1, std::move(dtypes)});
+  Group& group = groups_.emplace_back();
+  group.function = std::move(function);
+  group.dtypes = std::move(dtypes);
 }
 
 GroupFunctions OptionGroups::functions() const {
@@ -44,15 +49,35 @@ absl::StatusOr<GroupOptions> OptionGroups::Get(size_t group) const {
     return absl::InvalidArgumentError(absl::StrCat("group ", group, " of an optimizer with ",
                                                    groups_.size(), "; they count from 0"));
   }
-  return GroupOptions{groups_[group].function->spec(), groups_[group].version};
+  return GroupOptions{groups_[group].function->spec(), groups_[group].version.number};
+}
+
+bool OptionGroups::IsNews(const Group& group, const OptionsVersion& version) {
+  if (version.number == 0) return true;
+  if (version.lead == group.version.lead) return version.number > group.version.number;
+  return std::find(group.past_leads.begin(), group.past_leads.end(), version.lead) ==
+         group.past_leads.end();
+}
+
+void OptionGroups::SetVersion(Group& group, const OptionsVersion& version) {
+  if (version.number == 0) {
+    ++group.version.number;
+    return;
+  }
+  if (version.lead != group.version.lead && group.version.lead != 0) {
+    group.past_leads.push_back(group.version.lead);
+    if (group.past_leads.size() > kRememberedLeads)
+      group.past_leads.erase(group.past_leads.begin());
+  }
+  group.version = version;
 }
 
 absl::StatusOr<GroupOptions> OptionGroups::Change(
-    size_t group, const std::map<std::string, double>& changes, uint64_t version,
+    size_t group, const std::map<std::string, double>& changes, const OptionsVersion& version,
     const OptimizerRegistry& registry,
     absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) {
   PSD_ASSIGN_OR_RETURN(GroupOptions current, Get(group));
-  if (version != 0 && version <= current.version) return current;
+  if (!IsNews(groups_[group], version)) return current;
   OptimizerSpec spec = current.spec;
   for (const auto& [name, value] : changes) spec.options[name] = value;
   PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry.Create(spec));
@@ -65,7 +90,7 @@ absl::StatusOr<GroupOptions> OptionGroups::Change(
         " has reserved; create an optimizer with options that need the same"));
   }
   place.function = std::move(changed);
-  place.version = version == 0 ? place.version + 1 : version;
+  SetVersion(place, version);
   return Get(group);
 }
 

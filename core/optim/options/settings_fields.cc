@@ -37,6 +37,7 @@ void VisitFields(Settings& settings, Visitor visit) {
   visit("mode.reduction", settings.mode.reduction);
   visit("mode.staleness", settings.mode.staleness);
   visit("mode.when_stale", settings.mode.when_stale);
+  visit("mode.allow_unknown_versions", settings.mode.allow_unknown_versions);
 }
 
 // The largest number that a field of type T holds; doubles hold any.

@@ -1,20 +1,23 @@
 #include "core/optim/owner/owner_optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/autograd/read_version.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/loss_scale.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_sweep.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
-#include "core/optim/steps/step_log.h"
+#include "core/optim/steps/step_records.h"
 
 namespace psd::optim {
 namespace {
@@ -61,15 +64,17 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
         groups_(std::move(groups)),
         loss_scale_(settings.loss_scaling),
         staleness_(table_.size()),
-        gate_(StepGate::Create(settings.mode,
-                               [this](std::vector<StepRequest> requests) {
-                                 auto batch = std::make_unique<Batch>();
-                                 for (StepRequest& request : requests)
-                                   batch->steps.emplace_back(std::move(request));
-                                 Start(std::move(batch));
-                               })),
+        gate_(StepGate::Create(
+            settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
+            [this](std::vector<StepRequest> requests) {
+              auto batch = std::make_unique<Batch>();
+              for (StepRequest& request : requests) batch->steps.emplace_back(std::move(request));
+              Start(std::move(batch));
+            })),
         measure_(settings.mode.kind == UpdateMode::Kind::kSynchronous
-                     ? std::make_unique<RoundMeasure>(table_, settings.mode)
+                     ? std::make_unique<RoundMeasure>(
+                           table_, settings.mode,
+                           [this](const StepRequest& request) { return FindKnown(request); })
                      : nullptr) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
@@ -82,19 +87,17 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
   const std::vector<OptimizerSpec>& created() const override { return created_; }
   void Step(StepRequest request) override;
-  void Measure(GlobalId step_id, Member member, StepPlan plan,
-               absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
+  void Measure(StepRequest request, absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
   bool waits() const override { return gate_ != nullptr; }
-  void Withdraw(GlobalId step) override {
-    if (gate_ != nullptr) gate_->Withdraw(step);
-    if (measure_ != nullptr) measure_->Withdraw(step);
+  uint64_t NewTicket() override { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  void Withdraw(uint64_t ticket) override {
+    if (gate_ != nullptr) gate_->Withdraw(ticket);
+    if (measure_ != nullptr) measure_->Withdraw(ticket);
   }
-  void Leave(GlobalId session, bool ended) override {
-    if (gate_ != nullptr) gate_->Leave(session, ended);
-    if (measure_ != nullptr) measure_->Leave(session, ended);
-  }
-  absl::Status CheckFresh(const StepPlan& plan) const override;
-  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+  void Leave(GlobalId session, bool ended) override PSD_EXCLUDES(mutex_);
+  absl::Status Check(const StepPlan& plan) const override PSD_EXCLUDES(mutex_);
+  void SetOptions(size_t group, std::map<std::string, double> changes,
+                  const OptionsVersion& version,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   void Restore(uint64_t steps, double loss_scale) override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
@@ -102,8 +105,13 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
  private:
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
-  // The answer to a step that was applied before.
-  std::optional<StepResult> FindApplied(GlobalId step) const PSD_EXCLUDES(mutex_);
+  // The answer to a step that was applied before, or never may be.
+  std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
+      PSD_EXCLUDES(mutex_);
+  std::optional<absl::StatusOr<StepResult>> FindKnownLocked(const StepRequest& request)
+      PSD_REQUIRES(mutex_);
+  absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
+  absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
   void Start(std::unique_ptr<Batch> batch);
 
@@ -111,10 +119,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   // Applies what applies of the batch and sets all its results.
   void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
-  // What was applied before is answered so.
+  // What was applied before, or never may be, is answered so.
   RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
   // The steps that still apply, as one plan and one set of terms. None: nothing is to be done.
-  absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, StepTerms& terms);
+  absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, const RunState& state,
+                                                StepTerms& terms);
   void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
                   absl::Span<const Parameter::Write> writes);
   void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
@@ -122,7 +131,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void RecordOverflow(Batch& batch) PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
-                                             uint64_t version) PSD_EXCLUDES(mutex_);
+                                             const OptionsVersion& version) PSD_EXCLUDES(mutex_);
 
   const OptimizerRegistry& registry_;
   store::Store& store_;
@@ -136,13 +145,15 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
-  StepLog applied_ PSD_GUARDED_BY(mutex_){kRememberedSteps};
+  StepRecords records_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
   StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
 
-  // Null where no step waits; their locks are not nested in this one.
+  std::atomic<uint64_t> last_ticket_{0};
+
+  // Null where no step waits. They take mutex_ with their own locks held, never the reverse.
   const std::unique_ptr<StepGate> gate_;
   const std::unique_ptr<RoundMeasure> measure_;  // synchronous rounds only
 };
@@ -150,20 +161,45 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 // ---- a step's way
 
 void OwnerOptimizerImpl::Step(StepRequest request) {
-  if (gate_ != nullptr) {
-    if (std::optional<StepResult> repeated = FindApplied(request.step_id); repeated.has_value())
-      return request.done(*repeated);
-    return gate_->Submit(std::move(request));
-  }
+  if (gate_ != nullptr) return gate_->Submit(std::move(request));
   auto batch = std::make_unique<Batch>();
   batch->steps.emplace_back(std::move(request));
   Start(std::move(batch));
 }
 
-std::optional<StepResult> OwnerOptimizerImpl::FindApplied(GlobalId step) const {
+std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
+    const StepRequest& request) {
   MutexLock lock(mutex_);
-  if (!applied_.Contains(step)) return std::nullopt;
-  return RepeatedResult();
+  return FindKnownLocked(request);
+}
+
+std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
+    const StepRequest& request) {
+  switch (records_.Find(request.member.session, request.step_id)) {
+    case StepRecords::Answer::kNew:
+      break;
+    case StepRecords::Answer::kEnded:
+      return RepeatedResult();
+    case StepRecords::Answer::kTooOld:
+      return absl::FailedPreconditionError(absl::StrCat(
+          "step ", request.step_id.ToString(),
+          " is older than those that are remembered: whether it was applied cannot be told any "
+          "more, and it is not applied now; compute a new step"));
+    case StepRecords::Answer::kSessionEnded:
+      return absl::AbortedError("the caller's session has ended; the step was not applied");
+  }
+  records_.Acknowledge(request.step_id.incarnation, request.ended_before);
+  return std::nullopt;
+}
+
+void OwnerOptimizerImpl::Leave(GlobalId session, bool ended) {
+  if (ended) {
+    MutexLock lock(mutex_);
+    // A session that nobody heard of matters only where it could take a place in a round.
+    if (gate_ != nullptr || records_.Knows(session.incarnation)) records_.EndSession(session);
+  }
+  if (gate_ != nullptr) gate_->Leave(session);
+  if (measure_ != nullptr) measure_->Leave(session);
 }
 
 StepResult OwnerOptimizerImpl::RepeatedResult() const {
@@ -202,7 +238,7 @@ void OwnerOptimizerImpl::Apply(Batch& batch) {
   };
   RunState state = Begin(batch);
   StepTerms terms;
-  absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, terms);
+  absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, state, terms);
   if (!merged.ok()) return fail(merged.status());
   if (!merged->has_value()) return;
   if (terms.overflow) return RecordOverflow(batch);
@@ -230,22 +266,25 @@ RunState OwnerOptimizerImpl::Begin(Batch& batch) {
   state.steps_accepted = steps_;
   state.functions = groups_.functions();
   for (Batch::Step& step : batch.steps) {
-    if (!applied_.Contains(step.request.step_id)) continue;
+    auto known = FindKnownLocked(step.request);
+    if (!known.has_value()) continue;
     step.applies = false;
-    step.result = RepeatedResult();
+    step.result = *std::move(known);
   }
   return state;
 }
 
-absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, StepTerms& terms) {
+absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch,
+                                                                  const RunState& state,
+                                                                  StepTerms& terms) {
   std::optional<StepPlan> merged;
   size_t trainers = 0;
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
     StepRequest& request = step.request;
-    if (absl::Status fresh = CheckFresh(request.plan); !fresh.ok()) {
+    if (absl::Status fits = Check(request.plan, state.functions); !fits.ok()) {
       step.applies = false;
-      step.result = std::move(fresh);
+      step.result = std::move(fits);
       continue;
     }
     if (request.begin_apply != nullptr && !request.begin_apply()) {
@@ -265,27 +304,51 @@ absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch, 
   return merged;
 }
 
-void OwnerOptimizerImpl::Measure(GlobalId step_id, Member member, StepPlan plan,
+void OwnerOptimizerImpl::Measure(StepRequest request,
                                  absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
-  if (measure_ == nullptr) return done(table_.SumOfSquares(plan));
-  measure_->Measure(step_id, std::move(member), std::move(plan), std::move(done));
+  if (measure_ == nullptr) return done(table_.SumOfSquares(request.plan));
+  measure_->Measure(std::move(request), std::move(done));
 }
 
-absl::Status OwnerOptimizerImpl::CheckFresh(const StepPlan& plan) const {
-  if (settings_.mode.kind != UpdateMode::Kind::kBoundedStaleness) return absl::OkStatus();
-  for (size_t i = 0; i < plan.indices.size(); ++i) {
-    const Parameter* versions = table_.versions(plan.indices[i]);
-    const uint64_t read = plan.gradients[i].version;
-    if (versions == nullptr || read == 0) continue;
-    const uint64_t current = versions->version();
-    if (current <= read || current - read <= settings_.mode.staleness) continue;
+absl::Status OwnerOptimizerImpl::CheckVersion(size_t index, const ReadVersion& read) const {
+  const UpdateMode& mode = settings_.mode;
+  const auto refuse = [&](const auto&... text) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the gradient for ", table_[plan.indices[i]].entry()->Label(),
-                     " was computed from version ", read, ", ", current - read,
-                     " behind the current ", current, ", and this optimizer takes at most ",
-                     settings_.mode.staleness, "; pull the parameters and compute it again"));
+        absl::StrCat("the gradient for ", table_[index].entry()->Label(), text...,
+                     "; this optimizer takes at most ", mode.staleness, " versions behind"));
+  };
+  const uint64_t current = table_[index].version();
+  if (read.oldest() != 0 && current > read.oldest() && current - read.oldest() > mode.staleness) {
+    return refuse(" was computed from version ", read.oldest(), ", ", current - read.oldest(),
+                  " behind the current ", current, " (pull the parameters and compute it again)");
+  }
+  if (!read.has_unknown() || mode.allow_unknown_versions) return absl::OkStatus();
+  return refuse(
+      " does not say which version it was computed from (give the version, or create the optimizer "
+      "with UpdateMode::WithUnknownVersions)");
+}
+
+absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan,
+                                       absl::Span<const FunctionPtr> functions) const {
+  const bool bounded = settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness;
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    const size_t index = plan.indices[i];
+    if (bounded) PSD_RETURN_IF_ERROR(CheckVersion(index, plan.gradients[i].version));
+    if (!plan.gradients[i].from_sparse) continue;
+    const SteppedParameter& parameter = table_[index];
+    PSD_RETURN_IF_ERROR(
+        Annotate(functions[parameter.group()]->rows()->CheckOptions(), parameter.entry()->Label()));
   }
   return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan) const {
+  GroupFunctions functions;
+  {
+    MutexLock lock(mutex_);
+    functions = groups_.functions();
+  }
+  return Check(plan, functions);
 }
 
 // Every parameter by itself: nothing here depends on the order.
@@ -325,17 +388,19 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   MutexLock lock(mutex_);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
-    if (table_.versions(plan.indices[i]) == nullptr) continue;
-    const uint64_t current = (write++)->version;
+    const size_t index = plan.indices[i];
+    // Rows have been moved on by this step, once; the claim keeps other writers away.
+    const uint64_t current =
+        table_.versions(index) != nullptr ? (write++)->version : table_[index].version() - 1;
     result.max_staleness = std::max(
-        result.max_staleness, staleness_.Add(plan.indices[i], plan.gradients[i].version, current));
+        result.max_staleness, staleness_.Add(index, plan.gradients[i].version.oldest(), current));
   }
   if (terms.loss_scale != 0) loss_scale_.Record(terms.loss_scale, /*overflow=*/false);
   result.steps_accepted = ++steps_;
   result.loss_scale = loss_scale_.scale();
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    applied_.Add(step.request.step_id);
+    records_.End(step.request.step_id);
     step.result = result;
   }
 }
@@ -344,7 +409,7 @@ void OwnerOptimizerImpl::RecordOverflow(Batch& batch) {
   MutexLock lock(mutex_);
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    applied_.Add(step.request.step_id);
+    records_.End(step.request.step_id);
     loss_scale_.Record(step.request.terms.loss_scale, /*overflow=*/true);
     ++skipped_;
     step.result->steps_accepted = steps_;
@@ -366,7 +431,7 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
 }
 
 void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
-                                    uint64_t version,
+                                    const OptionsVersion& version,
                                     absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
   store_.write_claims().Claim(
       {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version,
@@ -378,7 +443,7 @@ void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> 
 }
 
 absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
-    size_t group, const std::map<std::string, double>& changes, uint64_t version) {
+    size_t group, const std::map<std::string, double>& changes, const OptionsVersion& version) {
   const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
     for (size_t i = 0; i < table_.size(); ++i) {
       if (table_[i].group() != group) continue;

@@ -35,9 +35,6 @@ struct ParameterStaleness {
   uint64_t steps = 0;  // that said so
 };
 
-// Step ids that an optimizer remembers: a repeated step is recognised among the last so many.
-inline constexpr size_t kRememberedSteps = 4096;
-
 // Thread-safe. Steps of this optimizer, and of others that share a parameter, are serial. As a
 // value in the store its type is "optimizer/" and the optimizer's type.
 class OwnerOptimizer : public store::Object {
@@ -68,32 +65,42 @@ class OwnerOptimizer : public store::Object {
   // calls `done`. Parameters without a gradient are untouched, and so are their state and step
   // count. Runs on this thread, or on that of the last step before it, or on the thread that ends
   // the wait that its mode asks for.
-  // Errors (through `done`): CANCELLED, FAILED_PRECONDITION (a gradient older than the mode
-  // allows), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and StepGate's.
+  // A step that was applied before is answered `repeated`.
+  // Errors (through `done`): CANCELLED, what Check says, FAILED_PRECONDITION (a step that its
+  // trainer has given up, or that is too old to tell whether it was applied), ABORTED (of a session
+  // that has ended), RESOURCE_EXHAUSTED (no memory to add up
+  // the gradients of a round), and StepGate's.
   virtual void Step(StepRequest request) = 0;
 
   // The sum of squares of a step's gradients as they will be applied, but for its terms: in a
   // synchronous round, of all trainers' gradients reduced, for which it waits as a step does. Asked
   // for again with the same step id it says the same, until the next round is measured.
-  virtual void Measure(GlobalId step_id, Member member, StepPlan plan,
+  // Of `request`, the terms and callbacks are not looked at.
+  virtual void Measure(StepRequest request,
                        absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
 
-  // Whether steps wait for those of other trainers: see StepGate, for the next two also, which do
-  // nothing where no step waits.
+  // Whether steps wait for those of other trainers: see StepGate.
   virtual bool waits() const = 0;
-  virtual void Withdraw(GlobalId step) = 0;
+  // Another number each time, for StepRequest::ticket.
+  virtual uint64_t NewTicket() = 0;
+  // See StepGate. Does nothing where no step waits.
+  virtual void Withdraw(uint64_t ticket) = 0;
+  // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
   virtual void Leave(GlobalId session, bool ended) = 0;
 
-  // What a step would be refused for with FAILED_PRECONDITION if it were applied now: a gradient
-  // older than the mode allows, named with both versions and the bound.
-  virtual absl::Status CheckFresh(const StepPlan& plan) const = 0;
+  // What a step would be refused for if it were applied now. Errors: FAILED_PRECONDITION (a
+  // gradient older than the mode allows, named with both versions and the bound, or of an unknown
+  // version where the mode does not allow that); INVALID_ARGUMENT (a sparse gradient, and options
+  // that do not go with one).
+  virtual absl::Status Check(const StepPlan& plan) const = 0;
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
-  // options. `version` 0: the owner that decides makes the next version; otherwise `changes` are
-  // all options of that version, decided elsewhere, and an older one than is known changes nothing.
+  // options. Number 0: this owner decides and makes the next version; otherwise another one has
+  // decided, see OptionGroups::Change.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
   // when the changed optimizer would need other state than was reserved.
-  virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+  virtual void SetOptions(size_t group, std::map<std::string, double> changes,
+                          const OptionsVersion& version,
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
   // After loading: as if so many steps had been accepted here, and the loss scale moved (to

@@ -21,9 +21,9 @@ void Fill(Block& block, double value) {
   std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
 }
 
-// Whether an optimizer takes sparse gradients for dense parameters.
+// Whether an optimizer of this type takes sparse gradients for dense parameters.
 absl::Status CheckSparse(const FunctionalOptimizer& function) {
-  if (function.rows() != nullptr) return function.rows()->CheckOptions();
+  if (function.rows() != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(function.spec().type, " takes dense gradients only, and rows were looked up: ",
                    "fetch the parameter whole, or step it with sgd or adagrad"));
@@ -67,6 +67,10 @@ class DenseParameter : public SteppedParameter {
 
   DType dtype() const override { return dtype_; }
   store::Parameter* versions() const override { return &parameter_; }
+  uint64_t version() const override { return parameter_.version(); }
+  absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
+    return function.CheckDType(dtype_);
+  }
 
   absl::Status Prepare(ParameterGradient& gradient) const override;
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
@@ -102,7 +106,7 @@ class DenseParameter : public SteppedParameter {
   const int64_t elements_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
   std::vector<StateBlock> blocks_;
-  const absl::Status sparse_status_;  // whether sparse gradients are taken
+  const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
   RowBatches batches_;
 };
@@ -137,6 +141,7 @@ absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
   }
   PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
   gradient.sparse = {gradient.rows->entries};
+  gradient.from_sparse = true;
   return sparse_moves_all_ ? MakeDense(gradient) : absl::OkStatus();
 }
 
@@ -144,7 +149,9 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
                                                       const ParameterGradient& b) const {
   ParameterGradient sum;
   sum.parameter = a.parameter;
-  sum.version = OlderVersion(a.version, b.version);
+  sum.version = a.version;
+  sum.version.Add(b.version);
+  sum.from_sparse = a.from_sparse || b.from_sparse;
   if (a.rows != nullptr && b.rows != nullptr) {
     PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
     return sum;
@@ -210,10 +217,6 @@ double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
 }
 
 }  // namespace
-
-uint64_t OlderVersion(uint64_t a, uint64_t b) {
-  return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
-}
 
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
                                                       size_t elements,

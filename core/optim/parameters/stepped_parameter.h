@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/autograd/read_version.h"
 #include "core/base/ids.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
@@ -29,15 +30,14 @@ namespace psd::optim {
 struct ParameterGradient {
   GlobalId parameter;
   KeptTensor gradient;
-  uint64_t version = 0;  // of the parameter, that it was computed from; 0 = unknown
+  ReadVersion version = {};  // of the parameter, that it was computed from
   std::vector<SparseTensor> sparse = {};
+  // Once prepared: it was sparse, or a part of it was, even if it is dense now.
+  bool from_sparse = false;
   // Once prepared: the parts as one, unless they were made dense. Shared by copies of this
   // gradient.
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
-
-// The older of two versions of which either may be unknown.
-uint64_t OlderVersion(uint64_t a, uint64_t b);
 
 // One array of a parameter's optimizer state, in place. Whoever reads or writes it holds the
 // parameter's write claim, which every step of it holds too.
@@ -64,17 +64,18 @@ class SteppedParameter {
 
   // The versions that a step of it moves on, or null for what is updated in place.
   virtual store::Parameter* versions() const = 0;
+  // The current version's number.
+  virtual uint64_t version() const = 0;
 
   // Whether it can be stepped with these options instead of those that it was made for.
   // Errors: INVALID_ARGUMENT naming the option.
-  virtual absl::Status CheckOptions(const FunctionalOptimizer& /*function*/) const {
-    return absl::OkStatus();
-  }
+  virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that Apply takes. Constant, so without a claim.
   // Errors: INVALID_ARGUMENT naming expected and given; RESOURCE_EXHAUSTED when one with strides
   // cannot be made dense.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
-  // What both (prepared) gradients add up to; neither is modified. The version is the older.
+  // What both (prepared) gradients add up to; neither is modified. For the
+  // version see ReadVersion.
   // Errors: RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;

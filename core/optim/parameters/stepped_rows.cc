@@ -48,6 +48,7 @@ class SteppedRows : public SteppedParameter {
 
   DType dtype() const override { return rows_->dtype(); }
   store::Parameter* versions() const override { return nullptr; }
+  uint64_t version() const override { return rows_->version(); }
   absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
     return function.rows()->CheckOptions();
   }
@@ -120,7 +121,8 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
                                                    const ParameterGradient& b) const {
   ParameterGradient sum;
   sum.parameter = a.parameter;
-  sum.version = OlderVersion(a.version, b.version);
+  sum.version = a.version;
+  sum.version.Add(b.version);
   PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
   sum.sparse = {sum.rows->entries};
   return sum;

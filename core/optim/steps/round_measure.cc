@@ -7,19 +7,20 @@
 
 namespace psd::optim {
 
-RoundMeasure::RoundMeasure(const ParameterTable& table, const UpdateMode& mode)
+RoundMeasure::RoundMeasure(const ParameterTable& table, const UpdateMode& mode,
+                           StepGate::Known known)
     : table_(table),
       mode_(mode),
-      gate_(StepGate::Create(mode,
-                             [this](std::vector<StepRequest> round) { Run(std::move(round)); })) {}
+      gate_(StepGate::Create(
+          mode,
+          [this, known = std::move(known)](const StepRequest& request) {
+            auto measured = Find(request.step_id);
+            return measured.has_value() ? measured : known(request);
+          },
+          [this](std::vector<StepRequest> round) { Run(std::move(round)); })) {}
 
-void RoundMeasure::Measure(GlobalId step_id, Member member, StepPlan plan,
+void RoundMeasure::Measure(StepRequest request,
                            absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
-  if (std::optional<double> known = Find(step_id); known.has_value()) return done(*known);
-  StepRequest request;
-  request.step_id = step_id;
-  request.member = std::move(member);
-  request.plan = std::move(plan);
   request.done = [done = std::move(done)](absl::StatusOr<StepResult> result) mutable {
     if (!result.ok()) return done(result.status());
     done(result->sum_of_squares);
@@ -27,11 +28,13 @@ void RoundMeasure::Measure(GlobalId step_id, Member member, StepPlan plan,
   gate_->Submit(std::move(request));
 }
 
-std::optional<double> RoundMeasure::Find(GlobalId step) const {
+std::optional<absl::StatusOr<StepResult>> RoundMeasure::Find(GlobalId step) const {
   MutexLock lock(mutex_);
   if (std::find(last_steps_.begin(), last_steps_.end(), step) == last_steps_.end())
     return std::nullopt;
-  return last_sum_;
+  StepResult measured;
+  measured.sum_of_squares = last_sum_;
+  return measured;
 }
 
 absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round) const {

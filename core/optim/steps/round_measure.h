@@ -4,6 +4,7 @@
 // in which nothing is applied.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,20 +24,19 @@ namespace psd::optim {
 class RoundMeasure {
  public:
   // `table` outlives it. Requires: a synchronous mode.
-  RoundMeasure(const ParameterTable& table, const UpdateMode& mode);
+  RoundMeasure(const ParameterTable& table, const UpdateMode& mode, StepGate::Known known);
 
   // The sum of squares of the round's gradients, reduced as the mode says, when every member has
   // asked; the same to all. Errors: StepGate's; RESOURCE_EXHAUSTED.
-  void Measure(GlobalId step_id, Member member, StepPlan plan,
-               absl::AnyInvocable<void(absl::StatusOr<double>)> done) PSD_EXCLUDES(mutex_);
+  void Measure(StepRequest request, absl::AnyInvocable<void(absl::StatusOr<double>)> done);
   // See StepGate.
-  void Withdraw(GlobalId step) { gate_->Withdraw(step); }
-  void Leave(GlobalId session, bool ended) { gate_->Leave(session, ended); }
+  void Withdraw(uint64_t ticket) { gate_->Withdraw(ticket); }
+  void Leave(GlobalId session) { gate_->Leave(session); }
   size_t waiting() const { return gate_->stats().waiting; }
 
  private:
   // The answer to a step of the last round, asked for again.
-  std::optional<double> Find(GlobalId step) const PSD_EXCLUDES(mutex_);
+  std::optional<absl::StatusOr<StepResult>> Find(GlobalId step) const PSD_EXCLUDES(mutex_);
   void Run(std::vector<StepRequest> round) PSD_EXCLUDES(mutex_);
   absl::StatusOr<double> Reduce(std::vector<StepRequest>& round) const;
 

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/optim/steps/pace_ledger.h"
 #include "core/optim/steps/round_ledger.h"
-#include "core/optim/steps/step_log.h"
 
 namespace psd::optim {
 namespace {
@@ -18,16 +19,17 @@ namespace {
 struct Actions {
   struct Answer {
     StepRequest request;
-    absl::Status status;
+    absl::StatusOr<StepResult> result;
   };
   std::vector<Answer> answers;
   std::vector<StepRequest> run;
 };
 
-// What both kinds have in common: the steps that wait, and the sessions that ended.
+// What both kinds have in common. A step waits, then it runs, then `known_` knows it if it was
+// applied; if it was not, it may be asked for again.
 class GateBase : public StepGate {
  public:
-  explicit GateBase(Run run) : run_(std::move(run)) {}
+  GateBase(Known known, Run run) : known_(std::move(known)), run_(std::move(run)) {}
 
   void Submit(StepRequest request) override {
     Actions actions;
@@ -39,12 +41,15 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
-  void Withdraw(GlobalId step) override {
+  void Withdraw(uint64_t ticket) override {
     Actions actions;
     {
       MutexLock lock(mutex_);
-      if (TakeBack(step)) {
-        Answer(step, absl::CancelledError("the step was taken back before it was applied"),
+      const auto found = std::find_if(waiting_.begin(), waiting_.end(), [ticket](const auto& each) {
+        return each.second.ticket == ticket;
+      });
+      if (found != waiting_.end() && TakeBack(found->first)) {
+        Answer(found->first, absl::CancelledError("the step was taken back before it was applied"),
                actions);
       }
       Advance(actions);
@@ -52,11 +57,10 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
-  void Leave(GlobalId session, bool ended) override {
+  void Leave(GlobalId session) override {
     Actions actions;
     {
       MutexLock lock(mutex_);
-      if (ended && !ended_.Contains(session)) ended_.Add(session);
       for (const GlobalId& step : Drop(session))
         Answer(step, absl::AbortedError("its trainer has left; the step was not applied"), actions);
       Advance(actions);
@@ -69,36 +73,40 @@ class GateBase : public StepGate {
   virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
   virtual bool TakeBack(GlobalId step) PSD_REQUIRES(mutex_) = 0;
   virtual std::vector<GlobalId> Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
-  // Moves what may run now from waiting_ to `actions`.
+  virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
+  // Hands what may run now to StartRun.
   virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
 
-  void Perform(Actions actions) PSD_EXCLUDES(mutex_) {
-    for (Actions::Answer& answer : actions.answers) answer.request.done(answer.status);
-    if (!actions.run.empty()) run_(std::move(actions.run));
+  void StartRun(GlobalId step, Actions& actions) PSD_REQUIRES(mutex_) {
+    auto found = waiting_.find(step);
+    StepRequest request = std::move(found->second);
+    waiting_.erase(found);
+    running_.insert(step);
+    request.done = [this, step,
+                    done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
+      EndRun(step, std::move(result), std::move(done));
+    };
+    actions.run.push_back(std::move(request));
   }
 
-  mutable Mutex mutex_;                                             // leaf
+  mutable Mutex mutex_;  // before those that known_ takes
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
  private:
   void Admit(StepRequest request, Actions& actions) PSD_REQUIRES(mutex_) {
-    if (ended_.Contains(request.member.session)) {
-      actions.answers.push_back(
-          {std::move(request), absl::AbortedError("the caller's session has ended")});
-      return;
-    }
+    const auto refuse = [&](absl::StatusOr<StepResult> answer) {
+      actions.answers.push_back({std::move(request), std::move(answer)});
+    };
     const GlobalId step = request.step_id;
+    if (running_.count(step) > 0)
+      return refuse(absl::UnavailableError("the step is being applied just now; ask again"));
+    if (auto known = known_(request); known.has_value()) return refuse(*std::move(known));
     if (auto found = waiting_.find(step); found != waiting_.end()) {
       // A retry: its answer goes to who asked last.
       std::swap(found->second, request);
-      actions.answers.push_back(
-          {std::move(request), absl::AbortedError("the same step was asked for again")});
-      return;
+      return refuse(absl::AbortedError("the same step was asked for again"));
     }
-    if (absl::Status offered = Offer(request); !offered.ok()) {
-      actions.answers.push_back({std::move(request), std::move(offered)});
-      return;
-    }
+    if (absl::Status offered = Offer(request); !offered.ok()) return refuse(std::move(offered));
     waiting_.emplace(step, std::move(request));
   }
 
@@ -109,13 +117,33 @@ class GateBase : public StepGate {
     waiting_.erase(found);
   }
 
+  void EndRun(GlobalId step, absl::StatusOr<StepResult> result,
+              absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) PSD_EXCLUDES(mutex_) {
+    Actions actions;
+    {
+      MutexLock lock(mutex_);
+      running_.erase(step);
+      Ended(result.ok() && !result->repeated && !result->skipped);
+      Advance(actions);
+    }
+    done(std::move(result));
+    Perform(std::move(actions));
+  }
+
+  void Perform(Actions actions) PSD_EXCLUDES(mutex_) {
+    for (Actions::Answer& answer : actions.answers) answer.request.done(std::move(answer.result));
+    if (!actions.run.empty()) run_(std::move(actions.run));
+  }
+
+  const Known known_;
   const Run run_;
-  StepLog ended_ PSD_GUARDED_BY(mutex_){kRememberedSessions};
+  std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
 };
 
 class RoundGate : public GateBase {
  public:
-  RoundGate(uint32_t trainers, Run run) : GateBase(std::move(run)), ledger_(trainers) {}
+  RoundGate(uint32_t trainers, Known known, Run run)
+      : GateBase(std::move(known), std::move(run)), ledger_(trainers) {}
 
   Stats stats() const override {
     MutexLock lock(mutex_);
@@ -124,9 +152,6 @@ class RoundGate : public GateBase {
 
  private:
   absl::Status Offer(const StepRequest& request) override PSD_REQUIRES(mutex_) {
-    if (std::find(last_round_.begin(), last_round_.end(), request.step_id) != last_round_.end()) {
-      return absl::UnavailableError("the step is being applied just now; ask again");
-    }
     if (!waiting_.empty()) {
       const StepRequest& first = waiting_.begin()->second;
       StepTerms same = request.terms;
@@ -150,12 +175,9 @@ class RoundGate : public GateBase {
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
     if (!ledger_.complete()) return;
     std::optional<uint64_t> schedule_step;
-    last_round_ = ledger_.Take();
-    for (const GlobalId& step : last_round_) {
-      auto found = waiting_.find(step);
-      schedule_step = std::max(schedule_step, found->second.terms.schedule_step);
-      actions.run.push_back(std::move(found->second));
-      waiting_.erase(found);
+    for (const GlobalId& step : ledger_.Take()) {
+      StartRun(step, actions);
+      schedule_step = std::max(schedule_step, actions.run.back().terms.schedule_step);
     }
     for (StepRequest& each : actions.run) each.terms.schedule_step = schedule_step;
     // So that sums do not depend on who came first.
@@ -164,13 +186,15 @@ class RoundGate : public GateBase {
         [](const StepRequest& a, const StepRequest& b) { return a.member.name < b.member.name; });
   }
 
+  void Ended(bool /*applied*/) override PSD_REQUIRES(mutex_) {}
+
   RoundLedger ledger_ PSD_GUARDED_BY(mutex_);
-  std::vector<GlobalId> last_round_ PSD_GUARDED_BY(mutex_);  // it may still be running
 };
 
 class PaceGate : public GateBase {
  public:
-  PaceGate(uint64_t bound, Run run) : GateBase(std::move(run)), ledger_(bound) {}
+  PaceGate(uint64_t bound, Known known, Run run)
+      : GateBase(std::move(known), std::move(run)), ledger_(bound) {}
 
   Stats stats() const override {
     MutexLock lock(mutex_);
@@ -188,44 +212,25 @@ class PaceGate : public GateBase {
   }
 
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
-    const std::optional<GlobalId> step = ledger_.Next();
-    if (!step.has_value()) return;
-    auto found = waiting_.find(*step);
-    StepRequest request = std::move(found->second);
-    waiting_.erase(found);
-    request.done = [this,
-                    done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
-      const bool applied = result.ok() && !result->repeated && !result->skipped;
-      done(std::move(result));
-      Finish(applied);
-    };
-    actions.run.push_back(std::move(request));
+    if (const std::optional<GlobalId> step = ledger_.Next(); step.has_value())
+      StartRun(*step, actions);
   }
-
-  void Finish(bool applied) {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      ledger_.Finish(applied);
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
+  void Ended(bool applied) override PSD_REQUIRES(mutex_) { ledger_.Finish(applied); }
 
   PaceLedger ledger_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
-std::unique_ptr<StepGate> StepGate::Create(const UpdateMode& mode, Run run) {
+std::unique_ptr<StepGate> StepGate::Create(const UpdateMode& mode, Known known, Run run) {
   switch (mode.kind) {
     case UpdateMode::Kind::kAsynchronous:
       return nullptr;
     case UpdateMode::Kind::kSynchronous:
-      return std::make_unique<RoundGate>(mode.trainers, std::move(run));
+      return std::make_unique<RoundGate>(mode.trainers, std::move(known), std::move(run));
     case UpdateMode::Kind::kBoundedStaleness:
       if (mode.when_stale == UpdateMode::WhenStale::kRefuse) return nullptr;
-      return std::make_unique<PaceGate>(mode.staleness, std::move(run));
+      return std::make_unique<PaceGate>(mode.staleness, std::move(known), std::move(run));
   }
   return nullptr;
 }

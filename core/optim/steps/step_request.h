@@ -54,6 +54,9 @@ struct StepResult {
 
 struct StepRequest {
   GlobalId step_id;  // makes it idempotent: applied before, it is answered `repeated`
+  // The trainer's steps with smaller numbers have ended for it: see StepRecords.
+  uint64_t ended_before = 0;
+  uint64_t ticket = 0;  // of this asking of the step, for Withdraw
   Member member;
   StepPlan plan;  // made by the optimizer's table
   StepTerms terms;

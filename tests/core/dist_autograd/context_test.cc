@@ -54,7 +54,7 @@ TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
   EXPECT_EQ(found, sums);
   EXPECT_EQ(context.stats().gradients, sums.size());
   EXPECT_EQ(context.stats().gradient_bytes, sums.size() * sizeof(float));
-  EXPECT_EQ(context.Gradient({2, 2})->version, 2u);
+  EXPECT_EQ(context.Gradient({2, 2})->version.oldest(), 2u);
   EXPECT_FALSE(context.Gradient({2, 6}).ok());
 }
 
@@ -72,7 +72,18 @@ TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {
   ASSERT_TRUE(sum.gradient.defined());
   EXPECT_EQ(sum.gradient.data<float>()[0], kThreads * kAdds);
   EXPECT_EQ(sum.gradient.data<float>()[1], 2 * kThreads * kAdds);
-  EXPECT_EQ(sum.version, 5u) << "the oldest";
+  EXPECT_EQ(sum.version.oldest(), 5u);
+}
+
+TEST(ContextStateTest, AnUnknownVersionHidesNoOlderOne) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  for (uint64_t version : {7, 0, 5}) {
+    ASSERT_TRUE(context.Accumulate(Leaf(version), Tensor::Of<float>({2}, {1, 1})).ok());
+  }
+  const ReadVersion read = context.Gradient({2, 1})->version;
+  EXPECT_EQ(read.oldest(), 5u);
+  EXPECT_TRUE(read.has_unknown());
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ TEST(OptimizerCodecTest, SettingsComeBackAsTheyWere) {
   settings.schedule.cycle_momentum = true;
   settings.schedule.highest_momentum = 0.875;
   settings.loss_scaling = LossScaling::Dynamic(1024);
-  settings.mode = UpdateMode::BoundedStaleness(5, UpdateMode::WhenStale::kWait);
+  settings.mode =
+      UpdateMode::BoundedStaleness(5, UpdateMode::WhenStale::kWait).WithUnknownVersions();
   EXPECT_EQ(ThereAndBack(settings).ToString(), settings.ToString());
   settings.loss_scaling = {};
   settings.mode = UpdateMode::Synchronous(9, UpdateMode::Reduction::kSum);

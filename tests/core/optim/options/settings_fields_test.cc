@@ -25,7 +25,8 @@ TEST(SettingsFields, EverythingComesBack) {
   settings.schedule.cycle_momentum = true;
   settings.schedule.lowest_momentum = 0.25;
   settings.loss_scaling = LossScaling::Dynamic(512);
-  settings.mode = UpdateMode::BoundedStaleness(3, UpdateMode::WhenStale::kWait);
+  settings.mode =
+      UpdateMode::BoundedStaleness(3, UpdateMode::WhenStale::kWait).WithUnknownVersions();
   const Fields fields = SettingsFields(settings);
   EXPECT_EQ(fields.at("schedule.linear"), 1);
   EXPECT_EQ(fields.at("mode.staleness"), 3);

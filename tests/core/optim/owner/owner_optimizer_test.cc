@@ -11,9 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/autograd/read_version.h"
 #include "core/base/ids.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/steps/step_records.h"
 #include "core/store/memory_budget.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -280,15 +283,28 @@ TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
   EXPECT_EQ(First(c), kSteps);
 }
 
-TEST_F(OwnerOptimizerTest, OldStepIdsAreForgottenWithinABound) {
+TEST_F(OwnerOptimizerTest, AnOldStepIsRefusedWhereItCannotBeTold) {
   auto a = NewParameter("a", Full(0));
   auto optimizer = *NewOptimizer(kSgd1, {a});
   const GlobalId first = ids_.Next();
-  ASSERT_TRUE(Step(*optimizer, {}, first).ok());
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(-1)}}, first).ok());
   for (size_t i = 1; i < kRememberedSteps; ++i) ASSERT_TRUE(Step(*optimizer, {}).ok());
-  EXPECT_TRUE(Step(*optimizer, {}, first)->repeated);
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(-1)}}, first)->repeated);
   ASSERT_TRUE(Step(*optimizer, {}).ok());
-  EXPECT_FALSE(Step(*optimizer, {}, first)->repeated);
+  absl::Status refused = Step(*optimizer, {{a->id, Full(-1)}}, first).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_EQ(First(a), 1);
+}
+
+TEST_F(OwnerOptimizerTest, StepsOfOthersDoNotMakeAStepForgotten) {
+  auto a = NewParameter("a", Full(0));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const GlobalId first = ids_.Next();
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(-1)}}, first).ok());
+  for (uint64_t i = 1; i <= 2 * kRememberedSteps; ++i)
+    ASSERT_TRUE(Step(*optimizer, {}, {1 + i % 3, i}).ok());
+  EXPECT_TRUE(Step(*optimizer, {{a->id, Full(-1)}}, first)->repeated);
+  EXPECT_EQ(First(a), 1);
 }
 
 TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
@@ -309,7 +325,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
 TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   auto a = NewParameter("a", Full(1));
   auto optimizer = *NewOptimizer(kSgd1, {a});
-  const auto set = [&](std::map<std::string, double> changes, uint64_t version = 0) {
+  const auto set = [&](std::map<std::string, double> changes, const OptionsVersion& version = {}) {
     absl::StatusOr<GroupOptions> result = absl::UnknownError("not done");
     optimizer->SetOptions(0, std::move(changes), version,
                           [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
@@ -324,8 +340,12 @@ TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
   // Decided elsewhere: the newest wins, in whatever order they come.
-  EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
-  EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
+  EXPECT_EQ(set({{"lr", 0.5}}, {7, 9})->version, 9u);
+  EXPECT_EQ(set({{"lr", 0.125}}, {7, 8})->spec.options.at("lr"), 0.5);
+  // The next life of the owner that decides counts from 1 again; what the old one said is over.
+  EXPECT_EQ(set({{"lr", 1}}, {5, 1})->spec.options.at("lr"), 1);
+  EXPECT_EQ(set({{"lr", 0.125}}, {7, 10})->spec.options.at("lr"), 1);
+  EXPECT_EQ(set({{"lr", 0.5}}, {5, 2})->spec.options.at("lr"), 0.5);
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 0.25f);
 }
@@ -419,7 +439,7 @@ TEST_F(OwnerOptimizerTest, SumsOfPlansKeepTheOldestVersionAndEveryParameter) {
   ASSERT_EQ(sum.gradients.size(), 3u);
   EXPECT_EQ(sum.indices, (std::vector<size_t>{0, 1, 2}));
   EXPECT_EQ(sum.gradients[1].gradient->data<float>()[0], 3);
-  EXPECT_EQ(sum.gradients[1].version, 2u);
+  EXPECT_EQ(sum.gradients[1].version.oldest(), 2u);
   EXPECT_EQ(table.SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
 }
 
@@ -440,6 +460,36 @@ TEST_F(OwnerOptimizerTest, BoundedStalenessRefusesWhatIsTooOld) {
   EXPECT_EQ(staleness[0].last, 1u);
   EXPECT_EQ(staleness[0].most, 1u);
   EXPECT_EQ(staleness[0].steps, 3u);
+}
+
+TEST_F(OwnerOptimizerTest, AnUnknownVersionIsTooOldUnlessTheModeAllowsIt) {
+  auto a = NewParameter("a", Full(1));
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1);
+  auto strict = *NewOptimizer(kSgd1, {a}, settings);
+  settings.mode = settings.mode.WithUnknownVersions();
+  auto lenient = *NewOptimizer(kSgd1, {a}, settings);
+  auto refused = Step(*strict, {{a->id, Full(1), 0}});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("'a'"), HasSubstr("WithUnknown")));
+  EXPECT_EQ(a->parameter->version(), 1u);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(Step(*lenient, {{a->id, Full(1), 0}}).ok());
+  // The known part of a sum is checked all the same.
+  ReadVersion partly = 1;
+  partly.Add(0);
+  EXPECT_EQ(Step(*lenient, {{a->id, Full(1), partly}}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(OwnerOptimizerTest, OptionsThatADTypeDoesNotAllowAreRefusedLaterToo) {
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  absl::Status refused;
+  optimizer->SetOptions(0, {{"stochastic_rounding", 1}}, {},
+                        [&](absl::StatusOr<GroupOptions> r) { refused = r.status(); });
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("bf16"));
+  EXPECT_EQ(optimizer->options(0)->spec.options.at("stochastic_rounding"), 0);
 }
 
 TEST_F(OwnerOptimizerTest, LivesInTheStore) {

@@ -34,9 +34,11 @@ class RoundTest : public OwnerOptimizerTest {
   GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
     StepRequest request;
     request.step_id = id.IsNone() ? ids_.Next() : id;
+    request.ticket = ++last_ticket_;
     request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
     request.terms = terms;
+    request.begin_apply = [this] { return may_apply_; };
     request.done = [this, n](absl::StatusOr<StepResult> result) {
       answers_[n].push_back(std::move(result));
     };
@@ -48,6 +50,8 @@ class RoundTest : public OwnerOptimizerTest {
   EntryPtr a_;
   std::shared_ptr<OwnerOptimizer> optimizer_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
+  uint64_t last_ticket_ = 0;
+  bool may_apply_ = true;
 };
 
 TEST_F(RoundTest, AppliesTheSumAsOneStep) {
@@ -93,7 +97,7 @@ TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
 TEST_F(RoundTest, RetriesAndWithdrawals) {
   Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
   const GlobalId step = Offer(1);
-  optimizer_->Withdraw(step);
+  optimizer_->Withdraw(last_ticket_);
   EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
   Offer(1, step);
   Offer(1, step);  // asked again: the last asker is answered
@@ -109,6 +113,31 @@ TEST_F(RoundTest, RetriesAndWithdrawals) {
   EXPECT_EQ(First(a_), 3);
 }
 
+TEST_F(RoundTest, ACancelledCallTakesBackNoRetryOfItsStep) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  const uint64_t first = last_ticket_;
+  Offer(1, step);
+  optimizer_->Withdraw(first);
+  EXPECT_EQ(answers_[1].size(), 1u);  // of the first call, which was asked for again
+  Offer(2);
+  EXPECT_EQ(First(a_), 3);
+}
+
+TEST_F(RoundTest, AStepOfAFailedRoundMayBeAskedForAgain) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  may_apply_ = false;  // both calls are cancelled between their turn and the first change
+  const GlobalId one = Offer(1), two = Offer(2);
+  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(First(a_), 0);
+  may_apply_ = true;
+  Offer(1, one);
+  Offer(2, two);
+  ASSERT_EQ(answers_[1].size(), 2u);
+  EXPECT_TRUE(answers_[1][1].ok()) << answers_[1][1].status();
+  EXPECT_EQ(First(a_), 3);
+}
+
 TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
   Make(UpdateMode::Synchronous(2));
   Offer(1);
@@ -121,7 +150,7 @@ TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
 }
 
 TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
-  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
+  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait).WithUnknownVersions());
   Offer(1);
   Offer(2);
   Offer(2);

@@ -1,0 +1,53 @@
+#include "core/optim/steps/step_records.h"
+
+#include <algorithm>
+
+namespace psd::optim {
+
+StepRecords::Answer StepRecords::Find(GlobalId session, GlobalId step) const {
+  const auto asker = trainers_.find(session.incarnation);
+  if (asker != trainers_.end() && asker->second.ended_epoch.has_value() &&
+      session.counter <= *asker->second.ended_epoch) {
+    return Answer::kSessionEnded;
+  }
+  const auto place = trainers_.find(step.incarnation);
+  if (place == trainers_.end()) return Answer::kNew;
+  if (step.counter <= place->second.floor) return Answer::kTooOld;
+  return place->second.ended.count(step.counter) > 0 ? Answer::kEnded : Answer::kNew;
+}
+
+void StepRecords::Raise(Trainer& trainer, uint64_t floor) {
+  trainer.floor = std::max(trainer.floor, floor);
+  trainer.ended.erase(trainer.ended.begin(), trainer.ended.upper_bound(trainer.floor));
+}
+
+void StepRecords::Acknowledge(Incarnation trainer, uint64_t step_counter) {
+  if (step_counter > 0) Raise(trainers_[trainer], step_counter - 1);
+}
+
+void StepRecords::End(GlobalId step) {
+  Trainer& trainer = trainers_[step.incarnation];
+  trainer.departed = false;
+  trainer.ended.insert(step.counter);
+  if (trainer.ended.size() > kRememberedSteps) Raise(trainer, *trainer.ended.begin());
+}
+
+void StepRecords::EndSession(GlobalId session) {
+  Trainer& trainer = trainers_[session.incarnation];
+  trainer.ended_epoch = std::max(trainer.ended_epoch.value_or(0), session.counter);
+  if (!trainer.ended.empty()) Raise(trainer, *trainer.ended.rbegin());
+  trainer.departed = true;
+  departures_.push_back(session.incarnation);
+  if (departures_.size() <= kRememberedTrainers) return;
+  const auto oldest = trainers_.find(departures_.front());
+  departures_.pop_front();
+  if (oldest != trainers_.end() && oldest->second.departed) trainers_.erase(oldest);
+}
+
+size_t StepRecords::remembered() const {
+  size_t count = 0;
+  for (const auto& [incarnation, trainer] : trainers_) count += trainer.ended.size();
+  return count;
+}
+
+}  // namespace psd::optim

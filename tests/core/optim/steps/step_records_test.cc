@@ -1,0 +1,72 @@
+#include "core/optim/steps/step_records.h"
+
+#include <cstdint>
+
+#include "core/base/ids.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::optim {
+namespace {
+
+using Answer = StepRecords::Answer;
+
+constexpr GlobalId kSession{5, 1};
+
+Answer Find(const StepRecords& records, uint64_t counter) {
+  return records.Find(kSession, {5, counter});
+}
+
+TEST(StepRecordsTest, AnEndedStepIsKnownUntilItsTrainerHasEndedItToo) {
+  StepRecords records;
+  EXPECT_EQ(Find(records, 3), Answer::kNew);
+  records.End({5, 3});
+  records.End({5, 7});
+  EXPECT_EQ(Find(records, 3), Answer::kEnded);
+  EXPECT_EQ(Find(records, 5), Answer::kNew);  // on its way
+  records.Acknowledge(5, 7);
+  EXPECT_EQ(Find(records, 3), Answer::kTooOld);
+  EXPECT_EQ(Find(records, 5), Answer::kTooOld);
+  EXPECT_EQ(Find(records, 7), Answer::kEnded);
+  EXPECT_EQ(records.remembered(), 1u);
+  records.Acknowledge(5, 2);  // a message that was overtaken
+  EXPECT_EQ(Find(records, 3), Answer::kTooOld);
+}
+
+TEST(StepRecordsTest, WhatCannotBeToldIsRefused) {
+  StepRecords records;
+  for (uint64_t counter = 1; counter <= kRememberedSteps + 1; ++counter) records.End({5, counter});
+  EXPECT_EQ(records.remembered(), kRememberedSteps);
+  EXPECT_EQ(Find(records, 1), Answer::kTooOld);
+  EXPECT_EQ(Find(records, 2), Answer::kEnded);
+}
+
+TEST(StepRecordsTest, NothingOfAnEndedSessionIsApplied) {
+  StepRecords records;
+  records.End({5, 3});
+  records.EndSession(kSession);
+  EXPECT_EQ(Find(records, 4), Answer::kSessionEnded);
+  EXPECT_EQ(records.remembered(), 0u);
+  // The next session of the same trainer goes on, and its old steps stay applied once.
+  EXPECT_EQ(records.Find({5, 2}, {5, 3}), Answer::kTooOld);
+  EXPECT_EQ(records.Find({5, 2}, {5, 4}), Answer::kNew);
+  // A late notice about the old session ends no newer one.
+  records.End({5, 4});
+  records.EndSession({5, 1});
+  EXPECT_NE(records.Find({5, 2}, {5, 5}), Answer::kSessionEnded);
+}
+
+TEST(StepRecordsTest, DepartedTrainersAreForgottenWithinABoundAndThoseWhoCameBackAreNot) {
+  StepRecords records;
+  records.End({5, 3});
+  records.EndSession(kSession);
+  records.EndSession({6, 1});
+  records.End({5, 9});
+  for (uint64_t i = 0; i < kRememberedTrainers; ++i) records.EndSession({100 + i, 1});
+  EXPECT_EQ(records.Find({5, 2}, {5, 9}), Answer::kEnded);
+  EXPECT_TRUE(records.Knows(5));
+  EXPECT_FALSE(records.Knows(6));
+}
+
+}  // namespace
+}  // namespace psd::optim
