@@ -102,7 +102,7 @@ class UpdateWorkload : public LocalRows {
   }
   absl::Status Step() override {
     std::vector<optim::ParameterGradient> gradients;
-    gradients.push_back({entry_->id, Tensor(), 0, {gradient_}, nullptr});
+    gradients.push_back({entry_->id, Tensor(), 0, {gradient_}});
     Promise<Unit> stepped;
     optim::StepRequest request;
     request.step_id = source_.Next();
