@@ -33,10 +33,11 @@ absl::Duration TalkEvery(absl::Duration silence, uint64_t lease_us) {
 }  // namespace
 
 CallerSession::CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
-                             uint64_t jitter_seed)
+                             uint64_t jitter_seed, uint64_t& hellos)
     : options_(options),
       self_(std::move(self)),
       peer_{std::move(peer), 0},
+      hellos_(hellos),
       jitter_(jitter_seed),
       talk_every_(options.silence / 3) {}
 
@@ -283,7 +284,7 @@ void CallerSession::Greet(absl::Time now, Actions& actions) {
   header.protocol_version = kProtocolVersion;
   header.epoch = epoch_;
   header.callee_incarnation = peer_.incarnation;
-  header.sequence = ++hello_number_;
+  header.sequence = hello_number_ = ++hellos_;
   header.ack = settled_.ToAck();
   SendControl(link_, std::move(header), actions);
 }

@@ -33,9 +33,11 @@ class CallerSession {
     kLeft,  // the peer stops and our session on it has ended; the link has not closed yet
   };
 
-  // `jitter_seed` spreads the reconnects of many workers.
+  // `jitter_seed` spreads the reconnects of many workers. `hellos` counts the greetings of this
+  // worker to all peers, so that the number of a greeting grows even if its peer was forgotten and
+  // is met again; it outlives the session.
   CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
-                uint64_t jitter_seed);
+                uint64_t jitter_seed, uint64_t& hellos);
 
   const std::string& peer() const { return peer_.name; }
   const PeerInfo& peer_info() const { return peer_; }  // incarnation 0: never met
@@ -151,7 +153,8 @@ class CallerSession {
 
   State state_ = State::kDown;
   LinkId link_ = 0;
-  uint64_t hello_number_ = 0;
+  uint64_t& hellos_;            // the worker's
+  uint64_t hello_number_ = 0;   // of the latest greeting
   bool added_ = false;          // by name, with or without an address
   bool expected_back_ = false;  // met before, and not known to be gone
   bool leaving_ = false;        // said goodbye

@@ -22,7 +22,7 @@ CallerSession& WorkerSessions::CallerTo(const std::string& name) {
   std::unique_ptr<CallerSession>& caller = callers_[name];
   if (caller == nullptr) {
     caller = std::make_unique<CallerSession>(options_.session, options_.self, name,
-                                             options_.jitter_seed + callers_.size());
+                                             options_.jitter_seed + callers_.size(), hellos_);
   }
   return *caller;
 }

@@ -157,6 +157,7 @@ class WorkerSessions {
   const Options options_;
   SessionTable table_;
   StallDetector stalls_;
+  uint64_t hellos_ = 0;
   std::map<std::string, std::unique_ptr<CallerSession>> callers_;  // by peer name
   std::map<LinkId, LinkState> links_;
   CallId next_call_ = 1;

@@ -97,8 +97,9 @@ World::Process& World::Spawn(const std::string& name, bool listens) {
   process->sessions = std::make_unique<WorkerSessions>(std::move(options));
   processes_.push_back(std::move(process));
   Process& spawned = *processes_.back();
-  for (int i = 0; i < names_; ++i) {
-    if (NameOf(i) != name) spawned.sessions->AddPeer(NameOf(i), i < owners_ ? NameOf(i) : "");
+  // Who does not listen is known when it comes, and forgotten when it has left.
+  for (int i = 0; i < owners_; ++i) {
+    if (NameOf(i) != name) spawned.sessions->AddPeer(NameOf(i), NameOf(i));
   }
   ArmTick(spawned);
   if (!listens) ConnectToOwners(spawned);
@@ -171,6 +172,7 @@ void World::Perform(Process& process, Actions& actions) {
       CloseEnd(close->link, end, absl::ZeroDuration());
       if (!link.swallows[end]) CloseEnd(close->link, 1 - end, Latency());
     } else if (auto* control = std::get_if<std::unique_ptr<SendControlAction>>(&action)) {
+      CheckGreeting(process, **control);
       Wire wire;
       wire.control = std::move((*control)->header);
       Send(process, (*control)->link, std::move(wire));
@@ -194,6 +196,16 @@ void World::Perform(Process& process, Actions& actions) {
       static_cast<SimWork&>(*cancel->work).cancelled = true;
     }
   }
+}
+
+// The other end takes a number that it has seen for a copy of an old greeting.
+void World::CheckGreeting(Process& process, const SendControlAction& sent) {
+  if (sent.header.kind != MessageKind::kHello) return;
+  const Link& link = links_[sent.link];
+  const int peer = link.ends[link.ends[0] == process.id ? 1 : 0];
+  uint64_t& latest = process.greeted[peer];
+  if (sent.header.sequence <= latest) broken_ = "greets under a number that it used before";
+  latest = sent.header.sequence;
 }
 
 // ---------------------------------------------------------------- network

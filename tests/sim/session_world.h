@@ -64,6 +64,7 @@ class World {
     bool alive = true;
     absl::Time paused_until = absl::InfinitePast();
     absl::Time tick_at = absl::InfiniteFuture();
+    std::map<int, uint64_t> greeted;  // by process: the number of the latest greeting
     std::unique_ptr<WorkerSessions> sessions;
   };
   struct Link {
@@ -103,6 +104,7 @@ class World {
   Process* Living(const std::string& name);
   void ArmTick(Process& process);
   void Perform(Process& process, Actions& actions);
+  void CheckGreeting(Process& process, const SendControlAction& sent);
   void Step(Process& process, const std::function<void(Actions&)>& input);
 
   // ---- Network.

@@ -71,7 +71,8 @@ class CallerSessionTest : public ::testing::Test {
   }
 
   SessionOptions options_;
-  CallerSession session_{options_, {"a", 1}, "b", 0};
+  uint64_t greetings_ = 0;  // counted by the worker
+  CallerSession session_{options_, {"a", 1}, "b", 0, greetings_};
   Actions actions_;
   uint64_t hellos_ = 0;
 };
