@@ -49,7 +49,7 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     return RequestVerdict::kTooMany;
   }
   running_.emplace(meta.call_id,
-                   Running{meta.sequence, meta.deadline, std::move(work), false, false});
+                   Running{meta.sequence, meta.deadline, std::move(work), false, false, false});
   next_deadline_ = std::min(next_deadline_, meta.deadline);
   return RequestVerdict::kRun;
 }
@@ -82,11 +82,14 @@ LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, si
     record->second.bytes = bytes;
     remembered_bytes_ += bytes;
     --mutations_running_;
+  } else if (running.given_up || link_ == 0) {  // nobody takes it, and it is not remembered
+    actions.push_back(AnswerDroppedAction{std::move(answer)});
+    return 0;
   }
   return link_;
 }
 
-void CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions) {
+bool CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions) {
   auto record = records_.find(sequence);
   if (record != records_.end() && record->second.answer != nullptr) {
     actions.push_back(AnswerDroppedAction{record->second.answer});
@@ -94,7 +97,11 @@ void CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions
   // Acknowledging the sequence number also stops a copy that is still under way.
   if (sequence != 0) Acknowledge(sequence, sequence, actions);
   auto running = running_.find(call_id);
-  if (running != running_.end()) CancelRunning(running->second, actions);
+  if (running != running_.end()) {
+    running->second.given_up = true;
+    CancelRunning(running->second, actions);
+  }
+  return WithinBounds();
 }
 
 bool CalleeSession::OnAck(const Ack& ack, Actions& actions) {
@@ -102,7 +109,12 @@ bool CalleeSession::OnAck(const Ack& ack, Actions& actions) {
   for (size_t i = 0; i + 1 < ack.ranges.size(); i += 2) {
     Acknowledge(ack.ranges[i], ack.ranges[i + 1], actions);
   }
-  // Gaps are calls that wait for their answer, of which honest callers have a bounded number.
+  return WithinBounds();
+}
+
+// Gaps are calls that wait for their answer, or for the answer to their cancel. Honest callers have
+// a bounded number of them.
+bool CalleeSession::WithinBounds() const {
   return acknowledged_.ranges().size() <= 4 * options_.max_unacknowledged_answers;
 }
 

@@ -28,7 +28,8 @@ enum class RequestVerdict {
 // Thread-compatible. Owned by the session table.
 //
 // Guarantees: among all copies of a mutation, whatever their order, at most one is told to run.
-// Every mutation's answer is remembered until it is acknowledged. Nothing is told to begin, or to
+// Every mutation's answer is remembered until it is acknowledged, and its layers hear if its caller
+// gave it up instead. Nothing is told to begin, or to
 // apply, after it was cancelled, after its deadline, or after End.
 class CalleeSession {
  public:
@@ -70,7 +71,9 @@ class CalleeSession {
   // The call is answered. Returns the link to answer on; 0: nowhere now (a mutation's answer is
   // remembered for the retry, a read's is dropped). `bytes` is what remembering it holds.
   LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions);
-  void OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
+  // The caller has given the call up: it stops, unless it applies already; its answer is dropped,
+  // and a copy of the request that is still under way is stale. May be repeated. False, as below.
+  bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
   // False when the acknowledgement is one that no honest caller sends.
   bool OnAck(const Ack& ack, Actions& actions);
 
@@ -95,6 +98,7 @@ class CalleeSession {
     std::shared_ptr<Opaque> work;  // shared with the function
     bool applying = false;
     bool cancelled = false;
+    bool given_up = false;  // by its caller
   };
   // A mutation that is not yet acknowledged. Without an answer it still runs.
   struct Record {
@@ -108,6 +112,7 @@ class CalleeSession {
   template <typename Predicate>
   void CancelWhere(Predicate predicate, Actions& actions);
   void CancelRunning(Running& running, Actions& actions);
+  bool WithinBounds() const;
   void Acknowledge(uint64_t first, uint64_t last, Actions& actions);
 
   const SessionOptions& options_;  // the worker's; outlives its sessions

@@ -81,6 +81,7 @@ void CallerSession::Cancel(CallId id, Actions& actions) {
   if (call == pending_.end()) return;
   Fail(call, absl::CancelledError(absl::StrCat("the call to ", peer_.name, " was cancelled")),
        actions);
+  AfterFailing(actions);
 }
 
 std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions& actions) {
@@ -101,11 +102,23 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions
   return body;
 }
 
+void CallerSession::OnCancelled(CallId id, Actions& actions) {
+  auto given_up = given_up_.find(id);
+  if (given_up == given_up_.end()) return;
+  if (given_up->second != 0) {
+    settled_.Add(given_up->second);
+    --in_flight_;
+  }
+  given_up_.erase(given_up);
+  DrainWindow(actions);
+}
+
 void CallerSession::OnSendRefused(CallId id, const absl::Status& status, Actions& actions) {
   auto call = pending_.find(id);
   if (call == pending_.end()) return;
   --call->second.sends;  // this copy has no fate
   Fail(call, status, actions);
+  AfterFailing(actions);
 }
 
 void CallerSession::SendOrWait(CallId id, Pending& call, Actions& actions) {
@@ -157,7 +170,10 @@ Ack CallerSession::TakeAck() {
 void CallerSession::AnnounceIfDue(Actions& actions) {
   bool due = unannounced_ * 4 >= options_.max_unacknowledged_answers ||
              unannounced_bytes_ * 4 >= options_.max_unacknowledged_bytes;
-  if (!due || state_ != State::kOpen) return;
+  if (due && state_ == State::kOpen) Announce(actions);
+}
+
+void CallerSession::Announce(Actions& actions) {
   Header header;
   header.kind = MessageKind::kKeepalive;
   header.epoch = epoch_;
@@ -166,26 +182,32 @@ void CallerSession::AnnounceIfDue(Actions& actions) {
   unannounced_ = 0;
   unannounced_bytes_ = 0;
   SendControl(link_, std::move(header), actions);
+  DrainWindow(actions);
 }
 
 // ---------------------------------------------------------------- failing
+
+void CallerSession::SendCancel(CallId id, uint64_t sequence, Actions& actions) {
+  if (FaultOn("caller_does_not_cancel")) return;
+  Header header;
+  header.kind = MessageKind::kCancel;
+  header.call_id = id;
+  header.sequence = sequence;
+  header.epoch = epoch_;
+  header.callee_incarnation = peer_.incarnation;
+  SendControl(link_, std::move(header), actions);
+}
 
 void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions& actions) {
   CallId id = call->first;
   Pending pending = std::move(call->second);
   pending_.erase(call);
-  if (pending.sequence != 0) {
+  if (pending.sends > 0) {
+    given_up_.emplace(id, pending.sequence);
+    if (state_ == State::kOpen) SendCancel(id, pending.sequence, actions);
+  } else if (pending.sequence != 0) {  // no copy of it is anywhere
     settled_.Add(pending.sequence);
     --in_flight_;
-  }
-  if (pending.sends > 0 && state_ == State::kOpen && !FaultOn("caller_does_not_cancel")) {
-    Header header;
-    header.kind = MessageKind::kCancel;
-    header.call_id = id;
-    header.sequence = pending.sequence;
-    header.epoch = epoch_;
-    header.callee_incarnation = peer_.incarnation;
-    SendControl(link_, std::move(header), actions);
   }
   if (!status.ok()) {
     ErrorDetail detail = GetDetail(status).value_or(ErrorDetail{});
@@ -194,6 +216,9 @@ void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions
     status = WithDetail(std::move(status), detail);
   }
   actions.push_back(CompleteAction{std::move(pending.spec.body), std::move(status), peer_});
+}
+
+void CallerSession::AfterFailing(Actions& actions) {
   DrainWindow(actions);
   SayGoodbyeIfDone(actions);
 }
@@ -209,6 +234,7 @@ void CallerSession::FailWhere(Predicate predicate, const absl::Status& status, A
     auto call = pending_.find(id);
     if (call != pending_.end()) Fail(call, status, actions);
   }
+  AfterFailing(actions);
 }
 
 void CallerSession::CompleteAll(const absl::Status& status, Actions& actions) {
@@ -333,8 +359,9 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   state_ = State::kOpen;
   opened_at_ = now;
   FailOtherIncarnations(actions);
-  AnnounceIfDue(actions);  // answers may have come, on an older link, while this one was greeted
+  SendCancels(actions);
   SendPending(actions);
+  AnnounceIfDue(actions);  // answers may have come, on an older link, while this one was greeted
 }
 
 void CallerSession::OnWrongName(absl::Time now, const std::string& name, Actions& actions) {
@@ -358,6 +385,13 @@ void CallerSession::FailOtherIncarnations(Actions& actions) {
     absl::Status status = WrongIncarnation(call->second.spec.only_incarnation, peer_.incarnation);
     Fail(call, std::move(status), actions);
   }
+}
+
+// Those that were sent before may have been lost with their link.
+void CallerSession::SendCancels(Actions& actions) {
+  std::vector<std::pair<CallId, uint64_t>> calls(given_up_.begin(), given_up_.end());
+  std::sort(calls.begin(), calls.end());
+  for (const auto& [id, sequence] : calls) SendCancel(id, sequence, actions);
 }
 
 void CallerSession::SendPending(Actions& actions) {
@@ -436,6 +470,7 @@ void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too,
   epoch_ = 0;
   next_sequence_ = 1;
   settled_ = SequenceSet();
+  given_up_.clear();
   in_flight_ = 0;
   unannounced_ = 0;
   unannounced_bytes_ = 0;

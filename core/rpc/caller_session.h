@@ -67,6 +67,8 @@ class CallerSession {
   // The callee answered: the call's body, or null if the call is over already. `bytes` is the size
   // of the answer.
   std::shared_ptr<Opaque> OnAnswer(CallId id, size_t bytes, Actions& actions);
+  // The callee has heard the cancel of a call that was given up.
+  void OnCancelled(CallId id, Actions& actions);
   // The carrier did not take the request and never will.
   void OnSendRefused(CallId id, const absl::Status& status, Actions& actions);
 
@@ -95,8 +97,8 @@ class CallerSession {
   // Nothing is to do before this, unless something happens.
   absl::Time NextWake() const;
 
-  // What a message to the peer should carry now.
-  Ack TakeAck();
+  // Tells the peer which answers have come. Requires: open.
+  void Announce(Actions& actions);
   // Every pending call fails with `status`.
   void CompleteAll(const absl::Status& status, Actions& actions);
   // The session is given up: nothing is kept alive for it any more.
@@ -119,6 +121,8 @@ class CallerSession {
   void Greet(absl::Time now, Actions& actions);
   void OnWrongName(absl::Time now, const std::string& name, Actions& actions);
 
+  // What a request should carry now.
+  Ack TakeAck();
   void Send(CallId id, Pending& call, Actions& actions);
   void SendOrWait(CallId id, Pending& call, Actions& actions);
   bool WindowOpen() const;
@@ -128,10 +132,14 @@ class CallerSession {
   absl::Status PeerStops() const;
   void DrainWindow(Actions& actions);
   void AnnounceIfDue(Actions& actions);
+  void SendCancel(CallId id, uint64_t sequence, Actions& actions);
+  void SendCancels(Actions& actions);
   void SendPending(Actions& actions);
 
-  // Ends the call; the sequence number counts as settled, so that no late copy is applied.
+  // Ends the call. If the peer may have had it, it is to be cancelled there. AfterFailing follows
+  // when all calls that fail together have failed.
   void Fail(PendingMap::iterator call, absl::Status status, Actions& actions);
+  void AfterFailing(Actions& actions);
   template <typename Predicate>
   void FailWhere(Predicate predicate, const absl::Status& status, Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);
@@ -171,12 +179,15 @@ class CallerSession {
   uint64_t epoch_ = 0;
   absl::Duration talk_every_;
   uint64_t next_sequence_ = 1;
-  SequenceSet settled_;     // answered, or no longer wanted
-  size_t in_flight_ = 0;    // mutations with a number and without an answer
+  SequenceSet settled_;     // answered, or never taken
+  size_t in_flight_ = 0;    // mutations with a number that is not settled
   size_t unannounced_ = 0;  // answers that the peer still remembers, as far as we know
   size_t unannounced_bytes_ = 0;
 
   PendingMap pending_;
+  // Calls that are over here, and that the peer has not said to have cancelled: their sequence
+  // numbers, 0 for reads. Such a mutation keeps its place in the window.
+  absl::flat_hash_map<CallId, uint64_t> given_up_;
   std::deque<CallId> waiting_;                       // for the window; may name calls that are over
   absl::Time next_expiry_ = absl::InfiniteFuture();  // no call expires before
 };

@@ -14,7 +14,7 @@ namespace psd::rpc {
 
 // The version of the protocol that a Hello announces. Workers of different versions refuse each
 // other.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // Numbers are part of the wire format.
 enum class MessageKind : uint8_t {
@@ -31,6 +31,7 @@ enum class MessageKind : uint8_t {
                       // sent is answered. With epoch 0: the answer to a hello, no new session
   kLeft = 11,         // I stop now; `ack` lists the mutations of your session that I applied or may
                       // have applied and that you have not acknowledged
+  kCancelled = 12,    // the answer to a cancel: what the call gives is not taken for received
 };
 
 // Bytes that an upper layer lets a request or a reply carry beside the payload (fork data,
@@ -48,8 +49,10 @@ inline const std::string* FindAttachment(const std::vector<Attachment>& attachme
   return nullptr;
 }
 
-// Which answers the caller has, or no longer wants: every sequence number up to `watermark`, and
-// those in `ranges` (first, last, first, last, …; ascending, disjoint, beyond the watermark).
+// Which answers the caller has received: every sequence number up to `watermark`, and those in
+// `ranges` (first, last, first, last, …; ascending, disjoint, beyond the watermark). A call that
+// the caller gave up is among them only once the callee has answered its cancel, so that the callee
+// never takes a dropped answer for a received one.
 struct Ack {
   uint64_t watermark = 0;
   std::vector<uint64_t> ranges;
@@ -58,7 +61,7 @@ struct Ack {
 struct Header {
   MessageKind kind = MessageKind::kKeepalive;
 
-  // Request, reply, cancel.
+  // Request, reply, cancel, cancelled.
   std::string method;
   uint64_t call_id = 0;
   uint64_t timeout_us = 0;  // what is left when sent; 0: none. Welcome: the session's lease

@@ -53,7 +53,7 @@ bool IsIntroduction(MessageKind kind) {
 
 // What holds for every kind.
 absl::Status CheckBounds(const v1::RpcHeader& in) {
-  if (in.kind() < 1 || in.kind() > 11) return Bad(absl::StrCat("unknown kind ", in.kind()));
+  if (in.kind() < 1 || in.kind() > 12) return Bad(absl::StrCat("unknown kind ", in.kind()));
   if (in.name().size() > kMaxNameBytes) return Bad("the worker's name is too long");
   if (in.method().size() > kMaxMethodBytes) return Bad("the method's name is too long");
   if (in.attachments_size() != in.attachment_tags_size()) return Bad("attachments without tags");
@@ -86,6 +86,7 @@ absl::Status CheckKind(const Header& header) {
       break;
     case MessageKind::kReply:
     case MessageKind::kCancel:
+    case MessageKind::kCancelled:
       if (header.call_id == 0) return Bad("a reply or cancel without call id");
       break;
     case MessageKind::kKeepalive:

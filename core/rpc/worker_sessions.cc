@@ -208,6 +208,8 @@ void WorkerSessions::OnControl(absl::Time now, LinkId link, const Header& header
     case MessageKind::kSessionEnded:
       if (state->caller != nullptr) OnOutcome(now, link, *state->caller, header, actions);
       return;
+    case MessageKind::kCancelled:
+      return OnCancelled(now, *state, header, actions);
     case MessageKind::kCancel:
     case MessageKind::kKeepalive:
       return OnAckMessage(now, link, *state, header, actions);
@@ -369,11 +371,27 @@ void WorkerSessions::OnAckMessage(absl::Time now, LinkId link, LinkState& state,
       header.callee_incarnation != options_.self.incarnation) {
     return Refuse(link, header, actions);
   }
-  if (header.kind == MessageKind::kCancel) {
-    session->OnCancel(header.call_id, header.sequence, actions);
-  } else if (!session->OnAck(header.ack, actions)) {
-    CloseLink(now, link, absl::InvalidArgumentError("acknowledgements beyond all bounds"), actions);
+  const bool honest = header.kind == MessageKind::kCancel
+                          ? session->OnCancel(header.call_id, header.sequence, actions)
+                          : session->OnAck(header.ack, actions);
+  if (!honest) {
+    return CloseLink(now, link,
+                     absl::InvalidArgumentError("acknowledgements or cancels beyond all bounds"),
+                     actions);
   }
+  if (header.kind != MessageKind::kCancel) return;
+  Header cancelled;
+  cancelled.kind = MessageKind::kCancelled;
+  cancelled.call_id = header.call_id;
+  SendControl(link, std::move(cancelled), actions);
+}
+
+void WorkerSessions::OnCancelled(absl::Time now, const LinkState& state, const Header& header,
+                                 Actions& actions) {
+  if (state.caller == nullptr) return;
+  size_t from = actions.size();
+  state.caller->OnCancelled(header.call_id, actions);
+  NoteSent(now, actions, from);
 }
 
 void WorkerSessions::OnGoodbye(LinkState& state, const Header& header, Actions& actions) {
@@ -519,14 +537,7 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
                       caller->state() == CallerSession::State::kOpen;
     const absl::Duration talk_every = open ? caller->talk_every() : silence / 3;
     if (now - state.last_sent >= talk_every) {
-      Header ping;
-      ping.kind = MessageKind::kKeepalive;
-      if (open) {
-        ping.epoch = caller->epoch();
-        ping.callee_incarnation = caller->peer_info().incarnation;
-        ping.ack = caller->TakeAck();
-      }
-      SendControl(link, std::move(ping), actions);
+      KeepAlive(link, open ? caller : nullptr, actions);
       state.last_sent = now;
     }
     WakeBy(std::min(state.last_sent + talk_every, state.last_heard + silence));
@@ -538,6 +549,14 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
         absl::UnavailableError(absl::StrCat("nothing heard for ", absl::FormatDuration(silence))),
         actions);
   }
+}
+
+// Says something on the link: to a peer on which `caller` is our open session, what we received.
+void WorkerSessions::KeepAlive(LinkId link, CallerSession* caller, Actions& actions) {
+  if (caller != nullptr) return caller->Announce(actions);
+  Header ping;
+  ping.kind = MessageKind::kKeepalive;
+  SendControl(link, std::move(ping), actions);
 }
 
 // ---------------------------------------------------------------- leaving

@@ -141,8 +141,10 @@ class WorkerSessions {
   void RefuseRead(LinkId link, CallId call, const PeerInfo& caller, Actions& actions);
   void OnAckMessage(absl::Time now, LinkId link, LinkState& state, const Header& header,
                     Actions& actions);
+  void OnCancelled(absl::Time now, const LinkState& state, const Header& header, Actions& actions);
   void OnGoodbye(LinkState& state, const Header& header, Actions& actions);
   void KeepLinksAlive(absl::Time now, Actions& actions);
+  static void KeepAlive(LinkId link, CallerSession* caller, Actions& actions);
   void AfterTableEvents(bool left, Actions& actions, size_t from);
   void OnOutcome(absl::Time now, LinkId link, CallerSession& caller, const Header& header,
                  Actions& actions);

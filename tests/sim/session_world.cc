@@ -18,6 +18,7 @@ struct SimWork : Opaque {
 struct SimAnswer : Opaque {
   bool ok = false;
   Incarnation from = 0;
+  std::shared_ptr<SimCall> call;
 };
 
 std::string NameOf(int worker) {
@@ -40,6 +41,7 @@ World::World(uint64_t seed) : random_(seed) {
   options_.silence = absl::Milliseconds(400);
   // Small bounds, so that windows fill up.
   options_.max_unacknowledged_answers = static_cast<size_t>(Pick(4, 12));
+  if (Chance(0.3)) options_.max_unacknowledged_bytes = static_cast<size_t>(Pick(100, 1000));
   names_ = static_cast<int>(std::min(Pick(2, 6), Pick(2, 6)));
   owners_ = static_cast<int>(Pick(1, Chance(0.5) ? names_ : (names_ + 1) / 2));
   // An even delay keeps two workers in step that do the same thing at the same moment.
@@ -155,10 +157,16 @@ void World::ArmTick(Process& process) {
 }
 
 void World::Step(Process& process, const std::function<void(Actions&)>& input) {
-  Actions actions;
-  input(actions);
-  Perform(process, actions);
+  auto actions = std::make_shared<Actions>();
+  input(*actions);
+  for (const Action& action : *actions) {
+    auto* control = std::get_if<std::unique_ptr<SendControlAction>>(&action);
+    if (control != nullptr) CheckGreeting(process, **control);
+  }
   ArmTick(process);
+  if (!faulty_ || !Chance(0.1)) return Perform(process, *actions);
+  // A thread that was about to perform them is held up, and others overtake it.
+  On(process.id, Within(0, 5), [this, actions](Process& self) { Perform(self, *actions); });
 }
 
 void World::Perform(Process& process, Actions& actions) {
@@ -172,16 +180,11 @@ void World::Perform(Process& process, Actions& actions) {
       CloseEnd(close->link, end, absl::ZeroDuration());
       if (!link.swallows[end]) CloseEnd(close->link, 1 - end, Latency());
     } else if (auto* control = std::get_if<std::unique_ptr<SendControlAction>>(&action)) {
-      CheckGreeting(process, **control);
       Wire wire;
       wire.control = std::move((*control)->header);
       Send(process, (*control)->link, std::move(wire));
     } else if (auto* request = std::get_if<SendRequestAction>(&action)) {
-      Wire wire;
-      wire.control.kind = MessageKind::kRequest;
-      wire.meta = request->meta;
-      wire.call = std::static_pointer_cast<SimCall>(request->body);
-      Send(process, request->link, std::move(wire));
+      SendRequest(process, *request);
     } else if (auto* answer = std::get_if<SendAnswerAction>(&action)) {
       Wire wire;
       wire.control.kind = MessageKind::kReply;
@@ -194,8 +197,27 @@ void World::Perform(Process& process, Actions& actions) {
       call->status = complete->status;
     } else if (auto* cancel = std::get_if<CancelWorkAction>(&action)) {
       static_cast<SimWork&>(*cancel->work).cancelled = true;
+    } else if (auto* dropped = std::get_if<AnswerDroppedAction>(&action)) {
+      DropFork(*dropped->answer);
+    } else if (auto* ended = std::get_if<SessionEndedAction>(&action)) {
+      EndForks(process, ended->epoch);
     }
   }
+}
+
+void World::SendRequest(Process& process, SendRequestAction& request) {
+  auto call = std::static_pointer_cast<SimCall>(request.body);
+  if (faulty_ && Chance(2 * trouble_)) {  // the carrier does not take it
+    return Step(process, [&](Actions& actions) {
+      process.sessions->OnSendRefused(call->peer, request.meta.call_id,
+                                      absl::ResourceExhaustedError("refused"), actions);
+    });
+  }
+  Wire wire;
+  wire.control.kind = MessageKind::kRequest;
+  wire.meta = request.meta;
+  wire.call = std::move(call);
+  Send(process, request.link, std::move(wire));
 }
 
 // The other end takes a number that it has seen for a copy of an old greeting.
@@ -371,23 +393,50 @@ void World::Serve(Process& process, const std::shared_ptr<SimCall>& call, const 
   absl::Duration work = Chance(0.1) ? Within(10, 1500) : Within(0, 10);
   absl::Duration finish = Chance(0.5) ? absl::ZeroDuration() : Within(0, 200);
   On(process.id, start, [=](Process& self) {
-    if (!self.sessions->BeginRun(meta.epoch, meta.call_id)) return Answer(self, meta, false);
+    if (!self.sessions->BeginRun(meta.epoch, meta.call_id)) return Answer(self, call, meta, false);
     On(self.id, work, [=](Process& self) {
       if (call->kind == MethodKind::kMutation) {
-        if (!self.sessions->BeginApply(meta.epoch, meta.call_id)) return Answer(self, meta, false);
+        if (!self.sessions->BeginApply(meta.epoch, meta.call_id)) {
+          return Answer(self, call, meta, false);
+        }
         call->applied_at.push_back(self.incarnation);
       }
-      On(self.id, finish, [=](Process& self) { Answer(self, meta, true); });
+      On(self.id, finish, [=](Process& self) { Answer(self, call, meta, true); });
     });
   });
 }
 
-void World::Answer(Process& process, const RequestMeta& meta, bool ok) {
+void World::GiveFork(const Process& process, const RequestMeta& meta, SimCall& call) {
+  if (process.sessions->table().Find(meta.epoch) == nullptr) return;
+  call.fork_at = process.id;
+  call.fork_epoch = meta.epoch;
+  call.fork_held = true;
+}
+
+void World::DropFork(const Opaque& answer) {
+  const auto& dropped = static_cast<const SimAnswer&>(answer);
+  if (!dropped.ok || dropped.call->kind != MethodKind::kMutation) return;
+  if (dropped.call->ok) broken_ = "an answer was dropped that its caller has";
+  dropped.call->fork_held = false;
+}
+
+void World::EndForks(const Process& process, uint64_t epoch) {
+  for (const auto& call : calls_) {
+    if (call->fork_at == process.id && call->fork_epoch == epoch) call->fork_held = false;
+  }
+}
+
+void World::Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
+                   bool ok) {
   auto answer = std::make_shared<SimAnswer>();
   answer->ok = ok;
   answer->from = process.incarnation;
-  Actions actions;  // a dropped answer gave nothing
-  LinkId link = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10, actions);
+  answer->call = call;
+  if (ok && call->kind == MethodKind::kMutation) GiveFork(process, meta, *call);
+  LinkId link = 0;
+  Step(process, [&](Actions& actions) {
+    link = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10, actions);
+  });
   if (link == 0) return;
   Wire wire;
   wire.control.kind = MessageKind::kReply;
@@ -399,7 +448,7 @@ void World::Answer(Process& process, const RequestMeta& meta, bool ok) {
 // ---------------------------------------------------------------- faults
 
 void World::Fault() {
-  switch (Pick(0, 9)) {
+  switch (Pick(0, 10)) {
     case 0:
     case 1:
       return StopProcess();
@@ -407,6 +456,8 @@ void World::Fault() {
       return RestartProcess();
     case 3:
       return TakeOver();
+    case 4:
+      return Leave();
     default:
       break;
   }
@@ -428,6 +479,24 @@ void World::RestartProcess() {
   int worker = static_cast<int>(Pick(0, names_ - 1));
   Process* living = Living(NameOf(worker));
   if (living != nullptr) Kill(living->id);
+  At(now_ + Within(0, 1200), [this, worker] {
+    if (Living(NameOf(worker)) == nullptr) Spawn(NameOf(worker), worker < owners_);
+  });
+}
+
+// A process goes in an orderly way, and another may come in its place.
+void World::Leave() {
+  Process* process = Living(NameOf(static_cast<int>(Pick(0, names_ - 1))));
+  if (process == nullptr || process->paused_until > now_) return;
+  Actions actions;
+  process->sessions->Leave(actions);
+  for (const Action& action : actions) {
+    if (std::holds_alternative<SendRequestAction>(action))
+      broken_ = "begins a call while it leaves";
+  }
+  Perform(*process, actions);
+  const int worker = process->name[1] - '0';
+  Kill(process->id);
   At(now_ + Within(0, 1200), [this, worker] {
     if (Living(NameOf(worker)) == nullptr) Spawn(NameOf(worker), worker < owners_);
   });
@@ -492,13 +561,7 @@ std::string World::Run() {
   RunUntil(now_ + kRage);
   Heal();
   absl::Time end = now_ + kCalm;
-  auto done = [this] {
-    for (const auto& call : calls_) {
-      if (call->completed == 0 && !call->orphaned) return false;
-    }
-    return true;
-  };
-  while (now_ < end && !done() && broken_.empty()) RunUntil(now_ + absl::Milliseconds(500));
+  while (now_ < end && !Settled() && broken_.empty()) RunUntil(now_ + absl::Milliseconds(500));
   for (auto& process : processes_) {
     if (process->alive) AddProbes(process->sessions->probes(), probes_);
   }
@@ -506,6 +569,17 @@ std::string World::Run() {
 }
 
 // ---------------------------------------------------------------- the oracle
+
+bool World::Settled() const {
+  return std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
+    return call->orphaned || (call->completed > 0 && !Leaks(*call));
+  });
+}
+
+// Its answer gives the caller something that the caller will never hear of.
+bool World::Leaks(const SimCall& call) const {
+  return call.fork_held && !call.ok && processes_[call.fork_at]->alive;
+}
 
 std::string World::Judge() const {
   if (!broken_.empty()) return broken_;
@@ -527,6 +601,7 @@ std::string World::JudgeCall(const SimCall& call) const {
   }
   if (call.orphaned) return "";
   if (call.completed == 0) return "waits for ever";
+  if (Leaks(call)) return "was given up, and what its answer gives is kept";
   bool mutation = call.kind == MethodKind::kMutation;
   if (call.ok) {
     if (mutation && call.applied_at.empty()) return "lost: answered OK, but not applied";

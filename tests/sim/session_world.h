@@ -32,6 +32,11 @@ struct SimCall : Opaque {
   bool orphaned = false;  // its caller died
   Incarnation answered_by = 0;
   std::vector<Incarnation> applied_at;
+  // What its answer gives the caller: its owner, a process, counts it under the caller's session
+  // until the caller has it, the answer was dropped, or the session has ended.
+  int fork_at = -1;
+  uint64_t fork_epoch = 0;
+  bool fork_held = false;
 };
 
 class World {
@@ -106,6 +111,7 @@ class World {
   void Perform(Process& process, Actions& actions);
   void CheckGreeting(Process& process, const SendControlAction& sent);
   void Step(Process& process, const std::function<void(Actions&)>& input);
+  void SendRequest(Process& process, SendRequestAction& request);
 
   // ---- Network.
   void Dial(Process& process, const DialAction& dial);
@@ -120,13 +126,20 @@ class World {
   void StartCall(Process& process);
   void Ask(Process& process, int peer, MethodKind kind, absl::Time deadline);
   void Meet();
+  void Leave();
   void Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta);
-  void Answer(Process& process, const RequestMeta& meta, bool ok);
+  void Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
+              bool ok);
+  void GiveFork(const Process& process, const RequestMeta& meta, SimCall& call);
+  void DropFork(const Opaque& answer);
+  void EndForks(const Process& process, uint64_t epoch);
   void Fault();
   void StopProcess();
   void RestartProcess();
   void TakeOver();
   void Heal();
+  bool Settled() const;
+  bool Leaks(const SimCall& call) const;
   std::string Judge() const;
   std::string JudgeCall(const SimCall& call) const;
 

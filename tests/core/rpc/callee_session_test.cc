@@ -97,6 +97,24 @@ TEST_F(CalleeSessionTest, ACancelledCallersAnswerIsDroppedWhicheverOfTheTwoComes
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u) << "an acknowledged answer has arrived";
 }
 
+TEST_F(CalleeSessionTest, AReadsAnswerThatNobodyTakesIsDropped) {
+  session_.set_link(1);
+  EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
+  EXPECT_EQ(Ask(2, 0), RequestVerdict::kRun);
+  session_.OnCancel(1, 0, actions_);
+  EXPECT_EQ(session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_), 0u);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+  session_.set_link(0);
+  EXPECT_EQ(session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_), 0u);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 2u);
+}
+
+TEST_F(CalleeSessionTest, CancelsPassNoBoundOnRanges) {
+  options_.max_unacknowledged_answers = 4;
+  for (uint64_t i = 1; i <= 16; ++i) ASSERT_TRUE(session_.OnCancel(i, 2 * i, actions_));
+  EXPECT_FALSE(session_.OnCancel(17, 34, actions_));
+}
+
 TEST_F(CalleeSessionTest, RPC_34_TheDeadlineStopsWhatHasNotBegunToApply) {
   deadline_ = kNow + absl::Seconds(1);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);

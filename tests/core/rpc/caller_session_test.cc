@@ -35,8 +35,10 @@ class CallerSessionTest : public ::testing::Test {
     welcome.sequence = ++hellos_;
     session_.OnWelcome(kNow, kLink, welcome, actions_);
   }
-  void Ask(CallId id, absl::Time deadline = absl::InfiniteFuture()) {
+  void Ask(CallId id, absl::Time deadline = absl::InfiniteFuture(),
+           MethodKind kind = MethodKind::kMutation) {
     CallSpec spec;
+    spec.kind = kind;
     spec.deadline = deadline;
     spec.body = std::make_shared<Opaque>();
     session_.Start(kNow, id, std::move(spec), actions_);
@@ -107,6 +109,49 @@ TEST_F(CallerSessionTest, RPC_34_ACallThatIsCancelledIsCancelledThere) {
   session_.Cancel(1, actions_);
   EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kCancelled});
   EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
+}
+
+TEST_F(CallerSessionTest, ACallThatWasGivenUpIsNotAcknowledgedUntilThePeerHasCancelledIt) {
+  Ask(1);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  session_.Cancel(1, actions_);
+  EXPECT_TRUE(Cancelled().empty()) << "there is no link";
+  Connect(3, /*resumed=*/true);
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
+  Ask(2);
+  EXPECT_EQ(Requests().back().ack.watermark, 0u);
+  session_.OnCancelled(1, actions_);
+  Ask(3);
+  EXPECT_EQ(Requests().back().ack.watermark, 1u);
+}
+
+TEST_F(CallerSessionTest, AReadThatWasGivenUpWhileTheLinkWasDownIsCancelledAfterwards) {
+  Ask(1, absl::InfiniteFuture(), MethodKind::kRead);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  session_.Cancel(1, actions_);
+  Connect(3, /*resumed=*/true);
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
+  session_.OnCancelled(1, actions_);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(3, /*resumed=*/true);
+  EXPECT_EQ(Cancelled().size(), 1u) << "the peer knows";
+}
+
+TEST_F(CallerSessionTest, AKeepaliveThatOpensTheWindowLetsThroughWhoWaitsForIt) {
+  options_.max_unacknowledged_answers = 8;
+  for (CallId id = 1; id <= 9; ++id) Ask(id);
+  session_.OnAnswer(1, 10, actions_);
+  EXPECT_EQ(Requests().size(), 8u) << "the peer remembers an answer, and seven calls run there";
+  session_.Announce(actions_);
+  EXPECT_EQ(Requests().size(), 9u);
+}
+
+TEST_F(CallerSessionTest, WhatWaitsForTheWindowIsNotSentWhenAllFail) {
+  options_.max_unacknowledged_answers = 2;
+  for (CallId id = 1; id <= 4; ++id) Ask(id);
+  session_.CompleteAll(absl::CancelledError("shuts down"), actions_);
+  EXPECT_EQ(Requests().size(), 2u);
+  EXPECT_EQ(Outcomes(), Codes(4, absl::StatusCode::kCancelled));
 }
 
 TEST_F(CallerSessionTest, RPC_61_AMutationIsSentAgainInItsSessionUnderItsNumber) {

@@ -67,7 +67,7 @@ TEST(HeaderCodec, RefusesWhatNoHonestPeerSends) {
   EXPECT_FALSE(DecodeHeader("").ok());
   EXPECT_FALSE(DecodeHeader("\xff\xff\xff").ok());
   Header bad = FullRequest();
-  bad.kind = static_cast<MessageKind>(12);
+  bad.kind = static_cast<MessageKind>(13);
   EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
   bad = FullRequest();
   bad.call_id = 0;
