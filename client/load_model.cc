@@ -296,8 +296,8 @@ absl::Status Loader::RestoreOptimizers() {
   for (const OwnerPart& part : parts_) {
     std::vector<worker::RestoredOptimizer> optimizers;
     for (const worker::HostedOptimizer& hosted : part.contents.optimizers) {
-      optimizers.push_back(
-          {hosted.optimizer.name, hosted.optimizer.steps_accepted, hosted.optimizer.loss_scale});
+      optimizers.push_back({hosted.optimizer.name, hosted.optimizer.steps_accepted,
+                            hosted.optimizer.loss_scale, hosted.optimizer.good_steps});
     }
     if (optimizers.empty()) continue;
     PSD_RETURN_IF_ERROR(

@@ -42,8 +42,12 @@ struct DistributedOptimizer::State {
   absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
+  // Whether steps wait for their turn at the lead, because several owners must see them in one
+  // order.
+  bool TakesTurns() const;
   // One step over all owners. `attempt` is what was decided before, if this is a retry.
   StepOutcome Run(std::shared_ptr<StepAttempt> attempt);
+  void RunInTurn(StepAttempt& attempt, StepOutcome& outcome);
   // Asks owners to check and measure, where that is needed, and decides the terms. False: nothing
   // may be applied, `outcome` says why.
   bool Decide(StepAttempt& attempt, StepOutcome& outcome);

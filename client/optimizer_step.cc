@@ -161,10 +161,37 @@ StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attemp
     outcome.refused = worker->runtime->autograd().Find(context).status();
   }
   if (!outcome.refused.ok()) return outcome;
-  if (!attempt->decided && !Decide(*attempt, outcome)) return outcome;
-  Apply(*attempt, outcome);
+  if (TakesTurns()) {
+    RunInTurn(*attempt, outcome);
+  } else if (attempt->decided || Decide(*attempt, outcome)) {
+    Apply(*attempt, outcome);
+  }
   if (outcome.status().ok()) attempt->open.reset();  // nobody asks for it again
   return outcome;
+}
+
+bool DistributedOptimizer::State::TakesTurns() const {
+  return settings.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
+         settings.mode.when_stale == UpdateMode::WhenStale::kWait && parts.size() > 1;
+}
+
+void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& outcome) {
+  const RRef& leader = parts[lead].optimizer;
+  outcome.refused = service()
+                        .TakeTurn(leader, attempt.step_id, worker->open_steps->first(),
+                                  worker->ToCallOptions({attempt.options.timeout}))
+                        .Wait()
+                        .status();
+  bool applied = false;
+  if (outcome.refused.ok() && (attempt.decided || Decide(attempt, outcome))) {
+    Apply(attempt, outcome);
+    // A step that may have been applied counts.
+    applied = !outcome.skipped && std::any_of(outcome.owners.begin(), outcome.owners.end(),
+                                              [](const OwnerOutcome& each) {
+                                                return each.status.ok() || each.fate_unknown;
+                                              });
+  }
+  service().EndTurn(leader, attempt.step_id, applied);
 }
 
 bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outcome) {
@@ -235,10 +262,10 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
       answers.push_back(Future<StepResult>::Ready(nothing));
       continue;
     }
-    answers.push_back(service().Step(
-        parts[i].optimizer,
-        {attempt.step_id, attempt.reached[i], attempt.terms, worker->open_steps->first()},
-        worker->ToCallOptions({attempt.options.timeout})));
+    answers.push_back(service().Step(parts[i].optimizer,
+                                     {attempt.step_id, attempt.reached[i], attempt.terms,
+                                      worker->open_steps->first(), TakesTurns()},
+                                     worker->ToCallOptions({attempt.options.timeout})));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::StatusOr<StepResult>& answer = answers[i].Wait();

@@ -510,9 +510,9 @@ struct ParameterGroup {
 //                 gradient of a version more than s behind is refused with FAILED_PRECONDITION,
 //                 and so is one of an unknown version unless the mode is made
 //                 WithUnknownVersions(); with WhenStale::kWait a step also waits while it would
-//                 make gradients too old that other trainers still compute. A trainer takes part,
-//                 and is waited for, from its first step until it destroys its DistributedOptimizer
-//                 or its sessions end.
+//                 make gradients too old that other trainers still compute (with several owners
+//                 one exchange more). A trainer takes part, and is waited for, from its first step
+//                 until it destroys its DistributedOptimizer or its sessions end.
 using optim::LossScaling;
 using optim::OptimizerSettings;
 using optim::Schedule;

@@ -24,13 +24,26 @@ bool SameOptimizer(const SavedOptimizer& a, const SavedOptimizer& b) {
                     });
 }
 
-// The index's entry for an owner's part of an optimizer. Options that were changed are the first
-// owner's, which decides about them.
-size_t FindOrAddOptimizer(CheckpointIndex& index, const SavedOptimizer& part) {
+// Whether `owner` leads those that have parts of the optimizer so far: see
+// docs/decisions/0016-one-lead.md.
+bool Leads(const std::string& owner, const SavedOptimizer& optimizer) {
+  return std::all_of(optimizer.parameters.begin(), optimizer.parameters.end(),
+                     [&](const SavedState& other) { return owner < other.owner; });
+}
+
+// The index's entry for an owner's part of an optimizer. Options that were changed and the loss
+// scale are the lead's, which decides about them.
+size_t FindOrAddOptimizer(CheckpointIndex& index, const std::string& owner,
+                          const SavedOptimizer& part) {
   for (size_t i = 0; i < index.optimizers.size(); ++i) {
     SavedOptimizer& known = index.optimizers[i];
     if (!SameOptimizer(known, part)) continue;
     known.steps_accepted = std::max(known.steps_accepted, part.steps_accepted);
+    if (Leads(owner, known)) {
+      known.groups = part.groups;
+      known.loss_scale = part.loss_scale;
+      known.good_steps = part.good_steps;
+    }
     return i;
   }
   SavedOptimizer& added = index.optimizers.emplace_back(part);
@@ -48,7 +61,7 @@ size_t AddStateFile(OwnerPlan& owner) {
 void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index, OwnerPlan& owner,
                    std::map<std::string, ValuePlan*>& values) {
   if (hosted.optimizer.parameters.empty()) return;
-  const size_t number = FindOrAddOptimizer(index, hosted.optimizer);
+  const size_t number = FindOrAddOptimizer(index, owner.owner, hosted.optimizer);
   const size_t file = AddStateFile(owner);
   std::vector<SavedState>& parameters = index.optimizers[number].parameters;
   for (size_t i = 0; i < hosted.optimizer.parameters.size(); ++i) {

@@ -81,6 +81,7 @@ struct SavedOptimizer {
   std::map<std::string, double> settings;
   uint64_t steps_accepted = 0;
   double loss_scale = 0;               // 0: losses are not scaled
+  uint64_t good_steps = 0;             // in a row, with this loss scale
   std::vector<SavedState> parameters;  // in the optimizer's order: the <index> of their tensors
 };
 

@@ -241,6 +241,9 @@ absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
   PSD_ASSIGN_OR_RETURN(optimizer.type, StringMember(json, "type", what));
   PSD_ASSIGN_OR_RETURN(optimizer.steps_accepted, UnsignedMember(json, "steps_accepted", what));
   PSD_ASSIGN_OR_RETURN(optimizer.loss_scale, NumberMember(json, "loss_scale", what));
+  if (json.contains("good_steps")) {  // older saves do not say
+    PSD_ASSIGN_OR_RETURN(optimizer.good_steps, UnsignedMember(json, "good_steps", what));
+  }
   PSD_ASSIGN_OR_RETURN(optimizer.settings, NumbersMember(json, "settings", what));
   PSD_ASSIGN_OR_RETURN(const Json* groups, ArrayMember(json, "groups", what));
   for (const Json& group : *groups) {
@@ -324,6 +327,7 @@ OrderedJson ToJson(const SavedOptimizer& optimizer) {
   }
   json["settings"] = OrderedJson(optimizer.settings);
   json["loss_scale"] = optimizer.loss_scale;
+  json["good_steps"] = optimizer.good_steps;
   json["steps_accepted"] = optimizer.steps_accepted;
   json["parameters"] = OrderedJson::array();
   for (const SavedState& state : optimizer.parameters) json["parameters"].push_back(ToJson(state));

@@ -80,6 +80,7 @@ void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
   message.set_type(optimizer.type);
   message.set_steps_accepted(optimizer.steps_accepted);
   message.set_loss_scale(optimizer.loss_scale);
+  message.set_good_steps(optimizer.good_steps);
   message.mutable_settings()->insert(optimizer.settings.begin(), optimizer.settings.end());
   for (const checkpoint::SavedGroup& saved : optimizer.groups) {
     v1::SavedGroup& group = *message.add_groups();
@@ -114,6 +115,7 @@ absl::StatusOr<HostedOptimizer> Decode(const v1::SavedOptimizer& message) {
   optimizer.type = message.type();
   optimizer.steps_accepted = message.steps_accepted();
   optimizer.loss_scale = message.loss_scale();
+  optimizer.good_steps = message.good_steps();
   optimizer.settings.insert(message.settings().begin(), message.settings().end());
   for (const v1::SavedGroup& group : message.groups()) {
     checkpoint::SavedGroup& saved = optimizer.groups.emplace_back();

@@ -134,8 +134,8 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
       return absl::InvalidArgumentError(
           absl::StrCat("'", restored.name(), "' with the loss scale ", restored.loss_scale()));
     }
-    import->optimizers.push_back(
-        {std::move(optimizer), restored.steps_accepted(), restored.loss_scale()});
+    import->optimizers.push_back({std::move(optimizer), restored.steps_accepted(),
+                                  restored.loss_scale(), restored.good_steps()});
   }
   return import;
 }

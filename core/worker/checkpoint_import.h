@@ -38,6 +38,7 @@ struct Inbound {
     std::shared_ptr<optim::OwnerOptimizer> optimizer;
     uint64_t steps_accepted = 0;
     double loss_scale = 0;
+    uint64_t good_steps = 0;
   };
   std::vector<Restored> optimizers;
   absl::Status status;

@@ -218,6 +218,7 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     message.set_name(optimizer.name);
     message.set_steps_accepted(optimizer.steps_accepted);
     message.set_loss_scale(optimizer.loss_scale);
+    message.set_good_steps(optimizer.good_steps);
   }
   auto request = EncodeRequest(runtime_, "checkpoint.import", owner, values, nullptr);
   if (!request.ok()) return Future<Unit>::Ready(request.status());

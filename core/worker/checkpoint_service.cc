@@ -92,7 +92,7 @@ void CheckpointService::ServeImport(const CallPtr& call) {
           in->status = Changes(item) ? Replace(item) : MakeValue(item.name, item.elements);
         }
         for (const Inbound::Restored& each : in->optimizers)
-          each.optimizer->Restore(each.steps_accepted, each.loss_scale);
+          each.optimizer->Restore(each.steps_accepted, each.loss_scale, each.good_steps);
       },
       [call, in = *import] {
         if (!in->status.ok()) return call->Reply(in->status);

@@ -106,6 +106,7 @@ struct RestoredOptimizer {
   std::string name;
   uint64_t steps_accepted = 0;
   double loss_scale = 0;
+  uint64_t good_steps = 0;
 };
 
 }  // namespace psd::worker

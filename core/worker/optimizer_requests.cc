@@ -75,6 +75,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   message.set_step_incarnation(step.step.incarnation);
   message.set_step_counter(step.step.counter);
   message.set_ended_before(step.ended_before);
+  message.set_in_turn(step.in_turn);
   EncodeTerms(step.terms, message);
   return Ask("optimizer.step", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
@@ -100,6 +101,34 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
         return PrepareResult{message.steps_accepted(), message.sum_of_squares(),
                              message.loss_scale()};
       });
+}
+
+namespace {
+
+v1::TurnRequest EncodeTurn(GlobalId step) {
+  v1::TurnRequest message;
+  message.set_step_incarnation(step.incarnation);
+  message.set_step_counter(step.counter);
+  return message;
+}
+
+}  // namespace
+
+Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, GlobalId step, uint64_t ended_before,
+                                        const rpc::CallOptions& options) {
+  v1::TurnRequest message = EncodeTurn(step);
+  message.set_ended_before(ended_before);
+  return Ask("optimizer.take_turn", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Unit> {
+        if (!reply.ok()) return reply.status();
+        return Unit{};
+      });
+}
+
+void OptimizerService::EndTurn(const RRef& optimizer, GlobalId step, bool applied) {
+  v1::TurnRequest message = EncodeTurn(step);
+  message.set_applied(applied);
+  Ask("optimizer.end_turn", optimizer, message, {});  // nobody waits for the answer
 }
 
 void OptimizerService::Leave(const RRef& optimizer) {

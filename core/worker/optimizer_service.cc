@@ -147,14 +147,17 @@ void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, 
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
+// `message`: decoded but for its gradients and terms.
 void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
-               uint64_t ended_before, const optim::StepTerms& terms, Collected& collected) {
+               const v1::StepRequest& message, const optim::StepTerms& terms,
+               Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
   optim::StepRequest step = NewRequest(*call, *optimizer, step_id);
   const uint64_t ticket = step.ticket;
-  step.ended_before = ended_before;
+  step.ended_before = message.ended_before();
+  step.in_turn = message.in_turn();
   step.plan = *std::move(plan);
   step.terms = terms;
   step.begin_apply = [call] { return call->BeginApply(); };
@@ -167,7 +170,7 @@ void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
-// `Message`: a StepRequest or a PrepareRequest, as in the next two.
+// `Message`: a StepRequest, a PrepareRequest or a TurnRequest.
 // A trainer numbers its own steps only.
 template <typename Message>
 absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
@@ -178,6 +181,7 @@ absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message
                                                  IncarnationToString(call.caller().incarnation)));
 }
 
+// `Message`: a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
   Collected collected;
@@ -221,6 +225,10 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
                            [this](CallPtr call) { ServePrepare(call); }});
   runtime_.RegisterMethod({"optimizer.step", MethodKind::kMutation, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeStep(call); }});
+  runtime_.RegisterMethod({"optimizer.take_turn", MethodKind::kRead, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeTakeTurn(call); }});
+  runtime_.RegisterMethod({"optimizer.end_turn", MethodKind::kMutation, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServeEndTurn(call); }});
   runtime_.RegisterMethod({"optimizer.options", MethodKind::kRead, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeOptions(call); }});
   runtime_.RegisterMethod({"optimizer.set_options", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -299,10 +307,41 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   auto step = DecodeStepId(*call, *request);
   if (!step.ok()) return call->Reply(step.status());
   RunSized(call, elements,
-           [call, step = *step, ended_before = request->ended_before(), terms = *terms,
+           [call, step = *step, message = *std::move(request), terms = *terms,
             collected = *std::move(collected)]() mutable {
-             StartStep(call, step, ended_before, terms, collected);
+             StartStep(call, step, message, terms, collected);
            });
+}
+
+void OptimizerService::ServeTakeTurn(const CallPtr& call) {
+  auto request = ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto found = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
+  if (!found.ok()) return call->Reply(found.status());
+  auto step = DecodeStepId(*call, *request);
+  if (!step.ok()) return call->Reply(step.status());
+  const OptimizerPtr& optimizer = *found;
+  optim::StepRequest turn = NewRequest(*call, *optimizer, *step);
+  const uint64_t ticket = turn.ticket;
+  turn.ended_before = request->ended_before();
+  turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {
+    if (!result.ok()) return call->Reply(result.status());
+    call->Reply(rpc::Payload{});
+  };
+  optimizer->TakeTurn(std::move(turn));
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+}
+
+void OptimizerService::ServeEndTurn(const CallPtr& call) {
+  auto request = ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto step = DecodeStepId(*call, *request);
+  if (!step.ok()) return call->Reply(step.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before its effect"));
+  (*optimizer)->EndTurn(*step, request->applied());
+  call->Reply(rpc::Payload{});
 }
 
 void OptimizerService::ServeOptions(const CallPtr& call) {

@@ -31,6 +31,7 @@ struct StepCall {
   std::vector<GlobalId> contexts;  // whose gradients add up; none: a step without gradients
   optim::StepTerms terms;
   uint64_t ended_before = 0;  // see optim::StepRecords
+  bool in_turn = false;       // see optim::StepRequest
 };
 
 // What an owner says before a step.
@@ -64,6 +65,11 @@ class OptimizerService {
   Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
                                 const rpc::CallOptions& options);
 
+  // Waits for the step's turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer.
+  Future<Unit> TakeTurn(const rref::RRef& optimizer, GlobalId step, uint64_t ended_before,
+                        const rpc::CallOptions& options);
+  void EndTurn(const rref::RRef& optimizer, GlobalId step, bool applied);
+
   // See OwnerOptimizer.
   Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
                                       const rpc::CallOptions& options);
@@ -80,6 +86,8 @@ class OptimizerService {
   void ServeCreate(const CallPtr& call);
   void ServePrepare(const CallPtr& call);
   void ServeStep(const CallPtr& call);
+  void ServeTakeTurn(const CallPtr& call);
+  void ServeEndTurn(const CallPtr& call);
   void ServeOptions(const CallPtr& call);
   void ServeSetOptions(const CallPtr& call);
   void ServeLeave(const CallPtr& call);

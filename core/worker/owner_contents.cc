@@ -76,6 +76,7 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
   const OwnerOptimizer::Stats stats = optimizer.stats();
   hosted.optimizer.steps_accepted = stats.steps;
   hosted.optimizer.loss_scale = stats.loss_scale;
+  hosted.optimizer.good_steps = stats.good_steps;
   const optim::ParameterTable& table = optimizer.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const optim::SteppedParameter& parameter = table[i];

@@ -1,6 +1,7 @@
 #include "client/checkpoint.h"
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -282,6 +283,45 @@ TEST_P(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
     EXPECT_EQ(step(*second, *continued), expected[static_cast<size_t>(i)]);
   EXPECT_TRUE(continued->SetOptions(1, {{"lr", 1.5}}).ok());
   EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 1.5);
+}
+
+// The lead alone moves the loss scale, whichever owner is saved first.
+TEST_P(CheckpointTest, TheLossScaleGoesOnWithItsGoodSteps) {
+  const auto build = [](Worker& worker) {
+    std::vector<RRef> parameters;
+    for (const std::string& owner : {"b", "a"})
+      parameters.push_back(MakeParameter(worker, owner, "w", Tensor::Of<float>({1}, {1})));
+    OptimizerSettings settings;
+    settings.loss_scaling = LossScaling::Dynamic(1024);
+    settings.loss_scaling.growth_interval = 3;
+    return std::make_pair(parameters, Must(DistributedOptimizer::Create(worker, "main", Adam{},
+                                                                        parameters, settings)));
+  };
+  const auto step = [](Worker& worker, const auto& model, double factor) {
+    Context context = Must(worker.NewContext());
+    auto values = Must(worker.ToHere({model.first[0]}, context));
+    const double scale = model.second->LossScale();
+    EXPECT_TRUE(context.Backward({Sum(values[0] * (factor * scale))}).ok());
+    StepOptions options;
+    options.loss_scale = scale;
+    const absl::Status stepped = model.second->Step(context, options);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  };
+  auto first = StartJob({"b", "a"});
+  auto model = build(*first);
+  step(*first, model, std::numeric_limits<double>::infinity());
+  for (int i = 0; i < 2; ++i) step(*first, model, 1);
+  EXPECT_EQ(model.second->LossScale(), 512);
+  SaveOptions saving = Saving();
+  saving.owners = {"b", "a"};
+  ASSERT_TRUE(SaveModel(*first, saving).ok());
+
+  auto second = StartJob({"b", "a"});
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok());
+  auto continued = build(*second);
+  EXPECT_EQ(continued.second->LossScale(), 512);
+  step(*second, continued, 1);  // the third good one in a row
+  EXPECT_EQ(continued.second->LossScale(), 1024);
 }
 
 TEST_P(CheckpointTest, RowsAndTheirStateComeBackInParts) {

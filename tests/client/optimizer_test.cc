@@ -512,9 +512,9 @@ class ModesTest : public OptimizerTest {
       return optimizer.StepDetailed(context, options);
     });
   }
-  // Until so many steps wait on both owners.
-  void AwaitWaiting(uint64_t steps) {
-    for (TestOwner* owner : {&owner0_, &owner1_}) {
+  // Until so many steps wait on these owners.
+  void AwaitWaiting(uint64_t steps, std::vector<TestOwner*> owners) {
+    for (TestOwner* owner : owners) {
       const auto waiting = [&] {
         const auto status = owner->runtime().status().Collect({});
         return status.optimizers_size() == 0 ? 0 : status.optimizers(0).waiting();
@@ -522,6 +522,7 @@ class ModesTest : public OptimizerTest {
       while (waiting() != steps) std::this_thread::yield();
     }
   }
+  void AwaitWaiting(uint64_t steps) { AwaitWaiting(steps, {&owner0_, &owner1_}); }
 
   std::unique_ptr<Worker> other_ = StartOther("trainer1");
 };
@@ -647,7 +648,7 @@ TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
   ASSERT_TRUE(StepAsync(*trainer_, *mine, 1, 1).get().status().ok());
   ASSERT_TRUE(StepAsync(*other_, *theirs, 1, 1).get().status().ok());
   auto ahead = StepAsync(*other_, *theirs, 1, 1);
-  AwaitWaiting(1);  // trainer0 may be computing
+  AwaitWaiting(1, {&owner0_});  // trainer0 may be computing
   StepOutcome slow = StepAsync(*trainer_, *mine, 1, 1).get();
   ASSERT_TRUE(slow.status().ok()) << slow.status();
   ASSERT_TRUE(ahead.get().status().ok());
@@ -659,6 +660,87 @@ TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
   EXPECT_EQ(status.optimizers(0).staleness(0).parameter(), "w");
   EXPECT_EQ(status.optimizers(0).staleness(0).steps(), 4u);
   EXPECT_THAT(status.optimizers(0).spec(), HasSubstr("bounded_staleness(1, wait)"));
+}
+
+// Three trainers may not all be served within a bound of 0, so the order of their steps matters:
+// two owners that chose it each for itself would wait for each other.
+TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait);
+  auto third = StartOther("trainer2");
+  const std::vector<Worker*> workers = {trainer_.get(), other_.get(), third.get()};
+  std::vector<std::unique_ptr<DistributedOptimizer>> optimizers;
+  for (Worker* worker : workers) optimizers.push_back(Shared(*worker, settings));
+  constexpr int kSteps = 20;
+  StepOptions both;
+  both.check_first = true;  // on both owners or on none
+  std::vector<std::future<int>> applied;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    applied.push_back(std::async(std::launch::async, [&, i] {
+      RRef w = Must(workers[i]->Lookup("owner0", "w")), b = Must(workers[i]->Lookup("owner1", "b"));
+      int accepted = 0;
+      for (int step = 0; step < kSteps; ++step) {
+        Context context = Collect(*workers[i], {{w, 1}, {b, 1}});
+        accepted += optimizers[i]->Step(context, both).ok();
+      }
+      optimizers[i].reset();  // nobody waits for it any more
+      return accepted;
+    }));
+  }
+  int accepted = 0;
+  for (std::future<int>& each : applied) accepted += each.get();
+  EXPECT_GT(accepted, 0);
+  EXPECT_EQ(First(w_), 10 - accepted);
+  EXPECT_EQ(First(b_), 10 - accepted);
+}
+
+TEST_F(ModesTest, ATurnEndsWithTheSessionOfItsTrainer) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  std::future<StepOutcome> holder;
+  std::future<StepOutcome> waiter;
+  {
+    HeldParameter held(owner1_, b_);
+    holder = StepAsync(*other_, *theirs, 1, 1);
+    while (First(w_) != 9) std::this_thread::yield();  // it has the turn
+    waiter = StepAsync(*trainer_, *mine, 1, 1);
+    AwaitWaiting(1, {&owner0_});
+    EXPECT_TRUE(other_->Shutdown(absl::ZeroDuration()).ok());
+    AwaitWaiting(0, {&owner0_});
+  }
+  EXPECT_FALSE(holder.get().status().ok());
+  waiter.wait();
+}
+
+TEST_F(ModesTest, ClippingAfterAMemberHasDiedWaitsForNobody) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  auto a = StepAsync(*trainer_, *mine, 1, 1), b = StepAsync(*other_, *theirs, 1, 1);
+  ASSERT_TRUE(a.get().status().ok());
+  ASSERT_TRUE(b.get().status().ok());
+  other_.reset();
+  StepOptions clip;
+  clip.clip_norm = 1000;
+  StepOutcome outcome = StepAsync(*trainer_, *mine, 1, 1, clip).get();
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(First(w_), 7);
+}
+
+TEST_F(ModesTest, TrainersThatMeasureAndTrainersThatDoNotAreToldSo) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  StepOptions clip;
+  clip.clip_norm = 1000;
+  auto measures = StepAsync(*trainer_, *mine, 1, 1, clip);
+  AwaitWaiting(1);
+  EXPECT_EQ(StepAsync(*other_, *theirs, 1, 1).get().status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  auto agrees = StepAsync(*other_, *theirs, 1, 1, clip);
+  EXPECT_TRUE(measures.get().status().ok());
+  EXPECT_TRUE(agrees.get().status().ok());
 }
 
 }  // namespace

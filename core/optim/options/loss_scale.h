@@ -31,20 +31,21 @@ class LossScale {
   explicit LossScale(const LossScaling& rules) : rules_(rules), scale_(rules.initial) {}
 
   double scale() const { return scale_; }
+  uint64_t good_steps() const { return good_steps_; }  // in a row, with this scale
 
   // A step whose loss was multiplied by `used` has overflowed, or not. Steps that were scaled
   // otherwise than the next one will be say nothing: with several trainers some are late.
   void Record(double used, bool overflow);
-  // After loading: goes on from `scale`.
-  void Restore(double scale) {
+  // After loading: goes on from `scale`, after so many good steps with it.
+  void Restore(double scale, uint64_t good_steps) {
     scale_ = scale;
-    good_steps_ = 0;
+    good_steps_ = good_steps;
   }
 
  private:
   const LossScaling rules_;
   double scale_;
-  uint64_t good_steps_ = 0;  // in a row, with this scale
+  uint64_t good_steps_ = 0;
 };
 
 }  // namespace psd::optim

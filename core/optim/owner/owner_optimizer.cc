@@ -64,18 +64,10 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
         groups_(std::move(groups)),
         loss_scale_(settings.loss_scaling),
         staleness_(table_.size()),
+        measure_(table_, settings.mode),
         gate_(StepGate::Create(
             settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
-            [this](std::vector<StepRequest> requests) {
-              auto batch = std::make_unique<Batch>();
-              for (StepRequest& request : requests) batch->steps.emplace_back(std::move(request));
-              Start(std::move(batch));
-            })),
-        measure_(settings.mode.kind == UpdateMode::Kind::kSynchronous
-                     ? std::make_unique<RoundMeasure>(
-                           table_, settings.mode,
-                           [this](const StepRequest& request) { return FindKnown(request); })
-                     : nullptr) {
+            [this](std::vector<StepRequest> steps) { Run(std::move(steps)); })) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
@@ -92,14 +84,16 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   uint64_t NewTicket() override { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
   void Withdraw(uint64_t ticket) override {
     if (gate_ != nullptr) gate_->Withdraw(ticket);
-    if (measure_ != nullptr) measure_->Withdraw(ticket);
   }
+  void TakeTurn(StepRequest request) override;
+  void EndTurn(GlobalId step, bool applied) override;
   void Leave(GlobalId session, bool ended) override PSD_EXCLUDES(mutex_);
   absl::Status Check(const StepPlan& plan) const override PSD_EXCLUDES(mutex_);
   void SetOptions(size_t group, std::map<std::string, double> changes,
                   const OptionsVersion& version,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
-  void Restore(uint64_t steps, double loss_scale) override PSD_EXCLUDES(mutex_);
+  void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) override
+      PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
@@ -113,6 +107,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
   absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
+  // Steps whose turn it is.
+  void Run(std::vector<StepRequest> steps);
   void Start(std::unique_ptr<Batch> batch);
 
   // The following run with the claim granted.
@@ -153,22 +149,42 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   std::atomic<uint64_t> last_ticket_{0};
 
-  // Null where no step waits. They take mutex_ with their own locks held, never the reverse.
+  RoundMeasure measure_;  // used in synchronous rounds only
+  // Null where no step waits. It takes mutex_ with its own lock held, never the reverse.
   const std::unique_ptr<StepGate> gate_;
-  const std::unique_ptr<RoundMeasure> measure_;  // synchronous rounds only
 };
 
 // ---- a step's way
 
 void OwnerOptimizerImpl::Step(StepRequest request) {
-  if (gate_ != nullptr) return gate_->Submit(std::move(request));
+  if (gate_ != nullptr && !request.in_turn) return gate_->Submit(std::move(request));
   auto batch = std::make_unique<Batch>();
   batch->steps.emplace_back(std::move(request));
   Start(std::move(batch));
 }
 
+void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
+  if (steps[0].measures) return measure_.Run(std::move(steps));
+  auto batch = std::make_unique<Batch>();
+  for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
+  Start(std::move(batch));
+}
+
+void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
+  if (gate_ == nullptr) return request.done(StepResult{});
+  request.takes_turn = true;
+  gate_->Submit(std::move(request));
+}
+
+void OwnerOptimizerImpl::EndTurn(GlobalId step, bool applied) {
+  if (gate_ != nullptr) gate_->EndTurn(step, applied);
+}
+
 std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
     const StepRequest& request) {
+  if (request.measures) {
+    if (auto measured = measure_.Find(request.step_id); measured.has_value()) return measured;
+  }
   MutexLock lock(mutex_);
   return FindKnownLocked(request);
 }
@@ -179,6 +195,7 @@ std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
     case StepRecords::Answer::kNew:
       break;
     case StepRecords::Answer::kEnded:
+      if (request.takes_turn) break;  // other owners may not have applied it
       return RepeatedResult();
     case StepRecords::Answer::kTooOld:
       return absl::FailedPreconditionError(absl::StrCat(
@@ -199,7 +216,6 @@ void OwnerOptimizerImpl::Leave(GlobalId session, bool ended) {
     if (gate_ != nullptr || records_.Knows(session.incarnation)) records_.EndSession(session);
   }
   if (gate_ != nullptr) gate_->Leave(session);
-  if (measure_ != nullptr) measure_->Leave(session);
 }
 
 StepResult OwnerOptimizerImpl::RepeatedResult() const {
@@ -306,8 +322,14 @@ absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch,
 
 void OwnerOptimizerImpl::Measure(StepRequest request,
                                  absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
-  if (measure_ == nullptr) return done(table_.SumOfSquares(request.plan));
-  measure_->Measure(std::move(request), std::move(done));
+  if (settings_.mode.kind != UpdateMode::Kind::kSynchronous)
+    return done(table_.SumOfSquares(request.plan));
+  request.measures = true;
+  request.done = [done = std::move(done)](absl::StatusOr<StepResult> result) mutable {
+    if (!result.ok()) return done(result.status());
+    done(result->sum_of_squares);
+  };
+  gate_->Submit(std::move(request));
 }
 
 absl::Status OwnerOptimizerImpl::CheckVersion(size_t index, const ReadVersion& read) const {
@@ -455,10 +477,10 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
   return groups_.Change(group, changes, version, registry_, check);
 }
 
-void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale) {
+void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale, uint64_t good_steps) {
   MutexLock lock(mutex_);
   steps_ = steps;
-  if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale);
+  if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale, good_steps);
 }
 
 // ---- what it says of itself
@@ -469,7 +491,6 @@ OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   if (gate_ != nullptr) {
     stats.members = gate_->stats().members;
     stats.waiting = gate_->stats().waiting;
-    if (measure_ != nullptr) stats.waiting += measure_->waiting();
   }
   MutexLock lock(mutex_);
   stats.steps = steps_;
@@ -477,6 +498,7 @@ OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   stats.max_staleness = staleness_.all().most;
   stats.mean_staleness = staleness_.all().mean();
   stats.loss_scale = loss_scale_.scale();
+  stats.good_steps = loss_scale_.good_steps();
   return stats;
 }
 

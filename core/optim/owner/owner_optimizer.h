@@ -85,6 +85,11 @@ class OwnerOptimizer : public store::Object {
   virtual uint64_t NewTicket() = 0;
   // See StepGate. Does nothing where no step waits.
   virtual void Withdraw(uint64_t ticket) = 0;
+  // For an optimizer on several owners in which steps wait one by one: only the owner that leads is
+  // asked for a step's turn, which is then applied on all owners `in_turn`, and ended here. See
+  // docs/decisions/0016-one-lead.md and StepGate. A turn comes at once where no step waits.
+  virtual void TakeTurn(StepRequest request) = 0;
+  virtual void EndTurn(GlobalId step, bool applied) = 0;
   // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
   virtual void Leave(GlobalId session, bool ended) = 0;
 
@@ -104,8 +109,8 @@ class OwnerOptimizer : public store::Object {
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
   // After loading: as if so many steps had been accepted here, and the loss scale moved (to
-  // `loss_scale`, if losses are scaled at all).
-  virtual void Restore(uint64_t steps, double loss_scale) = 0;
+  // `loss_scale`, if losses are scaled at all), with which so many steps were good.
+  virtual void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) = 0;
 
   struct Stats {
     uint64_t steps = 0;
@@ -113,9 +118,10 @@ class OwnerOptimizer : public store::Object {
     uint64_t max_staleness = 0;
     double mean_staleness = 0;
     size_t state_bytes = 0;
-    double loss_scale = 0;  // 0: none
-    size_t members = 0;     // trainers that others wait for
-    size_t waiting = 0;     // steps that wait for others
+    double loss_scale = 0;    // 0: none
+    uint64_t good_steps = 0;  // in a row, with this loss scale
+    size_t members = 0;       // trainers that others wait for
+    size_t waiting = 0;       // steps that wait for others
   };
   virtual Stats stats() const = 0;
   // Of the parameters whose staleness is known, the most stale first, at most `limit`.

@@ -4,8 +4,17 @@
 
 namespace psd::optim {
 
-absl::Status RoundLedger::Offer(GlobalId member, GlobalId step) {
+absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundPhase phase) {
   auto place = members_.find(member);
+  const bool has_step = place != members_.end() && place->second.has_value();
+  if (waiting_ > 0 && phase != phase_ && !has_step) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        waiting_, " other trainers ",
+        phase == RoundPhase::kStep ? "measure the gradients of this round first (they clip by norm "
+                                     "or scale losses), and this step does not"
+                                   : "step already, and this one would measure its gradients first",
+        "; all must step with the same options: compute a new step"));
+  }
   if (place == members_.end()) {
     if (members_.size() >= trainers_) {
       return absl::FailedPreconditionError(
@@ -22,6 +31,7 @@ absl::Status RoundLedger::Offer(GlobalId member, GlobalId step) {
                      " is already in the round; wait for it before the next step"));
   }
   place->second = step;
+  phase_ = phase;
   ++waiting_;
   return absl::OkStatus();
 }

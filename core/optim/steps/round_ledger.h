@@ -7,6 +7,10 @@
 //   - a member takes one with its first step, and every round waits for it;
 //   - a seat whose member left or died is empty and is not waited for; a newcomer may take it.
 // When the last member leaves, all seats count as not yet taken again.
+//
+// Where gradients are measured before they are applied, a round is gone through twice, by the same
+// members: all measure, then all step. Members that wait for each other in different phases would
+// wait for ever, so who comes second is refused.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,16 +23,18 @@
 
 namespace psd::optim {
 
+enum class RoundPhase { kMeasure, kStep };
+
 // Thread-compatible.
 class RoundLedger {
  public:
   // Requires: trainers >= 1.
   explicit RoundLedger(uint32_t trainers) : trainers_(trainers), untaken_(trainers) {}
 
-  // `member`'s step for the current round.
-  // Errors: FAILED_PRECONDITION when all seats are taken, or when the member has another step in
-  // this round.
-  absl::Status Offer(GlobalId member, GlobalId step);
+  // `member`'s step for this phase of the current round.
+  // Errors: FAILED_PRECONDITION when all seats are taken, when the member has another step in this
+  // round, or when others wait in the other phase.
+  absl::Status Offer(GlobalId member, GlobalId step, RoundPhase phase = RoundPhase::kStep);
   // Takes a step back; its member stays and is waited for. False if it is not in this round.
   bool Withdraw(GlobalId step);
   // The member's seat is empty from now on, its step (returned, if any) is out of the round.
@@ -36,7 +42,7 @@ class RoundLedger {
 
   // There are steps, and nobody is waited for.
   bool complete() const { return untaken_ == 0 && waiting_ > 0 && waiting_ == members_.size(); }
-  // The steps of the complete round; the next one begins. Requires: complete().
+  // The steps of the complete phase; the next one begins. Requires: complete().
   std::vector<GlobalId> Take();
 
   size_t members() const { return members_.size(); }
@@ -46,6 +52,7 @@ class RoundLedger {
   const uint32_t trainers_;
   uint32_t untaken_;                                     // seats that nobody has taken yet
   size_t waiting_ = 0;                                   // members with a step
+  RoundPhase phase_ = RoundPhase::kStep;                 // of those that wait
   std::map<GlobalId, std::optional<GlobalId>> members_;  // and their step in this round
 };
 

@@ -7,27 +7,6 @@
 
 namespace psd::optim {
 
-RoundMeasure::RoundMeasure(const ParameterTable& table, const UpdateMode& mode,
-                           StepGate::Known known)
-    : table_(table),
-      mode_(mode),
-      gate_(StepGate::Create(
-          mode,
-          [this, known = std::move(known)](const StepRequest& request) {
-            auto measured = Find(request.step_id);
-            return measured.has_value() ? measured : known(request);
-          },
-          [this](std::vector<StepRequest> round) { Run(std::move(round)); })) {}
-
-void RoundMeasure::Measure(StepRequest request,
-                           absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
-  request.done = [done = std::move(done)](absl::StatusOr<StepResult> result) mutable {
-    if (!result.ok()) return done(result.status());
-    done(result->sum_of_squares);
-  };
-  gate_->Submit(std::move(request));
-}
-
 std::optional<absl::StatusOr<StepResult>> RoundMeasure::Find(GlobalId step) const {
   MutexLock lock(mutex_);
   if (std::find(last_steps_.begin(), last_steps_.end(), step) == last_steps_.end())

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/optim/steps/pace_ledger.h"
@@ -22,7 +23,7 @@ struct Actions {
     absl::StatusOr<StepResult> result;
   };
   std::vector<Answer> answers;
-  std::vector<StepRequest> run;
+  std::vector<StepRequest> run;  // as one
 };
 
 // What both kinds have in common. A step waits, then it runs, then `known_` knows it if it was
@@ -35,6 +36,7 @@ class GateBase : public StepGate {
     Actions actions;
     {
       MutexLock lock(mutex_);
+      EndGivenUp(request, actions);
       Admit(std::move(request), actions);
       Advance(actions);
     }
@@ -57,10 +59,26 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
+  void EndTurn(GlobalId step, bool applied) override {
+    Actions actions;
+    {
+      MutexLock lock(mutex_);
+      if (turns_.erase(step) > 0) {
+        running_.erase(step);
+        Ended(applied);
+      } else if (waiting_.count(step) > 0 && TakeBack(step)) {
+        Answer(step, absl::CancelledError("the turn was given back before it came"), actions);
+      }
+      Advance(actions);
+    }
+    Perform(std::move(actions));
+  }
+
   void Leave(GlobalId session) override {
     Actions actions;
     {
       MutexLock lock(mutex_);
+      EndTurns([session](GlobalId, GlobalId owner) { return owner == session; });
       for (const GlobalId& step : Drop(session))
         Answer(step, absl::AbortedError("its trainer has left; the step was not applied"), actions);
       Advance(actions);
@@ -82,6 +100,11 @@ class GateBase : public StepGate {
     StepRequest request = std::move(found->second);
     waiting_.erase(found);
     running_.insert(step);
+    if (request.takes_turn) {
+      turns_[step] = request.member.session;
+      actions.answers.push_back({std::move(request), StepResult{}});
+      return;
+    }
     request.done = [this, step,
                     done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
       EndRun(step, std::move(result), std::move(done));
@@ -94,20 +117,52 @@ class GateBase : public StepGate {
 
  private:
   void Admit(StepRequest request, Actions& actions) PSD_REQUIRES(mutex_) {
-    const auto refuse = [&](absl::StatusOr<StepResult> answer) {
+    const auto answer_now = [&](absl::StatusOr<StepResult> answer) {
       actions.answers.push_back({std::move(request), std::move(answer)});
     };
     const GlobalId step = request.step_id;
+    const auto turn = turns_.find(step);
+    if (turn != turns_.end() && turn->second == request.member.session && request.takes_turn)
+      return answer_now(StepResult{});  // it has the turn, and its answer was lost
     if (running_.count(step) > 0)
-      return refuse(absl::UnavailableError("the step is being applied just now; ask again"));
-    if (auto known = known_(request); known.has_value()) return refuse(*std::move(known));
-    if (auto found = waiting_.find(step); found != waiting_.end()) {
+      return answer_now(absl::UnavailableError("the step is being applied just now; ask again"));
+    if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
+    const auto found = waiting_.find(step);
+    if (found != waiting_.end() && found->second.measures == request.measures) {
       // A retry: its answer goes to who asked last.
       std::swap(found->second, request);
-      return refuse(absl::AbortedError("the same step was asked for again"));
+      return answer_now(absl::AbortedError("the same step was asked for again"));
     }
-    if (absl::Status offered = Offer(request); !offered.ok()) return refuse(std::move(offered));
+    if (absl::Status offered = Offer(request); !offered.ok()) return answer_now(std::move(offered));
     waiting_.emplace(step, std::move(request));
+  }
+
+  // The trainer has said that it will not ask for these any more, nor end their turns.
+  void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_) {
+    const GlobalId first{request.step_id.incarnation, 0};
+    const GlobalId last{request.step_id.incarnation, request.ended_before};
+    std::vector<GlobalId> steps;
+    for (auto each = waiting_.lower_bound(first); each != waiting_.end() && each->first < last;
+         ++each) {
+      steps.push_back(each->first);
+    }
+    for (const GlobalId& step : steps)
+      if (TakeBack(step)) Answer(step, absl::CancelledError("its trainer gave it up"), actions);
+    EndTurns([&](GlobalId step, GlobalId) { return !(step < first) && step < last; });
+  }
+
+  // Of trainers that cannot say any more what they have applied.
+  void EndTurns(absl::FunctionRef<bool(GlobalId step, GlobalId session)> over)
+      PSD_REQUIRES(mutex_) {
+    for (auto turn = turns_.begin(); turn != turns_.end();) {
+      if (!over(turn->first, turn->second)) {
+        ++turn;
+        continue;
+      }
+      running_.erase(turn->first);
+      turn = turns_.erase(turn);
+      Ended(/*applied=*/true);
+    }
   }
 
   void Answer(GlobalId step, absl::Status status, Actions& actions) PSD_REQUIRES(mutex_) {
@@ -138,6 +193,8 @@ class GateBase : public StepGate {
   const Known known_;
   const Run run_;
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
+  // Running steps that end with EndTurn, and whose they are.
+  std::map<GlobalId, GlobalId> turns_ PSD_GUARDED_BY(mutex_);
 };
 
 class RoundGate : public GateBase {
@@ -152,7 +209,8 @@ class RoundGate : public GateBase {
 
  private:
   absl::Status Offer(const StepRequest& request) override PSD_REQUIRES(mutex_) {
-    if (!waiting_.empty()) {
+    const RoundPhase phase = request.measures ? RoundPhase::kMeasure : RoundPhase::kStep;
+    if (phase == RoundPhase::kStep && !waiting_.empty() && !waiting_.begin()->second.measures) {
       const StepRequest& first = waiting_.begin()->second;
       StepTerms same = request.terms;
       same.schedule_step = first.terms.schedule_step;
@@ -164,7 +222,7 @@ class RoundGate : public GateBase {
             first.terms.gradient_limit, "); all trainers must step with the same options"));
       }
     }
-    return ledger_.Offer(request.member.session, request.step_id);
+    return ledger_.Offer(request.member.session, request.step_id, phase);
   }
   bool TakeBack(GlobalId step) override PSD_REQUIRES(mutex_) { return ledger_.Withdraw(step); }
   std::vector<GlobalId> Drop(GlobalId session) override PSD_REQUIRES(mutex_) {

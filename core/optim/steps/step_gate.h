@@ -19,7 +19,7 @@ namespace psd::optim {
 // Thread-safe. Calls nobody back with a lock held.
 class StepGate {
  public:
-  // Runs steps as one; may return before they are done.
+  // Runs steps as one, all of them measuring or none; may return before they are done.
   using Run = std::function<void(std::vector<StepRequest>)>;
   // The answer to a step that must not wait or run: it has ended, or never may run. Asked with the
   // gate's lock held. A step whose `done` was called successfully must be known from then on.
@@ -31,6 +31,7 @@ class StepGate {
 
   // Runs the step when its mode allows: now, or on a thread of one of the calls below. Every step
   // ends with its `done`, from `run` or from here.
+  // Steps of the trainer below its `ended_before` wait no longer, and their turns are over.
   // Errors (through `done`): FAILED_PRECONDITION (no place in the round, the trainer's last step
   // still waits, other terms than those of the round); ABORTED (the step was asked for again, its
   // trainer has left); CANCELLED (withdrawn); UNAVAILABLE (the same step runs just now); what
@@ -39,7 +40,10 @@ class StepGate {
   // The caller of the request with this ticket has given up: unless the step runs already, or was
   // asked for again meanwhile, it is not applied.
   virtual void Withdraw(uint64_t ticket) = 0;
-  // Nobody waits for the session any more, until its next step.
+  // The turn of a step that takes_turn is over; it counts if it was applied anywhere. A step that
+  // waits for its turn does not get it.
+  virtual void EndTurn(GlobalId step, bool applied) = 0;
+  // Nobody waits for the session any more, until its next step. Its turns are over.
   virtual void Leave(GlobalId session) = 0;
 
   struct Stats {

@@ -60,6 +60,13 @@ struct StepRequest {
   Member member;
   StepPlan plan;  // made by the optimizer's table
   StepTerms terms;
+  // Nothing is to be applied: the round's gradients are to be measured before. See RoundMeasure.
+  bool measures = false;
+  // Nothing is to be applied here: `done` says that it is this step's turn on all owners, which
+  // lasts until StepGate::EndTurn.
+  bool takes_turn = false;
+  // It is this step's turn, given by the owner that leads: it does not wait.
+  bool in_turn = false;
   // Asked once, right before the first byte changes; false cancels the step (`done` gets
   // CANCELLED, nothing has changed). May be null.
   absl::AnyInvocable<bool()> begin_apply;

@@ -36,6 +36,7 @@ CheckpointIndex Sample() {
   adam.groups = {{{{"lr", 0.1}, {"beta1", 0.9}}, {{"lr", 0.5}, {"beta1", 0.9}}}};
   adam.settings = {{"mode.kind", 1}};
   adam.loss_scale = 1024;
+  adam.good_steps = 17;
   adam.steps_accepted = 6;
   const std::string file = "state-owner0-0.safetensors";
   adam.parameters.push_back(
@@ -97,6 +98,7 @@ constexpr char kGolden[] = R"json({
     "mode.kind": 1.0
    },
    "loss_scale": 1024.0,
+   "good_steps": 17,
    "steps_accepted": 6,
    "parameters": [
     {
@@ -122,7 +124,7 @@ constexpr char kGolden[] = R"json({
  "left_out": [
   "owner0: 'notes' (string)"
  ],
- "index_xxh128": "efb2221611abfddc05e27531cea031dd"
+ "index_xxh128": "a961c38d463071c1ad900db94a08b41c"
 }
 )json";
 

@@ -80,6 +80,32 @@ TEST(RoundLedgerTest, WhenAllHaveLeftANewRunWaitsForAllAgain) {
   EXPECT_FALSE(ledger.complete());
 }
 
+TEST(RoundLedgerTest, TheSameMembersMeasureAndThenStep) {
+  RoundLedger ledger(2);
+  ASSERT_TRUE(ledger.Offer(Member(1), Step(1)).ok());
+  ASSERT_TRUE(ledger.Offer(Member(2), Step(2)).ok());
+  ledger.Take();
+  ledger.Leave(Member(2));
+  ASSERT_TRUE(ledger.Offer(Member(1), Step(3), RoundPhase::kMeasure).ok());
+  ASSERT_TRUE(ledger.complete());  // its seat was taken once, and it is not waited for here either
+  ledger.Take();
+  ASSERT_TRUE(ledger.Offer(Member(1), Step(3)).ok());
+  EXPECT_TRUE(ledger.complete());
+}
+
+TEST(RoundLedgerTest, MembersThatWouldWaitForEachOtherAreToldSo) {
+  for (const RoundPhase first : {RoundPhase::kMeasure, RoundPhase::kStep}) {
+    const RoundPhase second =
+        first == RoundPhase::kMeasure ? RoundPhase::kStep : RoundPhase::kMeasure;
+    RoundLedger ledger(2);
+    ASSERT_TRUE(ledger.Offer(Member(1), Step(1), first).ok());
+    EXPECT_EQ(ledger.Offer(Member(2), Step(2), second).code(),
+              absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(ledger.Withdraw(Step(1)));
+    EXPECT_TRUE(ledger.Offer(Member(2), Step(2), second).ok());
+  }
+}
+
 // Members come, step, take back and leave at random: every round holds one step of each member,
 // and a round in which every member has stepped never waits once all seats have been taken.
 TEST(RoundLedgerTest, RandomHistoriesKeepTheInvariants) {
