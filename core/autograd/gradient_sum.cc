@@ -3,7 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/sum.h"
 
 namespace psd {
 
@@ -15,8 +17,9 @@ absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient) {
                                                    gradient.ToString(),
                                                    " for one argument differ in shape"));
   }
-  if (own_[at] || sum.IsExclusive()) return ops::AddInPlace(sum, gradient);
-  PSD_ASSIGN_OR_RETURN(sum, ops::Add(sum, gradient));
+  const bool wide = sum.dtype() == DType::kF32 || sum.dtype() == DType::kF64;
+  if (wide && (own_[at] || sum.IsExclusive())) return ops::AddInPlace(sum, gradient);
+  PSD_ASSIGN_OR_RETURN(sum, ops::AddGradients(sum, gradient));
   own_[at] = true;
   return absl::OkStatus();
 }

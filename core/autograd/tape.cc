@@ -73,14 +73,13 @@ class TapeRecorder::Tape : public ListNode {
     Tensors of_arguments;
     for (size_t i = steps_.size(); i-- > 0;) {
       if (!sums.Defined(i)) continue;
-      Step& step = steps_[i];
+      const Step& step = steps_[i];
       if (step.function == nullptr) {
         results[static_cast<size_t>(step.edge)] = sums.Take(i);
         continue;
       }
-      absl::Status passed_on = PassOn(step, sums.Take(i), of_arguments, sums);
+      absl::Status passed_on = PassOn(step, pass.retain_graph, sums.Take(i), of_arguments, sums);
       if (!passed_on.ok()) return Annotate(passed_on, step.name);
-      if (!pass.retain_graph) step.released = step.function->Release();
     }
     return absl::OkStatus();
   }
@@ -92,8 +91,7 @@ class TapeRecorder::Tape : public ListNode {
     absl::string_view name;
     size_t first_argument = 0;  // in arguments_
     size_t arguments = 0;
-    int32_t edge = kNone;   // of an entry: its number in next()
-    bool released = false;  // what was saved has been given up
+    int32_t edge = kNone;  // of an entry: its number in next()
   };
 
   const Step& At(int32_t step) const { return steps_[static_cast<size_t>(step)]; }
@@ -110,15 +108,15 @@ class TapeRecorder::Tape : public ListNode {
   }
 
   // `gradients`: undefined, but for what stays of an error; kept from step to step.
-  absl::Status PassOn(const Step& step, const Tensor& g, Tensors& gradients, GradientSums& sums) {
-    if (step.released) return SavedValuesFreed(step.name);
+  absl::Status PassOn(const Step& step, bool retain, const Tensor& g, Tensors& gradients,
+                      GradientSums& sums) {
     const absl::Span<const int32_t> arguments = ArgumentsOf(step);
     Wanted wanted;
     for (size_t i = 0; i < arguments.size(); ++i)
       if (arguments[i] != kNone) wanted.Add(i);
     if (gradients.size() < arguments.size()) gradients.resize(arguments.size());
     const auto results = absl::MakeSpan(gradients).first(arguments.size());
-    PSD_RETURN_IF_ERROR(step.function->Gradients(g, wanted, results));
+    PSD_RETURN_IF_ERROR(step.function->Gradients({step.name, retain}, g, wanted, results));
     for (size_t i = 0; i < arguments.size(); ++i) {
       Tensor gradient = std::move(results[i]);
       if (arguments[i] == kNone) continue;

@@ -34,7 +34,13 @@ class Wanted {
   uint64_t bits_ = 0;
 };
 
-// What one operator keeps of its run for its gradients.
+// How one pass uses what an operator has saved.
+struct SavedUse {
+  absl::string_view name;  // the operator's, for errors
+  bool retain = false;     // leave it to later passes
+};
+
+// What one operator keeps of its run for its gradients. Thread-safe.
 class RecordedFunction {
  public:
   RecordedFunction() = default;
@@ -45,11 +51,10 @@ class RecordedFunction {
   static void operator delete(void* address, size_t bytes) { GiveSmallMemory(address, bytes); }
 
   // The gradients of the arguments into `results` (one each, undefined so far), from `g`, that of
-  // the result. Those not wanted may stay undefined.
-  virtual absl::Status Gradients(const Tensor& g, Wanted wanted,
-                                 absl::Span<Tensor> results) const = 0;
-  // Gives up what was saved; whether that was anything.
-  virtual bool Release() = 0;
+  // the result. Those not wanted may stay undefined. Gives up what was saved unless `use.retain`.
+  // Errors: SavedValuesFreed when that was given up before; whatever the math says.
+  virtual absl::Status Gradients(const SavedUse& use, const Tensor& g, Wanted wanted,
+                                 absl::Span<Tensor> results) = 0;
 };
 
 // Records the operators that run on its thread while it lives. Thread-compatible; one at a time is

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
-#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/sum.h"
 
 namespace psd::dist_autograd {
 namespace {
@@ -35,6 +35,61 @@ absl::StatusOr<Tensor> DenseSum(const LeafGradient& gradient) {
   PSD_ASSIGN_OR_RETURN(SparseTensor sparse, ConcatSparse(gradient.sparse));
   if (FaultOn("sparse_before_dense_lost")) return Tensor::Zeros(sparse.shape(), sparse.dtype());
   return sparse.ToDense();
+}
+
+bool IsNone(const LeafGradient& gradient) {
+  return !gradient.gradient.defined() && gradient.sparse.empty();
+}
+
+// One for each leaf, without gradients, sorted by key.
+std::vector<LeafGradient> LeavesOf(const std::vector<std::pair<LeafInfo, Tensor>>& dense,
+                                   const std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
+  std::vector<GlobalId> keys;
+  for (const auto& [leaf, gradient] : dense) keys.push_back(leaf.key);
+  for (const auto& [leaf, gradient] : sparse) keys.push_back(leaf.key);
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  std::vector<LeafGradient> leaves(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) leaves[i].key = keys[i];
+  return leaves;
+}
+
+// Requires: it is there.
+LeafGradient& SumOf(const LeafInfo& leaf, std::vector<LeafGradient>& sums) {
+  return *std::lower_bound(sums.begin(), sums.end(), leaf.key,
+                           [](const LeafGradient& sum, GlobalId key) { return sum.key < key; });
+}
+
+void AddVersion(const LeafInfo& leaf, LeafGradient& sum) {
+  if (IsNone(sum)) {
+    sum.version = leaf.version;
+  } else {
+    sum.version.Add(leaf.version);
+  }
+}
+
+absl::Status AddDense(const LeafInfo& leaf, const Tensor& gradient, LeafGradient& sum) {
+  Tensor added = gradient;
+  if (!IsNone(sum)) {
+    PSD_RETURN_IF_ERROR(CheckSame(sum, gradient));
+    PSD_ASSIGN_OR_RETURN(const Tensor before, DenseSum(sum));
+    PSD_ASSIGN_OR_RETURN(added, ops::AddGradients(before, gradient));
+  }
+  AddVersion(leaf, sum);
+  sum.gradient = std::move(added);
+  sum.sparse.clear();
+  return absl::OkStatus();
+}
+
+absl::Status AddSparse(const LeafInfo& leaf, const SparseTensor& gradient, LeafGradient& sum) {
+  if (!IsNone(sum)) PSD_RETURN_IF_ERROR(CheckSame(sum, gradient));
+  if (sum.gradient.defined()) {
+    PSD_ASSIGN_OR_RETURN(const Tensor dense, gradient.ToDense());
+    return AddDense(leaf, dense, sum);
+  }
+  AddVersion(leaf, sum);
+  sum.sparse.push_back(gradient);
+  return absl::OkStatus();
 }
 
 // Whether `now` is what was read as `before`, which holds its elements: nobody else can have got
@@ -121,80 +176,65 @@ bool ContextState::HasRecvsFromSelf() const {
 }
 
 absl::Status ContextState::Accumulate(const LeafInfo& leaf, Tensor gradient) {
-  while (true) {
-    LeafGradient before;
-    {
-      MutexLock lock(mutex_);
-      const auto [now, added] = OwnGradients().TryAdd(leaf.key);
-      if (added) {
-        now->version = leaf.version;
-        now->gradient = std::move(gradient);
-        return absl::OkStatus();
-      }
-      before = *now;
-    }
-    PSD_RETURN_IF_ERROR(CheckSame(before, gradient));
-    PSD_ASSIGN_OR_RETURN(Tensor dense, DenseSum(before));
-    PSD_ASSIGN_OR_RETURN(dense, ops::Add(dense, gradient));
-    if (Replace(before, std::move(dense), leaf.version)) return absl::OkStatus();
-  }
-}
-
-absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients) {
-  std::vector<std::pair<LeafInfo, Tensor>> again;  // leaves that have a gradient already
-  // A backward that walks from the end meets the leaves from the last to the first.
-  if (!gradients.empty() && gradients.back().first.key < gradients.front().first.key) {
-    std::reverse(gradients.begin(), gradients.end());
-  }
-  {
-    MutexLock lock(mutex_);
-    LeafGradients& own = OwnGradients();
-    own.Reserve(gradients.size());
-    for (auto& [leaf, gradient] : gradients) {
-      const auto [now, added] = own.TryAdd(leaf.key);
-      if (added) {
-        now->version = leaf.version;
-        now->gradient = std::move(gradient);
-      } else {
-        again.emplace_back(std::move(leaf), std::move(gradient));
-      }
-    }
-  }
-  for (auto& [leaf, gradient] : again) PSD_RETURN_IF_ERROR(Accumulate(leaf, std::move(gradient)));
-  return absl::OkStatus();
+  return AccumulateAll({{leaf, std::move(gradient)}}, {});
 }
 
 absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
+  return AccumulateAll({}, {{leaf, std::move(gradient)}});
+}
+
+absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
+                                         std::vector<std::pair<LeafInfo, SparseTensor>> sparse) {
+  // A backward that walks from the end meets the leaves from the last to the first.
+  if (!dense.empty() && dense.back().first.key < dense.front().first.key)
+    std::reverse(dense.begin(), dense.end());
+  if (sparse.empty() && TakeFirst(dense)) return absl::OkStatus();
   while (true) {
-    LeafGradient before;
-    {
-      MutexLock lock(mutex_);
-      const auto [now, added] = OwnGradients().TryAdd(leaf.key);
-      if (!added) PSD_RETURN_IF_ERROR(CheckSame(*now, gradient));
-      if (!now->gradient.defined()) {
-        now->sparse.push_back(std::move(gradient));
-        if (added) {
-          now->version = leaf.version;
-        } else {
-          now->version.Add(leaf.version);
-        }
-        return absl::OkStatus();
-      }
-      before = *now;
-    }
-    PSD_ASSIGN_OR_RETURN(Tensor dense, gradient.ToDense());
-    PSD_ASSIGN_OR_RETURN(dense, ops::Add(before.gradient, dense));
-    if (Replace(before, std::move(dense), leaf.version)) return absl::OkStatus();
+    std::vector<LeafGradient> sums = LeavesOf(dense, sparse);
+    const std::vector<LeafGradient> before = Collected(sums);
+    sums = before;
+    for (const auto& [leaf, gradient] : dense)
+      PSD_RETURN_IF_ERROR(AddDense(leaf, gradient, SumOf(leaf, sums)));
+    for (const auto& [leaf, gradient] : sparse)
+      PSD_RETURN_IF_ERROR(AddSparse(leaf, gradient, SumOf(leaf, sums)));
+    if (Replace(before, sums)) return absl::OkStatus();
   }
 }
 
-bool ContextState::Replace(const LeafGradient& before, Tensor sum, uint64_t version) {
+bool ContextState::TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& gradients) {
+  const auto ascends = [](const auto& a, const auto& b) { return !(a.first.key < b.first.key); };
+  if (std::adjacent_find(gradients.begin(), gradients.end(), ascends) != gradients.end())
+    return false;
   MutexLock lock(mutex_);
-  LeafGradient& now = *OwnGradients().Find(before.key);
-  if (!Unchanged(before, now)) return false;
-  now.version.Add(version);
-  now.gradient = std::move(sum);
-  now.sparse.clear();
+  if (gradients_->size() > 0) return false;
+  LeafGradients& own = OwnGradients();
+  own.Reserve(gradients.size());
+  for (auto& [leaf, gradient] : gradients) {
+    LeafGradient& now = *own.TryAdd(leaf.key).first;
+    now.version = leaf.version;
+    now.gradient = std::move(gradient);
+  }
+  return true;
+}
+
+std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient>& sums) const {
+  std::vector<LeafGradient> collected = sums;
+  MutexLock lock(mutex_);
+  for (LeafGradient& each : collected)
+    if (const LeafGradient* found = gradients_->Find(each.key); found != nullptr) each = *found;
+  return collected;
+}
+
+bool ContextState::Replace(const std::vector<LeafGradient>& before,
+                           std::vector<LeafGradient>& sums) {
+  MutexLock lock(mutex_);
+  for (const LeafGradient& each : before) {
+    const LeafGradient* now = gradients_->Find(each.key);
+    if (!Unchanged(each, now == nullptr ? LeafGradient() : *now)) return false;
+  }
+  LeafGradients& own = OwnGradients();
+  own.Reserve(sums.size());
+  for (LeafGradient& sum : sums) *own.TryAdd(sum.key).first = std::move(sum);
   return true;
 }
 

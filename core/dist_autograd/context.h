@@ -56,13 +56,14 @@ class ContextState {
   size_t NumRecvs() const PSD_EXCLUDES(mutex_);
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
-  // Adds to what was collected for the leaf before (never in place where shared). For the
-  // version see ReadVersion.
-  // Errors: INVALID_ARGUMENT for another shape or dtype than before.
-  absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
-  absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> gradients)
+  // Adds to what was collected for the leaves before (never in place where shared): all, or if
+  // there is an error nothing. For the version see ReadVersion. f16 and bf16 are added in f32.
+  // Sparse and sparse stays sparse; dense and sparse, in either order, is dense. Errors:
+  // INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
+  absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
+                             std::vector<std::pair<LeafInfo, SparseTensor>> sparse)
       PSD_EXCLUDES(mutex_);
-  // Sparse and sparse stays sparse; dense and sparse, in either order, is dense.
+  absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
   // Of this worker, as they are now: what is collected later does not change them.
   std::shared_ptr<const LeafGradients> Gradients() PSD_EXCLUDES(mutex_);
@@ -85,8 +86,14 @@ class ContextState {
   // The gradients, to be changed: a copy if somebody may look at them.
   LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
   std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
+  // Takes `gradients` over if they are the first, and in the order of their keys; else false.
+  bool TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& gradients) PSD_EXCLUDES(mutex_);
+  // What was collected for the leaves of `sums`, which name no leaf twice.
+  std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
+      PSD_EXCLUDES(mutex_);
   // Adds are done outside of the lock: false if somebody else has added since `before` was read.
-  bool Replace(const LeafGradient& before, Tensor sum, uint64_t version) PSD_EXCLUDES(mutex_);
+  bool Replace(const std::vector<LeafGradient>& before, std::vector<LeafGradient>& sums)
+      PSD_EXCLUDES(mutex_);
 
   const GlobalId id_;
   IdSource& ids_;

@@ -122,15 +122,15 @@ absl::StatusOr<std::shared_ptr<Pass>> ContextTable::JoinPass(
   return entry.pass;
 }
 
-absl::Status ContextTable::StartPass(const std::shared_ptr<Pass>& pass) {
+absl::StatusOr<std::shared_ptr<Pass>> ContextTable::StartPass(
+    const std::shared_ptr<ContextState>& context,
+    absl::FunctionRef<std::shared_ptr<Pass>(GlobalId id)> make) {
   MutexLock lock(mutex_);
-  auto it = entries_.find(pass->info().context);
-  if (it == entries_.end() || it->second.state != pass->context()) {
-    return NotFound(pass->info().context);
-  }
+  auto it = entries_.find(context->id());
+  if (it == entries_.end() || it->second.state != context) return NotFound(context->id());
   if (it->second.pass != nullptr && !FaultOn("passes_overlap")) return PassRuns(*it->second.pass);
-  it->second.pass = pass;
-  return absl::OkStatus();
+  it->second.pass = make(ids_.Next());
+  return it->second.pass;
 }
 
 std::shared_ptr<Pass> ContextTable::EndPass(GlobalId context, GlobalId id) {

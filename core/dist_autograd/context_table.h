@@ -63,9 +63,12 @@ class ContextTable {
                                                  absl::FunctionRef<std::shared_ptr<Pass>()> make,
                                                  std::shared_ptr<Pass>* superseded)
       PSD_EXCLUDES(mutex_);
-  // A new pass of this worker.
+  // A new pass of this worker, made by `make` under an id that is greater than those of all passes
+  // that this worker has started in the context.
   // Errors: NOT_FOUND, FAILED_PRECONDITION (a pass is running).
-  absl::Status StartPass(const std::shared_ptr<Pass>& pass) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<std::shared_ptr<Pass>> StartPass(
+      const std::shared_ptr<ContextState>& context,
+      absl::FunctionRef<std::shared_ptr<Pass>(GlobalId id)> make) PSD_EXCLUDES(mutex_);
   // It is over: later messages of it are refused. Null if it never ran here.
   std::shared_ptr<Pass> EndPass(GlobalId context, GlobalId id) PSD_EXCLUDES(mutex_);
 

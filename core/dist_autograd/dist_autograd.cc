@@ -314,10 +314,11 @@ class Impl : public DistAutograd {
   absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
                                               const std::string& callee,
                                               const std::vector<Variable>& variables) override {
+    // Known first: a release that does not find the callee has been seen here.
+    context->AddCallee(callee);
     PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
     PSD_RETURN_IF_ERROR(context->usable());
     PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
-    context->AddCallee(callee);
     return rpc::Attachment{kTag, std::move(bytes)};
   }
 
@@ -406,14 +407,15 @@ class Impl : public DistAutograd {
     }
     PassInfo info;
     info.context = context->id();
-    info.pass = core_->ids().Next();
     info.mode = options.mode;
     info.retain_graph = options.retain_graph;
     info.timeout = options.timeout;
-    auto pass = std::make_shared<Pass>(core_, context, std::move(info));
-    absl::Status started = core_->table().StartPass(pass);
-    if (!started.ok()) return Future<Unit>::Ready(started);
-    return pass->Run(*std::move(roots));
+    auto pass = core_->table().StartPass(context, [&](GlobalId id) {
+      info.pass = id;
+      return std::make_shared<Pass>(core_, context, info);
+    });
+    if (!pass.ok()) return Future<Unit>::Ready(pass.status());
+    return (*pass)->Run(*std::move(roots));
   }
 
   const std::shared_ptr<Core> core_;  // shared with the agent's callbacks and running passes

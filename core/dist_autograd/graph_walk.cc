@@ -32,7 +32,9 @@ void GraphWalk::Visit(Node* node) {
 }
 
 absl::Status GraphWalk::Found(const RecvFunction& recv) {
-  if (recv.context() == context_.id()) ++found_;
+  if (recv.context() != context_.id())
+    return absl::OkStatus();  // an error when the pass gets there
+  ++found_;
   if (recv.message().incarnation == self_) {
     PSD_RETURN_IF_ERROR(FollowOwn(recv.message()));
   } else {

@@ -176,6 +176,13 @@ absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient)
 }
 
 absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
+  // No walk has to meet it: the walk ends where it has met every receive function of the context.
+  if (recv.context() != context_->id()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor that came from ", recv.peer(), " in autograd context ",
+                     recv.context().ToString(), " was used in context ", context_->id().ToString(),
+                     "; fetch it in this context, or detach it"));
+  }
   if (std::none_of(gradients.begin(), gradients.end(),
                    [](const Tensor& gradient) { return gradient.defined(); })) {
     gradients.clear();
@@ -257,13 +264,8 @@ absl::Status Pass::Commit() {
     collected.swap(collected_);
     sparse.swap(collected_sparse_);
   }
-  absl::Status status = context_->AccumulateAll(std::move(collected));
-  if (!status.ok()) return ErrorOn(host_->self().name, status);
-  for (auto& [leaf, gradient] : sparse) {
-    status = context_->AccumulateSparse(leaf, std::move(gradient));
-    if (!status.ok()) return ErrorOn(host_->self().name, status);
-  }
-  return absl::OkStatus();
+  absl::Status status = context_->AccumulateAll(std::move(collected), std::move(sparse));
+  return status.ok() ? status : ErrorOn(host_->self().name, status);
 }
 
 std::string Pass::MissingText() const {

@@ -24,6 +24,9 @@ bool LeadsToPlainLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& se
 }  // namespace
 
 // ---- start
+//
+// A pass may fail before it has begun: its context may be released while it is planned. Then it
+// sends nothing.
 
 Future<Unit> Pass::Run(const std::vector<Root>& roots) {
   StartTimer(info_.timeout);
@@ -37,6 +40,7 @@ absl::Status Pass::Plan(const std::vector<Root>& roots) {
   if (info_.mode == BackwardMode::kFast) {
     {
       MutexLock lock(mutex_);
+      if (done_) return absl::OkStatus();
       Begin(context_->Sends(), StartBy::kAll, roots);
     }
     FeedRoots(roots);
@@ -56,6 +60,7 @@ absl::Status Pass::Plan(const std::vector<Root>& roots) {
   PSD_ASSIGN_OR_RETURN(Sends sends, FindSends(walk.own_messages()));
   {
     MutexLock lock(mutex_);
+    if (done_) return absl::OkStatus();
     unsent_marks_ = std::move(marks);
     Begin(std::move(sends), StartBy::kElsewhere, roots);
   }
@@ -69,6 +74,7 @@ void Pass::MarkFromRoots(std::vector<Root> roots) {
   absl::Status status;
   {
     MutexLock lock(mutex_);
+    if (done_) return;
     for (const Root& root : roots) {
       if (status.ok()) status = walk_.From(root.output.gradient_edge().node);
     }

@@ -17,6 +17,7 @@
 #include "core/autograd/node.h"
 #include "core/autograd/tape.h"
 #include "core/autograd/variable.h"
+#include "core/base/byte_lock.h"
 #include "core/base/small_memory.h"
 #include "core/tensor/tensor.h"
 
@@ -47,18 +48,30 @@ class SavedFunction {
   SavedFunction(std::array<Tensor, kSaved>&& saved, Function&& gradient)
       : saved_(std::move(saved)), gradient_(std::move(gradient)) {}
 
-  absl::Status Gradients(const Tensor& g, Wanted wanted, absl::Span<Tensor> results) const {
-    return gradient_(GradientCall{g, saved_, wanted, results});
-  }
-  // Gives up what was saved; whether that was anything.
-  bool Release() {
-    for (Tensor& tensor : saved_) tensor = Tensor();
-    return kSaved > 0;
+  // See RecordedFunction.
+  absl::Status Gradients(const SavedUse& use, const Tensor& g, Wanted wanted,
+                         absl::Span<Tensor> results) {
+    std::array<Tensor, kSaved> saved;
+    if (!TakeSaved(use.retain, saved)) return SavedValuesFreed(use.name);
+    return gradient_(GradientCall{g, saved, wanted, results});
   }
 
  private:
-  std::array<Tensor, kSaved> saved_;
-  Function gradient_;
+  // What was saved, unless it has been given up.
+  bool TakeSaved(bool retain, std::array<Tensor, kSaved>& saved) {
+    if constexpr (kSaved > 0) {
+      const ByteLockHolder lock(lock_);
+      if (released_) return false;
+      saved = retain ? saved_ : std::move(saved_);
+      released_ = !retain;
+    }
+    return true;
+  }
+
+  std::array<Tensor, kSaved> saved_;  // lock_ guards these two
+  bool released_ = false;
+  ByteLock lock_;
+  const Function gradient_;
 };
 
 // Where gradients of `inputs` go.
@@ -89,20 +102,16 @@ class FunctionNode final : public Node {
 
   absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override {
-    if (released_) return SavedValuesFreed(name_);
     Wanted wanted;
     for (size_t i = 0; i < next_.size(); ++i)
       if (next_[i]) wanted.Add(i);
-    absl::Status status = function_.Gradients(gradients[0], wanted, results);
-    if (!pass.retain_graph) released_ = function_.Release();
-    return status;
+    return function_.Gradients({name_, pass.retain_graph}, gradients[0], wanted, results);
   }
 
  private:
   const absl::string_view name_;
   EdgeList next_;
   SavedFunction<kSaved, Function> function_;
-  bool released_ = false;
 };
 
 template <size_t kSaved, typename Function>
@@ -111,11 +120,10 @@ class TapeFunction final : public RecordedFunction {
   TapeFunction(std::array<Tensor, kSaved>&& saved, Function&& gradient)
       : function_(std::move(saved), std::move(gradient)) {}
 
-  absl::Status Gradients(const Tensor& g, Wanted wanted,
-                         absl::Span<Tensor> results) const override {
-    return function_.Gradients(g, wanted, results);
+  absl::Status Gradients(const SavedUse& use, const Tensor& g, Wanted wanted,
+                         absl::Span<Tensor> results) override {
+    return function_.Gradients(use, g, wanted, results);
   }
-  bool Release() override { return function_.Release(); }
 
  private:
   SavedFunction<kSaved, Function> function_;

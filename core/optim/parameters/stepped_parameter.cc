@@ -8,7 +8,7 @@
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/rows/row_batches.h"
-#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/sum.h"
 #include "kernels/convert.h"
 #include "kernels/optim/norm.h"
 
@@ -159,7 +159,7 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Add(*dense_a.gradient, *dense_b.gradient));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddGradients(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
 

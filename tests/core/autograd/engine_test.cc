@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/autograd/functions/functions.h"
+#include "core/autograd/tape.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
@@ -63,6 +64,44 @@ TEST(EngineTest, RootOnTheWayToAnother) {
   FakeSink sink;
   ASSERT_TRUE(Backward({y * 2.0, y}, sink).ok());
   EXPECT_EQ(Value(sink.Of(x)), 15);
+}
+
+// Passes from `loss` on `threads` threads, begun at the same time; how they ended.
+std::vector<absl::Status> PassesAtOnce(const Variable& loss, int threads, bool retain) {
+  std::vector<absl::Status> ended(static_cast<size_t>(threads));
+  std::atomic<int> ready{0};
+  std::vector<std::thread> running;
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([&, i] {
+      FakeSink sink;
+      for (++ready; ready < threads;) std::this_thread::yield();
+      ended[static_cast<size_t>(i)] = Backward({loss}, sink, retain);
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  return ended;
+}
+
+TEST(EngineTest, PassesOverOneGraphAtOnceEndWellOrSayThatItsValuesAreFreed) {
+  for (int round = 0; round < 100; ++round) {
+    const Variable x = Leaf(1);
+    // A chain as nodes of the graph, and one as a tape.
+    Variable loss = x * x;
+    for (int i = 0; i < 20; ++i) loss = loss * x;
+    TapeRecorder tape(20);
+    Variable inside = tape.Enter(loss);
+    for (int i = 0; i < 20; ++i) inside = inside * inside;
+    loss = tape.Leave({inside})[0];
+    for (const absl::Status& kept : PassesAtOnce(loss, 4, /*retain=*/true)) EXPECT_TRUE(kept.ok());
+    int ended_well = 0;
+    for (const absl::Status& ended : PassesAtOnce(loss, 4, /*retain=*/false)) {
+      ended_well += ended.ok() ? 1 : 0;
+      EXPECT_TRUE(ended.ok() || absl::IsFailedPrecondition(ended)) << ended;
+    }
+    EXPECT_LE(ended_well, 1);
+    FakeSink sink;
+    EXPECT_EQ(Backward({loss}, sink).code(), absl::StatusCode::kFailedPrecondition);
+  }
 }
 
 TEST(EngineTest, BadRoots) {

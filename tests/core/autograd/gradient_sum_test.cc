@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "core/base/buffer.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/ops/cast.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 
@@ -32,6 +33,16 @@ TEST(GradientSumsTest, WhatNobodyElseSeesIsAddedToInPlace) {
   EXPECT_EQ(total.data<float>(), elements);
   EXPECT_FALSE(sums.Defined(1));
   EXPECT_FALSE(sums.Defined(0));
+}
+
+TEST(GradientSumsTest, HalvesAreAddedInFloats) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    GradientSums sums(1);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(sums.Add(0, *ops::Cast(Pair(1.5f, -3), dtype)).ok());
+    const Tensor total = sums.Take(0);
+    EXPECT_EQ(total.dtype(), dtype);
+    ExpectPair(*ops::Cast(total, DType::kF32), 4.5f, -9);
+  }
 }
 
 TEST(GradientSumsTest, WhatOthersSeeStaysAsItIs) {

@@ -210,7 +210,8 @@ TEST_P(DistAutogradTest, DAG_24_TwoFetchesOfOneValueAddUp) {
   Variable b = trainer_.Call(context, "owner0", "fetch", {})[0];
   ASSERT_TRUE(trainer_.Backward(context, {Sum(Add(a, Mul(b, 2)))}).ok());
   EXPECT_EQ(GradientAt(owner0_, context, KeyOf(owner0_)), (Floats{3, 3}));
-  EXPECT_EQ((*owner0_.autograd->Find(context->id()))->Gradient(KeyOf(owner0_))->version, 1u)
+  EXPECT_EQ((*owner0_.autograd->Find(context->id()))->Gradient(KeyOf(owner0_))->version.oldest(),
+            1u)
       << "the oldest version that was read";
 }
 

@@ -1,6 +1,8 @@
 // How contexts end.
 
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "core/autograd/functions/functions.h"
 #include "gmock/gmock.h"
@@ -43,6 +45,27 @@ TEST_P(DistAutogradTest, ACallThatItsReleaseOvertookBringsNothingBack) {
   auto reply = trainer_.agent.StartCall("owner0", std::move(late), {}).reply();
   network_.RunAll();
   EXPECT_FALSE(reply.Wait().ok());
+  ExpectNoContexts();
+}
+
+TEST_P(DistAutogradTest, DAG_45_ACalleeThatIsAddedWhileItsContextIsReleasedIsToldOrRefused) {
+  int told = 0;
+  for (int i = 0; i < 100; ++i) {
+    const ContextPtr context = trainer_.autograd->NewContext();
+    std::atomic<int> ready{0};
+    const auto together = [&ready] {
+      for (++ready; ready < 2;) std::this_thread::yield();
+    };
+    std::thread releasing([&] {
+      together();
+      trainer_.autograd->Release(context->id());
+    });
+    together();
+    told += trainer_.autograd->WrapRequest(context, "owner0", {}).ok() ? 1 : 0;
+    releasing.join();
+  }
+  EXPECT_GE(network_.Count("autograd.release"), told);
+  network_.RunAll();
   ExpectNoContexts();
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 
 namespace psd::dist_autograd {
@@ -56,6 +57,37 @@ TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
   EXPECT_EQ(context.stats().gradient_bytes, sums.size() * sizeof(float));
   EXPECT_EQ(context.Gradient({2, 2})->version.oldest(), 2u);
   EXPECT_FALSE(context.Gradient({2, 6}).ok());
+}
+
+TEST(ContextStateTest, HalvesAreAddedInFloats) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    IdSource ids(1);
+    ContextState context({1, 1}, ids);
+    const LeafInfo leaf{{2, 1}, Shape{2}, dtype, 5};
+    const Tensor gradient = *ops::Cast(Tensor::Of<float>({2}, {1.5f, -3}), dtype);
+    // A variable that was used twice, and a second gradient.
+    ASSERT_TRUE(context.AccumulateAll({{leaf, gradient}, {leaf, gradient}}, {}).ok());
+    ASSERT_TRUE(context.Accumulate(leaf, gradient).ok());
+    const Tensor sum = context.Gradient(leaf.key)->gradient;
+    EXPECT_EQ(sum.dtype(), dtype);
+    EXPECT_TRUE(ops::Equal(*ops::Cast(sum, DType::kF32), Tensor::Of<float>({2}, {4.5f, -9})));
+  }
+}
+
+TEST(ContextStateTest, WhatCannotBeAddedLeavesEverythingAsItWas) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  const LeafInfo first{{2, 1}, Shape{1}, DType::kF32, 5}, second{{2, 2}, Shape{1}, DType::kF32, 5};
+  const Tensor one = Tensor::Of<float>({1}, {1}), other = Tensor::Of<double>({1}, {1});
+  ASSERT_TRUE(context.AccumulateAll({{first, one}, {second, one}}, {}).ok());
+  EXPECT_EQ(context.AccumulateAll({{first, one}, {second, other}}, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+  auto sparse = SparseTensor::Create(Shape{1}, Tensor::Of<int64_t>({1, 1}, {0}), other);
+  ASSERT_TRUE(sparse.ok()) << sparse.status();
+  EXPECT_EQ(context.AccumulateAll({{first, one}}, {{second, *sparse}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(context.Gradient(first.key)->gradient.data<float>()[0], 1);
+  EXPECT_EQ(context.Gradient(second.key)->gradient.data<float>()[0], 1);
 }
 
 TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {

@@ -54,6 +54,22 @@ TEST_P(FailuresTest, DAG_30_WithoutRetainASecondPassFailsAndChangesNothing) {
   ExpectAtRest();
 }
 
+TEST_P(FailuresTest, ATensorOfAnotherContextIsAnErrorThatNamesBoth) {
+  const ContextPtr a = trainer_.autograd->NewContext(), b = trainer_.autograd->NewContext();
+  const Variable from_a = trainer_.Call(a, "owner0", "fetch", {})[0];
+  const Variable from_b = trainer_.Call(b, "owner0", "fetch", {})[0];
+  // However much of the graph a walk has to see: it may meet all of b's tensors first, or none.
+  for (const Variable& loss : {Sum(Mul(from_a, from_b)), Sum(Mul(from_b, from_a)), Sum(from_a),
+                               Sum(trainer_.Call(b, "owner0", "mul", {from_a, from_b})[0])}) {
+    const absl::Status mixed = trainer_.Backward(b, {loss});
+    EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument) << mixed;
+    EXPECT_THAT(std::string(mixed.message()), HasSubstr(a->id().ToString()));
+    EXPECT_THAT(std::string(mixed.message()), HasSubstr(b->id().ToString()));
+    network_.RunAll();
+  }
+  ExpectAtRest();
+}
+
 TEST_P(FailuresTest, DAG_33_MistakesOfTheCaller) {
   ContextPtr context = trainer_.autograd->NewContext();
   Variable x(Vector({1, 5}), true);
