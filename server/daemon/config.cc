@@ -195,10 +195,14 @@ constexpr ConfigField kFields[] = {
      "Empty: "
      "this one.",
      ParseRegistrar, FormatRegistrar},
-    {"memory_budget", "size", "0 to 1024TiB; 0 sets no limit",
+    {"memory_budget", "size", "0 to 1024TiB; 0 takes 80 % of what this process may have",
      "Memory that all hosted values may take. What does not fit is refused with "
-     "RESOURCE_EXHAUSTED.",
+     "RESOURCE_EXHAUSTED. 0: 80 % of the least of the machine's memory and the limits of its "
+     "control groups, divided by daemons_on_host.",
      ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},
+    {"daemons_on_host", "count", "1 to 1024",
+     "Owners that share this machine's memory, or this container's, where memory_budget is 0.",
+     ParseInt<&C::daemons_on_host, 1, 1024>, PrintInt<&C::daemons_on_host>},
     {"checkpoint_root", "folder", "empty, or an absolute path",
      "The folder below which this owner writes its own files of a save, where the save's folder is "
      "the same for it; mounted at the same path as where the save is asked for. Empty: its values "

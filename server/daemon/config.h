@@ -24,8 +24,9 @@ struct DaemonConfig {
   bool insecure = false;
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
-  size_t memory_budget_bytes = 0;  // 0: no limit
-  std::string checkpoint_root;     // empty: none
+  size_t memory_budget_bytes = 0;  // 0: a daemon takes most of what it may (memory_limit.h)
+  int daemons_on_host = 1;
+  std::string checkpoint_root;  // empty: none
   int threads = 4;
   int max_queued_functions = 10'000;
   absl::Duration lease = absl::Seconds(10);

@@ -19,6 +19,7 @@
 #include "core/worker/version.h"
 #include "server/daemon/command_line.h"
 #include "server/daemon/config_file.h"
+#include "server/daemon/memory_limit.h"
 #include "server/daemon/notify.h"
 
 namespace psd::server {
@@ -98,13 +99,14 @@ void PrintHowToConnect(const std::string& name, const std::string& address) {
 
 class Daemon {
  public:
-  Daemon(const CommandLine& line, const DaemonConfig& config, bool may_move)
+  Daemon(const CommandLine& line, DaemonConfig config, bool may_move)
       : line_(line),
-        config_(config),
+        config_(std::move(config)),
         may_move_(may_move),
-        logger_(NewStderrLogger(config.log_level, config.log_json)) {}
+        logger_(NewStderrLogger(config_.log_level, config_.log_json)) {}
 
   int Run(ServerExtensions extensions) {
+    SetMemoryBudget();
     absl::Status started = Start(std::move(extensions));
     if (!started.ok()) {
       const bool cannot_listen = started.code() == absl::StatusCode::kUnavailable;
@@ -118,6 +120,20 @@ class Daemon {
   }
 
  private:
+  void SetMemoryBudget() {
+    std::string why = "as configured";
+    if (config_.memory_budget_bytes == 0) {
+      const MemoryLimit limit = FindMemoryLimit();
+      config_.memory_budget_bytes = DefaultMemoryBudget(limit, config_.daemons_on_host);
+      why = absl::StrCat("80 % of ", limit.source, ", ", limit.bytes,
+                         " bytes, divided by daemons_on_host = ", config_.daemons_on_host);
+    }
+    logger_->Log(
+        LogLevel::kInfo, "memory_budget",
+        absl::StrCat("the memory budget is ", config_.memory_budget_bytes, " bytes: ", why),
+        {{"bytes", config_.memory_budget_bytes}});
+  }
+
   absl::Status Start(ServerExtensions extensions) {
     absl::Status first = TryStart(config_, extensions);
     if (first.code() != absl::StatusCode::kUnavailable || !may_move_) return first;
@@ -180,7 +196,7 @@ class Daemon {
   }
 
   const CommandLine& line_;
-  const DaemonConfig& config_;
+  DaemonConfig config_;
   const bool may_move_;
   const std::shared_ptr<Logger> logger_;  // shared with the server
   std::unique_ptr<Server> server_;

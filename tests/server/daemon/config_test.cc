@@ -36,6 +36,7 @@ listen: "0.0.0.0:9000"   # everywhere
 insecure: true
 registrar: owner0=10.0.0.5:7071
 memory_budget: 4GiB
+daemons_on_host: 3
 threads: 8
 max_queued_functions: 77
 lease: 2s
@@ -52,6 +53,7 @@ log_json: true
   EXPECT_EQ(config->registrar_address, "10.0.0.5:7071");
   EXPECT_FALSE(config->IsRegistrar());
   EXPECT_EQ(config->memory_budget_bytes, size_t{4} << 30);
+  EXPECT_EQ(config->daemons_on_host, 3);
   EXPECT_EQ(config->threads, 8);
   EXPECT_EQ(config->max_queued_functions, 77);
   EXPECT_EQ(config->lease, absl::Seconds(2));

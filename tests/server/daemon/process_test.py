@@ -1,6 +1,7 @@
 """psd as a process: ready line, exit codes, signals."""
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -123,6 +124,23 @@ class ProcessTest(unittest.TestCase):
         self.assertIn("psd: --nane: unknown flag; did you mean --name?", errors)
         self.assertEqual(run()[0], 2, "no name")
         self.assertEqual(run("--config", "/nonexistent")[0], 2)
+
+    def test_first_log_line_says_the_memory_budget(self):
+        def budget(*arguments):
+            with Psd(*arguments) as psd:
+                first = psd.errors().splitlines()[0]
+            self.assertIn("memory_budget", first)
+            return int(re.search(r"bytes=(\d+)$", first).group(1)), first
+
+        whole, why = budget()
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        self.assertGreater(whole, 0)
+        self.assertLessEqual(whole, machine * 8 // 10)
+        self.assertIn("80 % of the ", why)
+        self.assertEqual(budget("--daemons_on_host", "2")[0], whole // 2)
+        configured, why = budget("--memory_budget", "1GiB")
+        self.assertEqual(configured, 1 << 30)
+        self.assertIn("as configured", why)
 
     def test_check_config_prints_what_reads_back(self):
         path = write_file(self.folder, "name: owner5\nmemory_budget: 2048MiB\n")
