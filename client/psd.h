@@ -139,7 +139,7 @@ struct WorkerOptions {
   uint32_t group_size = 0;
   // Of calls that say nothing else. ZeroDuration: none.
   absl::Duration default_timeout = absl::Seconds(60);
-  // Threads for functions that are called here.
+  // Threads for functions that are called here, and as many for callbacks of futures.
   int threads = 2;
   // Of values hosted here, in bytes; 0: no limit.
   size_t memory_budget_bytes = 0;
@@ -265,6 +265,11 @@ class Worker {
                                                    const CallOptions& options = {});
 
   // ---- calls
+
+  // Callbacks of futures (OnReady, Then) that this worker, its RRefs and the functions that it runs
+  // give out run at once where the result is there already, else on threads of their own. So they
+  // may take their time, call, and wait for calls. Up to `threads` of them run side by side, those
+  // that wait for a future not counted. They must not shut the worker down.
 
   // Runs `function` on `callee` (this worker too) and waits for its results. See client/calls.h for
   // waiting for several calls, and for calls through references.

@@ -91,6 +91,11 @@ ShapeOr LinearShape(Shapes inputs, const Attributes&) {
   return Shape::Checked(extents);
 }
 
+// Of the products above: the extent over which they sum.
+int64_t SharedExtent(Shapes inputs) {
+  return (*inputs[0])[1];
+}
+
 ShapeOr EmbeddingShape(Shapes inputs, const Attributes&) {
   if (inputs[0]->rank() != 2) return Unfit(inputs);
   Strides extents(inputs[1]->extents().begin(), inputs[1]->extents().end());
@@ -241,11 +246,13 @@ void AddArithmetic(std::vector<OperatorSpec>& table) {
   table.push_back(ScalarRow("div_scalar", Div));
   table.push_back(ReversedScalarRow("rdiv_scalar", Div));
   table.push_back(BinaryRow("matmul", Matmul, MatmulShape));
+  table.back().depth = SharedExtent;
   table.push_back(BinaryRow("embedding", Embedding, EmbeddingShape));
   table.push_back({"linear", 2, 3, {}, LinearShape, [](Inputs inputs, const Attributes&) {
                      return inputs.size() == 2 ? Linear(*inputs[0], *inputs[1])
                                                : Linear(*inputs[0], *inputs[1], *inputs[2]);
                    }});
+  table.back().depth = SharedExtent;
 }
 
 void AddFunctions(std::vector<OperatorSpec>& table) {

@@ -1,5 +1,6 @@
 #include "core/autograd/operators.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -124,6 +125,15 @@ absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
   }
   PSD_ASSIGN_OR_RETURN(const Shape shape, OutputShapeOf(spec, shapes, attributes));
   return shape.NumElements() * static_cast<int64_t>(ItemSize(OutputDType(inputs, attributes)));
+}
+
+int64_t OperatorWork(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
+                     const Shape& output) {
+  // As doubles, which do not overflow: exactness does not matter.
+  auto work = static_cast<double>(output.NumElements());
+  if (spec.depth != nullptr) work *= static_cast<double>(spec.depth(inputs));
+  for (const Shape* input : inputs) work += static_cast<double>(input->NumElements());
+  return static_cast<int64_t>(std::min(work, static_cast<double>(kMaxOperatorWork)));
 }
 
 std::shared_ptr<const OperatorRegistry> OperatorRegistry::Builtin() {

@@ -45,6 +45,9 @@ struct OperatorSpec {
   std::function<absl::StatusOr<Shape>(absl::Span<const Shape* const> inputs, const Attributes&)>
       output_shape;
   std::function<Variable(absl::Span<const Variable* const> inputs, const Attributes&)> run;
+  // How many elements of the inputs each element of the result is made of, where that is more than
+  // one of each. Null: one of each. Called as `output_shape`, and only if that gave a shape.
+  std::function<int64_t(absl::Span<const Shape* const> inputs)> depth = nullptr;
 };
 
 // Errors: INVALID_ARGUMENT naming the operator for a wrong number of inputs, an attribute that is
@@ -56,6 +59,12 @@ absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes
 absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
                                     absl::Span<const Variable* const> inputs,
                                     const Attributes& attributes);
+
+// How much the operator does, without running anything: the elements of its inputs, and those that
+// its result is made of. A rough measure of its time. Saturates at kMaxOperatorWork.
+inline constexpr int64_t kMaxOperatorWork = int64_t{1} << 40;
+int64_t OperatorWork(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
+                     const Shape& output);
 
 // All operators that a worker's programs may use. Immutable; thread-safe.
 class OperatorRegistry {

@@ -14,7 +14,8 @@
 namespace psd {
 
 // All values, in the order of `futures`; fails with the first error that comes, without waiting for
-// the others. Nothing to wait for: ready.
+// the others. Nothing to wait for: ready. Callbacks of the whole run where those of the first
+// future do.
 template <typename T>
 Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
   struct Gather {
@@ -31,7 +32,8 @@ Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
   }
   Promise<std::vector<T>> promise;
   for (size_t i = 0; i < futures.size(); ++i) {
-    futures[i].OnReady([gather, promise, i](const absl::StatusOr<T>& result) {
+    // Short, so it need not leave the thread that sets the value.
+    futures[i].On(nullptr).OnReady([gather, promise, i](const absl::StatusOr<T>& result) {
       if (!result.ok()) return static_cast<void>(promise.Set(result.status()));
       std::vector<T> all;
       {
@@ -43,7 +45,7 @@ Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
       promise.Set(std::move(all));
     });
   }
-  return promise.future();
+  return promise.future().On(futures.front().executor());
 }
 
 // The values, once all are there; the first error, as soon as it is.

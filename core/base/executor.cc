@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 
@@ -12,12 +11,19 @@ namespace {
 
 thread_local ThreadPool* current_pool = nullptr;
 
+// The task that this thread of a pool runs.
+thread_local bool current_is_users = false;
+thread_local absl::Duration current_waited;  // inside ScopedBlocking
+
 }  // namespace
 
-ThreadPool::ThreadPool(const ThreadPoolOptions& options) : options_(options) {
+ThreadPool::ThreadPool(const ThreadPoolOptions& options)
+    : options_(options),
+      wanted_threads_(std::max(1, options.threads) + options.reserved),
+      own_(options.max_queue),
+      user_(options.max_queue) {
   MutexLock lock(mutex_);
-  int wanted = std::max(1, options_.threads);
-  while (alive_ < wanted && AddThread()) {
+  while (alive_ < wanted_threads_ && AddThread()) {
   }
   PSD_CHECK(alive_ > 0, "the system refuses to start a thread");
 }
@@ -26,16 +32,11 @@ ThreadPool::~ThreadPool() {
   Shutdown();
 }
 
-absl::Status ThreadPool::Submit(Task task) {
+absl::Status ThreadPool::SubmitAs(const WorkLabel& label, Task task) {
   {
     MutexLock lock(mutex_);
     if (stopping_) return absl::FailedPreconditionError("the executor has been shut down");
-    if (queue_.size() >= options_.max_queue) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the executor's queue is full (", options_.max_queue,
-                       " tasks waiting); retry later or raise its bound"));
-    }
-    queue_.push_back(std::move(task));
+    PSD_RETURN_IF_ERROR(QueueOf(label.kind).Push(label.flow, std::move(task)));
   }
   wake_.NotifyOne();
   return absl::OkStatus();
@@ -59,27 +60,54 @@ void ThreadPool::Shutdown() {
 
 ThreadPool::Stats ThreadPool::stats() const {
   MutexLock lock(mutex_);
-  return {alive_, idle_, blocked_, queue_.size()};
+  return {alive_, idle_, blocked_, own_.size() + user_.size()};
 }
 
 void ThreadPool::Run() {
   current_pool = this;
-  while (true) {
-    Task task;
-    {
-      MutexLock lock(mutex_);
-      ++idle_;
-      while (queue_.empty() && !stopping_) wake_.Wait(mutex_);
-      --idle_;
-      if (queue_.empty()) {
-        --alive_;
-        return;
-      }
-      task = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    task();
+  while (std::optional<Work> work = Take()) Perform(*std::move(work));
+}
+
+std::optional<ThreadPool::Work> ThreadPool::Take() {
+  MutexLock lock(mutex_);
+  ++idle_;
+  while (!HasRunnable() && !(stopping_ && user_.empty())) wake_.Wait(mutex_);
+  --idle_;
+  std::optional<Work> work = TakeNext();
+  if (!work.has_value()) --alive_;
+  // The others sleep until they are woken: for what is left, or because there is no more to come.
+  if (idle_ > 0 && HasRunnable()) wake_.NotifyOne();
+  if (stopping_ && own_.empty() && user_.empty()) wake_.NotifyAll();
+  return work;
+}
+
+std::optional<ThreadPool::Work> ThreadPool::TakeNext() {
+  if (!own_.empty()) {
+    auto taken = own_.Pop();
+    return Work{WorkLabel::Kind::kOwn, taken.flow, std::move(taken.item)};
   }
+  if (!MayRunUser()) return std::nullopt;
+  ++users_running_;
+  auto taken = user_.Pop();
+  return Work{WorkLabel::Kind::kUser, taken.flow, std::move(taken.item)};
+}
+
+void ThreadPool::Perform(Work work) {
+  const bool is_users = work.kind == WorkLabel::Kind::kUser;
+  const absl::Time begun = options_.clock->Now();
+  current_is_users = is_users;
+  current_waited = absl::ZeroDuration();
+  std::exchange(work.task, nullptr)();
+  const absl::Duration cost = options_.clock->Now() - begun - current_waited;
+  MutexLock lock(mutex_);
+  if (is_users) --users_running_;
+  QueueOf(work.kind).Charge(work.flow, absl::ToInt64Nanoseconds(cost));
+}
+
+// As long as own work may come, one thread more stays free than users have.
+bool ThreadPool::MayRunUser() const {
+  return !user_.empty() && users_running_ - users_blocked_ < std::max(1, options_.threads) &&
+         alive_ - users_running_ > std::min(options_.reserved, alive_ - 1);
 }
 
 bool ThreadPool::AddThread() {
@@ -91,26 +119,34 @@ bool ThreadPool::AddThread() {
 }
 
 void ThreadPool::EnterBlocking() {
-  MutexLock lock(mutex_);
-  ++blocked_;
-  int runnable = alive_ - blocked_;
-  int added = alive_ - std::max(1, options_.threads);
-  // Threads once added stay: the next burst of waiting tasks needs them again.
-  if (runnable >= std::max(1, options_.threads) || added >= options_.max_compensation) return;
-  AddThread();  // refused, the waiting tasks simply keep the threads there are
+  {
+    MutexLock lock(mutex_);
+    ++blocked_;
+    if (current_is_users) ++users_blocked_;
+    const int runnable = alive_ - blocked_;
+    const int added = alive_ - wanted_threads_;
+    // Threads once added stay: the next burst of waiting tasks needs them again. When the system
+    // refuses one, the waiting tasks simply keep the threads there are.
+    if (runnable < wanted_threads_ && added < options_.max_compensation) AddThread();
+  }
+  wake_.NotifyOne();  // another user's task may run meanwhile
 }
 
 void ThreadPool::LeaveBlocking() {
   MutexLock lock(mutex_);
   --blocked_;
+  if (current_is_users) --users_blocked_;
 }
 
-ScopedBlocking::ScopedBlocking() : pool_(current_pool) {
+ScopedBlocking::ScopedBlocking()
+    : pool_(current_pool), begun_(pool_ == nullptr ? absl::Time() : pool_->options_.clock->Now()) {
   if (pool_ != nullptr) pool_->EnterBlocking();
 }
 
 ScopedBlocking::~ScopedBlocking() {
-  if (pool_ != nullptr) pool_->LeaveBlocking();
+  if (pool_ == nullptr) return;
+  pool_->LeaveBlocking();
+  current_waited += pool_->options_.clock->Now() - begun_;
 }
 
 }  // namespace psd

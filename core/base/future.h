@@ -48,6 +48,9 @@ class FutureState {
     return result_.has_value();
   }
 
+  // Requires: it is ready, and this thread knows of it by something that orders the two.
+  const absl::StatusOr<T>* Peek() const { return &Result(); }
+
   const absl::StatusOr<T>& Wait() const PSD_EXCLUDES(mutex_) {
     if (!IsReady()) {
       ScopedBlocking blocking;
@@ -115,6 +118,10 @@ struct UnwrapStatusOr<absl::Status> {
 }  // namespace internal
 
 // A handle to a result; copies see the same one. Thread-safe.
+//
+// A handle may carry an executor for callbacks, as those do that users are given. Without one,
+// callbacks run on the thread that sets the result, which may move messages or keep time: they must
+// be short, and never wait.
 template <typename T>
 class Future {
  public:
@@ -138,15 +145,25 @@ class Future {
   // False when `timeout` passed first; the work goes on.
   bool WaitFor(absl::Duration timeout) const { return state_->WaitFor(timeout); }
 
+  // A handle to the same result, whose callbacks run on `executor`, and so do those of what Then
+  // makes of it. Null: on the thread that sets the result. Where the executor refuses, because it
+  // has been shut down, they run there too.
+  Future On(std::shared_ptr<Executor> executor) const {
+    return Future(state_, std::move(executor));
+  }
+  // Where callbacks run; null: on the thread that sets the result.
+  const std::shared_ptr<Executor>& executor() const { return executor_; }
+
   // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
-  // is there, else on the thread that sets it.
+  // is there, else when it is set.
   void OnReady(typename internal::FutureState<T>::Callback callback) const {
     auto state = state_;  // the callback may destroy this handle
-    state->OnReady(std::move(callback));
+    state->OnReady(executor_ == nullptr || state->IsReady() ? std::move(callback)
+                                                            : Handing(std::move(callback)));
   }
 
   // A future with what `function(const absl::StatusOr<T>&)` returns: a U, an absl::StatusOr<U> or
-  // an absl::Status. Runs also when this future failed.
+  // an absl::Status. Runs also when this future failed, and where OnReady's callbacks do.
   template <typename F>
   auto Then(F function) const {
     using R = std::invoke_result_t<F&, const absl::StatusOr<T>&>;
@@ -164,7 +181,7 @@ class Future {
         next->Set(function(result));
       }
     });
-    return Future<U>(std::move(next));
+    return Future<U>(std::move(next), executor_);
   }
 
  private:
@@ -172,9 +189,26 @@ class Future {
   friend class Promise;
   template <typename U>
   friend class Future;
-  explicit Future(std::shared_ptr<internal::FutureState<T>> state) : state_(std::move(state)) {}
+  using State = internal::FutureState<T>;
+  explicit Future(std::shared_ptr<State> state, std::shared_ptr<Executor> executor = nullptr)
+      : state_(std::move(state)), executor_(std::move(executor)) {}
 
-  std::shared_ptr<internal::FutureState<T>> state_;  // shared by the promise and all handles
+  // A callback that hands `callback` to the executor.
+  typename State::Callback Handing(typename State::Callback callback) const {
+    auto shared = std::make_shared<typename State::Callback>(std::move(callback));
+    // The state keeps its callbacks, so they must not keep the state. Who sets it does.
+    return [weak = std::weak_ptr<State>(state_), executor = executor_,
+            shared = std::move(shared)](const absl::StatusOr<T>& result) {
+      absl::Status handed = executor->Submit([state = weak.lock(), shared] {
+        (*shared)(*state->Peek());
+        *shared = nullptr;  // what it holds ends here too, not on the thread that set the result
+      });
+      if (!handed.ok()) (*shared)(result);
+    };
+  }
+
+  std::shared_ptr<State> state_;        // shared by the promise and all handles
+  std::shared_ptr<Executor> executor_;  // shared with whoever made the handle
 };
 
 // The writing end of a future. Copies write to the same one. Thread-safe. When the last copy is

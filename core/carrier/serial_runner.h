@@ -17,12 +17,17 @@ class SerialRunner {
  public:
   // Requires: something keeps this object alive until the task has run (the task itself may).
   void Run(Task task) PSD_EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      tasks_.push_back(std::move(task));
-      if (running_) return;
-      running_ = true;
-    }
+    if (Add(std::move(task))) Drain();
+  }
+
+  // Run in two parts: the task has its place in the order when Add returns. True: nobody runs tasks
+  // now, and the caller must Drain.
+  [[nodiscard]] bool Add(Task task) PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    return !std::exchange(running_, true);
+  }
+  void Drain() PSD_EXCLUDES(mutex_) {
     while (RunNext()) {
     }
   }

@@ -79,10 +79,10 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
     Gate::Entry entry(gate_);
     if (entry.open() && id != 0) timers_.Cancel(id);
   }
-  absl::Status RunOnExecutor(Task task) override {
+  absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) override {
     Gate::Entry entry(gate_);
     if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is going"));
-    return executor_.Submit(std::move(task));
+    return executor_.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, call), std::move(task));
   }
   void PassEnded(const Pass& pass) override {
     table_.EndPass(pass.info().context, pass.info().pass);

@@ -100,10 +100,11 @@ void Pass::Take(Arrival arrival, bool starts) {
   if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
   if (of_leaves) return FinishIfDone();
   if (light_) return Feed(arrival.send, std::move(arrival.gradients));
-  absl::Status queued = host_->RunOnExecutor([self = shared_from_this(), send = arrival.send,
-                                              gradients = std::move(arrival.gradients)]() mutable {
-    self->Feed(send, std::move(gradients));
-  });
+  absl::Status queued =
+      host_->RunOnExecutor(*arrival.call, [self = shared_from_this(), send = arrival.send,
+                                           gradients = std::move(arrival.gradients)]() mutable {
+        self->Feed(send, std::move(gradients));
+      });
   if (!queued.ok()) Fail(ErrorOn(host_->self().name, queued), "");
 }
 

@@ -40,7 +40,8 @@ class PassHost {
                                   absl::Duration timeout) = 0;
   virtual TimerQueue::Id RunAfter(absl::Duration delay, Task task) = 0;
   virtual void CancelTimer(TimerQueue::Id id) = 0;
-  virtual absl::Status RunOnExecutor(Task task) = 0;
+  // `task` belongs to `call`.
+  virtual absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) = 0;
   // The pass is over on this worker. Called once, before anybody is answered.
   virtual void PassEnded(const Pass& pass) = 0;
 };

@@ -80,7 +80,9 @@ void AgentCore::RunHooks(const std::shared_ptr<ServedCall>& call, const Method& 
 
 void AgentCore::Submit(const std::shared_ptr<ServedCall>& call, const Method& method) {
   if (method.runs_on == RunsOn::kCarrierThread) return Run(call, method);
-  absl::Status queued = options_.executor->Submit(
+  const bool is_users = method.runs_on == RunsOn::kUserQueue;
+  absl::Status queued = options_.executor->SubmitAs(
+      LabelOf(is_users ? WorkLabel::Kind::kUser : WorkLabel::Kind::kOwn, *call),
       [self = shared_from_this(), call, &method] { self->Run(call, method); });
   if (!queued.ok()) call->Reply(Annotate(queued, options_.self.name), {});
 }

@@ -41,7 +41,9 @@ struct Payload {
 // Where a method's function runs.
 enum class RunsOn {
   kCarrierThread,  // cannot block, is short; the fastest
-  kExecutor,       // may block or compute; refused with RESOURCE_EXHAUSTED when the queue is full
+  // These two may block or compute; refused with RESOURCE_EXHAUSTED when the queue is full.
+  kExecutor,   // what this worker does itself: it waits behind nothing that a user runs
+  kUserQueue,  // what a user runs: the callers' sessions are served in turn
 };
 
 // One call being served. Shared by the agent and the function until replied. Thread-safe.
@@ -77,6 +79,14 @@ class ServerCall {
   // answer is answered INTERNAL.
   virtual void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments = {}) = 0;
 };
+
+// FlowId::space of the sessions that peers have here; FlowId::id is the epoch.
+inline constexpr uint32_t kSessionFlows = 1;
+
+// The label of work for a call: it belongs to the session of the caller.
+inline WorkLabel LabelOf(WorkLabel::Kind kind, const ServerCall& call) {
+  return {kind, {kSessionFlows, call.session_epoch()}};
+}
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
 
@@ -156,7 +166,7 @@ struct AgentOptions {
   const Clock* clock = &Clock::Steady();  // outlives the agent
   std::shared_ptr<carrier::Carrier>
       carrier;                         // shared with whoever made it; the agent shuts it down
-  std::shared_ptr<Executor> executor;  // runs RunsOn::kExecutor functions
+  std::shared_ptr<Executor> executor;  // runs RunsOn::kExecutor and kUserQueue functions
   std::shared_ptr<TimerQueue> timers;  // deadlines, lease renewal, reconnects
   std::shared_ptr<Logger> logger;
   size_t max_sessions = 65'536;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/store/store.h"
@@ -27,10 +28,10 @@ class RRef {
   bool is_owner() const { return body_->is_owner(); }
   // Ready when the owner counts this fork: for who made the value, when its creation has ended.
   // Fails with why that never will be.
-  Future<Unit> confirmed() const { return body_->confirmed(); }
+  Future<Unit> confirmed() const { return body_->confirmed().On(body_->continuations()); }
   // Ready when the value's creation has ended, and the fork is counted. Fails as confirmed, or if
   // the creation can leave no value.
-  Future<Unit> made() const { return body_->made(); }
+  Future<Unit> made() const { return body_->made().On(body_->continuations()); }
   // Whether it has been made: what made() says, without a future.
   bool is_made() const { return body_->is_made(); }
   // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
@@ -60,6 +61,9 @@ class RRef {
     // See RRef.
     virtual Future<Unit> made() const = 0;
     virtual bool is_made() const = 0;
+    // Where callbacks of users run. The futures above are for short ones of psd's own, which run
+    // on the thread that sets the result.
+    virtual std::shared_ptr<Executor> continuations() const = 0;
     // Of which context it is: an address to compare.
     virtual const void* context() const = 0;
   };

@@ -128,8 +128,9 @@ class Impl : public RRefContext {
 
 std::unique_ptr<RRefContext> RRefContext::Create(rpc::RpcAgent& agent, store::Store& store,
                                                  IdSource& ids, const Clock& clock,
-                                                 TimerQueue& timers) {
-  auto core = std::make_shared<Core>(agent, store, ids, clock, timers);
+                                                 TimerQueue& timers,
+                                                 std::shared_ptr<Executor> continuations) {
+  auto core = std::make_shared<Core>(agent, store, ids, clock, timers, std::move(continuations));
   core->Register();
   return std::make_unique<Impl>(std::move(core));
 }

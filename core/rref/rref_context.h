@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/clock.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/timer.h"
@@ -28,9 +29,11 @@ using PeerFinder = std::function<Future<Unit>(const std::string& worker)>;
 class RRefContext {
  public:
   // What it is given outlives the context; handles may outlive all of them. `clock` and `timers`
-  // (of that clock) say how fast many releases go.
+  // (of that clock) say how fast many releases go. `continuations` runs what users hang on the
+  // futures of handles; null: they run on the thread that sets the result.
   static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
-                                             IdSource& ids, const Clock& clock, TimerQueue& timers);
+                                             IdSource& ids, const Clock& clock, TimerQueue& timers,
+                                             std::shared_ptr<Executor> continuations = nullptr);
   virtual ~RRefContext() = default;
 
   // A handle on this worker's own value. Anonymous values that ever had a handle or a fork are

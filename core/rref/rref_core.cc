@@ -14,6 +14,15 @@ LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
 const std::string& LocalBody::owner() const {
   return core_->self().name;
 }
+std::shared_ptr<Executor> LocalBody::continuations() const {
+  return core_->continuations();
+}
+std::shared_ptr<Executor> CreatedBody::continuations() const {
+  return core_->continuations();
+}
+std::shared_ptr<Executor> UserBody::continuations() const {
+  return core_->continuations();
+}
 Incarnation LocalBody::owner_incarnation() const {
   return core_->self().incarnation;
 }

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/clock.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
@@ -49,6 +50,7 @@ class LocalBody : public RRef::Body {
   Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
   Future<Unit> made() const override { return confirmed(); }
   bool is_made() const override { return true; }
+  std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
 
  protected:
@@ -83,6 +85,7 @@ class UserBody : public RRef::Body {
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return borrowed() ? made_->future() : confirmed(); }
   bool is_made() const override { return is_made_.load(std::memory_order_acquire); }
+  std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
   bool borrowed() const { return made_ != nullptr; }
 
@@ -129,6 +132,7 @@ class CreatedBody : public RRef::Body {
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return confirmed(); }
   bool is_made() const override { return local_entry() != nullptr; }
+  std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
 
   // Once, one of the two.
@@ -151,8 +155,9 @@ class CreatedBody : public RRef::Body {
 class Core : public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids, const Clock& clock,
-       TimerQueue& timers)
-      : agent_(agent),
+       TimerQueue& timers, std::shared_ptr<Executor> continuations)
+      : continuations_(std::move(continuations)),
+        agent_(agent),
         store_(store),
         ids_(ids),
         clock_(clock),
@@ -162,6 +167,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void Register();
   void Close() { gate_.Close(); }
   const rpc::PeerInfo& self() const { return self_; }
+  const std::shared_ptr<Executor>& continuations() const { return continuations_; }
   GlobalId NextId() { return ids_.Next(); }
 
   // What this worker holds of itself lives under a session that never ends.
@@ -226,7 +232,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void SendNext(const std::string& owner) PSD_EXCLUDES(mutex_);
   void Released(const std::string& owner, bool told) PSD_EXCLUDES(mutex_);
 
-  rpc::RpcAgent& agent_;  // these five only inside the gate
+  const std::shared_ptr<Executor> continuations_;  // shared with futures that users hold
+  rpc::RpcAgent& agent_;                           // these five only inside the gate
   store::Store& store_;
   IdSource& ids_;
   const Clock& clock_;

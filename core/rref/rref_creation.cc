@@ -127,7 +127,7 @@ void Core::EndWaiting() {
 // ---- whoever holds a reference
 
 Future<Unit> Core::Passable(const RRef& rref) {
-  Future<Unit> confirmed = rref.confirmed();
+  Future<Unit> confirmed = rref.body()->confirmed();
   const auto body = std::dynamic_pointer_cast<const UserBody>(rref.body());
   if (confirmed.IsReady() || (body != nullptr && body->borrowed())) return confirmed;
   Gate::Entry entry(gate_);

@@ -2,13 +2,13 @@
 
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/collect.h"
 #include "core/program/program_codec.h"
+#include "core/program/program_work.h"
 #include "core/program/run_program.h"
 #include "core/store/failure.h"
 #include "core/worker/runtime.h"
@@ -29,24 +29,14 @@ constexpr size_t kMaxKnownPrograms = 65'536;
 constexpr char kCallProgram[] = "call.program";
 constexpr char kCallRemote[] = "call.remote";
 
-// A program that is cheaper to run than to hand to another thread: a few operators on small
-// arguments, none of which states a size of its own.
+// A program that is cheaper to run than to hand to another thread: a few operators that do little,
+// some ten microseconds all together.
 constexpr size_t kLightInstructions = 32;
-constexpr int64_t kLightElements = 4096;
-constexpr int64_t kLightWork = 64 * 1024;  // elements of the arguments, for each operator
+constexpr int64_t kLightWork = 128 * 1024;  // elements, see OperatorWork
 
-bool IsLight(const Program& program, absl::Span<const Variable> inputs) {
-  if (program.instructions.size() > kLightInstructions) return false;
-  int64_t elements = 0;
-  for (const Variable& input : inputs) elements += input.tensor().NumElements();
-  if (elements > kLightElements) return false;
-  if (elements * static_cast<int64_t>(program.instructions.size()) > kLightWork) return false;
-  for (const program::Instruction& instruction : program.instructions) {
-    for (const auto& [name, value] : instruction.attributes) {
-      if (std::holds_alternative<std::vector<int64_t>>(value)) return false;
-    }
-  }
-  return true;
+bool IsLight(const CheckedProgram& program, absl::Span<const Variable> inputs) {
+  return program.program().instructions.size() <= kLightInstructions &&
+         program::WorkIsAtMost(kLightWork, program, inputs);
 }
 
 std::string ProgramObject(const Fingerprint& fingerprint) {
@@ -145,11 +135,12 @@ Future<Values> CallService::Run(const std::string& callee, const CallTarget& tar
   call->arguments = std::move(arguments);
   call->context = context;
   call->options = options;
-  return Start(call).Then(
-      [this, context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
+  return Start(call)
+      .Then([this, context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
         if (!reply.ok()) return reply.status();
         return DecodeReply(runtime_, context, *reply);
-      });
+      })
+      .On(runtime_.continuations());
 }
 
 absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const CallTarget& target,
@@ -306,7 +297,9 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   WhenCounted(*shared, [this, call, name, function = *std::move(function), shared,
                         done](const absl::Status& counted) {
     if (!counted.ok()) return done(counted, shared->context);
-    RunFunctionHere(call, name, function, std::move(*shared), done);
+    SubmitUser(call, shared->context, done, [this, call, name, function, shared, done] {
+      RunFunctionHere(call, name, function, std::move(*shared), done);
+    });
   });
 }
 
@@ -319,13 +312,22 @@ void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
   ++under_way_;
   FunctionCall info{runtime_, call->caller(), call->deadline(), context,
                     [call] { return call->cancelled(); }};
-  // The future is the function's: it may be set when this worker is gone.
+  // The future is the function's: it may be set when this worker is gone. What follows is this
+  // worker's own and short, so it runs where the future is set.
   function(info, std::move(arguments.values))
+      .On(nullptr)
       .OnReady(
           [this, gate = gate_, done, context, name, call](const absl::StatusOr<Values>& results) {
             rref::Gate::Entry entry(*gate);
             if (entry.open()) FunctionEnded(call, name, results, context, done);
           });
+}
+
+void CallService::SubmitUser(const CallPtr& call, const ContextPtr& context, const Done& done,
+                             Task task) {
+  absl::Status queued =
+      runtime_.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kUser, *call), std::move(task));
+  if (!queued.ok()) done(Annotate(queued, runtime_.name()), context);
 }
 
 void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
@@ -382,13 +384,12 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Checke
   if (!inputs.ok()) return done(inputs.status(), context);
   // Outside a context nobody can ask for gradients, so no history is kept.
   bool record = context != nullptr;
-  if (IsLight(program->program(), *inputs)) {
+  if (IsLight(*program, *inputs)) {
     return done(RunProgramHere(*call, *program, *inputs, record), context);
   }
-  absl::Status queued = runtime_.executor().Submit(
-      [this, call, program = std::move(program), inputs = *std::move(inputs), record, context,
-       done] { done(RunProgramHere(*call, *program, inputs, record), context); });
-  if (!queued.ok()) done(queued, context);
+  SubmitUser(call, context, done,
+             [this, call, program = std::move(program), inputs = *std::move(inputs), record,
+              context, done] { done(RunProgramHere(*call, *program, inputs, record), context); });
 }
 
 absl::StatusOr<Values> CallService::RunProgramHere(const rpc::ServerCall& call,

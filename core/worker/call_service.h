@@ -39,7 +39,7 @@ class CallService {
   CallService& operator=(const CallService&) = delete;
 
   // Runs `target` on `callee`. A program travels once per callee and is named by its fingerprint
-  // from then on.
+  // from then on. Callbacks of the future run on Runtime::continuations.
   Future<Values> Run(const std::string& callee, const CallTarget& target, Values arguments,
                      const ContextPtr& context, const rpc::CallOptions& options);
 
@@ -77,6 +77,8 @@ class CallService {
   using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
   void Serve(const CallPtr& call, Done done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
+  // Puts `task` into the queue of the caller's session; `done` hears if there is no place.
+  void SubmitUser(const CallPtr& call, const ContextPtr& context, const Done& done, Task task);
   void RunFunctionHere(const CallPtr& call, const std::string& name, const AsyncFunction& function,
                        Arguments arguments, const Done& done);
   void FunctionEnded(const CallPtr& call, const std::string& name,

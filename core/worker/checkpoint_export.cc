@@ -96,11 +96,12 @@ void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
   claims.Claim(std::move(ids), [&runtime, &claims, call, work = std::move(work),
                                 done = std::move(done)](store::WriteClaims::ClaimId claim) {
     // Not on the thread of the step before it, whose answer would wait for the copies.
-    absl::Status queued = runtime.executor().Submit([&claims, work, done, claim] {
-      work();
-      claims.Release(claim);
-      done();
-    });
+    absl::Status queued = runtime.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call),
+                                                      [&claims, work, done, claim] {
+                                                        work();
+                                                        claims.Release(claim);
+                                                        done();
+                                                      });
     if (queued.ok()) return;
     claims.Release(claim);
     call->Reply(queued);

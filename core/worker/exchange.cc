@@ -115,14 +115,15 @@ Future<rpc::CallOptions> WhenReady(Runtime& runtime, const std::vector<rref::RRe
 
 Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                                   const rpc::CallOptions& options) {
-  return WhenReady(runtime, rrefs, options, [](const rref::RRef& rref) { return rref.made(); });
+  return WhenReady(runtime, rrefs, options,
+                   [](const rref::RRef& rref) { return rref.body()->made(); });
 }
 
 Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& callee,
                                       const std::vector<rref::RRef>& rrefs,
                                       const rpc::CallOptions& options) {
   return WhenReady(runtime, rrefs, options, [&](const rref::RRef& rref) {
-    return rref.owner() == callee ? rref.made() : runtime.rrefs().Passable(rref);
+    return rref.owner() == callee ? rref.body()->made() : runtime.rrefs().Passable(rref);
   });
 }
 
@@ -131,7 +132,7 @@ Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& cal
                                         const rpc::CallOptions& options) {
   return WhenReady(runtime, rrefs, options, [&](const rref::RRef& rref) {
     const bool needs_value = rref.is_owner() || rref.owner() == caller;
-    return needs_value ? rref.made() : runtime.rrefs().Passable(rref);
+    return needs_value ? rref.body()->made() : runtime.rrefs().Passable(rref);
   });
 }
 
@@ -196,7 +197,7 @@ absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run, Ref
   Values references;
   references.reserve(rrefs.size());
   for (const rref::RRef& rref : rrefs) {
-    if (!rref.is_owner()) borrowed.push_back(rref.confirmed());
+    if (!rref.is_owner()) borrowed.push_back(rref.body()->confirmed());
     references.emplace_back(rref);
   }
   return references;

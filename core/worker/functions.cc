@@ -10,24 +10,17 @@
 namespace psd::worker {
 namespace {
 
-// Puts a blocking function on its worker's executor.
-AsyncFunction OnExecutor(Function function) {
-  auto shared = std::make_shared<const Function>(std::move(function));
-  return [shared](const FunctionCall& call, Values arguments) {
-    Promise<Values> promise;
-    auto task = [shared, call, promise, arguments = std::move(arguments)]() mutable {
-      promise.Set((*shared)(call, std::move(arguments)));
-    };
-    absl::Status queued = call.runtime.executor().Submit(std::move(task));
-    if (!queued.ok()) promise.Set(queued);
-    return promise.future();
+// A function whose result is there when it returns.
+AsyncFunction Immediate(Function function) {
+  return [function = std::move(function)](const FunctionCall& call, Values arguments) {
+    return Future<Values>::Ready(function(call, std::move(arguments)));
   };
 }
 
 }  // namespace
 
 absl::Status FunctionRegistry::Register(const std::string& name, Function function) {
-  return RegisterAsync(name, OnExecutor(std::move(function)));
+  return RegisterAsync(name, Immediate(std::move(function)));
 }
 
 absl::Status FunctionRegistry::RegisterAsync(const std::string& name, AsyncFunction function) {

@@ -32,9 +32,10 @@ struct FunctionCall {
 };
 
 using Values = std::vector<store::Value>;
-// Runs on the executor and may block.
+// Both run on the executor, in the queue of the caller's session.
+// May block.
 using Function = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
-// Returns at once; the answer goes out when the future is ready. Holds no thread meanwhile.
+// Returns soon; the answer goes out when the future is ready. Holds no thread meanwhile.
 using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values arguments)>;
 
 // A value; filled before the worker starts.

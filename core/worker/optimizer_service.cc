@@ -219,7 +219,7 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
 OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
   using rpc::MethodKind;
   using rpc::RunsOn;
-  runtime_.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kExecutor,
+  runtime_.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kUserQueue,
                            [this](CallPtr call) { ServeCreate(call); }});
   runtime_.RegisterMethod({"optimizer.prepare", MethodKind::kRead, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServePrepare(call); }});
@@ -276,7 +276,8 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
 
 void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
   if (elements <= kInlineElements) return run();
-  absl::Status queued = runtime_.executor().Submit(std::move(run));
+  absl::Status queued =
+      runtime_.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
   if (!queued.ok()) call->Reply(queued);
 }
 

@@ -147,7 +147,8 @@ void RowsService::ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call) {
     ReplyWithValues(runtime_, *call, context, ReadTables(reads, context != nullptr, limit));
   };
   if (light) return run();
-  absl::Status queued = runtime_.executor().Submit(std::move(run));
+  absl::Status queued =
+      runtime_.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
   if (!queued.ok()) call->Reply(queued);
 }
 

@@ -1,6 +1,7 @@
 #include "core/worker/runtime.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -65,7 +66,11 @@ absl::Status Runtime::Assemble() {
   ThreadPoolOptions pool;
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
+  pool.reserved = 1;
   executor_ = std::make_shared<ThreadPool>(pool);
+  pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
+  pool.reserved = 0;
+  continuations_ = std::make_shared<ThreadPool>(pool);
   timers_ = std::make_shared<TimerQueue>(*options_.clock);
 
   rpc::AgentOptions agent;
@@ -81,7 +86,8 @@ absl::Status Runtime::Assemble() {
   store::StoreOptions store;
   store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
   store_ = store::Store::Create(std::move(store), ids_);
-  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_);
+  rrefs_ =
+      rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_, continuations_);
   rrefs_->FindPeersWith([this](const std::string& worker) { return FindPeer(worker); });
   SetRegistrar(options_.registrar);
   autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);
@@ -147,7 +153,9 @@ void Runtime::Shutdown(absl::Duration drain) {
   if (rrefs_ != nullptr) rrefs_->ReleaseAll();
   agent_->Shutdown(drain);
   timers_->Stop();
+  // Functions may wait for callbacks; callbacks find no function running any more.
   executor_->Shutdown();
+  continuations_->Shutdown();
 }
 
 }  // namespace psd::worker

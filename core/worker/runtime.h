@@ -47,8 +47,10 @@ struct RuntimeOptions {
   std::string name;
   // "host:port" to serve at (port 0: any free one); empty: only connections opened from here.
   std::string listen;
-  // Threads that run functions, programs and large steps.
+  // Threads that run functions, programs and creations. Large steps and pulls run on them too, and
+  // on one thread more that users never get.
   int threads = 4;
+  // What may wait for these threads. One session fills at most half of it.
   size_t max_queued_functions = 10'000;
   // Of all values hosted here; 0: no limit.
   size_t memory_budget_bytes = 0;
@@ -118,6 +120,8 @@ class Runtime {
   program::ProgramCache& programs() { return *programs_; }
   Executor& executor() { return *executor_; }
   ThreadPool::Stats executor_stats() const { return executor_->stats(); }
+  // Runs what users hang on futures, which may take its time and wait.
+  std::shared_ptr<Executor> continuations() const { return continuations_; }
   TimerQueue& timers() { return *timers_; }
   Logger& logger() { return *options_.logger; }
   IdSource& ids() { return ids_; }
@@ -139,8 +143,9 @@ class Runtime {
   RuntimeOptions options_;
   IdSource ids_;
   std::string address_;
-  std::shared_ptr<ThreadPool> executor_;  // shared with the agent
-  std::shared_ptr<TimerQueue> timers_;    // shared with the agent
+  std::shared_ptr<ThreadPool> executor_;       // shared with the agent
+  std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
+  std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<rref::RRefContext> rrefs_;

@@ -276,9 +276,11 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
 
 Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const ContextPtr& context,
                                    const rpc::CallOptions& options) {
-  return AskOwners<Value>(rrefs, [&](const std::string& owner, std::vector<RRef> mine) {
-    return FetchFrom(owner, std::move(mine), context, options);
-  });
+  return AskOwners<Value>(rrefs,
+                          [&](const std::string& owner, std::vector<RRef> mine) {
+                            return FetchFrom(owner, std::move(mine), context, options);
+                          })
+      .On(runtime_.continuations());
 }
 
 absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs,

@@ -183,12 +183,12 @@ ValueService::ValueService(Runtime& runtime) : runtime_(runtime) {
   };
   using rpc::MethodKind;
   using rpc::RunsOn;
-  add("value.get_or_create", MethodKind::kMutation, RunsOn::kExecutor,
+  add("value.get_or_create", MethodKind::kMutation, RunsOn::kUserQueue,
       &ValueService::ServeGetOrCreate);
   add("value.lookup", MethodKind::kMutation, RunsOn::kCarrierThread, &ValueService::ServeLookup);
   add("value.drop", MethodKind::kMutation, RunsOn::kCarrierThread, &ValueService::ServeDrop);
   add("value.fetch", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeFetch);
-  add("value.assign", MethodKind::kMutation, RunsOn::kExecutor, &ValueService::ServeAssign);
+  add("value.assign", MethodKind::kMutation, RunsOn::kUserQueue, &ValueService::ServeAssign);
   add("value.list", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeList);
 }
 

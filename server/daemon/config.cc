@@ -211,7 +211,8 @@ constexpr ConfigField kFields[] = {
     {"threads", "count", "1 to 1024", "Threads that run functions, programs and large steps.",
      ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
     {"max_queued_functions", "count", "1 to 1000000",
-     "Calls that may wait for a thread; beyond it they are refused with RESOURCE_EXHAUSTED.",
+     "Calls that may wait for a thread, half of them of one session; beyond it they are refused "
+     "with RESOURCE_EXHAUSTED.",
      ParseInt<&C::max_queued_functions, 1, 1'000'000>, PrintInt<&C::max_queued_functions>},
     {"lease", "time", "100ms to 1h",
      "How long what a silent peer holds here (references, contexts, pins) is kept.",

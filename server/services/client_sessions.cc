@@ -30,17 +30,16 @@ absl::Status NoSession(ClientSessions::SessionId id) {
 
 }  // namespace
 
-absl::Status ClientSessions::Open(SessionId id, const std::string& client, absl::Time now) {
+absl::Status ClientSessions::Open(SessionId id, const std::string& client, const std::string& peer,
+                                  absl::Time now) {
   absl::Status name = CheckClientName(client);
   if (!name.ok()) return name;
-  if (sessions_.size() >= options_.max_sessions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(sessions_.size(),
-                     " sessions are open, the most that are allowed; close some, or wait for "
-                     "leases to end"));
-  }
+  absl::Status room = shares_.Check(peer);
+  if (!room.ok()) return room;
+  shares_.Take(peer);
   Session& session = sessions_[id];
   session.client = client;
+  session.peer = peer;
   session.lease_end = now + options_.lease;
   return absl::OkStatus();
 }
@@ -57,6 +56,7 @@ std::vector<ClientSessions::ContextId> ClientSessions::Close(SessionId id) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return {};
   std::vector<ContextId> contexts(it->second.contexts.begin(), it->second.contexts.end());
+  shares_.Release(it->second.peer);
   sessions_.erase(it);
   return contexts;
 }

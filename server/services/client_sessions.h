@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/table_shares.h"
 
 namespace psd::server {
 
@@ -40,11 +41,14 @@ class ClientSessions {
   using SessionId = uint64_t;
   using ContextId = uint64_t;
 
-  explicit ClientSessions(const ClientSessionOptions& options) : options_(options) {}
+  explicit ClientSessions(const ClientSessionOptions& options)
+      : options_(options), shares_(options.max_sessions) {}
 
-  // `id`: random, never used before. Errors: INVALID_ARGUMENT for a bad client name;
-  // RESOURCE_EXHAUSTED when there are too many.
-  absl::Status Open(SessionId id, const std::string& client, absl::Time now);
+  // `id`: random, never used before. `peer`: the client's end of its connection,
+  // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
+  // there are too many, or too many of that connection or host.
+  absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
+                    absl::Time now);
   // Errors: ABORTED when there is no such session (any more).
   absl::Status Renew(SessionId id, absl::Time now);
   // Ends it; the contexts it held. None if there is no such session.
@@ -87,6 +91,7 @@ class ClientSessions {
   };
   std::vector<Info> List(absl::Time now) const;
   size_t size() const { return sessions_.size(); }
+  bool Contains(SessionId id) const { return sessions_.contains(id); }
 
  private:
   struct Call {
@@ -96,6 +101,7 @@ class ClientSessions {
   };
   struct Session {
     std::string client;
+    std::string peer;
     absl::Time lease_end;
     uint64_t acknowledged = 0;
     std::map<uint64_t, Call> calls;  // by sequence, those not acknowledged
@@ -106,6 +112,7 @@ class ClientSessions {
 
   const ClientSessionOptions options_;
   absl::flat_hash_map<SessionId, Session> sessions_;
+  TableShares shares_;  // of sessions_
 };
 
 }  // namespace psd::server

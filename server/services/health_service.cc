@@ -71,6 +71,7 @@ class HealthService::Watch {
       CarryOut(health_.watches_.Stop());
       return Delete();
     }
+    host_.OnCall(context_);
     const HealthWatches::Step first = health_.watches_.Begin(this, request_.service());
     Await(health_, host_);
     CarryOut(first);

@@ -34,6 +34,7 @@ class ReflectionService::Stream {
   // Not ok: the server shuts down.
   void Requested(bool ok) {
     if (!ok) return Delete();
+    host_.OnCall(context_);
     Await(reflection_, host_);
     stream_.Read(&request_, read_.Start());
   }

@@ -86,6 +86,7 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
       return gone();
     }
     const std::shared_ptr<const Method> method = method_;
+    host_.OnCall(context());
     Await(host_, method);
     method->handle(*this, request_, reply_);
   }

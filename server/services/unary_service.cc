@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
@@ -32,6 +33,24 @@ rpc::CallOptions SelfCall() {
   rpc::CallOptions options;
   options.timeout = kTimeout;
   return options;
+}
+
+// FlowId::space of the clients of this service, beside the sessions of workers.
+constexpr uint32_t kSessionFlows = rpc::kSessionFlows + 1;
+constexpr uint32_t kHostFlows = rpc::kSessionFlows + 2;
+
+// The session that a request names; 0: none. `preferred` is 0: the first that fits is taken.
+template <typename Request>
+auto SessionOf(const Request& request, int /*preferred*/) -> decltype(request.header().session()) {
+  return request.header().session();
+}
+template <typename Request>
+auto SessionOf(const Request& request, int64_t /*preferred*/) -> decltype(request.session()) {
+  return request.session();
+}
+template <typename Request>
+uint64_t SessionOf(const Request& /*request*/, ...) {
+  return 0;
 }
 
 absl::StatusOr<store::PinnedVersion> ReadTensor(const store::Entry& entry) {
@@ -95,16 +114,25 @@ UnaryService::UnaryService(worker::Runtime& runtime, const ClientSessionOptions&
     : runtime_(runtime), options_(options), sessions_(options) {}
 
 template <typename Request, typename Reply>
-UnaryMethod<Request, Reply> UnaryService::Serving(typename UnaryMethod<Request, Reply>::Ask ask,
-                                                  void (UnaryService::*method)(UnaryCall&,
-                                                                               const Request&,
-                                                                               Reply&)) {
-  const auto handle = [this, method](UnaryCall& call, const Request& request, Reply& reply) {
-    absl::Status queued = runtime_.executor().Submit(
+UnaryMethod<Request, Reply> UnaryService::Serving(
+    WorkLabel::Kind kind, typename UnaryMethod<Request, Reply>::Ask ask,
+    void (UnaryService::*method)(UnaryCall&, const Request&, Reply&)) {
+  const auto handle = [this, kind, method](UnaryCall& call, const Request& request, Reply& reply) {
+    absl::Status queued = runtime_.executor().SubmitAs(
+        {kind, FlowOf(SessionOf(request, 0), call)},
         [this, method, &call, &request, &reply] { (this->*method)(call, request, reply); });
     if (!queued.ok()) Answer(call, Annotate(queued, runtime_.name()));
   };
   return {std::move(ask), handle};
+}
+
+FlowId UnaryService::FlowOf(uint64_t session, UnaryCall& call) const {
+  {
+    MutexLock lock(mutex_);
+    if (sessions_.Contains(session)) return {kSessionFlows, session};
+  }
+  const std::string peer = call.context().peer();  // "ipv4:10.0.0.5:41234"
+  return {kHostFlows, absl::HashOf(absl::string_view(peer).substr(0, peer.rfind(':')))};
 }
 
 void UnaryService::Answer(UnaryCall& call, const absl::Status& status) {
@@ -112,7 +140,12 @@ void UnaryService::Answer(UnaryCall& call, const absl::Status& status) {
 }
 
 void UnaryService::Serve(carrier::ServiceHost& host) {
-  const auto serve = [&](auto ask, auto method) { ServeUnary(host, Serving(ask, method)); };
+  const auto serve = [&](auto ask, auto method) {
+    ServeUnary(host, Serving(WorkLabel::Kind::kOwn, ask, method));
+  };
+  const auto serve_user = [&](auto ask, auto method) {
+    ServeUnary(host, Serving(WorkLabel::Kind::kUser, ask, method));
+  };
   serve([this](auto... call) { service_.RequestOpenSession(call...); }, &UnaryService::OpenSession);
   serve([this](auto... call) { service_.RequestRenewSession(call...); },
         &UnaryService::RenewSession);
@@ -121,10 +154,10 @@ void UnaryService::Serve(carrier::ServiceHost& host) {
   serve([this](auto... call) { service_.RequestList(call...); }, &UnaryService::List);
   serve([this](auto... call) { service_.RequestPull(call...); }, &UnaryService::Pull);
   serve([this](auto... call) { service_.RequestStatus(call...); }, &UnaryService::Status);
-  serve([this](auto... call) { service_.RequestGetOrCreateParameter(call...); },
-        &UnaryService::GetOrCreateParameter);
-  serve([this](auto... call) { service_.RequestGetOrCreateOptimizer(call...); },
-        &UnaryService::GetOrCreateOptimizer);
+  serve_user([this](auto... call) { service_.RequestGetOrCreateParameter(call...); },
+             &UnaryService::GetOrCreateParameter);
+  serve_user([this](auto... call) { service_.RequestGetOrCreateOptimizer(call...); },
+             &UnaryService::GetOrCreateOptimizer);
   serve([this](auto... call) { service_.RequestDrop(call...); }, &UnaryService::Drop);
   serve([this](auto... call) { service_.RequestNewContext(call...); }, &UnaryService::NewContext);
   serve([this](auto... call) { service_.RequestReleaseContext(call...); },
@@ -178,7 +211,7 @@ void UnaryService::OpenSession(UnaryCall& call, const v1::OpenSessionRequest& re
   absl::Status opened;
   {
     MutexLock lock(mutex_);
-    opened = sessions_.Open(id, request.client(), Now());
+    opened = sessions_.Open(id, request.client(), call.context().peer(), Now());
     arm = opened.ok() && !std::exchange(timer_armed_, true);
   }
   if (!opened.ok()) return Answer(call, opened);

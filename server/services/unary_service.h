@@ -12,6 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/executor.h"
+#include "core/base/fair_queue.h"
 #include "core/base/mutex.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/worker/runtime.h"
@@ -21,8 +23,8 @@
 
 namespace psd::server {
 
-// Thread-safe. Its methods run on the worker's executor and do not block; what waits is continued
-// later.
+// Thread-safe. Its methods run on the worker's executor, where the clients are served in turn, and
+// do not block; what waits is continued later.
 class UnaryService {
  public:
   // `runtime` is shut down before the service goes, and outlives it.
@@ -63,11 +65,14 @@ class UnaryService {
 
   absl::Time Now() const { return runtime_.options().clock->Now(); }
 
-  // How `method` serves the calls that `request` asks for.
+  // How `method` serves the calls that `request` asks for, as work of that kind.
   template <typename Request, typename Reply>
-  UnaryMethod<Request, Reply> Serving(typename UnaryMethod<Request, Reply>::Ask request,
+  UnaryMethod<Request, Reply> Serving(WorkLabel::Kind kind,
+                                      typename UnaryMethod<Request, Reply>::Ask request,
                                       void (UnaryService::*method)(UnaryCall&, const Request&,
                                                                    Reply&));
+  // Whose work a call is: the session's, or the client's host's if no such session is open.
+  FlowId FlowOf(uint64_t session, UnaryCall& call) const PSD_EXCLUDES(mutex_);
   // Answers a read.
   static void Answer(UnaryCall& call, const absl::Status& status);
   // Runs a mutation once per sequence number: `apply(done)` fills `reply` and calls done, once, now

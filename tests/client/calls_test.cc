@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
+#include "tests/core/carrier/tcp_route.h"
 
 namespace psd {
 namespace {
@@ -174,6 +175,64 @@ TEST_F(CallsTest, RPC_27_ACallbackMayWaitForAnotherCall) {
     seen.Set(more.ok() ? absl::StatusOr<int64_t>(IntOf((*more)[0])) : more.status());
   });
   EXPECT_EQ(Must(seen.future().Wait()), 7);
+}
+
+TEST_F(CallsTest, RPC_27_TheLinkStaysUpWhileACallbackWaits) {
+  const std::string address = owner0_.address().address;
+  carrier::TcpRoute route(std::stoi(address.substr(address.rfind(':') + 1)));
+  auto routed = StartTrainer("routed", {{"owner0", route.address()}});
+  Promise<absl::StatusCode> seen;
+  routed->RpcAsync("owner0", Named("park"), {}).OnReady([&](const absl::StatusOr<Values>&) {
+    Future<Values> parked = routed->RpcAsync("owner0", Named("park"), {});
+    parking_.Take().Set(Values{2});
+    seen.Set(parked.Wait().status().code());
+  });
+  parking_.Take().Set(Values{1});
+  EXPECT_EQ(Must(seen.future().Wait()), absl::StatusCode::kOk);
+  EXPECT_EQ(route.connections(), 1u) << "a link that was closed is dialled again";
+}
+
+TEST_F(CallsTest, RPC_27_ACallbackMayCallAgainAfterATimeout) {
+  CallOptions shortly;
+  shortly.timeout = absl::Milliseconds(20);
+  Promise<absl::StatusCode> seen;
+  trainer_->RpcAsync("owner0", Named("park"), {}, shortly)
+      .OnReady([&](const absl::StatusOr<Values>& first) {
+        EXPECT_EQ(first.status().code(), absl::StatusCode::kDeadlineExceeded);
+        seen.Set(trainer_->RpcSync("owner0", Named("park"), {}, shortly).status().code());
+      });
+  EXPECT_EQ(Must(seen.future().Wait()), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CallsTest, RPC_28_CallbacksOfReferencesMayWaitToo) {
+  Promise<absl::StatusCode> seen;
+  RRef remote = Must(trainer_->Remote("owner0", Named("park"), {}));
+  remote.confirmed().OnReady([&](const absl::StatusOr<Unit>&) {
+    seen.Set(trainer_->RpcSync("owner0", Named("add"), {1, 2}).status().code());
+  });
+  parking_.Take().Set(Values{1});
+  EXPECT_EQ(Must(seen.future().Wait()), absl::StatusCode::kOk);
+}
+
+// Each waits for the other, in a way that psd cannot see: on the thread that reads the network the
+// second would never be read.
+TEST(AsynchronousFunctionTest, RPC_38_ItsCodeRunsOnNoThreadOfTheNetwork) {
+  std::atomic<int> inside{0};
+  worker::RuntimeOptions options;
+  ASSERT_TRUE(options.functions
+                  .RegisterAsync("meet",
+                                 [&](const FunctionCall&, Values) {
+                                   ++inside;
+                                   while (inside < 2) std::this_thread::yield();
+                                   return Future<Values>::Ready(Values{});
+                                 })
+                  .ok());
+  TestOwner owner("owner", std::move(options));
+  auto trainer = StartTrainer("trainer", {owner.address()});
+  const Function meet = Function::Registered("meet");
+  EXPECT_TRUE(
+      WaitAll<Values>({trainer->RpcAsync("owner", meet, {}), trainer->RpcAsync("owner", meet, {})})
+          .ok());
 }
 
 TEST_F(CallsTest, RPC_29_RPC_30_SeveralCallsAreWaitedForTogether) {

@@ -64,6 +64,9 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
   for (const auto& [key, value] : CommonSettings(options, Window::kProbed)) {
     builder.AddChannelArgument(key, value);
   }
+  // Until TLS is agreed and the peer's settings have come; the connection ends after it.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(options.handshake_timeout / absl::Milliseconds(1)));
   // Two servers on one port would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int ping_interval = static_cast<int>(options.keepalive_time / absl::Milliseconds(2));

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 
 namespace psd::carrier {
@@ -32,6 +33,19 @@ rlim_t DescriptorLimit() {
 // Descriptors that connections leave to files and to what this process dials itself.
 rlim_t Reserve(rlim_t limit) {
   return std::min<rlim_t>(64, limit / 8);
+}
+
+// Connections from which nothing was heard yet: a quarter, so that most are left for others.
+size_t UnheardBound(rlim_t limit) {
+  constexpr rlim_t kLeast = 16, kMost = 1024;
+  return std::clamp((limit - Reserve(limit)) / 4, kLeast, kMost);
+}
+
+// For poll: until `when`, rounded up; -1: for ever.
+int MillisecondsUntil(absl::Time when) {
+  if (when == absl::InfiniteFuture()) return -1;
+  const absl::Duration left = when - Clock::Steady().Now();
+  return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left) + 1));
 }
 
 void SetOption(int fd, int level, int option, int value) {
@@ -62,7 +76,7 @@ absl::Status CannotListen(const std::string& address, const std::string& reason)
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(
-    const std::string& address, absl::Duration user_timeout) {
+    const std::string& address, absl::Duration user_timeout, absl::Duration handshake_timeout) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return CannotListen(address, "it has no port; write host:port");
@@ -76,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(
       getaddrinfo(std::string(host).c_str(), address.c_str() + colon + 1, &hints, &found);
   if (error != 0) return CannotListen(address, gai_strerror(error));
   std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> targets(found, &freeaddrinfo);
-  std::unique_ptr<ConnectionListener> listener(new ConnectionListener);
+  std::unique_ptr<ConnectionListener> listener(new ConnectionListener(handshake_timeout));
   for (addrinfo* target = found; target != nullptr; target = target->ai_next) {
     if (listener->port_ != 0) SetPort(*target, listener->port_);
     const std::string reason = listener->Add(*target, user_timeout);
@@ -127,9 +141,10 @@ void ConnectionListener::Run() {
   std::vector<pollfd> polled = {{wake_, POLLIN, 0}};
   for (int fd : sockets_) polled.push_back({fd, POLLIN, 0});
   for (;;) {
+    const int expires = MillisecondsUntil(unheard_.Expire(Clock::Steady().Now()));
     // While there is no descriptor at all, what waits is left waiting.
     const nfds_t count = exhausted_ ? 1 : polled.size();
-    if (poll(polled.data(), count, exhausted_ ? kRetryMs : -1) < 0) continue;
+    if (poll(polled.data(), count, exhausted_ ? kRetryMs : expires) < 0) continue;
     if (polled[0].revents != 0) return;
     exhausted_ = false;
     for (int fd : sockets_) AcceptAll(fd);
@@ -138,7 +153,10 @@ void ConnectionListener::Run() {
 
 void ConnectionListener::AcceptAll(int listening) {
   for (;;) {
-    const int fd = accept4(listening, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    sockaddr_storage peer = {};
+    socklen_t size = sizeof(peer);
+    const int fd =
+        accept4(listening, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     const int error = errno;
     const rlim_t limit = DescriptorLimit();
     if (fd < 0) {
@@ -159,6 +177,7 @@ void ConnectionListener::AcceptAll(int listening) {
       continue;
     }
     Refusing(absl::OkStatus());
+    unheard_.Add(fd, PeerName(peer), UnheardBound(limit), Clock::Steady().Now());
     on_connection_(fd);
   }
 }

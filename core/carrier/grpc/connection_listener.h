@@ -4,7 +4,8 @@
 //
 // gRPC's own listener stops for ever when the process runs out of file descriptors once; anybody
 // who opens connections could bring that about. This one leaves some descriptors to the rest of the
-// process, refuses what is beyond, and goes on when there are some again.
+// process, refuses what is beyond, and goes on when there are some again. Connections from which
+// nothing was heard yet take a part of them at most, the latest ones.
 
 #include <netdb.h>
 
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/carrier/grpc/unheard_connections.h"
 
 namespace psd::carrier {
 
@@ -31,27 +33,33 @@ class ConnectionListener {
 
   // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
   // yet. `user_timeout`: a connection whose data nobody acknowledges for so long ends.
+  // `handshake_timeout`: how long the server gives a peer for its handshake.
   // Errors: UNAVAILABLE naming the address and the system's reason.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const std::string& address,
-                                                                  absl::Duration user_timeout);
+                                                                  absl::Duration user_timeout,
+                                                                  absl::Duration handshake_timeout);
   ~ConnectionListener();
   ConnectionListener(const ConnectionListener&) = delete;
   ConnectionListener& operator=(const ConnectionListener&) = delete;
 
   int port() const { return port_; }
+  // Those from which nothing was heard yet.
+  UnheardConnections& unheard() { return unheard_; }
+
   // Both are called on the listener's own thread. `on_change` may be null.
   void Start(OnConnection on_connection, OnChange on_change);
   // No callback begins or runs after it.
   void Stop();
 
  private:
-  ConnectionListener() = default;
+  explicit ConnectionListener(absl::Duration handshake_timeout) : unheard_(handshake_timeout) {}
   // Bind's work for one address; an empty text or the system's reason.
   std::string Add(const addrinfo& target, absl::Duration user_timeout);
   void Run();
   void AcceptAll(int listening);
   void Refusing(const absl::Status& why);
 
+  UnheardConnections unheard_;
   std::vector<int> sockets_;
   int port_ = 0;
   int wake_ = -1;  // an eventfd, written once, to stop

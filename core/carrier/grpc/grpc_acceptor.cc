@@ -56,6 +56,7 @@ void GrpcAcceptor::OnRead(const std::shared_ptr<GrpcStream>& stream,
     stream->Decline({grpc::StatusCode::INVALID_ARGUMENT, std::string(hello.status().message())});
     return;
   }
+  unheard_.Heard(stream->Peer());
   if (hello->role == StreamRole::kControl) return GrpcLink::Accept(core_, stream, *hello, accept_);
   std::shared_ptr<GrpcLink> link = core_->Find(hello->token);
   if (link != nullptr && link->Adopt(stream, *hello)) return link->OnRead(stream, bytes);

@@ -7,6 +7,7 @@
 #include "core/carrier/carrier.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_stream.h"
+#include "core/carrier/grpc/unheard_connections.h"
 
 namespace psd::carrier {
 
@@ -14,8 +15,9 @@ namespace psd::carrier {
 // makes a new link, a bulk stream joins the link whose token it brings. Thread-safe.
 class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<GrpcAcceptor> {
  public:
-  GrpcAcceptor(std::shared_ptr<GrpcCore> core, AcceptCallback accept)
-      : core_(std::move(core)), accept_(std::move(accept)) {}
+  // `unheard` outlives all streams.
+  GrpcAcceptor(std::shared_ptr<GrpcCore> core, UnheardConnections& unheard, AcceptCallback accept)
+      : core_(std::move(core)), unheard_(unheard), accept_(std::move(accept)) {}
 
   // Keeps one request for a stream open on the service until the server shuts down.
   void AcceptNext(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
@@ -29,6 +31,7 @@ class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<Grp
   void Greet(const std::shared_ptr<GrpcStream>& stream);
 
   const std::shared_ptr<GrpcCore> core_;  // shared with the carrier and its links
+  UnheardConnections& unheard_;
   const AcceptCallback accept_;
 };
 

@@ -68,11 +68,16 @@ class Host final : public ServiceHost {
 
   void SetQueue(grpc::ServerCompletionQueue* queue) { queue_ = queue; }
   grpc::ServerCompletionQueue* queue() override { return queue_; }
+  void SetConnections(ConnectionListener* connections) { connections_ = connections; }
   std::function<void()> CountCall() override { return core_->CountStream(); }
+  void OnCall(const grpc::ServerContext& context) override {
+    connections_->unheard().Heard(context.peer());
+  }
 
  private:
   const std::shared_ptr<GrpcCore> core_;  // shared with the carrier
   grpc::ServerCompletionQueue* queue_ = nullptr;
+  ConnectionListener* connections_ = nullptr;
 };
 
 }  // namespace
@@ -116,8 +121,9 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, Acce
 absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
                                                        AcceptCallback accept, Listener* listener) {
   const GrpcCarrierOptions& options = core_->options();
-  PSD_ASSIGN_OR_RETURN(listener->connections,
-                       ConnectionListener::Bind(address, options.keepalive_timeout));
+  PSD_ASSIGN_OR_RETURN(
+      listener->connections,
+      ConnectionListener::Bind(address, options.keepalive_timeout, options.handshake_timeout));
   grpc::ServerBuilder builder;
   std::shared_ptr<NewConnections> connections =
       builder.experimental().AddExternalConnectionAcceptor(
@@ -136,7 +142,10 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   }
   core_->Poll(std::move(queue));
   listener->host.SetQueue(requests);
-  auto acceptor = std::make_shared<GrpcAcceptor>(core_, std::move(accept));
+  listener->host.SetConnections(listener->connections.get());
+  // The listener outlives all streams: it goes when the carrier is quiet.
+  auto acceptor =
+      std::make_shared<GrpcAcceptor>(core_, listener->connections->unheard(), std::move(accept));
   for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);
   if (options.server_hook != nullptr) options.server_hook->Started(listener->host);
   listener->connections->Start(

@@ -218,18 +218,39 @@ void GrpcLink::OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::Byt
 
 void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received received) {
   if (received.messages.empty() && !received.opened && !received.goodbye) return stream->Read();
-  runner_.Run([self = shared_from_this(), stream, received = std::move(received)]() mutable {
-    if (received.opened) self->TellOpened();
-    if (self->connected_ != nullptr) {
-      return self->End(absl::InvalidArgumentError("the peer spoke before its hello"));
-    }
-    for (Message& message : received.messages) {
-      if (self->handler_ == nullptr) break;
-      self->handler_->OnMessage(std::move(message));
-    }
-    if (!received.goodbye) return stream->Read();
-    self->End(absl::UnavailableError(absl::StrCat(self->address_, " closed the link")));
-  });
+  const size_t bytes = received.Bytes();
+  const bool is_last = received.goodbye;
+  const bool ahead = unhandled_bytes_.fetch_add(bytes) < kReadAheadBytes;
+  const bool drain = runner_.Add(
+      [self = shared_from_this(), stream, bytes, ahead, received = std::move(received)]() mutable {
+        const bool goes_on = self->Handle(received);
+        self->unhandled_bytes_.fetch_sub(bytes);
+        if (goes_on && !ahead) stream->Read();
+      });
+  // What comes next has its place behind this, on whatever thread it comes.
+  if (ahead && !is_last) stream->Read();
+  if (drain) runner_.Drain();
+}
+
+bool GrpcLink::Handle(Received& received) {
+  if (received.opened) TellOpened();
+  if (connected_ != nullptr) {
+    End(absl::InvalidArgumentError("the peer spoke before its hello"));
+    return false;
+  }
+  for (Message& message : received.messages) {
+    if (handler_ == nullptr) break;
+    handler_->OnMessage(std::move(message));
+  }
+  if (!received.goodbye) return true;
+  End(absl::UnavailableError(absl::StrCat(address_, " closed the link")));
+  return false;
+}
+
+size_t GrpcLink::Received::Bytes() const {
+  size_t bytes = 0;
+  for (const Message& message : messages) bytes += sizeof(Message) + message.TotalBytes();
+  return bytes;
 }
 
 absl::Status GrpcLink::HandleFrames(const std::shared_ptr<GrpcStream>& stream,

@@ -4,6 +4,7 @@
 // opened at the first large message.
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -54,6 +55,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
  private:
   // Small frames that wait for the control stream go out together, up to about this much.
   static constexpr size_t kBatchBytes = size_t{256} << 10;
+  // A stream is read on while less than this waits for the handler, of all streams.
+  static constexpr size_t kReadAheadBytes = size_t{1} << 20;
 
   // Numbers of the link's outlets; those from kFirstBulk on carry pieces.
   static constexpr size_t kControl = 0;
@@ -79,6 +82,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     std::vector<Message> messages;
     bool opened = false;  // the peer's answer to our hello
     bool goodbye = false;
+    // What waits for the handler, roughly.
+    size_t Bytes() const;
   };
 
   // Opening.
@@ -129,8 +134,12 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
                             const grpc::ByteBuffer& bytes, Received* received);
   absl::Status HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
                            Received* received);
-  // Calls the handler with what came, then asks the stream for more.
+  // Asks the stream for more, then calls the handler with what came: so acknowledgements and the
+  // peer's end are heard while the handler works. When much waits for the handler already, the
+  // stream is asked afterwards.
   void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received);
+  // The handler's part, on runner_. False: the link has ended.
+  bool Handle(Received& received);
   absl::Status HandleHello(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello,
                            Received* received) PSD_EXCLUDES(send_mutex_);
   absl::Status HandlePiece(const PieceFrame& piece, Received* received)
@@ -143,6 +152,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   const bool dialled_;
 
   SerialRunner runner_;
+  std::atomic<size_t> unhandled_bytes_{0};  // received, and not handled yet
   // Touched only by runner_'s tasks. Shared with the user, until OnClosed has returned.
   std::shared_ptr<LinkHandler> handler_;
   ConnectCallback connected_;  // dialled links, until it was called

@@ -19,6 +19,8 @@ class ServiceHost {
   // Counts a call, requested or under way, until the returned function is called: the last thing
   // that happens to it. Null: the carrier is quiet, no call may be requested any more.
   virtual std::function<void()> CountCall() = 0;
+  // A call has come: its connection counts no longer as one from which nothing was heard.
+  virtual void OnCall(const grpc::ServerContext& /*context*/) {}
 
  protected:
   ~ServiceHost() = default;

@@ -21,7 +21,8 @@ class GrpcStream;
 
 // What a stream calls, on a poller thread and without a lock: OnStarted at most once, then OnRead
 // and OnWritten once for every Read and Write that succeeded, then OnEnded exactly once and
-// nothing more. OnRead and OnWritten may overlap each other, but not themselves.
+// nothing more. OnRead and OnWritten may overlap each other. OnWritten does not overlap itself, and
+// OnRead only when it has called Read itself: then the next one may begin before it returns.
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;

@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/future.h"
 
 namespace psd {
@@ -101,7 +103,7 @@ TEST(ThreadPoolTest, AtLeastOneThread) {
 }
 
 TEST(ThreadPoolTest, RefusesBeyondTheBoundAndDestroysTheTask) {
-  ThreadPool pool(Options(1, 2));
+  ThreadPool pool(Options(1, 4));  // of which one flow may fill half
   Gate gate(pool);
   std::atomic<int> ran{0};
   ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
@@ -110,7 +112,7 @@ TEST(ThreadPoolTest, RefusesBeyondTheBoundAndDestroysTheTask) {
   auto owned = std::make_shared<int>(0);
   absl::Status refused = pool.Submit([&, owned] { ++ran; });
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(refused.message().find("2 tasks"), absl::string_view::npos) << refused;
+  EXPECT_NE(refused.message().find("2 of its tasks"), absl::string_view::npos) << refused;
   EXPECT_EQ(owned.use_count(), 1);
   gate.Open();
   pool.Shutdown();
@@ -237,6 +239,117 @@ TEST(CompensationTest, DoesNothingOffThePool) {
   ScopedBlocking blocking;
   EXPECT_EQ(pool.stats().blocked, 0);
   EXPECT_EQ(pool.stats().threads, 1);
+}
+
+WorkLabel UserWork(uint64_t session) {
+  return {WorkLabel::Kind::kUser, {1, session}};
+}
+
+TEST(WorkKindsTest, OwnWorkFindsAThreadThoughUsersHoldAllTheirs) {
+  for (int threads : {1, 3}) {
+    ThreadPoolOptions options = Options(threads);
+    options.reserved = 1;
+    ThreadPool pool(options);
+    Promise<Unit> open;
+    std::vector<Future<Unit>> entered;
+    for (int i = 0; i < 10; ++i) {
+      Promise<Unit> mine;
+      entered.push_back(mine.future());
+      // Waits in a way that the pool does not see.
+      auto wait = [mine, open = open.future()] {
+        mine.Set(Unit{});
+        while (!open.IsReady()) std::this_thread::yield();
+      };
+      ASSERT_TRUE(pool.SubmitAs(UserWork(static_cast<uint64_t>(i)), wait).ok());
+    }
+    for (int i = 0; i < threads; ++i) (void)entered[static_cast<size_t>(i)].Wait();
+    Promise<Unit> own;
+    ASSERT_TRUE(pool.Submit([own] { own.Set(Unit{}); }).ok());
+    EXPECT_TRUE(own.future().Wait().ok());
+    EXPECT_FALSE(entered[static_cast<size_t>(threads)].IsReady()) << "no more than its threads";
+    open.Set(Unit{});
+  }
+}
+
+TEST(WorkKindsTest, OwnWorkGoesFirst) {
+  ThreadPool pool(Options(1));
+  std::vector<std::string> order;
+  {
+    Gate gate(pool);
+    ASSERT_TRUE(pool.SubmitAs(UserWork(1), [&] { order.push_back("user"); }).ok());
+    ASSERT_TRUE(pool.Submit([&] { order.push_back("own"); }).ok());
+  }
+  pool.Shutdown();
+  EXPECT_EQ(order, (std::vector<std::string>{"own", "user"}));
+}
+
+// A waits for B, both a user's, on one thread.
+TEST(WorkKindsTest, AWaitingUserLendsItsPlaceAndTheReservedThreadStaysFree) {
+  ThreadPoolOptions options = Options(1);
+  options.reserved = 1;
+  ThreadPool pool(options);
+  Promise<int> outer;
+  ASSERT_TRUE(pool.SubmitAs(UserWork(1),
+                            [&] {
+                              Promise<int> inner;
+                              ASSERT_TRUE(
+                                  pool.SubmitAs(UserWork(2),
+                                                [&pool, inner] {
+                                                  Promise<Unit> own;
+                                                  ASSERT_TRUE(
+                                                      pool.Submit([own] { own.Set(Unit{}); }).ok());
+                                                  while (!own.future().IsReady())
+                                                    std::this_thread::yield();
+                                                  inner.Set(41);
+                                                })
+                                      .ok());
+                              outer.Set(*inner.future().Wait() + 1);
+                            })
+                  .ok());
+  EXPECT_EQ(*outer.future().Wait(), 42);
+}
+
+// Tasks are booked by the time that they hold a thread, not by the time that they wait.
+TEST(WorkKindsTest, TheFlowThatTookMostTimeIsServedLast) {
+  FakeClock clock;
+  ThreadPoolOptions options = Options(1, 100, /*max_compensation=*/0);
+  options.clock = &clock;
+  ThreadPool pool(options);
+  std::string order;
+  auto add = [&](uint64_t session, char name, absl::Duration works, absl::Duration waits) {
+    ASSERT_TRUE(pool.SubmitAs(UserWork(session),
+                              [&, name, works, waits] {
+                                order.push_back(name);
+                                clock.Advance(works);
+                                ScopedBlocking blocking;
+                                clock.Advance(waits);
+                              })
+                    .ok());
+  };
+  {
+    Gate gate(pool);
+    add(1, 'a', absl::Seconds(1), absl::ZeroDuration());
+    add(2, 'b', absl::ZeroDuration(), absl::Seconds(1));
+    for (int i = 0; i < 3; ++i) {
+      add(1, 'a', absl::ZeroDuration(), absl::ZeroDuration());
+      add(2, 'b', absl::ZeroDuration(), absl::ZeroDuration());
+    }
+  }
+  pool.Shutdown();
+  EXPECT_EQ(order, "abbbbaaa");
+}
+
+TEST(WorkKindsTest, ShutdownRunsWhatUsersQueued) {
+  ThreadPoolOptions options = Options(2);
+  options.reserved = 1;
+  ThreadPool pool(options);
+  std::atomic<int> ran{0};
+  for (uint64_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(pool.SubmitAs(UserWork(i % 7), [&] { ++ran; }).ok());
+  }
+  pool.Shutdown();
+  EXPECT_EQ(ran, 100);
+  EXPECT_EQ(pool.stats().threads, 0);
 }
 
 TEST(ThreadPoolTest, ManySubmitters) {

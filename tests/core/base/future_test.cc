@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/executor.h"
 
 namespace psd {
 namespace {
@@ -108,6 +110,67 @@ TEST(OnReadyTest, RPC_24_RPC_27_RunsEachCallbackOnceBeforeOrAfter) {
   promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r + 2); });
   promise.Set(5);
   EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
+}
+
+// Keeps tasks until they are asked for.
+class LaterExecutor : public Executor {
+ public:
+  absl::Status Submit(Task task) override {
+    if (closed) return absl::FailedPreconditionError("closed");
+    tasks.push_back(std::move(task));
+    return absl::OkStatus();
+  }
+  void RunAll() {
+    for (Task& task : std::exchange(tasks, {})) task();
+  }
+  std::vector<Task> tasks;
+  bool closed = false;
+};
+
+TEST(OnReadyTest, RPC_27_AHandleWithAnExecutorRunsItsCallbacksThere) {
+  auto executor = std::make_shared<LaterExecutor>();
+  Promise<int> promise;
+  std::vector<int> calls;
+  const Future<int> handle = promise.future().On(executor);
+  handle.OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r); });
+  Future<int> next = handle.Then([&](const absl::StatusOr<int>& r) { return *r + 1; });
+  next.OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r); });
+  promise.future().OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(-*r); });
+  promise.Set(1);
+  EXPECT_EQ(calls, (std::vector<int>{-1})) << "only that of the handle without one";
+  EXPECT_TRUE(handle.IsReady()) << "who waits, waits for nobody else";
+  EXPECT_FALSE(next.IsReady());
+  while (!executor->tasks.empty()) executor->RunAll();
+  EXPECT_EQ(calls, (std::vector<int>{-1, 1, 2}));
+  handle.OnReady([&](const absl::StatusOr<int>& r) { calls.push_back(*r + 2); });
+  EXPECT_EQ(calls.back(), 3) << "ready: at once, here";
+}
+
+TEST(OnReadyTest, WhatACallbackHoldsEndsWhereItRuns) {
+  auto executor = std::make_shared<LaterExecutor>();
+  auto held = std::make_shared<int>(0);
+  std::weak_ptr<int> watch = held;
+  Promise<int> promise;
+  promise.future().On(executor).OnReady([held = std::move(held)](const absl::StatusOr<int>&) {});
+  promise.Set(1);
+  EXPECT_FALSE(watch.expired());
+  executor->RunAll();
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(OnReadyTest, ACallbackRunsThoughItsExecutorHasEnded) {
+  auto executor = std::make_shared<LaterExecutor>();
+  executor->closed = true;
+  int calls = 0;
+  {
+    Promise<int> promise;
+    promise.future().On(executor).OnReady([&](const absl::StatusOr<int>&) { ++calls; });
+    promise.future().On(executor).OnReady([&](const absl::StatusOr<int>& r) {
+      EXPECT_EQ(r.status().code(), absl::StatusCode::kInternal) << "the promise was dropped";
+      ++calls;
+    });
+  }
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(OnReadyTest, ACallbackMayUseTheFuture) {

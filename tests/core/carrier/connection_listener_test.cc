@@ -84,7 +84,7 @@ int ConnectTo(int port) {
 }
 
 std::unique_ptr<ConnectionListener> Listen(const std::string& address = "127.0.0.1:0") {
-  auto listener = ConnectionListener::Bind(address, absl::Seconds(1));
+  auto listener = ConnectionListener::Bind(address, absl::Seconds(1), absl::Seconds(1));
   EXPECT_TRUE(listener.ok()) << listener.status();
   return *std::move(listener);
 }
@@ -118,15 +118,89 @@ TEST(ConnectionListener, ListensOnBothFamiliesAtOnePort) {
 TEST(ConnectionListener, SaysWhyItCannotListen) {
   auto first = Listen();
   const std::string address = absl::StrCat("127.0.0.1:", first->port());
-  const absl::Status taken = ConnectionListener::Bind(address, absl::Seconds(1)).status();
+  const absl::Status taken =
+      ConnectionListener::Bind(address, absl::Seconds(1), absl::Seconds(1)).status();
   EXPECT_EQ(taken.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(absl::StrContains(taken.message(), address)) << taken;
   EXPECT_TRUE(absl::StrContains(taken.message(), "in use")) << taken;
   for (const char* bad : {"localhost", "no.such.host.invalid:1", "127.0.0.1:x"}) {
-    EXPECT_EQ(ConnectionListener::Bind(bad, absl::Seconds(1)).status().code(),
+    EXPECT_EQ(ConnectionListener::Bind(bad, absl::Seconds(1), absl::Seconds(1)).status().code(),
               absl::StatusCode::kUnavailable)
         << bad;
   }
+}
+
+// Whether the other end has ended the connection; waits for it.
+bool WaitForEnd(int fd) {
+  char byte = 0;
+  return recv(fd, &byte, 1, 0) <= 0;
+}
+
+TEST(ConnectionListener, OfTooManyThatSayNothingTheOldestEnd) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {160, before.rlim_max};  // a quarter of what is not reserved: 35
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  Taken taken;
+  auto listener = *ConnectionListener::Bind("127.0.0.1:0", absl::Seconds(60), absl::Hours(1));
+  taken.Start(*listener);
+  std::vector<int> clients;
+  for (size_t i = 0; i < 40; ++i) {
+    clients.push_back(ConnectTo(listener->port()));
+    const int served = taken.WaitForConnection(i + 1);
+    if (i != 2) continue;
+    sockaddr_storage peer = {};
+    socklen_t size = sizeof(peer);
+    ASSERT_EQ(getpeername(served, reinterpret_cast<sockaddr*>(&peer), &size), 0);
+    listener->unheard().Heard(absl::StrCat("ipv4:", PeerName(peer)));
+  }
+  EXPECT_EQ(listener->unheard().size(), 35u);
+  for (size_t i : {0, 1, 3, 4}) EXPECT_TRUE(WaitForEnd(clients[i])) << i;
+  for (size_t i : {2, 5, 39}) {
+    EXPECT_EQ(write(taken.WaitForConnection(i + 1), "x", 1), 1);
+    EXPECT_FALSE(WaitForEnd(clients[i])) << i;
+  }
+  listener->Stop();
+  for (int fd : clients) close(fd);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+TEST(UnheardConnections, AreForgottenWhenTheirTimeIsOver) {
+  UnheardConnections unheard(absl::Seconds(5));
+  const absl::Time start = absl::UnixEpoch();
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  EXPECT_EQ(unheard.Expire(start), absl::InfiniteFuture());
+  unheard.Add(ends[0], "10.0.0.5:1", 10, start);
+  unheard.Add(ends[0], "10.0.0.5:2", 10, start + absl::Seconds(1));
+  EXPECT_EQ(unheard.Expire(start), start + absl::Seconds(5));
+  EXPECT_EQ(unheard.Expire(start + absl::Seconds(5)), start + absl::Seconds(6));
+  EXPECT_EQ(unheard.size(), 1u);
+  unheard.Heard("ipv4:10.0.0.5:1");
+  unheard.Heard("nonsense");
+  EXPECT_EQ(unheard.size(), 1u);
+  unheard.Heard("ipv4:10.0.0.5:2");
+  EXPECT_EQ(unheard.size(), 0u);
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(PeerName, IsTheSameForASocketAndForACall) {
+  sockaddr_storage storage = {};
+  auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(41234);
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(PeerName(storage), "127.0.0.1:41234");
+  EXPECT_EQ(PeerName("ipv4:127.0.0.1:41234"), "127.0.0.1:41234");
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(7);
+  v6.sin6_addr = in6addr_loopback;
+  EXPECT_EQ(PeerName(storage), "[::1]:7");
+  EXPECT_EQ(PeerName("ipv6:%5B::1%5D:7"), "[::1]:7");
+  ASSERT_EQ(inet_pton(AF_INET6, "::ffff:10.0.0.5", &v6.sin6_addr), 1);
+  EXPECT_EQ(PeerName(storage), "10.0.0.5:7") << "as gRPC says it";
 }
 
 TEST(ConnectionListener, OutOfDescriptorsItRefusesSaysSoAndRecovers) {

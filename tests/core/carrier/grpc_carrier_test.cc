@@ -5,6 +5,9 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -253,6 +256,98 @@ TEST(GrpcCarrier, TheServerHookSharesPortAndThreadsAndIsWaitedFor) {
   (*carrier)->Shutdown();
   EXPECT_TRUE(is_gone);
   last_call.join();
+}
+
+// Two carriers with several threads each, and a link between them.
+class ThreadsTest : public testing::Test {
+ protected:
+  void Connect(GrpcCarrierOptions options) {
+    options.poll_threads = 4;
+    server_ = *NewGrpcCarrier(options);
+    client_ = *NewGrpcCarrier(options);
+    auto address = server_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
+      far_->SetLink(std::move(link));
+      return far_;
+    });
+    address_ = *address;
+    ASSERT_TRUE(ConnectAndWait(*client_, address_, near_).ok());
+  }
+  ~ThreadsTest() override {
+    client_->Shutdown();
+    server_->Shutdown();
+    far_->SetLink(nullptr);
+    near_->SetLink(nullptr);
+  }
+
+  std::shared_ptr<Recorder> near_ = std::make_shared<Recorder>();
+  std::shared_ptr<Recorder> far_ = std::make_shared<Recorder>();
+  std::shared_ptr<Carrier> server_, client_;
+  std::string address_;
+};
+
+TEST_F(ThreadsTest, SmallMessagesKeepTheirOrder) {
+  constexpr size_t kMessages = 5'000;
+  Connect(PatientOptions());
+  for (size_t i = 0; i < kMessages; ++i) {
+    Message message;
+    message.header = std::to_string(i);
+    ASSERT_TRUE(near_->WaitForLink()->Send(std::move(message)).ok());
+  }
+  ASSERT_TRUE(far_->WaitForMessages(kMessages));
+  const std::vector<Message> messages = far_->TakeMessages();
+  for (size_t i = 0; i < kMessages; ++i) ASSERT_EQ(messages[i].header, std::to_string(i));
+}
+
+// The second message may go only when the first is acknowledged, on the stream whose handler waits
+// for both.
+TEST_F(ThreadsTest, AcknowledgementsAreHeardWhileTheHandlerWorks) {
+  GrpcCarrierOptions options = PatientOptions();
+  options.limits.max_assembly_bytes = size_t{8} << 20;
+  Connect(options);
+  std::atomic<bool> arrived{false};
+  near_->SetOnMessage([&](Link& link, const Message&) {
+    for (int i = 0; i < 2; ++i) {
+      Message large;
+      large.buffers.push_back(Buffer::FromString(std::string(size_t{6} << 20, 'x')));
+      EXPECT_TRUE(link.Send(std::move(large)).ok());
+    }
+    arrived = far_->WaitForMessages(2);
+  });
+  ASSERT_TRUE(far_->WaitForLink()->Send(Message()).ok());
+  ASSERT_TRUE(near_->WaitForMessages(1));
+  EXPECT_TRUE(arrived);
+}
+
+// A connection, and nothing on it.
+class SilentPeer {
+ public:
+  explicit SilentPeer(const std::string& address) {
+    sockaddr_in target = {};
+    target.sin_family = AF_INET;
+    target.sin_port =
+        htons(static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+    target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&target), sizeof(target)), 0);
+  }
+  ~SilentPeer() { close(fd_); }
+  void WaitForEnd() {
+    char bytes[64];  // the server's settings come first
+    while (recv(fd_, bytes, sizeof(bytes), 0) > 0) {
+    }
+  }
+
+ private:
+  const int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+};
+
+TEST_F(ThreadsTest, AConnectionThatSaysNothingEndsAndALinkStays) {
+  GrpcCarrierOptions options = PatientOptions();
+  options.handshake_timeout = absl::Milliseconds(100);
+  Connect(options);
+  SilentPeer silent(address_);
+  silent.WaitForEnd();
+  ASSERT_TRUE(near_->WaitForLink()->Send(Message()).ok());
+  EXPECT_TRUE(far_->WaitForMessages(1));
 }
 
 TEST(GrpcCarrier, OptionsOutOfRangeAreRefused) {

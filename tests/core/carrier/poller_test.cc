@@ -1,4 +1,4 @@
-// Callbacks that wait for other events of the same queue.
+// Threads that complete what a queue hands back.
 
 #include "core/carrier/grpc/poller.h"
 
@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "core/base/mutex.h"
 #include "core/base/tsan.h"
@@ -68,39 +67,6 @@ TEST(PollerTest, CompletesWhatItsQueueHandsBack) {
 
 TEST(PollerTest, StopsWithoutHavingHadAnythingToDo) {
   NewPoller(1)->Stop();
-}
-
-TEST(PollerTest, ACallbackMayWaitForAnotherEventThoughThereIsOneThread) {
-  Event first, second;
-  Work later([&] { second.Set(); });
-  Work work([&] {
-    second.Wait();
-    first.Set();
-  });
-  auto poller = NewPoller(1);
-  work.Start(*poller);
-  later.Start(*poller);
-  first.Wait();
-}
-
-// Each waits for the next, so that all are inside at once; twice, so that threads come, go, and
-// come again.
-TEST(PollerTest, ManyCallbacksMayWaitForEachOther) {
-  constexpr size_t kRounds = 2, kCallbacks = 8;
-  std::vector<Event> done(kRounds * kCallbacks);
-  std::vector<std::unique_ptr<Work>> works;
-  auto poller = NewPoller(1);  // ends first
-  for (size_t round = 0; round < kRounds; ++round) {
-    const size_t first = round * kCallbacks, end = first + kCallbacks;
-    for (size_t i = first; i < end; ++i) {
-      works.push_back(std::make_unique<Work>([&done, i, end] {
-        if (i + 1 < end) done[i + 1].Wait();
-        done[i].Set();
-      }));
-      works.back()->Start(*poller);
-    }
-    done[first].Wait();
-  }
 }
 
 }  // namespace

@@ -56,6 +56,12 @@ class TcpRoute {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
+  // That were taken so far.
+  size_t connections() {
+    MutexLock lock(mutex_);
+    return fds_.size() / 2;
+  }
+
   // Breaks off all connections and accepts no more.
   void Cut() {
     MutexLock lock(mutex_);

@@ -34,7 +34,7 @@ ClientSessionOptions Options() {
 class ClientSessionsTest : public ::testing::Test {
  protected:
   ClientSessionsTest() : sessions_(Options()) {
-    EXPECT_TRUE(sessions_.Open(1, "python", kStart).ok());
+    EXPECT_TRUE(sessions_.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
   }
 
   absl::StatusOr<ClientSessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
@@ -95,7 +95,7 @@ TEST_F(ClientSessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
   EXPECT_FALSE(Begin(1)->run);
   EXPECT_TRUE(Begin(5, 2)->run);
   ClientSessions large(Options());
-  ASSERT_TRUE(large.Open(1, "a", kStart).ok());
+  ASSERT_TRUE(large.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
   ASSERT_TRUE(large.Begin(1, 1, 0, "Step", kStart)->run);
   large.Finish(1, 1, {absl::OkStatus(), std::string(101, 'x')});
   EXPECT_EQ(large.Begin(1, 2, 0, "Step", kStart).status().code(),
@@ -125,7 +125,7 @@ TEST_F(ClientSessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
 }
 
 TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
-  ASSERT_TRUE(sessions_.Open(2, "other", kStart).ok());
+  ASSERT_TRUE(sessions_.Open(2, "other", "ipv4:10.0.0.2:1", kStart).ok());
   ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
   EXPECT_TRUE(sessions_.CheckContext(1, 70).ok());
   EXPECT_EQ(sessions_.CheckContext(2, 70).code(), absl::StatusCode::kNotFound);
@@ -137,13 +137,16 @@ TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
 }
 
 TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
-  EXPECT_EQ(sessions_.Open(9, "", kStart).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(sessions_.Open(9, "a b", kStart).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(sessions_.Open(9, std::string(128, 'a'), kStart).code(),
+  EXPECT_EQ(sessions_.Open(9, "", "ipv4:10.0.0.9:1", kStart).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(sessions_.Open(2, "b", kStart).ok());
-  EXPECT_TRUE(sessions_.Open(3, "c", kStart).ok());
-  EXPECT_EQ(sessions_.Open(4, "d", kStart).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sessions_.Open(9, "a b", "ipv4:10.0.0.9:1", kStart).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(sessions_.Open(9, std::string(128, 'a'), "ipv4:10.0.0.9:1", kStart).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).ok());
+  EXPECT_TRUE(sessions_.Open(3, "c", "ipv4:10.0.0.3:1", kStart).ok());
+  EXPECT_EQ(sessions_.Open(4, "d", "ipv4:10.0.0.4:1", kStart).code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
 }
 
@@ -160,7 +163,7 @@ TEST(ClientSessionsRandom, NothingRunsTwice) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     ClientSessions sessions(Options());
-    ASSERT_TRUE(sessions.Open(1, "a", kStart).ok());
+    ASSERT_TRUE(sessions.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
     std::set<uint64_t> ran;
     std::map<uint64_t, bool> running;
     for (int i = 0; i < 300; ++i) {

@@ -1,0 +1,178 @@
+#pragma once
+
+// Who is served next when several want the same threads: queues that are served in turn by what
+// they cost. Pure: costs come in as arguments, so that every order can be tested.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace psd {
+
+// Whose work an item is. Items with equal ids wait in one queue, in the order in which they came.
+struct FlowId {
+  uint32_t space = 0;  // which kind of number `id` is; 0: this worker's own work, without an id
+  uint64_t id = 0;
+
+  friend bool operator==(const FlowId& a, const FlowId& b) {
+    return a.space == b.space && a.id == b.id;
+  }
+  friend bool operator<(const FlowId& a, const FlowId& b) {
+    return std::tie(a.space, a.id) < std::tie(b.space, b.id);
+  }
+  template <typename H>
+  friend H AbslHashValue(H h, const FlowId& flow) {
+    return H::combine(std::move(h), flow.space, flow.id);
+  }
+};
+
+// Items of several flows, waiting to be taken. Thread-compatible.
+//
+// Every flow has an account of what its items cost. The cost of an item is known only after it has
+// run; Charge books it then. `share_` is what a flow has spent that took an equal share of all
+// costs. Flows that spent no more than that are served one item each, in turn; a flow that spent
+// more waits until the share has caught up, unless nobody else wants anything. A flow that comes,
+// or comes back, starts at the share: nobody saves up by being idle. A debt is kept while others
+// are active: nobody gets rid of it by pausing.
+//
+// Guarantees: before the first item of a flow that comes new, at most one more item of every other
+// flow is taken. No flow waits for ever, whoever else comes and goes.
+template <typename Item>
+class FairQueue {
+ public:
+  // An item is booked with at least this, in the unit of Charge (nanoseconds, in a pool).
+  static constexpr int64_t kLeastCost = 1'000;
+
+  // `max_items`: how many may wait, those of all flows together.
+  explicit FairQueue(size_t max_items) : max_items_(max_items) {}
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+  // Errors: RESOURCE_EXHAUSTED when at least as many items of this flow wait as there are free
+  // places. So one flow fills at most half of the queue, and another still finds room. The item is
+  // destroyed.
+  absl::Status Push(const FlowId& flow, Item item) {
+    auto found = accounts_.find(flow);
+    const size_t waiting = found == accounts_.end() ? 0 : found->second.items.size();
+    if (waiting >= max_items_ - size_) return Full(waiting);
+    if (found == accounts_.end()) found = accounts_.try_emplace(flow).first;
+    Account& account = found->second;
+    if (account.IsResting()) {
+      ++active_;
+      resting_.erase({account.spent, flow});
+    }
+    account.items.push_back(std::move(item));
+    ++size_;
+    if (waiting == 0) Enqueue(flow, account);
+    return absl::OkStatus();
+  }
+
+  struct Taken {
+    FlowId flow;
+    Item item;
+  };
+  // The next item. Requires: not empty, and Charge follows.
+  Taken Pop() {
+    const FlowId flow = TakeTurn();
+    Account& account = accounts_.find(flow)->second;
+    Taken taken{flow, std::move(account.items.front())};
+    account.items.pop_front();
+    --size_;
+    ++account.taken;
+    account.spent = std::max(account.spent, share_) + kLeastCost;
+    if (!account.items.empty()) Enqueue(flow, account);
+    return taken;
+  }
+
+  // Books what an item of `flow` cost, once for each that was taken.
+  void Charge(const FlowId& flow, int64_t cost) {
+    cost = std::max(cost, kLeastCost);
+    const auto sharers = static_cast<int64_t>(active_);
+    share_ += (cost + sharers - 1) / sharers;
+    Account& account = accounts_.find(flow)->second;
+    const bool waits = !account.items.empty();
+    if (waits) Dequeue(flow, account);
+    account.spent += cost - kLeastCost;
+    --account.taken;
+    if (waits) Enqueue(flow, account);
+    if (account.IsResting()) {
+      --active_;
+      resting_.insert({account.spent, flow});
+    }
+    CatchUp();
+  }
+
+ private:
+  struct Account {
+    std::deque<Item> items;
+    size_t taken = 0;  // and not charged yet
+    int64_t spent = 0;
+    uint64_t turn = 0;  // when it began to wait, while it has items
+    bool IsResting() const { return items.empty() && taken == 0; }
+  };
+
+  void Enqueue(const FlowId& flow, Account& account) {
+    account.turn = next_turn_++;
+    if (account.spent <= share_) {
+      due_.insert({account.turn, flow});
+    } else {
+      indebted_.insert({account.spent, account.turn, flow});
+    }
+  }
+  void Dequeue(const FlowId& flow, const Account& account) {
+    if (due_.erase({account.turn, flow}) == 0) {
+      indebted_.erase({account.spent, account.turn, flow});
+    }
+  }
+  FlowId TakeTurn() {
+    if (due_.empty()) {
+      const FlowId flow = std::get<FlowId>(*indebted_.begin());
+      indebted_.erase(indebted_.begin());
+      return flow;
+    }
+    const FlowId flow = due_.begin()->second;
+    due_.erase(due_.begin());
+    return flow;
+  }
+  // The share has grown: some are due now, and some accounts say nothing any more.
+  void CatchUp() {
+    while (!indebted_.empty() && std::get<int64_t>(*indebted_.begin()) <= share_) {
+      const auto& [spent, turn, flow] = *indebted_.begin();
+      due_.insert({turn, flow});
+      indebted_.erase(indebted_.begin());
+    }
+    while (!resting_.empty() && (active_ == 0 || resting_.begin()->first <= share_)) {
+      accounts_.erase(resting_.begin()->second);
+      resting_.erase(resting_.begin());
+    }
+  }
+  absl::Status Full(size_t waiting) const {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue of this session is full: ", waiting,
+                     " of its tasks wait for a thread, and one session may have as many as there ",
+                     "are free places of ", max_items_, "; retry when some have ended"));
+  }
+
+  const size_t max_items_;
+  size_t size_ = 0;
+  size_t active_ = 0;  // flows with an item that waits or is taken
+  int64_t share_ = 0;
+  uint64_t next_turn_ = 0;
+  absl::flat_hash_map<FlowId, Account> accounts_;
+  // Flows with items: those that spent no more than the share, by turn, and the others, by what
+  // they spent.
+  std::set<std::pair<uint64_t, FlowId>> due_;
+  std::set<std::tuple<int64_t, uint64_t, FlowId>> indebted_;
+  std::set<std::pair<int64_t, FlowId>> resting_;  // flows that have a debt only, by what they spent
+};
+
+}  // namespace psd

@@ -1,0 +1,76 @@
+#pragma once
+
+// Who may have one more place in a table that strangers fill.
+
+#include <cstddef>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace psd {
+
+// Counts the places of a table by who holds them: a host, and a connection from it. While at most
+// half of the places are taken nobody is limited, so that many who share one address are not locked
+// out. Beyond that a host may hold as many places as are free, and a connection half as many: so
+// nobody fills the table, and there is a place for a host that has none. Pure; thread-compatible.
+class TableShares {
+ public:
+  explicit TableShares(size_t places) : places_(places) {}
+
+  // `peer`: "ipv4:10.0.0.5:41234"; the host is what stands before the last colon.
+  // Errors: RESOURCE_EXHAUSTED naming who holds how much of what.
+  absl::Status Check(absl::string_view peer) const {
+    if (taken_ >= places_) return Refusal("all", taken_);
+    if (taken_ <= places_ / 2) return absl::OkStatus();
+    const size_t free = places_ - taken_;
+    const size_t of_host = CountOf(hosts_, HostOf(peer));
+    const size_t of_connection = CountOf(connections_, peer);
+    if (of_host >= free) return Refusal(absl::StrCat("the host of ", peer), of_host);
+    if (of_connection > 0 && of_connection >= free / 2) {
+      return Refusal(absl::StrCat("the connection from ", peer), of_connection);
+    }
+    return absl::OkStatus();
+  }
+  // Requires: Check said yes.
+  void Take(absl::string_view peer) {
+    ++taken_;
+    ++hosts_[HostOf(peer)];
+    ++connections_[peer];
+  }
+  // Once for each Take.
+  void Release(absl::string_view peer) {
+    --taken_;
+    Decrease(hosts_, HostOf(peer));
+    Decrease(connections_, peer);
+  }
+
+ private:
+  using Counts = absl::flat_hash_map<std::string, size_t>;
+
+  static absl::string_view HostOf(absl::string_view peer) {
+    return peer.substr(0, peer.rfind(':'));
+  }
+  static size_t CountOf(const Counts& counts, absl::string_view key) {
+    auto found = counts.find(key);
+    return found == counts.end() ? 0 : found->second;
+  }
+  static void Decrease(Counts& counts, absl::string_view key) {
+    auto found = counts.find(key);
+    if (--found->second == 0) counts.erase(found);
+  }
+  absl::Status Refusal(const std::string& who, size_t held) const {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(taken_, " of ", places_, " sessions are open, ", held, " of them held by ",
+                     who, ", which may have no more now; close some, or wait for leases to end"));
+  }
+
+  const size_t places_;
+  size_t taken_ = 0;
+  Counts hosts_;
+  Counts connections_;
+};
+
+}  // namespace psd
