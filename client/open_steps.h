@@ -38,10 +38,10 @@ class OpenSteps : public std::enable_shared_from_this<OpenSteps> {
     return std::make_shared<const Step>(shared_from_this(), id);
   }
 
-  // The smallest number of an open step. Requires: one is open.
+  // The smallest number of an open step; 0 if none is open.
   uint64_t first() const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return *open_.begin();
+    return open_.empty() ? 0 : *open_.begin();
   }
 
  private:
