@@ -49,7 +49,8 @@ absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
 }
 
 absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string& name,
-                                                              Incarnation incarnation, Role role,
+                                                              Incarnation incarnation,
+                                                              uint64_t epoch, Role role,
                                                               uint32_t group_size,
                                                               const std::string& address) {
   auto it = members_.find(name);
@@ -63,6 +64,9 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   absl::Status group = CheckGroup(holder, role, group_size);
   if (!group.ok()) return absl::Status(group.code(), absl::StrCat(name, " ", group.message()));
 
+  // A request of an earlier session may be carried out after one of a later.
+  const bool same_life = holder != nullptr && holder->incarnation == incarnation;
+  const uint64_t latest = same_life ? std::max(epoch, holder->epoch) : epoch;
   Joined joined;
   if (holder == nullptr) {
     if (members_.size() >= kMaxMembers) {
@@ -71,7 +75,8 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
     }
     const uint32_t rank = LowestFreeRank();
     ranks_.insert(rank);
-    holder = &members_.emplace(name, Member{name, incarnation, rank, role, address}).first->second;
+    holder = &members_.emplace(name, Member{name, incarnation, epoch, rank, role, address})
+                  .first->second;
     joined.new_member = true;
   } else if (holder->incarnation != incarnation) {
     joined.answers = FailBarriersOf(
@@ -81,7 +86,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
                                   IncarnationToString(incarnation), "); enter the barrier again")));
     joined.new_member = true;
   }
-  *holder = Member{name, incarnation, holder->rank, role, address};
+  *holder = Member{name, incarnation, latest, holder->rank, role, address};
   names_.Take(name, incarnation);
   if (role == Role::kTrainer) group_size_ = group_size;
   joined.rank = holder->rank;
@@ -89,9 +94,10 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   return joined;
 }
 
-RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarnation incarnation) {
+RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarnation incarnation,
+                                                uint64_t epoch) {
   const Member* member = Find(name, incarnation);
-  if (member == nullptr) return {};
+  if (member == nullptr || member->epoch > epoch) return {};
   const Member left = *member;
   ranks_.erase(left.rank);
   members_.erase(name);
@@ -202,9 +208,9 @@ std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) 
   return missing;
 }
 
-void RegistrarLedger::Withdraw(Ticket ticket) {
+bool RegistrarLedger::Withdraw(Ticket ticket) {
   auto it = barrier_of_ticket_.find(ticket);
-  if (it == barrier_of_ticket_.end()) return;
+  if (it == barrier_of_ticket_.end()) return false;
   auto barrier = barriers_.find(it->second.first);
   auto member = barrier->second.find(it->second.second);
   std::deque<Ticket>& tickets = member->second;
@@ -212,6 +218,7 @@ void RegistrarLedger::Withdraw(Ticket ticket) {
   if (tickets.empty()) barrier->second.erase(member);
   if (barrier->second.empty()) barriers_.erase(barrier);
   barrier_of_ticket_.erase(it);
+  return true;
 }
 
 std::vector<Member> RegistrarLedger::World() const {

@@ -23,6 +23,7 @@ enum class Role { kOwner, kTrainer };
 struct Member {
   std::string name;
   Incarnation incarnation = 0;
+  uint64_t epoch = 0;  // of the session here in which it joined last
   uint32_t rank = 0;
   Role role = Role::kOwner;
   std::string address;  // empty: it does not listen
@@ -55,18 +56,20 @@ class RegistrarLedger {
     bool new_member = false;  // false: it had joined before, nothing changed
     Answers answers;          // barriers that fail because an earlier incarnation was replaced
   };
-  // `group_size` as declared by a trainer; 0: not declared. A name that is held by another
-  // incarnation goes to the newcomer: while the holder's session lives the session rules let no
-  // newcomer in, so the holder is dead, and only the news of its end is still under way.
+  // `epoch` is that of the member's session here: membership lasts as long as the latest session in
+  // which it joined. `group_size` as declared by a trainer; 0: not declared. A name that is held by
+  // another incarnation goes to the newcomer: while the holder's session lives the session rules
+  // let no newcomer in, so the holder is dead, and only the news of its end is still under way.
   // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
   // a group size other than the one declared (both named); RESOURCE_EXHAUSTED when the declared
   // group is full, or the world.
-  absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, Role role,
-                              uint32_t group_size, const std::string& address);
+  absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, uint64_t epoch,
+                              Role role, uint32_t group_size, const std::string& address);
 
-  // Its session ended: rank and name are free, barriers that need it fail with UNAVAILABLE. The
-  // last trainer to leave takes the declared group size along.
-  Answers Leave(const std::string& name, Incarnation incarnation);
+  // Its session of that epoch ended; nothing happens if it has joined in a later one. Rank and name
+  // are free, barriers that need it fail with UNAVAILABLE. The last trainer to leave takes the
+  // declared group size along.
+  Answers Leave(const std::string& name, Incarnation incarnation, uint64_t epoch);
 
   // Waits for all `members` to have called the barrier of that name. Empty: all trainers of the
   // declared group. A member may wait several times at once (from several threads): its first call
@@ -81,8 +84,8 @@ class RegistrarLedger {
   // joined, those that have. None for a ticket that waits no longer.
   std::optional<std::vector<std::string>> Missing(Ticket ticket) const;
 
-  // The waiter has given up: it is not answered.
-  void Withdraw(Ticket ticket);
+  // The waiter has given up: it is not answered. False: it has been answered already.
+  bool Withdraw(Ticket ticket);
 
   // By rank.
   std::vector<Member> World() const;

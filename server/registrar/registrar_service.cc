@@ -68,7 +68,8 @@ RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Log
                         [this](CallPtr call) { ServeWorld(call); }});
   agent.RegisterMethod({"registrar.barrier", MethodKind::kMutation, RunsOn::kCarrierThread,
                         [this](CallPtr call) { ServeBarrier(call); }});
-  agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t) { SessionEnded(peer); });
+  agent.OnSessionEnded(
+      [this](const rpc::PeerInfo& peer, uint64_t epoch) { SessionEnded(peer, epoch); });
 }
 
 std::vector<Member> RegistrarService::World() const {
@@ -90,11 +91,16 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   absl::StatusOr<RegistrarLedger::Joined> joined;
   {
     MutexLock lock(mutex_);
-    joined = ledger_.Join(call->caller().name, call->caller().incarnation, *role,
-                          request->group_size(), request->address());
+    joined = ledger_.Join(call->caller().name, call->caller().incarnation, call->session_epoch(),
+                          *role, request->group_size(), request->address());
   }
   if (!joined.ok()) return call->Reply(joined.status());
   Deliver(joined->answers);
+  if (joined->new_member && !call->BeginApply()) {
+    // The session ended while it was granted, perhaps before there was anything to take back.
+    SessionEnded(call->caller(), call->session_epoch());
+    return call->Reply(absl::CancelledError("registrar.join: given up while it was carried out"));
+  }
   if (joined->new_member) {
     logger_.Log(LogLevel::kInfo, "worker_joined", absl::StrCat(call->caller().name, " joined"),
                 {{"worker", call->caller().name},
@@ -186,8 +192,7 @@ void RegistrarService::Expire(RegistrarLedger::Ticket ticket, absl::Duration tim
   {
     MutexLock lock(mutex_);
     missing = ledger_.Missing(ticket);
-    if (!missing.has_value()) return;
-    ledger_.Withdraw(ticket);
+    if (!ledger_.Withdraw(ticket)) return;
   }
   Parked parked = TakeParked(ticket);
   if (parked.call == nullptr) return;
@@ -197,12 +202,12 @@ void RegistrarService::Expire(RegistrarLedger::Ticket ticket, absl::Duration tim
 }
 
 void RegistrarService::GiveUp(RegistrarLedger::Ticket ticket) {
-  Parked parked = TakeParked(ticket);
-  if (parked.call == nullptr) return;
   {
     MutexLock lock(mutex_);
-    ledger_.Withdraw(ticket);
+    if (!ledger_.Withdraw(ticket)) return;  // all have met: it is being answered with the others
   }
+  Parked parked = TakeParked(ticket);
+  if (parked.call == nullptr) return;
   parked.call->Reply(absl::CancelledError("barrier: given up before all had arrived"));
 }
 
@@ -244,13 +249,13 @@ rpc::Payload RegistrarService::Gathered(std::vector<Parked>& met) {
   return payload;
 }
 
-void RegistrarService::SessionEnded(const rpc::PeerInfo& peer) {
+void RegistrarService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
   RegistrarLedger::Answers answers;
   bool left = false;
   {
     MutexLock lock(mutex_);
     const size_t before = ledger_.size();
-    answers = ledger_.Leave(peer.name, peer.incarnation);
+    answers = ledger_.Leave(peer.name, peer.incarnation, epoch);
     left = ledger_.size() < before;
   }
   Deliver(answers);

@@ -34,7 +34,7 @@ class RegistrarService {
   void ServeJoin(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeWorld(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeBarrier(const CallPtr& call) PSD_EXCLUDES(mutex_);
-  void SessionEnded(const rpc::PeerInfo& peer) PSD_EXCLUDES(mutex_);
+  void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
   // One that waits in a barrier.
   struct Parked {
     CallPtr call;

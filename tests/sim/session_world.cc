@@ -201,6 +201,7 @@ void World::Perform(Process& process, Actions& actions) {
       DropFork(*dropped->answer);
     } else if (auto* ended = std::get_if<SessionEndedAction>(&action)) {
       EndForks(process, ended->epoch);
+      process.members.Leave(ended->peer.name, ended->peer.incarnation, ended->epoch);
     }
   }
 }
@@ -367,6 +368,7 @@ void World::Ask(Process& process, int peer, MethodKind kind, absl::Time deadline
   call->caller = process.id;
   call->kind = kind;
   call->peer = NameOf(peer);
+  call->joins = kind == MethodKind::kMutation && Chance(0.3);
   const auto& callers = process.sessions->callers();
   if (auto known = callers.find(call->peer); known != callers.end() && Chance(0.2)) {
     call->only_incarnation = known->second->peer_info().incarnation;
@@ -400,6 +402,7 @@ void World::Serve(Process& process, const std::shared_ptr<SimCall>& call, const 
           return Answer(self, call, meta, false);
         }
         call->applied_at.push_back(self.incarnation);
+        if (call->joins) Join(self, *processes_[call->caller], meta.epoch);
       }
       On(self.id, finish, [=](Process& self) { Answer(self, call, meta, true); });
     });
@@ -424,6 +427,12 @@ void World::EndForks(const Process& process, uint64_t epoch) {
   for (const auto& call : calls_) {
     if (call->fork_at == process.id && call->fork_epoch == epoch) call->fork_held = false;
   }
+}
+
+void World::Join(Process& process, const Process& caller, uint64_t epoch) {
+  auto joined =
+      process.members.Join(caller.name, caller.incarnation, epoch, server::Role::kTrainer, 0, "");
+  if (joined.ok()) process.joined[caller.name] = epoch;
 }
 
 void World::Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
@@ -571,9 +580,10 @@ std::string World::Run() {
 // ---------------------------------------------------------------- the oracle
 
 bool World::Settled() const {
-  return std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
+  const bool calls = std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
     return call->orphaned || (call->completed > 0 && !Leaks(*call));
   });
+  return calls && JudgeMembers().empty();
 }
 
 // Its answer gives the caller something that the caller will never hear of.
@@ -583,11 +593,31 @@ bool World::Leaks(const SimCall& call) const {
 
 std::string World::Judge() const {
   if (!broken_.empty()) return broken_;
+  if (std::string verdict = JudgeMembers(); !verdict.empty()) return verdict;
   for (const auto& call : calls_) {
     std::string verdict = JudgeCall(*call);
     if (verdict.empty()) continue;
     return absl::StrCat("call ", call->uid, " from process ", call->caller, " to ", call->peer,
                         ": ", verdict, " (", call->status.ToString(), ")");
+  }
+  return "";
+}
+
+// Whoever joined is a member exactly as long as the session in which it joined lives.
+std::string World::JudgeMembers() const {
+  for (const auto& process : processes_) {
+    if (!process->alive) continue;
+    std::map<std::string, uint64_t> members;  // with the epochs of their sessions
+    for (const server::Member& member : process->members.World()) {
+      members[member.name] = member.epoch;
+    }
+    for (const auto& [name, epoch] : process->joined) {
+      const bool lives = process->sessions->table().sessions().count(epoch) > 0;
+      if (lives != (members.count(name) > 0)) {
+        return absl::StrCat(name, lives ? " is no member of " : " is still a member of ",
+                            process->name);
+      }
+    }
   }
   return "";
 }

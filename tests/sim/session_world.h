@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "core/rpc/worker_sessions.h"
+#include "server/registrar/registrar_ledger.h"
 
 namespace psd::rpc::sim {
 
@@ -22,7 +23,8 @@ namespace psd::rpc::sim {
 struct SimCall : Opaque {
   uint64_t uid = 0;
   MethodKind kind = MethodKind::kMutation;
-  int caller = 0;  // process
+  bool joins = false;  // makes the caller a member at the callee, as long as its session lives
+  int caller = 0;      // process
   std::string peer;
   CallId id = 0;
   Incarnation only_incarnation = 0;
@@ -69,7 +71,9 @@ class World {
     bool alive = true;
     absl::Time paused_until = absl::InfinitePast();
     absl::Time tick_at = absl::InfiniteFuture();
-    std::map<int, uint64_t> greeted;  // by process: the number of the latest greeting
+    server::RegistrarLedger members;
+    std::map<std::string, uint64_t> joined;  // in which session each caller joined last
+    std::map<int, uint64_t> greeted;         // by process: the number of the latest greeting
     std::unique_ptr<WorkerSessions> sessions;
   };
   struct Link {
@@ -130,6 +134,7 @@ class World {
   void Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta);
   void Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
               bool ok);
+  static void Join(Process& process, const Process& caller, uint64_t epoch);
   void GiveFork(const Process& process, const RequestMeta& meta, SimCall& call);
   void DropFork(const Opaque& answer);
   void EndForks(const Process& process, uint64_t epoch);
@@ -138,6 +143,7 @@ class World {
   void RestartProcess();
   void TakeOver();
   void Heal();
+  std::string JudgeMembers() const;
   bool Settled() const;
   bool Leaks(const SimCall& call) const;
   std::string Judge() const;

@@ -22,13 +22,13 @@ class RegistrarLedgerTest : public ::testing::Test {
  protected:
   RegistrarLedger::Joined Join(const std::string& name, Incarnation incarnation,
                                Role role = Role::kTrainer, uint32_t group_size = 0) {
-    auto joined = ledger_.Join(name, incarnation, role, group_size, "");
+    auto joined = ledger_.Join(name, incarnation, /*epoch=*/1, role, group_size, "");
     EXPECT_TRUE(joined.ok()) << joined.status();
     return joined.ok() ? *joined : RegistrarLedger::Joined{};
   }
   absl::Status JoinError(const std::string& name, Incarnation incarnation, Role role,
                          uint32_t group_size) {
-    return ledger_.Join(name, incarnation, role, group_size, "").status();
+    return ledger_.Join(name, incarnation, /*epoch=*/1, role, group_size, "").status();
   }
 
   RegistrarLedger ledger_;
@@ -38,7 +38,7 @@ TEST_F(RegistrarLedgerTest, RPC_08_RanksAreTheLowestFreeAndStay) {
   EXPECT_EQ(Join("a", 1).rank, 0u);
   EXPECT_EQ(Join("b", 2).rank, 1u);
   EXPECT_EQ(Join("c", 3).rank, 2u);
-  ledger_.Leave("b", 2);
+  ledger_.Leave("b", 2, 1);
   EXPECT_EQ(Join("d", 4).rank, 1u);
   const auto joined = Join("e", 5);
   EXPECT_EQ(joined.rank, 3u);
@@ -55,13 +55,35 @@ TEST_F(RegistrarLedgerTest, JoiningAgainChangesNothing) {
   EXPECT_THAT(ledger_.World(), SizeIs(1));
 }
 
+TEST_F(RegistrarLedgerTest, TheEndOfAnEarlierSessionDoesNotRemoveWhoHasJoinedInALaterOne) {
+  ASSERT_TRUE(ledger_.Join("a", 1, /*epoch=*/3, Role::kTrainer, 2, "").ok());
+  ASSERT_TRUE(ledger_.Join("a", 1, /*epoch=*/5, Role::kTrainer, 2, "").ok());
+  ledger_.Leave("a", 1, 3);
+  EXPECT_THAT(ledger_.World(), SizeIs(1)) << "the notice was late";
+  ASSERT_TRUE(ledger_.Join("a", 1, /*epoch=*/3, Role::kTrainer, 2, "").ok());
+  ledger_.Leave("a", 1, 3);
+  EXPECT_THAT(ledger_.World(), SizeIs(1)) << "so was the request";
+  ledger_.Leave("a", 1, 5);
+  EXPECT_THAT(ledger_.World(), IsEmpty());
+}
+
+TEST_F(RegistrarLedgerTest, WhoHasMetCannotWithdraw) {
+  Join("a", 1);
+  Join("b", 2);
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, "x", {"a", "b"}), SizeIs(2));
+  EXPECT_FALSE(ledger_.Withdraw(1));
+  EXPECT_THAT(ledger_.EnterBarrier(3, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_TRUE(ledger_.Withdraw(3));
+}
+
 TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
   Join("x", 1);
   EXPECT_EQ(Join("a", 2).rank, 1u);
   const auto joined = Join("a", 3);
   EXPECT_EQ(joined.rank, 1u);
   EXPECT_TRUE(joined.new_member);
-  EXPECT_THAT(ledger_.Leave("a", 2), IsEmpty());
+  EXPECT_THAT(ledger_.Leave("a", 2, 1), IsEmpty());
   EXPECT_THAT(ledger_.World(), SizeIs(2)) << "the old incarnation's end is no longer heard";
   absl::Status refused = JoinError("a", 2, Role::kTrainer, 0);
   EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
@@ -73,11 +95,11 @@ TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
 // has ended, as when its lease ran out, before anybody wanted its name.
 TEST_F(RegistrarLedgerTest, RPC_03_WhoLeftIsFencedOnceAnotherTookItsName) {
   Join("a", 1);
-  ledger_.Leave("a", 1);
+  ledger_.Leave("a", 1, 1);
   Join("a", 1);  // back in a new session, its name still its own
-  ledger_.Leave("a", 1);
+  ledger_.Leave("a", 1, 1);
   Join("a", 2);
-  ledger_.Leave("a", 2);
+  ledger_.Leave("a", 2, 1);
   absl::Status refused = JoinError("a", 1, Role::kTrainer, 0);
   EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(1)));
@@ -97,8 +119,8 @@ TEST_F(RegistrarLedgerTest, RPC_63_TrainersAgreeOnTheGroupSize) {
   EXPECT_EQ(JoinError("t2", 4, Role::kTrainer, 2).code(), absl::StatusCode::kResourceExhausted);
   Join("owner1", 5, Role::kOwner);   // owners are not counted
   Join("t1", 6, Role::kTrainer, 2);  // nor is who comes back
-  ledger_.Leave("t0", 2);
-  ledger_.Leave("t1", 6);
+  ledger_.Leave("t0", 2, 1);
+  ledger_.Leave("t1", 6, 1);
   EXPECT_EQ(ledger_.group_size(), 0u) << "the next group declares its own";
   Join("t9", 7, Role::kTrainer, 5);
 }
@@ -140,7 +162,7 @@ TEST_F(RegistrarLedgerTest, TheDeclaredGroupIsWaitedForWhoeverItIs) {
   Join("t1", 3, Role::kTrainer, 2);
   EXPECT_THAT(ledger_.EnterBarrier(2, "t1", 3, "", {}), SizeIs(2));
   EXPECT_THAT(ledger_.EnterBarrier(3, "t0", 2, "", {}), IsEmpty());
-  auto failed = ledger_.Leave("t1", 3);
+  auto failed = ledger_.Leave("t1", 3, 1);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(failed[0].status.message()), HasSubstr("t1"));
@@ -187,7 +209,7 @@ class RandomHistory {
       Event();
       Check();
     }
-    for (auto& [name, incarnation] : alive_) Note(ledger_.Leave(name, incarnation));
+    for (auto& [name, incarnation] : alive_) Note(ledger_.Leave(name, incarnation, 1));
     EXPECT_THAT(waiting_, IsEmpty()) << "somebody was never answered";
     EXPECT_EQ(ledger_.waiting(), 0u);
     EXPECT_EQ(ledger_.size(), 0u);
@@ -204,11 +226,11 @@ class RandomHistory {
       case 0:
         return Join(name, alive && Below(2) == 0 ? alive_[name] : ++last_incarnation_);
       case 1:
-        if (alive) Note(ledger_.Leave(name, alive_[name]));
+        if (alive) Note(ledger_.Leave(name, alive_[name], 1));
         alive_.erase(name);
         return;
       case 2:  // an end that is not the current one's
-        return Note(ledger_.Leave(name, last_incarnation_ + 1000));
+        return Note(ledger_.Leave(name, last_incarnation_ + 1000, 1));
       case 3:
         if (!waiting_.empty()) {
           ledger_.Withdraw(*waiting_.begin());
@@ -221,7 +243,7 @@ class RandomHistory {
   }
 
   void Join(const std::string& name, Incarnation incarnation) {
-    auto joined = ledger_.Join(name, incarnation, Role::kTrainer, 0, "");
+    auto joined = ledger_.Join(name, incarnation, 1, Role::kTrainer, 0, "");
     ASSERT_TRUE(joined.ok()) << joined.status();
     Note(joined->answers);
     auto rank = ranks_.find(name);
