@@ -25,6 +25,8 @@ const CallOptions kEndless{absl::ZeroDuration(), false};
 class AgentLeavingTest : public AgentPairTest {
  protected:
   AgentLeavingTest() {
+    // However slow the machine is, nobody who lives is given up.
+    times_.lease = times_.silence = times_.reconnect_min = times_.reconnect_max = kAnHour;
     carrier::Faults slow;
     slow.min_delay = slow.max_delay = absl::Milliseconds(20);
     network_->SetFaults("*", "*", slow);
@@ -53,6 +55,17 @@ class AgentLeavingTest : public AgentPairTest {
   }
 
   std::thread stopping_;
+};
+
+// Who does not answer is given up soon.
+class AgentLeavingShortlyTest : public AgentLeavingTest {
+ protected:
+  AgentLeavingShortlyTest() {
+    times_.lease = absl::Milliseconds(1500);
+    times_.silence = absl::Milliseconds(500);
+    times_.reconnect_min = absl::Milliseconds(5);
+    times_.reconnect_max = absl::Milliseconds(50);
+  }
 };
 
 TEST_F(AgentLeavingTest, AnAnswerThatIsOnItsWayArrives) {
@@ -137,7 +150,7 @@ TEST_F(AgentLeavingTest, NewcomersAreToldAndAnOldSessionGoesOn) {
   EXPECT_EQ(call.reply().Wait()->payload.header, "late");
 }
 
-TEST_F(AgentLeavingTest, ACallThatWaitsForItReachesTheNextOne) {
+TEST_F(AgentLeavingShortlyTest, ACallThatWaitsForItReachesTheNextOne) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   BeginStopOfB(kAnHour);
@@ -153,7 +166,7 @@ TEST_F(AgentLeavingTest, ACallThatWaitsForItReachesTheNextOne) {
 }
 
 // Each of these would take the whole hour if the stop waited for who does not come.
-TEST_F(AgentLeavingTest, APeerThatDiedIsNotWaitedFor) {
+TEST_F(AgentLeavingShortlyTest, APeerThatDiedIsNotWaitedFor) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   b_->agent->StartCall("a", Ask("test.echo"), {absl::ZeroDuration(), true});
@@ -163,7 +176,7 @@ TEST_F(AgentLeavingTest, APeerThatDiedIsNotWaitedFor) {
   EXPECT_FALSE(pending.reply().Wait().ok());
 }
 
-TEST_F(AgentLeavingTest, APeerThatFellSilentIsNotWaitedFor) {
+TEST_F(AgentLeavingShortlyTest, APeerThatFellSilentIsNotWaitedFor) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   network_->SetBlackHole("a", "b", true);
@@ -173,7 +186,7 @@ TEST_F(AgentLeavingTest, APeerThatFellSilentIsNotWaitedFor) {
   EXPECT_FALSE(pending.reply().Wait().ok());
 }
 
-TEST_F(AgentLeavingTest, APeerThatWasNeverReachedIsNotWaitedFor) {
+TEST_F(AgentLeavingShortlyTest, APeerThatWasNeverReachedIsNotWaitedFor) {
   StartBoth();
   a_->agent->AddPeer("nobody", "nowhere:1");
   Call pending = a_->agent->StartCall("nobody", Ask("test.echo"), {absl::ZeroDuration(), true});
@@ -181,7 +194,7 @@ TEST_F(AgentLeavingTest, APeerThatWasNeverReachedIsNotWaitedFor) {
   EXPECT_FALSE(pending.reply().Wait().ok());
 }
 
-TEST_F(AgentLeavingTest, TwoThatLeaveTogetherWaitForEachOther) {
+TEST_F(AgentLeavingShortlyTest, TwoThatLeaveTogetherWaitForEachOther) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   ASSERT_TRUE(Sync(*b_, "a", Read("test.echo")).ok());
