@@ -47,7 +47,7 @@ class PieceRanges {
   uint64_t first_byte_ = 0;
 };
 
-// What is held on an owner, as long as this lives.
+// What is held on an owner, or room there, as long as this lives.
 class Held {
  public:
   Held(CheckpointService& service, const std::string& owner, GlobalId id,
@@ -142,6 +142,7 @@ absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
   std::vector<checkpoint::TensorSpec> arrays;
   for (const PieceSource& source : sources) arrays.push_back(source.spec);
   PSD_RETURN_IF_ERROR(service.MakeRoom(owner, item.room, arrays, options.call).Wait().status());
+  const Held room(service, owner, item.room, options.call);  // an import uses it up
   PSD_RETURN_IF_ERROR(FillAll(service, owner, item.room, sources, options));
   return service.Import(owner, {item}, {}, options.call).Wait().status();
 }

@@ -82,6 +82,8 @@ class SaveFolderImpl : public SaveFolder {
     const std::string final = Join(dir_, name_);
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
     published_ = true;
+    // Before `latest` names it.
+    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
     // Under the hidden name, so that it is removed like the rest if it stays behind.
     PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, absl::StrCat(name_, "\n")));
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, Join(dir_, kLatestFileName)));
@@ -100,6 +102,27 @@ class SaveFolderImpl : public SaveFolder {
   const std::shared_ptr<Allocator> memory_ = NewPieceMemory();  // shared with the files
   bool published_ = false;
 };
+
+// Makes `dir` with its parents. The names of those that were not there survive a power cut, so that
+// a save in them does.
+absl::Status MakeFolders(FileSystem& files, const std::string& dir) {
+  std::vector<std::string> parents;  // of what is missing, the outermost last
+  std::string folder = dir;
+  while (folder.size() > 1 && absl::EndsWith(folder, "/")) folder.pop_back();
+  while (!files.List(folder).ok()) {
+    const size_t slash = folder.rfind('/');
+    if (slash == std::string::npos) {
+      parents.push_back(".");
+      break;
+    }
+    folder.resize(std::max<size_t>(slash, 1));
+    parents.push_back(folder);
+    if (folder == "/") break;
+  }
+  PSD_RETURN_IF_ERROR(files.MakeFolder(dir));
+  for (const std::string& parent : parents) PSD_RETURN_IF_ERROR(files.SyncFolder(parent));
+  return absl::OkStatus();
+}
 
 // Under the lock, whatever is unfinished belongs to nobody alive.
 absl::Status RemoveLeftovers(FileSystem& files, const std::string& dir) {
@@ -122,7 +145,7 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
     return absl::InvalidArgumentError(absl::StrCat("a save cannot be called '", name,
                                                    "': letters, digits and . _ - : make a name"));
   }
-  PSD_RETURN_IF_ERROR(files->MakeFolder(dir));
+  PSD_RETURN_IF_ERROR(MakeFolders(*files, dir));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, files->Lock(dir));
   PSD_RETURN_IF_ERROR(RemoveLeftovers(*files, dir));
   PSD_ASSIGN_OR_RETURN(std::vector<std::string> names, files->List(dir));

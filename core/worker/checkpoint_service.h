@@ -37,8 +37,8 @@ class CheckpointService {
                           const rpc::CallOptions& options);
 
   // Copies of one value with its state, of any size, that stay on `owner` under `id` until they are
-  // released, replaced by others, or our session there ends. What is answered has no tensors.
-  // Errors: as Export.
+  // released, or our session there ends. What is answered has no tensors.
+  // Errors: as Export; RESOURCE_EXHAUSTED beyond TransferTable::kPerSession.
   Future<Exported> Hold(const std::string& owner, const ExportItem& item, GlobalId id,
                         const rpc::CallOptions& options);
   // A piece of what is held. Errors: NOT_FOUND when it is not held any more.
@@ -82,7 +82,7 @@ class CheckpointService {
   void ServeRelease(const CallPtr& call);
   void HoldCopies(const CallPtr& call, GlobalId id, Outbound& out);
   // A transfer of the caller's session.
-  void Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays);
+  absl::Status Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays);
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
   // The tensors of a request: its own, or those of a room that was filled.
   absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);

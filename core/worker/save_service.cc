@@ -48,7 +48,7 @@ SaveService::SaveService(Runtime& runtime) : runtime_(runtime) {
   add("save.finish", &SaveService::ServeFinish);
   add("save.close", &SaveService::ServeClose);
   runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
-    GiveUp({peer.incarnation, epoch}, {});
+    GiveUpAllOf({peer.incarnation, epoch});
   });
 }
 
@@ -61,35 +61,53 @@ void SaveService::ServeOpen(const CallPtr& call) {
   auto files = DecodeOwnFiles(*request);
   if (!files.ok()) return call->Reply(files.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the save"));
-  auto save = OpenHere(SessionOf(*call), *files);
-  runtime_.logger().Log(LogLevel::kInfo, save.ok() ? "save_opened" : "save_not_here",
-                        save.ok() ? "writes its own files of a save" : save.status().message(),
+  const Key key(SessionOf(*call), IdOf(*request));
+  const absl::Status opened = OpenHere(key, *files);
+  runtime_.logger().Log(LogLevel::kInfo, opened.ok() ? "save_opened" : "save_not_here",
+                        opened.ok() ? "writes its own files of a save" : opened.message(),
                         {{"peer", call->caller().name}, {"files", files->files.size()}});
+  // The session may have ended before the save was registered, and nobody would give it up.
+  if (call->cancelled()) GiveUp(key);
   v1::OpenSaveReply reply;
-  reply.set_here(save.ok());
+  reply.set_here(opened.ok());
+  reply.set_why_not(std::string(opened.message()));
   reply.set_steps_accepted(StepsAccepted(runtime_.store()));
-  if (save.ok()) {
-    const GlobalId session = SessionOf(*call), id = IdOf(*request);
-    Put(session, id, *std::move(save));
-    // The session may have ended meanwhile, and nobody would give it up.
-    if (call->cancelled()) GiveUp(session, id);
-  } else {
-    reply.set_why_not(std::string(save.status().message()));
-  }
   call->Reply(PlainPayload(reply));
 }
 
-absl::StatusOr<SaveService::SavePtr> SaveService::OpenHere(GlobalId session,
-                                                           const OwnFiles& files) {
-  const auto& root = runtime_.options().checkpoint_root;
-  if (root == nullptr) return absl::FailedPreconditionError("there is no checkpoint_root");
+absl::Status SaveService::Reserve(const Key& key) {
+  MutexLock lock(mutex_);
+  if (saves_.size() >= kMaxSaves) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it writes the files of ", saves_.size(), " saves already"));
+  }
+  if (saves_.emplace(key, nullptr).second) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("it writes save ", key.second.counter, " already"));
+}
+
+// The place is taken before the files are made, so that there are never too many.
+absl::Status SaveService::OpenHere(const Key& key, const OwnFiles& files) {
+  PSD_RETURN_IF_ERROR(Reserve(key));
+  absl::StatusOr<SavePtr> save = MakeFiles(files);
+  if (!save.ok()) {
+    GiveUp(key);
+    return save.status();
+  }
   {
     MutexLock lock(mutex_);
-    if (saves_.size() >= kMaxSaves && saves_.count(session) == 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("it writes the files of ", saves_.size(), " saves already"));
+    auto place = saves_.find(key);
+    if (place != saves_.end()) {
+      place->second = *std::move(save);
+      return absl::OkStatus();
     }
   }
+  Destroy(*std::move(save));
+  return absl::CancelledError("the session that asked for the save has ended");
+}
+
+absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& files) {
+  const auto& root = runtime_.options().checkpoint_root;
+  if (root == nullptr) return absl::FailedPreconditionError("there is no checkpoint_root");
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::FoundFolder> folder,
                        root->Find(files.folder, files.token));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<OwnSave> save,
@@ -100,7 +118,7 @@ absl::StatusOr<SaveService::SavePtr> SaveService::OpenHere(GlobalId session,
 void SaveService::ServeWrite(const CallPtr& call) {
   auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  auto save = Find(SessionOf(*call), IdOf(*request));
+  auto save = Find({SessionOf(*call), IdOf(*request)});
   if (!save.ok()) return call->Reply(save.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the write"));
   if (request->has_piece()) return WritePieceHere(call, *save, *request);
@@ -149,7 +167,7 @@ void SaveService::ServeFinish(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   if (request->count_files_size() != request->counts_size())
     return call->Reply(absl::InvalidArgumentError("save.finish: counts without a file"));
-  auto save = Find(SessionOf(*call), IdOf(*request));
+  auto save = Find({SessionOf(*call), IdOf(*request)});
   if (!save.ok()) return call->Reply(save.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
   std::vector<StepCount> counts;
@@ -166,7 +184,7 @@ void SaveService::ServeClose(const CallPtr& call) {
   auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
-  GiveUp(SessionOf(*call), IdOf(*request));
+  GiveUp({SessionOf(*call), IdOf(*request)});
   call->Reply(rpc::Payload{});
 }
 
@@ -182,34 +200,38 @@ void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, 
   if (!queued.ok()) call->Reply(queued);
 }
 
-void SaveService::Put(GlobalId session, GlobalId id, SavePtr save) {
-  std::pair<GlobalId, SavePtr> entry(id, std::move(save));  // becomes the earlier one
-  {
-    MutexLock lock(mutex_);
-    std::swap(saves_[session], entry);
-  }
-  Destroy(std::move(entry.second));
-}
-
-absl::StatusOr<SaveService::SavePtr> SaveService::Find(GlobalId session, GlobalId id) const {
+absl::StatusOr<SaveService::SavePtr> SaveService::Find(const Key& key) const {
   MutexLock lock(mutex_);
-  auto found = saves_.find(session);
-  if (found != saves_.end() && found->second.first == id) return found->second.second;
-  return absl::NotFoundError(absl::StrCat("no save ", id.counter,
+  auto found = saves_.find(key);
+  if (found != saves_.end() && found->second != nullptr) return found->second;
+  return absl::NotFoundError(absl::StrCat("no save ", key.second.counter,
                                           " of this session is written here; its session may have "
                                           "ended: start again"));
 }
 
-void SaveService::GiveUp(GlobalId session, GlobalId id) {
+void SaveService::GiveUp(const Key& key) {
   SavePtr given_up;
   {
     MutexLock lock(mutex_);
-    auto found = saves_.find(session);
-    if (found == saves_.end() || !(id.IsNone() || found->second.first == id)) return;
-    given_up = std::move(found->second.second);
+    auto found = saves_.find(key);
+    if (found == saves_.end()) return;
+    given_up = std::move(found->second);
     saves_.erase(found);
   }
   Destroy(std::move(given_up));
+}
+
+void SaveService::GiveUpAllOf(GlobalId session) {
+  std::vector<SavePtr> given_up;
+  {
+    MutexLock lock(mutex_);
+    auto next = saves_.lower_bound({session, {}});
+    while (next != saves_.end() && next->first.first == session) {
+      given_up.push_back(std::move(next->second));
+      next = saves_.erase(next);
+    }
+  }
+  for (SavePtr& save : given_up) Destroy(std::move(save));
 }
 
 void SaveService::Destroy(SavePtr save) {

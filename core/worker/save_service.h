@@ -30,8 +30,8 @@ class Runtime;
 // below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has ended there.
 class SaveService {
  public:
-  // Of as many sessions at once; others are told to stream. Each has a thread, and each of its
-  // files another.
+  // At the same time, of all sessions together; others are told to stream. Each has a thread, and
+  // each of its files another.
   static constexpr size_t kMaxSaves = 4;
 
   // Registers the methods; `runtime` outlives the service and has not started.
@@ -81,17 +81,20 @@ class SaveService {
                       const v1::WriteSaveRequest& request);
   void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
 
-  absl::StatusOr<SavePtr> OpenHere(GlobalId session, const OwnFiles& files) PSD_EXCLUDES(mutex_);
-  void Put(GlobalId session, GlobalId id, SavePtr save) PSD_EXCLUDES(mutex_);
-  absl::StatusOr<SavePtr> Find(GlobalId session, GlobalId id) const PSD_EXCLUDES(mutex_);
-  // A none id: whatever is there.
-  void GiveUp(GlobalId session, GlobalId id) PSD_EXCLUDES(mutex_);
+  // A save by its session and id.
+  using Key = std::pair<GlobalId, GlobalId>;
+  absl::Status OpenHere(const Key& key, const OwnFiles& files) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<SavePtr> MakeFiles(const OwnFiles& files);
+  absl::Status Reserve(const Key& key) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
+  void GiveUp(const Key& key) PSD_EXCLUDES(mutex_);
+  void GiveUpAllOf(GlobalId session) PSD_EXCLUDES(mutex_);
   // Away from the caller's thread: a write may be under way.
   void Destroy(SavePtr save);
 
   Runtime& runtime_;
-  mutable Mutex mutex_;                                                            // leaf
-  std::map<GlobalId, std::pair<GlobalId, SavePtr>> saves_ PSD_GUARDED_BY(mutex_);  // by session
+  mutable Mutex mutex_;                                  // leaf
+  std::map<Key, SavePtr> saves_ PSD_GUARDED_BY(mutex_);  // null: its files are being made
 };
 
 }  // namespace psd::worker

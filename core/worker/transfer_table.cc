@@ -39,28 +39,41 @@ absl::Status Transfer::Fill(uint64_t array, uint64_t first_byte, const Buffer& b
   return absl::OkStatus();
 }
 
-void TransferTable::Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer) {
-  Entry entry(id, std::move(transfer));  // becomes the earlier one
+absl::Status TransferTable::Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer) {
+  // `transfer` becomes the earlier one, if there is one.
   MutexLock lock(mutex_);
-  std::swap(transfers_[session], entry);
+  OfSession& of_session = transfers_[session];
+  if (of_session.size() < kPerSession || of_session.count(id) > 0) {
+    std::swap(of_session[id], transfer);
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this worker has ", of_session.size(),
+                   " large values on their way in and out here already; run fewer saves and loads "
+                   "at the same time"));
 }
 
 absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Find(GlobalId session, GlobalId id) const {
   MutexLock lock(mutex_);
   auto found = transfers_.find(session);
-  if (found == transfers_.end() || found->second.first != id) return Unknown(id);
-  return found->second.second;
+  if (found == transfers_.end()) return Unknown(id);
+  auto transfer = found->second.find(id);
+  if (transfer == found->second.end()) return Unknown(id);
+  return transfer->second;
 }
 
 absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Take(GlobalId session, GlobalId id) {
   MutexLock lock(mutex_);
   auto found = transfers_.find(session);
-  if (found == transfers_.end() || found->second.first != id) return Unknown(id);
+  if (found == transfers_.end()) return Unknown(id);
+  auto transfer = found->second.find(id);
+  if (transfer == found->second.end()) return Unknown(id);
   // Others get theirs from here only, under this lock.
-  if (found->second.second.use_count() > 1)
+  if (transfer->second.use_count() > 1)
     return absl::FailedPreconditionError("pieces of this transfer are still arriving");
-  std::shared_ptr<Transfer> taken = std::move(found->second.second);
-  transfers_.erase(found);
+  std::shared_ptr<Transfer> taken = std::move(transfer->second);
+  found->second.erase(transfer);
+  if (found->second.empty()) transfers_.erase(found);
   return taken;
 }
 
@@ -68,17 +81,20 @@ void TransferTable::Release(GlobalId session, GlobalId id) {
   std::shared_ptr<Transfer> released;
   MutexLock lock(mutex_);
   auto found = transfers_.find(session);
-  if (found == transfers_.end() || found->second.first != id) return;
-  released = std::move(found->second.second);
-  transfers_.erase(found);
+  if (found == transfers_.end()) return;
+  auto transfer = found->second.find(id);
+  if (transfer == found->second.end()) return;
+  released = std::move(transfer->second);
+  found->second.erase(transfer);
+  if (found->second.empty()) transfers_.erase(found);
 }
 
 void TransferTable::OnSessionEnded(GlobalId session) {
-  std::shared_ptr<Transfer> released;
+  OfSession released;
   MutexLock lock(mutex_);
   auto found = transfers_.find(session);
   if (found == transfers_.end()) return;
-  released = std::move(found->second.second);
+  released = std::move(found->second);
   transfers_.erase(found);
 }
 

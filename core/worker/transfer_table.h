@@ -35,11 +35,17 @@ class Transfer {
   std::vector<Tensor> arrays_;
 };
 
-// One transfer per session of a peer: a bound to what a peer can make an owner hold. Thread-safe.
+// Transfers of the sessions of peers. Thread-safe.
 class TransferTable {
  public:
-  // In place of an earlier one of the session.
-  void Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer) PSD_EXCLUDES(mutex_);
+  // A bound to what a peer can make an owner hold: saves and loads that a worker has under way at
+  // the same time have one each.
+  static constexpr size_t kPerSession = 4;
+
+  // In place of an earlier one of this id. Errors: RESOURCE_EXHAUSTED when the session has
+  // kPerSession others.
+  absl::Status Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer)
+      PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Transfer>> Find(GlobalId session, GlobalId id) const
       PSD_EXCLUDES(mutex_);
@@ -52,10 +58,10 @@ class TransferTable {
   void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
 
  private:
-  using Entry = std::pair<GlobalId, std::shared_ptr<Transfer>>;
+  using OfSession = std::map<GlobalId, std::shared_ptr<Transfer>>;  // by id
 
-  mutable Mutex mutex_;                                         // leaf: memory is freed outside
-  std::map<GlobalId, Entry> transfers_ PSD_GUARDED_BY(mutex_);  // by session
+  mutable Mutex mutex_;                                             // leaf: memory is freed outside
+  std::map<GlobalId, OfSession> transfers_ PSD_GUARDED_BY(mutex_);  // by session; none is empty
 };
 
 }  // namespace psd::worker

@@ -85,6 +85,13 @@ absl::Status FakeFileSystem::MakeFolder(const std::string& path) {
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(Change());
   folders_.insert(path);
+  name_changes_.push_back(absl::StrCat("make ", path));
+  return absl::OkStatus();
+}
+
+absl::Status FakeFileSystem::SyncFolder(const std::string& folder) {
+  MutexLock lock(mutex_);
+  name_changes_.push_back(absl::StrCat("sync ", folder));
   return absl::OkStatus();
 }
 
@@ -98,6 +105,7 @@ absl::StatusOr<std::vector<std::string>> FakeFileSystem::List(const std::string&
   };
   for (const auto& [path, content] : files_) add(path);
   for (const std::string& path : folders_) add(path);
+  if (names.empty() && folders_.count(folder) == 0) return absl::NotFoundError(folder);
   return std::vector<std::string>(names.begin(), names.end());
 }
 
@@ -112,6 +120,7 @@ absl::Status FakeFileSystem::Rename(const std::string& from, const std::string& 
   }
   files_ = std::move(files);
   if (folders_.erase(from) > 0) folders_.insert(to);
+  name_changes_.push_back(absl::StrCat("rename ", from, " to ", to));
   return absl::OkStatus();
 }
 
@@ -143,6 +152,11 @@ absl::StatusOr<std::unique_ptr<FolderLock>> FakeFileSystem::Lock(const std::stri
 std::map<std::string, std::string> FakeFileSystem::files() const {
   MutexLock lock(mutex_);
   return files_;
+}
+
+std::vector<std::string> FakeFileSystem::name_changes() const {
+  MutexLock lock(mutex_);
+  return name_changes_;
 }
 
 void FakeFileSystem::Put(const std::string& path, std::string bytes) {

@@ -32,12 +32,14 @@ class FakeFileSystem : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
-  absl::Status SyncFolder(const std::string&) override { return absl::OkStatus(); }
+  absl::Status SyncFolder(const std::string& folder) override;
   absl::StatusOr<uint64_t> FreeBytes(const std::string&) override;
   absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) override;
 
   std::map<std::string, std::string> files() const PSD_EXCLUDES(mutex_);
   void Put(const std::string& path, std::string bytes) PSD_EXCLUDES(mutex_);
+  // What was done to names, in order: "make d", "rename d/x to d/y", "sync d".
+  std::vector<std::string> name_changes() const PSD_EXCLUDES(mutex_);
 
  private:
   class File;
@@ -49,6 +51,7 @@ class FakeFileSystem : public FileSystem {
   std::map<std::string, std::string> files_ PSD_GUARDED_BY(mutex_);
   std::set<std::string> folders_ PSD_GUARDED_BY(mutex_);
   std::set<std::string> locked_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::string> name_changes_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::checkpoint

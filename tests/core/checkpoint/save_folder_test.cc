@@ -83,6 +83,20 @@ TEST(SaveFolder, OnRealFiles) {
   EXPECT_TRUE(disk->Remove(dir).ok());
 }
 
+// A power cut leaves no `latest` without its save, and no save in a folder that is gone.
+TEST(SaveFolder, NamesReachTheDiskInTheirOrder) {
+  auto disk = std::make_shared<FakeFileSystem>();
+  ASSERT_TRUE(Save(disk, "a/b", "1", kOld).ok());
+  const std::string unfinished = "a/b/.saving-u-1";
+  EXPECT_EQ(disk->name_changes(),
+            (std::vector<std::string>{"make a/b", "sync a", "sync .", "make " + unfinished,
+                                      "sync " + unfinished, "rename " + unfinished + " to a/b/1",
+                                      "sync a/b", "rename " + unfinished + " to a/b/latest",
+                                      "sync a/b"}));
+  ASSERT_TRUE(Save(disk, "a/b", "2", kNew).ok());
+  EXPECT_EQ(disk->name_changes()[9 + 1], "make a/b/.saving-u-2") << "no parents are new now";
+}
+
 TEST(SaveFolder, NamesAreTakenOnceAndPlain) {
   auto disk = std::make_shared<FakeFileSystem>();
   ASSERT_TRUE(Save(disk, "d", "1", kOld).ok());

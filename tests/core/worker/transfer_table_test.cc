@@ -43,24 +43,27 @@ TEST(Transfer, PiecesStayWithinTheArrays) {
   EXPECT_EQ(room->Fill(3, 0, Buffer::FromString(five)).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(TransferTable, OnePerSession) {
+TEST(TransferTable, ASessionHasAFewAtTheSameTime) {
   TransferTable table;
-  table.Put(kSession, kId, Room());
-  EXPECT_TRUE(table.Find(kSession, kId).ok());
+  const auto id = [](size_t i) { return GlobalId{7, i + 1}; };
+  for (size_t i = 0; i < TransferTable::kPerSession; ++i)
+    ASSERT_TRUE(table.Put(kSession, id(i), Room()).ok());
+  for (size_t i = 0; i < TransferTable::kPerSession; ++i)
+    EXPECT_TRUE(table.Find(kSession, id(i)).ok()) << i;
   EXPECT_EQ(table.Find(kOther, kId).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(table.Find(kSession, kNext).status().code(), absl::StatusCode::kNotFound);
-  table.Put(kSession, kNext, Room());
-  EXPECT_FALSE(table.Find(kSession, kId).ok()) << "replaced";
+  const GlobalId more = id(TransferTable::kPerSession);
+  EXPECT_EQ(table.Put(kSession, more, Room()).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(table.Put(kSession, kId, Room()).ok()) << "in place of the one of that id";
+  EXPECT_TRUE(table.Put(kOther, more, Room()).ok()) << "another session has its own";
   table.Release(kSession, kId);
-  EXPECT_TRUE(table.Find(kSession, kNext).ok());
-  table.Release(kSession, kNext);
-  EXPECT_FALSE(table.Find(kSession, kNext).ok());
+  EXPECT_FALSE(table.Find(kSession, kId).ok());
+  EXPECT_TRUE(table.Put(kSession, more, Room()).ok());
 }
 
 TEST(TransferTable, EndsWithItsSession) {
   TransferTable table;
-  table.Put(kSession, kId, Room());
-  table.Put(kOther, kId, Room());
+  ASSERT_TRUE(table.Put(kSession, kId, Room()).ok());
+  ASSERT_TRUE(table.Put(kOther, kId, Room()).ok());
   table.OnSessionEnded(kSession);
   EXPECT_FALSE(table.Find(kSession, kId).ok());
   EXPECT_TRUE(table.Find(kOther, kId).ok());
@@ -68,7 +71,7 @@ TEST(TransferTable, EndsWithItsSession) {
 
 TEST(TransferTable, IsTakenOnlyWhenNobodyFillsIt) {
   TransferTable table;
-  table.Put(kSession, kId, Room());
+  ASSERT_TRUE(table.Put(kSession, kId, Room()).ok());
   {
     auto filling = table.Find(kSession, kId);
     ASSERT_TRUE(filling.ok());
