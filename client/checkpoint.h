@@ -46,6 +46,9 @@ struct SaveOptions {
   std::string name;
   // Whose values are saved. Empty: all owners that the worker is attached to.
   std::vector<std::string> owners;
+  // Owners whose values are not saved, as the save's summary and index say. The worker need not be
+  // attached to them: they may be dead. Without this an owner that does not answer fails the save.
+  std::vector<std::string> leave_out;
   // What travels in one exchange, state included. Three are on their way at once, so memory for
   // about four is needed here, or for four values of nearly whole_bytes.
   size_t batch_bytes = size_t{32} << 20;

@@ -13,10 +13,14 @@
 //   options.name = "trainer0";
 //   options.owners = {{"owner0", "127.0.0.1:7071"}};
 //   PSD_ASSIGN_OR_RETURN(auto worker, psd::Worker::Start(options));
+//   psd::CreateOptions parameter;
+//   parameter.requires_grad = true;
 //   PSD_ASSIGN_OR_RETURN(psd::RRef w, worker->GetOrCreate("owner0", "w",
-//       psd::Uniform({10, 784}, -0.03, 0.03, /*seed=*/1), {.requires_grad = true}));
+//       psd::Uniform({10, 784}, -0.03, 0.03, /*seed=*/1), parameter));
+//   psd::Adam adam;
+//   adam.lr = 1e-3;
 //   PSD_ASSIGN_OR_RETURN(auto optimizer,
-//       psd::DistributedOptimizer::Create(*worker, "main", psd::Adam{.lr = 1e-3}, {w}));
+//       psd::DistributedOptimizer::Create(*worker, "main", adam, {w}));
 //   for (const Batch& batch : batches) {
 //     PSD_ASSIGN_OR_RETURN(psd::Context context, worker->NewContext());
 //     PSD_ASSIGN_OR_RETURN(auto parameters, worker->ToHere({w}, context));
@@ -134,6 +138,9 @@ struct WorkerOptions {
   // "host:port" where other workers may reach this one. Empty: not listening; owners call back on
   // the connections opened from here.
   std::string listen;
+  // Where others dial this worker: "host:port", or "host" with the port listened on. Required if
+  // `listen` is all interfaces (0.0.0.0). Empty: the address listened on.
+  std::string advertise;
   // Trainers that the job will have, the same from all of them; 0: they come and go. With it they
   // can wait for each other: barriers, all-gathers, group shutdown.
   uint32_t group_size = 0;
@@ -214,8 +221,8 @@ class Worker {
   absl::StatusOr<std::vector<WorkerInfo>> Infos();
   // The owners that it is attached to.
   std::vector<std::string> owners() const;
-  // All owners of the job: those that the registrar knows and that can be dialled, else the
-  // attached ones.
+  // All owners of the job: those that joined the registrar and listen, else the attached ones.
+  // An owner that the registrar's configuration names and that is not there has no address.
   absl::StatusOr<std::vector<OwnerAddress>> JobOwners();
 
   // ---- values on owners

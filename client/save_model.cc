@@ -293,12 +293,17 @@ absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options
   if (options.batch_bytes == 0) return absl::InvalidArgumentError("SaveOptions::batch_bytes is 0");
   std::vector<std::string> owners = options.owners;
   if (owners.empty()) owners = worker.owners();
+  SavePlan plan;
+  for (const std::string& name : options.leave_out) {
+    owners.erase(std::remove(owners.begin(), owners.end(), name), owners.end());
+    plan.index.left_out.push_back(absl::StrCat(name, ": all of its values, as was asked"));
+  }
+  if (owners.empty()) return absl::InvalidArgumentError("SaveOptions: no owner is left to save");
   rpc::CallOptions call;
   call.timeout = options.timeout;
   std::vector<Future<OwnerContents>> asked;
   for (const std::string& owner : owners)
     asked.push_back(worker.runtime().checkpoints().Describe(owner, call));
-  SavePlan plan;
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto& contents = asked[i].Wait();
     if (!contents.ok()) return Annotate(contents.status(), absl::StrCat("saving ", owners[i]));

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/base/worker_name.h"
 #include "core/store/parameter.h"
 #include "core/worker/call_service.h"
 #include "core/worker/info_service.h"
@@ -14,12 +15,12 @@ namespace psd {
 namespace {
 
 absl::Status CheckOptions(const WorkerOptions& options) {
-  PSD_RETURN_IF_ERROR(worker::CheckWorkerName(options.name));
+  PSD_RETURN_IF_ERROR(CheckWorkerName(options.name));
   if (options.default_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("WorkerOptions::default_timeout is negative; 0 means none");
   }
   for (const OwnerAddress& owner : options.owners) {
-    PSD_RETURN_IF_ERROR(worker::CheckWorkerName(owner.name));
+    PSD_RETURN_IF_ERROR(CheckWorkerName(owner.name));
     if (owner.name == options.name) {
       return absl::InvalidArgumentError(
           absl::StrCat("this worker and one of its owners are both called '", owner.name, "'"));
@@ -35,6 +36,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   worker::RuntimeOptions runtime;
   runtime.name = options.name;
   runtime.listen = options.listen;
+  runtime.advertise = options.advertise;
   runtime.threads = options.threads;
   runtime.memory_budget_bytes = options.memory_budget_bytes;
   runtime.session = options.session;
@@ -169,6 +171,7 @@ absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
       if (member.role == worker::WorkerRole::kOwner && !member.address.empty())
         owners.push_back({member.name, member.address});
     }
+    for (const std::string& name : world.absent_owners) owners.push_back({name, ""});
     return owners;
   }
   return state_->options.owners;

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "core/rpc/sequence_set.h"
 #include "proto/psd/v1/rpc.pb.h"
 
@@ -54,7 +55,10 @@ bool IsIntroduction(MessageKind kind) {
 // What holds for every kind.
 absl::Status CheckBounds(const v1::RpcHeader& in) {
   if (in.kind() < 1 || in.kind() > 12) return Bad(absl::StrCat("unknown kind ", in.kind()));
-  if (in.name().size() > kMaxNameBytes) return Bad("the worker's name is too long");
+  if (!in.name().empty()) {
+    const absl::Status name = CheckWorkerName(in.name());
+    if (!name.ok()) return Bad(name.message());
+  }
   if (in.method().size() > kMaxMethodBytes) return Bad("the method's name is too long");
   if (in.attachments_size() != in.attachment_tags_size()) return Bad("attachments without tags");
   if (in.attachments_size() > static_cast<int>(kMaxAttachments)) return Bad("too many attachments");

@@ -11,7 +11,6 @@
 namespace psd::rpc {
 
 // Bounds on what a header may hold; a peer that sends more is no honest peer.
-inline constexpr size_t kMaxNameBytes = 127;
 inline constexpr size_t kMaxMethodBytes = 255;
 inline constexpr size_t kMaxAttachments = 1024;
 inline constexpr size_t kMaxAckRanges = 64 * 1024;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "core/rpc/agent_core.h"
 #include "core/rpc/header_codec.h"
 
@@ -73,10 +74,7 @@ const std::string* Reply::attachment(uint32_t tag) const {
 }
 
 absl::StatusOr<std::unique_ptr<RpcAgent>> RpcAgent::Create(AgentOptions options) {
-  if (options.self.name.empty() || options.self.name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a worker's name has 1 to ", kMaxNameBytes,
-                                                   " characters, not ", options.self.name.size()));
-  }
+  PSD_RETURN_IF_ERROR(CheckWorkerName(options.self.name));
   if (options.self.incarnation == 0) {
     return absl::InvalidArgumentError("a worker needs an incarnation that is not zero");
   }

@@ -29,6 +29,7 @@ absl::StatusOr<World> DecodeWorld(const v1::RegistrarWorldReply& reply) {
   }
   World world;
   world.group_size = reply.group_size();
+  world.absent_owners.assign(reply.absent_owners().begin(), reply.absent_owners().end());
   for (int i = 0; i < size; ++i) {
     const bool owner = reply.roles(i) == v1::WORKER_ROLE_OWNER;
     world.members.push_back({reply.names(i), reply.incarnations(i), reply.ranks(i),

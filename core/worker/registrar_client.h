@@ -48,6 +48,8 @@ struct WorldMember {
 struct World {
   std::vector<WorldMember> members;  // by rank
   uint32_t group_size = 0;           // 0: not declared
+  // Named by the registrar's configuration, and not there.
+  std::vector<std::string> absent_owners;
 };
 
 // The world as `registrar`, which `agent` can reach, knows it: anybody may ask.

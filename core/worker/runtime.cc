@@ -1,11 +1,12 @@
 #include "core/worker/runtime.h"
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/host_port.h"
+#include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/worker/call_service.h"
 #include "core/worker/checkpoint_service.h"
@@ -21,8 +22,6 @@
 namespace psd::worker {
 namespace {
 
-constexpr size_t kMaxWorkerName = 127;
-
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
   HeapAllocatorOptions heap;
   heap.cache_bytes = options.receive_cache_bytes;
@@ -31,18 +30,21 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOp
   return carrier::NewGrpcCarrier(grpc);
 }
 
-}  // namespace
-
-absl::Status CheckWorkerName(const std::string& name) {
-  bool legal = !name.empty() && name.size() <= kMaxWorkerName &&
-               std::all_of(name.begin(), name.end(), [](char c) {
-                 return absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-';
-               });
-  if (legal) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "worker name '", name.substr(0, kMaxWorkerName), "' (", name.size(),
-      " characters): a name has 1 to ", kMaxWorkerName, " characters of A-Z a-z 0-9 _ : -"));
+absl::Status CheckAddresses(const RuntimeOptions& options) {
+  if (!options.advertise.empty() && options.listen.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(options.name, " advertises ", options.advertise,
+                                                   " and does not listen; set `listen`"));
+  }
+  if (!options.advertise.empty())
+    return Annotate(AdvertisedAddress("localhost:1", options.advertise).status(), "advertise");
+  if (!NeedsAdvertise(options.listen)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.name, " is to listen on ", options.listen,
+                   ", all interfaces, which nobody can dial; say with `advertise` by what name or "
+                   "address other hosts reach it"));
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
   PSD_RETURN_IF_ERROR(CheckWorkerName(options.name));
@@ -50,6 +52,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
     return absl::InvalidArgumentError(
         absl::StrCat("threads = ", options.threads, ": a worker needs at least one"));
   }
+  PSD_RETURN_IF_ERROR(CheckAddresses(options));
   if (options.logger == nullptr) options.logger = NewNullLogger();
   if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
   if (options.carrier == nullptr) {
@@ -109,7 +112,8 @@ Runtime::~Runtime() {
 }
 
 absl::StatusOr<std::string> Runtime::Start() {
-  PSD_ASSIGN_OR_RETURN(address_, agent_->Start(options_.listen));
+  PSD_ASSIGN_OR_RETURN(const std::string bound, agent_->Start(options_.listen));
+  PSD_ASSIGN_OR_RETURN(address_, AdvertisedAddress(bound, options_.advertise));
   return address_;
 }
 

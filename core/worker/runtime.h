@@ -47,6 +47,9 @@ struct RuntimeOptions {
   std::string name;
   // "host:port" to serve at (port 0: any free one); empty: only connections opened from here.
   std::string listen;
+  // Where others dial it: "host:port", or "host" with the port listened on. Required if `listen` is
+  // all interfaces (0.0.0.0). Empty: the address listened on.
+  std::string advertise;
   // Threads that run functions, programs and creations. Large steps and pulls run on them too, and
   // on one thread more that users never get.
   int threads = 4;
@@ -163,8 +166,5 @@ class Runtime {
   mutable Mutex mutex_;  // leaf
   std::string registrar_ PSD_GUARDED_BY(mutex_);
 };
-
-// Errors: INVALID_ARGUMENT saying what a worker's name must look like.
-absl::Status CheckWorkerName(const std::string& name);
 
 }  // namespace psd::worker

@@ -10,24 +10,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/base/host_port.h"
 #include "core/base/nearest_name.h"
+#include "core/base/quoted.h"
 #include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "core/checkpoint/checkpoint_root.h"
 
 namespace psd::server {
 namespace {
 
-// What came from a file, fit to stand in a message: one line, not too long.
-std::string Quote(absl::string_view text) {
-  constexpr size_t kMaxShown = 64;
-  std::string shown = "'";
-  for (char c : text.substr(0, kMaxShown)) shown += absl::ascii_isprint(c) ? c : '?';
-  return shown + (text.size() > kMaxShown ? "…'" : "'");
-}
-
 absl::Status Expected(absl::string_view what, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", got ", Quote(text)));
+  return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", got ", Quoted(text)));
 }
 
 absl::StatusOr<bool> ParseBool(absl::string_view text) {
@@ -110,14 +106,6 @@ std::string PrintTime(const DaemonConfig& config) {
   return absl::FormatDuration(config.*kMember);
 }
 
-constexpr absl::string_view kNameRule = "1 to 127 characters of A-Z a-z 0-9 _ : -";
-
-absl::Status CheckWorkerName(absl::string_view name) {
-  bool good = !name.empty() && name.size() <= 127;
-  for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-');
-  return good ? absl::OkStatus() : Expected(kNameRule, name);
-}
-
 absl::Status ParseName(absl::string_view text, DaemonConfig& config) {
   PSD_RETURN_IF_ERROR(CheckWorkerName(text));
   config.name = std::string(text);
@@ -127,6 +115,13 @@ absl::Status ParseName(absl::string_view text, DaemonConfig& config) {
 absl::Status ParseListen(absl::string_view text, DaemonConfig& config) {
   PSD_RETURN_IF_ERROR(ParseHostPort(text));
   config.listen = std::string(text);
+  return absl::OkStatus();
+}
+
+// The port is not known yet: any will do.
+absl::Status ParseAdvertise(absl::string_view text, DaemonConfig& config) {
+  PSD_RETURN_IF_ERROR(AdvertisedAddress("localhost:1", text).status());
+  config.advertise = std::string(text);
   return absl::OkStatus();
 }
 
@@ -144,6 +139,14 @@ absl::Status ParseRegistrar(absl::string_view text, DaemonConfig& config) {
   if (address.port == 0) return Expected("the registrar's port, which cannot be 0", text);
   config.registrar_name = std::string(text.substr(0, equals));
   config.registrar_address = std::string(text.substr(equals + 1));
+  return absl::OkStatus();
+}
+
+absl::Status ParseOwners(absl::string_view text, DaemonConfig& config) {
+  std::vector<std::string> owners;
+  if (!text.empty()) owners = absl::StrSplit(text, ',');
+  for (const std::string& name : owners) PSD_RETURN_IF_ERROR(CheckWorkerName(name));
+  config.owners = std::move(owners);
   return absl::OkStatus();
 }
 
@@ -180,11 +183,16 @@ std::string PrintLevel(const DaemonConfig& config) {
 
 using C = DaemonConfig;
 constexpr ConfigField kFields[] = {
-    {"name", "name", kNameRule, "This owner's name, unique in the job. Required.", ParseName,
+    {"name", "name", kWorkerNameRule, "This owner's name, unique in the job. Required.", ParseName,
      [](const C& c) { return c.name; }},
     {"listen", "host:port", "port 0 to 65535; 0 takes any free port",
      "Where to serve. Beyond loopback only with `insecure: true`.", ParseListen,
      [](const C& c) { return c.listen; }},
+    {"advertise", "host[:port]",
+     "empty, or a host, and a port if it is another than the one listened on",
+     "Where others reach this owner: a name or address that all hosts of the job resolve to it. "
+     "Required when it listens on all interfaces (0.0.0.0). Empty: the address listened on.",
+     ParseAdvertise, [](const C& c) { return c.advertise; }},
     {"insecure", "bool", "true or false",
      "Serve beyond loopback without encryption or authentication: whoever reaches the port can "
      "read "
@@ -195,6 +203,11 @@ constexpr ConfigField kFields[] = {
      "Empty: "
      "this one.",
      ParseRegistrar, FormatRegistrar},
+    {"owners", "name,name,…", "empty, or names of workers",
+     "All owners of the job, this one included. The registrar lets no other join as an owner, and "
+     "a "
+     "save is refused while one of them is missing. Empty: whoever joins as an owner is one.",
+     ParseOwners, [](const C& c) { return absl::StrJoin(c.owners, ","); }},
     {"memory_budget", "size", "0 to 1024TiB; 0 takes 80 % of what this process may have",
      "Memory that all hosted values may take. What does not fit is refused with "
      "RESOURCE_EXHAUSTED. 0: 80 % of the least of the machine's memory and the limits of its "
@@ -242,36 +255,6 @@ const ConfigField* FindConfigField(absl::string_view name) {
   return nullptr;
 }
 
-bool HostPort::IsLoopback() const {
-  if (host == "localhost" || host == "::1") return true;
-  // 127.0.0.0/8, in four numbers: "127.example.org" is a name like any other.
-  absl::string_view rest = host;
-  if (!absl::ConsumePrefix(&rest, "127.")) return false;
-  return std::all_of(rest.begin(), rest.end(),
-                     [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
-}
-
-absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
-  constexpr absl::string_view kWhat = "host:port (an IPv6 address in brackets)";
-  const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0) return Expected(kWhat, address);
-  absl::string_view host = address.substr(0, colon), port = address.substr(colon + 1);
-  const bool bracketed = absl::ConsumePrefix(&host, "[");
-  if (bracketed != absl::ConsumeSuffix(&host, "]") || host.empty()) return Expected(kWhat, address);
-  for (char c : host) {
-    const bool fits = absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_' ||
-                      (bracketed && (c == ':' || c == '%'));
-    if (!fits) return Expected(kWhat, address);
-  }
-  HostPort result;
-  result.host = std::string(host);
-  const bool digits = !port.empty() && port.size() <= 5 &&
-                      std::all_of(port.begin(), port.end(), absl::ascii_isdigit);
-  if (!digits || !absl::SimpleAtoi(port, &result.port) || result.port > 65535)
-    return Expected("a port from 0 to 65535 behind the last ':'", address);
-  return result;
-}
-
 void ConfigBuilder::AddProblem(absl::string_view place, absl::string_view problem) {
   problems_.push_back(absl::StrCat(place, ": ", problem));
 }
@@ -282,7 +265,7 @@ void ConfigBuilder::Set(absl::string_view place, absl::string_view name, absl::s
     NearestNameFinder finder(name);
     for (const ConfigField& known : kFields) finder.Consider(known.name);
     return AddProblem(place,
-                      absl::StrCat("unknown key ", Quote(name), DidYouMean(finder.nearest())));
+                      absl::StrCat("unknown key ", Quoted(name), DidYouMean(finder.nearest())));
   }
   places_[std::string(name)] = std::string(place);
   absl::Status status = field->parse(text, config_);
@@ -305,9 +288,27 @@ void ConfigBuilder::CheckListen(std::vector<std::string>* problems) const {
   absl::StatusOr<HostPort> address = ParseHostPort(config_.listen);
   if (!address.ok() || address->IsLoopback() || config_.insecure) return;
   problems->push_back(absl::StrCat(
-      PlaceOf("listen"), ": listen: ", Quote(config_.listen),
+      PlaceOf("listen"), ": listen: ", Quoted(config_.listen),
       " is reachable from other machines, and nothing would be encrypted or authenticated; listen "
       "on 127.0.0.1, or accept that on a trusted network with 'insecure: true' (--insecure)"));
+}
+
+void ConfigBuilder::CheckAdvertise(std::vector<std::string>* problems) const {
+  if (!NeedsAdvertise(config_.listen) || !config_.advertise.empty()) return;
+  problems->push_back(absl::StrCat(
+      PlaceOf("listen"), ": listen: ", Quoted(config_.listen),
+      " is all interfaces, which nobody can dial; say with 'advertise: HOST' (--advertise) by what "
+      "name or address other hosts reach this owner"));
+}
+
+void ConfigBuilder::CheckOwners(std::vector<std::string>* problems) const {
+  const std::vector<std::string>& owners = config_.owners;
+  if (owners.empty() || config_.name.empty()) return;
+  for (const std::string& name : {config_.name, config_.registrar_name}) {
+    if (name.empty() || std::find(owners.begin(), owners.end(), name) != owners.end()) continue;
+    problems->push_back(absl::StrCat(PlaceOf("owners"), ": owners: ", Quoted(name),
+                                     " is an owner of the job too; name it here"));
+  }
 }
 
 void ConfigBuilder::CheckTimes(std::vector<std::string>* problems) const {
@@ -331,6 +332,8 @@ absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
   std::vector<std::string> problems = problems_;
   CheckName(&problems);
   CheckListen(&problems);
+  CheckAdvertise(&problems);
+  CheckOwners(&problems);
   CheckTimes(&problems);
   CheckRoot(&problems);
   if (problems.empty()) return config_;
@@ -341,8 +344,8 @@ std::string FormatConfig(const DaemonConfig& config) {
   std::string text;
   for (const ConfigField& field : kFields) {
     // Names and addresses could be taken for other YAML: [::]:1, null, -.
-    const bool is_text =
-        absl::EndsWith(field.type, "host:port") || field.type == "name" || field.type == "folder";
+    const bool is_text = absl::StrContains(field.type, "host") ||
+                         absl::StrContains(field.type, "name") || field.type == "folder";
     const absl::string_view quote = is_text ? "'" : "";
     const std::string value = absl::StrReplaceAll(field.print(config), {{"'", "''"}});
     absl::StrAppend(&text, field.name, ": ", quote, value, quote, "\n");

@@ -21,9 +21,11 @@ namespace psd::server {
 struct DaemonConfig {
   std::string name;
   std::string listen = "127.0.0.1:7071";
+  std::string advertise;  // empty: the address listened on
   bool insecure = false;
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
+  std::vector<std::string> owners;  // of the job; empty: whoever joins as one
   size_t memory_budget_bytes = 0;  // 0: a daemon takes most of what it may (memory_limit.h)
   int daemons_on_host = 1;
   std::string checkpoint_root;  // empty: none
@@ -55,15 +57,6 @@ absl::Span<const ConfigField> ConfigFields();
 // Null if there is none of that name.
 const ConfigField* FindConfigField(absl::string_view name);
 
-// "127.0.0.1:7071", "[::1]:0", "owner-0.psd:7071" -> host and port.
-// Errors: INVALID_ARGUMENT saying what is wrong.
-struct HostPort {
-  std::string host;
-  int port = 0;
-  bool IsLoopback() const;
-};
-absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
-
 // Puts a configuration together from its sources, later ones winning, and keeps every problem with
 // its place, so that all can be told at once. Thread-compatible.
 class ConfigBuilder {
@@ -85,6 +78,8 @@ class ConfigBuilder {
   std::string PlaceOf(absl::string_view name) const;
   void CheckName(std::vector<std::string>* problems) const;
   void CheckListen(std::vector<std::string>* problems) const;
+  void CheckAdvertise(std::vector<std::string>* problems) const;
+  void CheckOwners(std::vector<std::string>* problems) const;
   void CheckTimes(std::vector<std::string>* problems) const;
   void CheckRoot(std::vector<std::string>* problems) const;
 

@@ -1,5 +1,7 @@
 #include "server/daemon/server.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/base/buffer.h"
@@ -42,6 +44,7 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
   worker::RuntimeOptions options;
   options.name = config.name;
   options.listen = config.listen;
+  options.advertise = config.advertise;
   options.threads = config.threads;
   options.max_queued_functions = static_cast<size_t>(config.max_queued_functions);
   options.memory_budget_bytes = config.memory_budget_bytes;
@@ -104,8 +107,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   PSD_ASSIGN_OR_RETURN(server->runtime_, worker::Runtime::Create(std::move(options)));
   worker::Runtime& runtime = *server->runtime_;
   if (config.IsRegistrar())
-    server->registrar_ =
-        std::make_unique<RegistrarService>(runtime.agent(), runtime.timers(), runtime.logger());
+    server->registrar_ = std::make_unique<RegistrarService>(
+        runtime.agent(), runtime.timers(), runtime.logger(),
+        std::set<std::string>(config.owners.begin(), config.owners.end()));
   server->membership_ = std::make_unique<worker::RegistrarClient>(runtime.agent(), runtime.timers(),
                                                                   runtime.logger());
   ClientSessionOptions sessions;

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/buffer.h"
+#include "core/base/host_port.h"
+#include "core/base/status.h"
 #include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
@@ -16,7 +18,6 @@ namespace {
 using worker::ParseMessage;
 using worker::PlainPayload;
 
-constexpr size_t kMaxAddressBytes = 1024;
 constexpr size_t kMaxBarrierNameBytes = 512;
 constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker
 constexpr size_t kMaxParkedBytes = size_t{256} << 20;  // of all that wait
@@ -58,8 +59,9 @@ absl::Status TooManyBytes() {
 
 }  // namespace
 
-RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger)
-    : timers_(timers), logger_(logger) {
+RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
+                                   std::set<std::string> owners)
+    : timers_(timers), logger_(logger), owners_(std::move(owners)) {
   using rpc::MethodKind;
   using rpc::RunsOn;
   agent.RegisterMethod({"registrar.join", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -77,16 +79,34 @@ std::vector<Member> RegistrarService::World() const {
   return ledger_.World();
 }
 
+absl::Status RegistrarService::CheckJoin(const rpc::PeerInfo& caller, Role role,
+                                         const std::string& address) const {
+  if (!address.empty()) {
+    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    absl::Status dialable = parsed.status();
+    if (parsed.ok() && (parsed->IsWildcard() || parsed->port == 0))
+      dialable =
+          absl::InvalidArgumentError(absl::StrCat(address, " is nothing that others can dial"));
+    PSD_RETURN_IF_ERROR(
+        Annotate(dialable, absl::StrCat("registrar.join: the address of ", caller.name,
+                                        " (its `advertise`, or what it listens on)")));
+  }
+  if (role != Role::kOwner || owners_.empty() || owners_.count(caller.name) > 0)
+    return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("registrar.join: ", caller.name,
+                                                  " is not among the owners that this registrar's "
+                                                  "configuration names (",
+                                                  absl::StrJoin(owners_, ", "),
+                                                  "); add it to `owners` there"));
+}
+
 void RegistrarService::ServeJoin(const CallPtr& call) {
   auto request = ParseMessage<v1::RegistrarJoinRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   auto role = ToRole(request->role());
   if (!role.ok()) return call->Reply(role.status());
-  if (request->address().size() > kMaxAddressBytes) {
-    return call->Reply(absl::InvalidArgumentError(
-        absl::StrCat("registrar.join: an address of ", request->address().size(),
-                     " bytes; at most ", kMaxAddressBytes)));
-  }
+  const absl::Status allowed = CheckJoin(call->caller(), *role, request->address());
+  if (!allowed.ok()) return call->Reply(allowed);
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("registrar.join: cancelled"));
   absl::StatusOr<RegistrarLedger::Joined> joined;
   {
@@ -122,13 +142,16 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
     world = ledger_.World();
     reply.set_group_size(ledger_.group_size());
   }
+  std::set<std::string> absent = owners_;
   for (const Member& member : world) {
     reply.add_names(member.name);
     reply.add_incarnations(member.incarnation);
     reply.add_ranks(member.rank);
     reply.add_roles(member.role == Role::kOwner ? v1::WORKER_ROLE_OWNER : v1::WORKER_ROLE_TRAINER);
     reply.add_addresses(member.address);
+    if (member.role == Role::kOwner) absent.erase(member.name);
   }
+  for (const std::string& name : absent) reply.add_absent_owners(name);
   call->Reply(PlainPayload(reply));
 }
 

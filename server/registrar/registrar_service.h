@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,10 @@ namespace psd::server {
 class RegistrarService {
  public:
   // Registers the methods and hears of ended sessions. `agent` has not started; it and `timers` are
-  // shut down before this object goes, and `logger` outlives all.
-  RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger);
+  // shut down before this object goes, and `logger` outlives all. `owners`: who may join as an
+  // owner, and is told as absent until it does; empty: whoever says that it is one.
+  RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
+                   std::set<std::string> owners = {});
   RegistrarService(const RegistrarService&) = delete;
   RegistrarService& operator=(const RegistrarService&) = delete;
 
@@ -50,12 +53,14 @@ class RegistrarService {
   Parked TakeParked(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
   // Answers the parked calls.
   void Deliver(const RegistrarLedger::Answers& answers) PSD_EXCLUDES(mutex_);
+  absl::Status CheckJoin(const rpc::PeerInfo& caller, Role role, const std::string& address) const;
   // What those that have met in one barrier are answered.
   static rpc::Payload Gathered(std::vector<Parked>& met);
 
   TimerQueue& timers_;
   Logger& logger_;
-  mutable Mutex mutex_;  // leaf
+  const std::set<std::string> owners_;  // empty: anybody
+  mutable Mutex mutex_;                 // leaf
   RegistrarLedger ledger_ PSD_GUARDED_BY(mutex_);
   RegistrarLedger::Ticket next_ticket_ PSD_GUARDED_BY(mutex_) = 1;
   std::map<RegistrarLedger::Ticket, Parked> parked_ PSD_GUARDED_BY(mutex_);

@@ -3,23 +3,13 @@
 #include <algorithm>
 #include <tuple>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
+#include "core/base/status.h"
+#include "core/base/worker_name.h"
 
 namespace psd::server {
 namespace {
-
-constexpr size_t kMaxClientName = 127;
-
-absl::Status CheckClientName(const std::string& name) {
-  bool good = !name.empty() && name.size() <= kMaxClientName;
-  for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '_' || c == ':' || c == '-');
-  if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("client: a name has 1 to ", kMaxClientName,
-                                                 " characters of A-Z a-z 0-9 _ : -; this has ",
-                                                 name.size()));
-}
 
 absl::Status NoSession(ClientSessions::SessionId id) {
   return absl::AbortedError(absl::StrCat(
@@ -32,10 +22,8 @@ absl::Status NoSession(ClientSessions::SessionId id) {
 
 absl::Status ClientSessions::Open(SessionId id, const std::string& client, const std::string& peer,
                                   absl::Time now) {
-  absl::Status name = CheckClientName(client);
-  if (!name.ok()) return name;
-  absl::Status room = shares_.Check(peer);
-  if (!room.ok()) return room;
+  PSD_RETURN_IF_ERROR(Annotate(CheckWorkerName(client), "client"));
+  PSD_RETURN_IF_ERROR(shares_.Check(peer));
   shares_.Take(peer);
   Session& session = sessions_[id];
   session.client = client;

@@ -5,8 +5,14 @@
 #include <yaml-cpp/yaml.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "core/base/host_port.h"
 #include "server/daemon/config.h"
 #include "server/daemon/config_file.h"
 
@@ -26,11 +32,17 @@ class KubernetesTest : public ::testing::Test {
   const YAML::Node config_ = Load("configmap.yaml");
   const YAML::Node budget_ = Load("poddisruptionbudget.yaml");
 
-  // As a pod would read it, its name included.
-  server::DaemonConfig PsdConfig() {
+  // As a pod would read it, with its own flags.
+  server::DaemonConfig PsdConfig(const std::string& pod = "psd-0") {
     server::ConfigBuilder builder;
     server::AddConfigText("psd.yaml", config_["data"]["psd.yaml"].as<std::string>(), builder);
-    builder.Set("--name", "name", "psd-0");
+    for (const YAML::Node& each : container_["args"]) {
+      const std::pair<std::string, std::string> flag =
+          absl::StrSplit(each.as<std::string>(), absl::MaxSplits('=', 1));
+      if (flag.first == "--config") continue;
+      builder.Set(flag.first, flag.first.substr(2),
+                  absl::StrReplaceAll(flag.second, {{"$(POD_NAME)", pod}}));
+    }
     auto config = builder.Build();
     EXPECT_TRUE(config.ok()) << config.status();
     return config.ok() ? *config : server::DaemonConfig{};
@@ -72,9 +84,22 @@ TEST_F(KubernetesTest, TheConfigurationIsOneThatPsdAccepts) {
   EXPECT_EQ(config.registrar_address, name + "-0." + service + ":7071");
 }
 
+TEST_F(KubernetesTest, EveryPodIsAnOwnerAndSaysByWhatNameItIsReached) {
+  std::vector<std::string> pods;
+  for (int i = 0; i < set_["spec"]["replicas"].as<int>(); ++i)
+    pods.push_back(absl::StrCat(set_["metadata"]["name"].as<std::string>(), "-", i));
+  for (const std::string& pod : pods) {
+    const server::DaemonConfig config = PsdConfig(pod);
+    EXPECT_EQ(config.name, pod);
+    EXPECT_EQ(config.owners, pods);
+    EXPECT_EQ(config.advertise,
+              absl::StrCat(pod, ".", set_["spec"]["serviceName"].as<std::string>()));
+  }
+}
+
 TEST_F(KubernetesTest, OnePortEverywhere) {
   const server::DaemonConfig config = PsdConfig();
-  auto listen = server::ParseHostPort(config.listen);
+  auto listen = ParseHostPort(config.listen);
   ASSERT_TRUE(listen.ok()) << listen.status();
   EXPECT_EQ(container_["ports"][0]["containerPort"].as<int>(), listen->port);
   EXPECT_EQ(service_["spec"]["ports"][0]["port"].as<int>(), listen->port);
@@ -108,7 +133,7 @@ TEST_F(KubernetesTest, TheConfigMapIsMountedWhereTheArgumentsSay) {
   EXPECT_EQ(pod_["volumes"][0]["configMap"]["name"].as<std::string>(),
             config_["metadata"]["name"].as<std::string>());
   const auto mount = container_["volumeMounts"][0]["mountPath"].as<std::string>();
-  EXPECT_EQ(container_["args"][1].as<std::string>(), mount + "/psd.yaml");
+  EXPECT_EQ(container_["args"][0].as<std::string>(), "--config=" + mount + "/psd.yaml");
   EXPECT_EQ(container_["volumeMounts"][0]["name"].as<std::string>(),
             pod_["volumes"][0]["name"].as<std::string>());
 }

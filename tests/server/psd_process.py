@@ -13,13 +13,13 @@ READY_WITHIN_S = 60
 class Psd:
     """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends.
 
-    `descriptors` limits the files that it may have open.
+    `descriptors` limits the files that it may have open. `prefix` is a command that runs it.
     """
 
     def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True,
-                 descriptors=None):
+                 descriptors=None, prefix=()):
         read_end, write_end = os.pipe()
-        command = [BINARY, "--ready_fd", str(write_end)]
+        command = [*prefix, BINARY, "--ready_fd", str(write_end)]
         command += ["--name", name] if name else []
         command += ["--listen", listen] if listen else []
         self._stderr = tempfile.TemporaryFile()

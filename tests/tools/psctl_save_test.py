@@ -210,6 +210,40 @@ class SaveTest(unittest.TestCase):
             owner.step(4)
         self.assertEqual(self.elements(), expected)
 
+    def test_a_dead_owner_is_told_and_left_out_only_when_asked(self):
+        self.second.process.kill()
+        self.second.process.wait()
+        code, output, errors = psctl("save", self.saves, address=self.first.address)
+        self.assertEqual((code, output), (1, ""))
+        self.assertIn("1 of 2 owners of the job cannot be reached", errors)
+        self.assertIn("owner1: cannot reach %s" % self.second.address, errors)
+        self.assertIn("--leave_out", errors)
+        self.assertFalse(os.path.exists(os.path.join(self.saves, "latest")))
+        code, output, errors = psctl("save", self.saves, "--leave_out", "owner1",
+                                     "--owners", "owner0=%s,owner1=%s" %
+                                     (self.first.address, self.second.address))
+        self.assertEqual(code, 0, errors)
+        self.assertIn("saved 2 values and 1 optimizers of owner0, ", output)
+        self.assertIn("left out: owner1: all of its values, as was asked", errors)
+        code, output, errors = psctl("inspect", self.saves)
+        self.assertEqual(code, 0, errors)
+        self.assertIn("owner1: all of its values", output)
+        code, _, errors = psctl("save", self.saves, "--leave_out", "ovner0",
+                                address=self.first.address)
+        self.assertEqual(code, 1)
+        self.assertIn("the job has no owner 'ovner0'; did you mean 'owner0'?", errors)
+
+    def test_an_owner_that_the_configuration_names_is_missed(self):
+        with Psd("--owners", "alone,gone", name="alone") as alone:
+            code, _, errors = psctl("save", self.saves, address=alone.address)
+            self.assertEqual(code, 1)
+            self.assertIn("gone is named by the configuration and has not joined", errors)
+            with Psd("--registrar", "alone=" + alone.address, name="stranger"):
+                code, output, errors = psctl("save", self.saves, "--leave_out", "gone",
+                                             address=alone.address)
+            self.assertEqual(code, 0, errors)
+            self.assertIn("of alone, ", output)
+
     def test_inspect(self):
         folder, index = self.save()
         code, output, errors = psctl("inspect", self.saves)

@@ -22,7 +22,8 @@ struct Options {
   // Flags of single commands, see Command::flags.
   std::string owners;  // "owner0=10.0.0.5:7071,owner1=…"; empty: those that the registrar knows
   std::string name;    // of a save
-  std::string map;     // "saved owner=owner now,…"
+  std::string leave_out;  // "owner1,owner2": not saved
+  std::string map;        // "saved owner=owner now,…"
   bool spread = false;
   bool full_speed = false;
   std::vector<std::string> given;  // those of the above that were given

@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/base/nearest_name.h"
+#include "core/base/quoted.h"
 #include "tools/cli/connection.h"
 #include "tools/cli/table.h"
 
@@ -41,6 +44,69 @@ absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
   return owners;
 }
 
+// All owners that the registrar knows of.
+absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
+  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> known, AskFirst(options));
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> first, Attach(options, known, 0));
+  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, first->JobOwners());
+  // What was dialled already is dialled the same way.
+  for (OwnerAddress& owner : all) {
+    if (owner.name == known[0].name) owner.address = known[0].address;
+  }
+  const bool listed = std::any_of(all.begin(), all.end(), [&](const OwnerAddress& owner) {
+    return owner.name == known[0].name;
+  });
+  if (!listed) all.push_back(known[0]);
+  PSD_RETURN_IF_ERROR(first->Shutdown());
+  return all;
+}
+
+absl::Status RemoveLeftOut(const Options& options, std::vector<OwnerAddress>& owners) {
+  for (const std::string& name : LeftOut(options)) {
+    const auto owner = std::find_if(owners.begin(), owners.end(),
+                                    [&](const OwnerAddress& each) { return each.name == name; });
+    if (owner == owners.end()) {
+      std::vector<std::string> names;
+      for (const OwnerAddress& each : owners) names.push_back(each.name);
+      return absl::InvalidArgumentError(absl::StrCat("--leave_out: the job has no owner ",
+                                                     Quoted(name),
+                                                     DidYouMean(NearestName(name, names))));
+    }
+    owners.erase(owner);
+  }
+  return absl::OkStatus();
+}
+
+// Why the owner cannot be attached to; empty if it can.
+std::string ProblemOf(const Options& options, const OwnerAddress& owner) {
+  if (owner.address.empty())
+    return absl::StrCat(owner.name, " is named by the configuration and has not joined");
+  Options there = options;
+  there.address = owner.address;
+  Connection connection(there);
+  v1::WorkerStatus status;
+  v1::StatusRequest request;
+  request.set_limit(1);
+  const absl::Status asked = connection.Call(&v1::ParameterService::Stub::Status, request, &status);
+  if (!asked.ok()) return absl::StrCat(owner.name, ": ", asked.message());
+  if (status.name() == owner.name) return "";
+  return absl::StrCat(owner.name, ": who answers at ", owner.address, " is ",
+                      Quoted(status.name()));
+}
+
+absl::Status CheckOwners(const Options& options, const std::vector<OwnerAddress>& owners) {
+  std::vector<std::string> problems;
+  for (const OwnerAddress& owner : owners) {
+    std::string problem = ProblemOf(options, owner);
+    if (!problem.empty()) problems.push_back(std::move(problem));
+  }
+  if (problems.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      problems.size(), " of ", owners.size(), " owners of the job cannot be reached:\n  ",
+      absl::StrJoin(problems, "\n  "),
+      "\nbring them back, or save without their values: psctl save --leave_out NAME,…"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParsePairs(
@@ -59,27 +125,23 @@ absl::StatusOr<std::vector<std::pair<std::string, std::string>>> ParsePairs(
   return pairs;
 }
 
+std::vector<std::string> LeftOut(const Options& options) {
+  std::vector<std::string> names;
+  if (!options.leave_out.empty()) names = absl::StrSplit(options.leave_out, ',');
+  return names;
+}
+
 absl::StatusOr<std::unique_ptr<Worker>> AttachToJob(const Options& options) {
+  std::vector<OwnerAddress> owners;
   if (!options.owners.empty()) {
     PSD_ASSIGN_OR_RETURN(auto pairs, ParsePairs("--owners", options.owners));
-    std::vector<OwnerAddress> owners;
     for (const auto& [name, address] : pairs) owners.push_back({name, address});
-    return Attach(options, std::move(owners), 0);
+  } else {
+    PSD_ASSIGN_OR_RETURN(owners, FindOwners(options));
   }
-  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> known, AskFirst(options));
-  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> first, Attach(options, known, 0));
-  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, first->JobOwners());
-  // What was dialled already is dialled the same way.
-  for (OwnerAddress& owner : all) {
-    if (owner.name == known[0].name) owner.address = known[0].address;
-  }
-  const bool listed = std::any_of(all.begin(), all.end(), [&](const OwnerAddress& owner) {
-    return owner.name == known[0].name;
-  });
-  if (!listed) all.push_back(known[0]);
-  if (all.size() == 1) return first;
-  PSD_RETURN_IF_ERROR(first->Shutdown());
-  return Attach(options, std::move(all), 1);
+  PSD_RETURN_IF_ERROR(RemoveLeftOut(options, owners));
+  PSD_RETURN_IF_ERROR(CheckOwners(options, owners));
+  return Attach(options, std::move(owners), 1);
 }
 
 }  // namespace psd::cli

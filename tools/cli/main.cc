@@ -29,7 +29,7 @@ constexpr Command kCommands[] = {
     {"ping", "", "Does it serve? Exit code 0 if so: for probes.", "", 0, 0, RunPing},
     {"check", "FILE", "Checks a configuration file of psd.", "", 1, 1, RunCheck},
     {"save", "DIR", "Saves all owners' values and optimizers while training goes on.",
-     "--owners --name --full_speed", 1, 1, RunSave},
+     "--owners --name --full_speed --leave_out", 1, 1, RunSave},
     {"load", "DIR", "Loads the latest save of DIR, or the save DIR, into the job's owners.",
      "--owners --map --spread", 1, 1, RunLoad},
     {"inspect", "FILE", "What a save or a safetensors file holds, checksums compared.", "", 1, 1,
@@ -48,6 +48,7 @@ void PrintUsage(std::FILE* out) {
                "  --json               for programs: status, list, ping\n"
                "  --owners A=HOST:PORT,…  save, load: these owners, not those the registrar knows\n"
                "  --name NAME          save: what it is called (default: the time)\n"
+               "  --leave_out A,B      save: without the values of these owners, dead or not\n"
                "  --full_speed         save: without leaving time to the steps of training\n"
                "  --map OLD=NEW,…      load: the values of saved owner OLD go to NEW\n"
                "  --spread             load: over all owners by bytes, wherever they were\n"
@@ -81,6 +82,7 @@ bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options*
   } else if (arguments[*at] == "--full_speed") {
     options->full_speed = true;
   } else if (!TakeFlag("--owners", arguments, at, &options->owners) &&
+             !TakeFlag("--leave_out", arguments, at, &options->leave_out) &&
              !TakeFlag("--map", arguments, at, &options->map) &&
              !TakeFlag("--name", arguments, at, &options->name)) {
     return false;

@@ -19,6 +19,7 @@ absl::Status RunSave(const Options& options, const std::vector<std::string>& arg
   SaveOptions save;
   save.dir = arguments[0];
   save.name = options.name;
+  save.leave_out = LeftOut(options);
   if (options.full_speed) save.busy_share = 1;
   SaveSummary saved;
   {

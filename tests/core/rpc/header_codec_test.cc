@@ -42,6 +42,20 @@ TEST(HeaderCodec, RoundTrip) {
   EXPECT_EQ(EncodeHeader(*decoded), EncodeHeader(FullRequest()));
 }
 
+TEST(HeaderCodec, AWorkerThatIsCalledWhatNoWorkerMayBeIsRefused) {
+  Header hello;
+  hello.kind = MessageKind::kHello;
+  hello.name = "owner-1";
+  hello.incarnation = 7;
+  hello.sequence = 1;
+  EXPECT_TRUE(DecodeHeader(EncodeHeader(hello)).ok());
+  for (const char* name : {"a\nb", "../owner1", "owner 1"}) {
+    hello.name = name;
+    EXPECT_EQ(DecodeHeader(EncodeHeader(hello)).status().code(), absl::StatusCode::kInvalidArgument)
+        << name;
+  }
+}
+
 TEST(HeaderCodec, StatusKeepsItsDetail) {
   Header header;
   header.kind = MessageKind::kReply;

@@ -34,11 +34,13 @@ rpc::CallOptions Call() {
 }
 
 std::unique_ptr<Server> StartServer(const std::string& name, const std::string& listen,
-                                    const std::string& registrar_address = "") {
+                                    const std::string& registrar_address = "",
+                                    std::vector<std::string> owners = {}) {
   DaemonConfig config;
   config.name = name;
   config.listen = listen;
   config.lease = absl::Seconds(2);
+  config.owners = std::move(owners);
   if (!registrar_address.empty()) {
     config.registrar_name = "owner0";
     config.registrar_address = registrar_address;
@@ -68,11 +70,21 @@ class Trainer {
   ~Trainer() { Leave(); }
 
   absl::StatusOr<Membership> Join(uint32_t group_size = 0) {
+    return JoinAs(WorkerRole::kTrainer, "", group_size);
+  }
+  absl::StatusOr<Membership> JoinAs(WorkerRole role, const std::string& address,
+                                    uint32_t group_size = 0) {
     JoinOptions join;
     join.registrar = "owner0";
-    join.role = WorkerRole::kTrainer;
+    join.role = role;
+    join.address = address;
     join.group_size = group_size;
     return client_->Join(join, Call()).Wait();
+  }
+  std::vector<std::string> AbsentOwners() {
+    auto world = client_->GetWorld(Call()).Wait();
+    EXPECT_TRUE(world.ok()) << world.status();
+    return world.ok() ? world->absent_owners : std::vector<std::string>{};
   }
   Future<Unit> Barrier(const std::vector<std::string>& members) {
     return client_->Barrier("b", members, Call());
@@ -143,6 +155,31 @@ TEST(RegistrarService, ABarrierBeforeJoiningIsRefused) {
   auto server = StartServer("owner0", "127.0.0.1:0");
   Trainer a("a", server->runtime().address());
   EXPECT_EQ(a.Barrier({}).Wait().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(RegistrarService, OwnersAreThoseThatTheConfigurationNames) {
+  auto server = StartServer("owner0", "127.0.0.1:0", "", {"owner0", "owner1"});
+  const std::string address = server->runtime().address();
+  Trainer stranger("stranger", address);
+  const absl::Status refused = stranger.JoinAs(WorkerRole::kOwner, "10.0.0.9:1").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("stranger is not among the owners"));
+  EXPECT_TRUE(stranger.Join().ok()) << "as a trainer it may";
+  EXPECT_TRUE(Eventually([&] { return stranger.World().size() == 2; }));
+  EXPECT_THAT(stranger.AbsentOwners(), ElementsAre("owner1"));
+
+  auto other = StartServer("owner1", "127.0.0.1:0", address, {"owner0", "owner1"});
+  EXPECT_TRUE(Eventually([&] { return stranger.AbsentOwners().empty(); }));
+}
+
+TEST(RegistrarService, AnAddressThatNobodyCanDialIsRefused) {
+  auto server = StartServer("owner0", "127.0.0.1:0");
+  Trainer other("other", server->runtime().address());
+  for (const char* address : {"0.0.0.0:7071", "[::]:7071", "host:0", "host", "a\nb:1"}) {
+    const absl::Status refused = other.JoinAs(WorkerRole::kOwner, address).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << address;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("the address of other")) << address;
+  }
 }
 
 TEST(RegistrarService, RPC_63_OtherDaemonsJoinAndAllJoinAgainAfterARestart) {
