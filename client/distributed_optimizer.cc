@@ -113,6 +113,15 @@ absl::Status DistributedOptimizer::State::FollowLead() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<optim::GroupOptions> DistributedOptimizer::State::DecideOptions(
+    size_t group, const std::map<std::string, double>& changes) {
+  const OptimizerPart& part = parts[lead];
+  absl::StatusOr<optim::GroupOptions> decided =
+      service().SetOptions(part.optimizer, group, changes, {}, worker->ToCallOptions({})).Wait();
+  if (!decided.ok()) return CombineFailures("options", {{part.owner, decided.status()}});
+  return decided;
+}
+
 absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
                                                         const optim::GroupOptions& decided) {
   const optim::OptionsVersion version{parts[lead].optimizer.body()->owner_incarnation(),
@@ -219,18 +228,21 @@ absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const 
 }
 
 // The lead decides the new options and their version; the others follow, whatever order changes
-// reach them in.
+// reach them in. What a follower refuses is taken back everywhere.
 absl::Status DistributedOptimizer::SetOptions(size_t group,
                                               const std::map<std::string, double>& changes) {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
   if (state_->parts.empty()) return absl::OkStatus();
-  const OptimizerPart& lead = state_->parts[state_->lead];
-  const absl::StatusOr<optim::GroupOptions> decided =
-      state_->service()
-          .SetOptions(lead.optimizer, group, changes, {}, state_->worker->ToCallOptions({}))
-          .Wait();
-  if (!decided.ok()) return CombineFailures("options", {{lead.owner, decided.status()}});
-  return state_->TellFollowers(group, *decided);
+  PSD_ASSIGN_OR_RETURN(const OptimizerSpec before, Options(group));
+  PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided, state_->DecideOptions(group, changes));
+  const absl::Status followed = state_->TellFollowers(group, decided);
+  if (!absl::IsInvalidArgument(followed) && !absl::IsFailedPrecondition(followed)) return followed;
+  // These options do not go with what a follower hosts, and never will.
+  std::map<std::string, double> former;
+  for (const auto& [name, value] : changes) former[name] = before.options.at(name);
+  const auto taken_back = state_->DecideOptions(group, former);
+  if (taken_back.ok()) state_->TellFollowers(group, *taken_back).IgnoreError();
+  return followed;
 }
 
 }  // namespace psd

@@ -38,6 +38,9 @@ struct DistributedOptimizer::State {
   absl::Status CreateOnOwners();
   // Makes the other owners' options those that the lead has.
   absl::Status FollowLead();
+  // Has the lead change options.
+  absl::StatusOr<optim::GroupOptions> DecideOptions(size_t group,
+                                                    const std::map<std::string, double>& changes);
   // Tells the other owners what the lead has decided.
   absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }

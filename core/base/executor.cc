@@ -32,6 +32,7 @@ ThreadPool::~ThreadPool() {
   Shutdown();
 }
 
+// A refused task is destroyed by the caller, after the lock: it may hold what locks the pool again.
 absl::Status ThreadPool::SubmitAs(const WorkLabel& label, Task task) {
   {
     MutexLock lock(mutex_);

@@ -58,9 +58,9 @@ class FairQueue {
   bool empty() const { return size_ == 0; }
 
   // Errors: RESOURCE_EXHAUSTED when at least as many items of this flow wait as there are free
-  // places. So one flow fills at most half of the queue, and another still finds room. The item is
-  // destroyed.
-  absl::Status Push(const FlowId& flow, Item item) {
+  // places. So one flow fills at most half of the queue, and another still finds room. The item
+  // is moved from only if it was taken.
+  absl::Status Push(const FlowId& flow, Item&& item) {
     auto found = accounts_.find(flow);
     const size_t waiting = found == accounts_.end() ? 0 : found->second.items.size();
     if (waiting >= max_items_ - size_) return Full(waiting);

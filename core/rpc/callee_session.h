@@ -46,6 +46,9 @@ class CalleeSession {
     link_ = link;
     if (link != 0) silent_ = false;
   }
+  // When its last link ended, while it has none.
+  absl::Time unlinked_at() const { return unlinked_at_; }
+  void set_unlinked_at(absl::Time now) { unlinked_at_ = now; }
   // Its last link ended because nothing came over it, not because the other end closed it: the
   // caller may live, and keeps its name as long as its lease.
   bool silent() const { return silent_; }
@@ -124,6 +127,7 @@ class CalleeSession {
   absl::Time lease_until_;
   Leniency leniency_;
   bool silent_ = false;
+  absl::Time unlinked_at_ = absl::InfinitePast();
   absl::Time next_deadline_ = absl::InfiniteFuture();
 
   absl::flat_hash_map<CallId, Running> running_;  // its order is nobody's: sorted where it shows

@@ -531,7 +531,7 @@ absl::Status CallerSession::PeerStops() const {
 void CallerSession::OnLeaving(LinkId link, const Header& leaving, Actions& actions) {
   if (link != link_ || peer_leaving_) return;
   if (state_ == State::kGreeting && leaving.epoch == 0 && leaving.sequence == hello_number_) {
-    return EndWithPeer(actions);
+    return EndInDoubt([](uint64_t) { return true; }, actions);  // it has forgotten our session
   }
   if (state_ != State::kOpen) return;
   if (leaving.callee_incarnation != peer_.incarnation || leaving.epoch != epoch_) return;
@@ -559,9 +559,15 @@ void CallerSession::OnLeft(LinkId link, const Header& left, Actions& actions) {
   if (left.callee_incarnation != peer_.incarnation || left.epoch != epoch_) return;
   SequenceSet in_doubt;
   in_doubt.AddAll(left.ack);
-  // For all others the peer's word that it did not apply them is as good as an answer.
+  EndInDoubt([&](uint64_t sequence) { return in_doubt.Contains(sequence); }, actions);
+}
+
+// `may_be_applied` tells it of a mutation that was sent. For all others the peer's word that it did
+// not apply them is as good as an answer.
+template <typename Predicate>
+void CallerSession::EndInDoubt(Predicate may_be_applied, Actions& actions) {
   for (auto& [id, call] : pending_) {
-    if (call.sequence == 0 || !in_doubt.Contains(call.sequence)) call.sends = 0;
+    if (call.sequence == 0 || !may_be_applied(call.sequence)) call.sends = 0;
   }
   state_ = State::kLeft;
   FailWhere(

@@ -45,6 +45,8 @@ class CallerSession {
   LinkId link() const { return link_; }
   uint64_t epoch() const { return epoch_; }
   size_t pending() const { return pending_.size(); }
+  // When the open session lost its link last.
+  absl::Time lost_at() const { return lost_at_; }
   // The latest attempt to reach the peer failed.
   bool unreachable() const { return unreachable_; }
   const std::string& address() const { return address_; }
@@ -128,6 +130,8 @@ class CallerSession {
   bool WindowOpen() const;
   bool PeerLeaves() const { return peer_leaving_ || state_ == State::kLeft; }
   void SayGoodbyeIfDone(Actions& actions);
+  template <typename Predicate>
+  void EndInDoubt(Predicate may_be_applied, Actions& actions);
   void EndWithPeer(Actions& actions);
   absl::Status PeerStops() const;
   void DrainWindow(Actions& actions);

@@ -65,7 +65,13 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& he
   session.set_hello_number(hello.sequence);
   session.set_link(link);
   session.OnHeard(now);
-  if (resumed) session.OnAck(hello.ack, actions);
+  if (resumed && !session.OnAck(hello.ack, actions)) {
+    // What it made us remember must not outlive the refusal.
+    End(session.epoch(), actions);
+    return {Kind::kRefused, 0, false,
+            absl::InvalidArgumentError(
+                absl::StrCat("the hello of ", peer.name, " acknowledges beyond all bounds"))};
+  }
   return {Kind::kWelcome, session.epoch(), resumed, absl::OkStatus()};
 }
 

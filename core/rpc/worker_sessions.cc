@@ -130,12 +130,14 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
   if (CalleeSession* callee = table_.Find(state.epoch);
       callee != nullptr && callee->link() == link) {
     callee->set_link(other);
+    if (other == 0) callee->set_unlinked_at(now);
     // A peer that lives says something every third of the silence. (The carrier may notice the
     // silence a little before we do.)
     if (other == 0 && now - state.last_heard >= options_.session.silence * 2 / 3) {
       callee->set_silent();
     }
   }
+  if (leaving_since_ != absl::InfiniteFuture()) WakeBy(now + ReturnTime());
   if (state.caller == nullptr) return;
   if (state.caller->link() == link && other != 0) {
     state.caller->OnLink(now, other, actions);
@@ -375,6 +377,10 @@ void WorkerSessions::OnAckMessage(absl::Time now, LinkId link, LinkState& state,
                           ? session->OnCancel(header.call_id, header.sequence, actions)
                           : session->OnAck(header.ack, actions);
   if (!honest) {
+    // The session goes too: over a new link it could make us remember as much again.
+    size_t from = actions.size();
+    table_.End(header.epoch, actions);
+    AfterTableEvents(false, actions, from);
     return CloseLink(now, link,
                      absl::InvalidArgumentError("acknowledgements or cancels beyond all bounds"),
                      actions);
@@ -502,6 +508,7 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
   ForgetStrangers();
   next_wake_ = now + stalls_.max_tick();
   KeepLinksAlive(now, actions);
+  if (leaving_since_ != absl::InfiniteFuture()) TellAllLeaving(actions);
   from = actions.size();
   for (auto& [name, caller] : callers_) {
     caller->Tick(now, actions);
@@ -588,20 +595,28 @@ void WorkerSessions::TellLeft(const CalleeSession& session, Actions& actions) co
 void WorkerSessions::BeginLeaving(absl::Time now, Actions& actions) {
   leaving_since_ = now;
   table_.BeginLeaving();
-  for (const auto& [epoch, session] : table_.sessions()) TellLeaving(*session, actions);
+  TellAllLeaving(actions);
   WakeBy(now + ReturnTime());
+}
+
+// Repeated, because actions of several threads may overtake each other: a peer that hears of it
+// before its welcome cannot know that it is meant.
+void WorkerSessions::TellAllLeaving(Actions& actions) const {
+  for (const auto& [epoch, session] : table_.sessions()) TellLeaving(*session, actions);
 }
 
 bool WorkerSessions::Settled(absl::Time now) const {
   for (const auto& [name, caller] : callers_) {
-    const bool lost =
-        caller->link() == 0 && (caller->unreachable() || now - leaving_since_ >= ReturnTime());
-    if (caller->pending() > 0 && !lost) return false;
+    // What is left after both have said goodbye was not sent, and waits for the peer's next life.
+    if (caller->pending() == 0 || caller->state() == CallerSession::State::kLeft) continue;
+    const absl::Time since = std::max(leaving_since_, caller->lost_at());
+    const bool lost = caller->link() == 0 && (caller->unreachable() || now - since >= ReturnTime());
+    if (!lost) return false;
   }
   for (const auto& [epoch, session] : table_.sessions()) {
     if (session->running() > 0) return false;
     if (IsSelf(session->caller())) continue;
-    const absl::Time since = std::max(leaving_since_, session->last_heard());
+    const absl::Time since = std::max(leaving_since_, session->unlinked_at());
     if (session->link() != 0 || (session->remembered() > 0 && now - since < ReturnTime()))
       return false;
   }

@@ -151,6 +151,7 @@ class WorkerSessions {
   void ForgetStrangers();
   bool IsSelf(const PeerInfo& peer) const { return peer.incarnation == options_.self.incarnation; }
   void TellLeaving(const CalleeSession& session, Actions& actions) const;
+  void TellAllLeaving(Actions& actions) const;
   void TellLeft(const CalleeSession& session, Actions& actions) const;
   absl::Duration ReturnTime() const;
   void WakeBy(absl::Time when) { next_wake_ = std::min(next_wake_, when); }

@@ -96,7 +96,8 @@ TEST_F(FairnessTest, AFewCallsOfOthersStartBeforeAnHonestClients) {
   }
   MutexLock lock(mutex_);
   const auto position = std::find(served_.begin(), served_.end(), "honest") - served_.begin();
-  EXPECT_LE(position, kThreads + 1) << "calls of the other began before";
+  // In turn, but for what other threads note while the one with this call is held up.
+  EXPECT_LE(position, static_cast<ptrdiff_t>(room / 4)) << "calls of the other began before";
 }
 
 TEST_F(FairnessTest, StepsAndPullsWaitForNoUser) {

@@ -374,6 +374,28 @@ TEST_F(OptimizerTest, TheOrderOfParametersMakesNoOtherLead) {
   EXPECT_EQ(First(b_), 8);
 }
 
+TEST(LeadTest, OptionsThatAFollowerRefusesChangeNowhere) {
+  TestOwner lead("owner0");
+  TestOwner follower("owner1");
+  auto trainer = StartTrainer("trainer", {lead.address(), follower.address()});
+  CreateOptions rows;
+  rows.requires_grad = true;
+  rows.rows = true;
+  const std::vector<RRef> parameters = {
+      MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10})),
+      Must(trainer->GetOrCreate("owner1", "table", Zeros({3, 1}), rows))};
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", kSgd1, parameters));
+  EXPECT_EQ(optimizer->SetOptions(0, {{"weight_decay", 0.5}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Must(optimizer->Options()).options.at("weight_decay"), 0);
+  EXPECT_TRUE(optimizer->SetOptions(0, {{"lr", 0.5}}).ok());
+  auto other = StartTrainer("other", {lead.address(), follower.address()});
+  EXPECT_TRUE(DistributedOptimizer::Create(
+                  *other, "main", kSgd1,
+                  {Must(other->Lookup("owner0", "w")), Must(other->Lookup("owner1", "table"))})
+                  .ok());
+}
+
 TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
   TestOwner follower("owner1");
   auto lead = std::make_unique<TestOwner>("owner0");

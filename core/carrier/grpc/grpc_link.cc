@@ -120,6 +120,7 @@ void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
   {
     MutexLock lock(send_mutex_);
     number = NumberOf(stream.get());
+    if (number == kOutlets) return;  // it has ended meanwhile
     Open(number);
   }
   stream->Read();
@@ -295,6 +296,7 @@ absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
                                    const HelloFrame& hello, Received* received) {
   MutexLock lock(send_mutex_);
   const size_t number = NumberOf(stream.get());
+  if (number == kOutlets) return absl::UnavailableError("the stream has ended meanwhile");
   Outlet& outlet = outlets_[number];
   if (number != kControl && !dialled_ && !outlet.greeted) {
     outlet.greeted = true;

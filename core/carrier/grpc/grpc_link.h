@@ -125,7 +125,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void DialBulk() PSD_EXCLUDES(send_mutex_);
   // Puts an accepted stream into its outlet. False: there is no place for it.
   bool Place(const std::shared_ptr<GrpcStream>& stream, size_t number) PSD_EXCLUDES(send_mutex_);
-  // The number of the outlet with this stream. Requires: it is one of this link's.
+  // The number of the outlet with this stream; kOutlets if the stream has ended.
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 

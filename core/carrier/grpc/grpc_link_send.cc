@@ -116,6 +116,7 @@ void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
   {
     MutexLock lock(send_mutex_);
     number = NumberOf(stream.get());
+    if (number == kOutlets) return;  // it has ended meanwhile
     Outlet& outlet = outlets_[number];
     outlet.writing = false;
     queued_bytes_ -= outlet.writing_bytes;

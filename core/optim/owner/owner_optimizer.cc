@@ -98,6 +98,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
  private:
+  // Whether the lead says whose turn it is.
+  bool TakesTurns() const {
+    return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
+           settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
+  }
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
   // The answer to a step that was applied before, or never may be.
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
@@ -157,7 +162,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 // ---- a step's way
 
 void OwnerOptimizerImpl::Step(StepRequest request) {
-  if (gate_ != nullptr && !request.in_turn) return gate_->Submit(std::move(request));
+  if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
+    return gate_->Submit(std::move(request));
   auto batch = std::make_unique<Batch>();
   batch->steps.emplace_back(std::move(request));
   Start(std::move(batch));
@@ -171,7 +177,7 @@ void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
 }
 
 void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
-  if (gate_ == nullptr) return request.done(StepResult{});
+  if (!TakesTurns()) return request.done(StepResult{});
   request.takes_turn = true;
   gate_->Submit(std::move(request));
 }

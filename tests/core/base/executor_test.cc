@@ -119,6 +119,18 @@ TEST(ThreadPoolTest, RefusesBeyondTheBoundAndDestroysTheTask) {
   EXPECT_EQ(ran, 2);
 }
 
+TEST(ThreadPoolTest, ARefusedTaskMayUseThePoolWhileItIsDestroyed) {
+  ThreadPool pool(Options(1, /*max_queue=*/1));
+  Gate gate(pool);
+  ASSERT_TRUE(pool.Submit([] {}).ok());
+  size_t queued = 0;
+  auto on_destruction = [&](void*) { queued = pool.stats().queued; };
+  std::shared_ptr<void> last(&pool, on_destruction);
+  EXPECT_FALSE(pool.Submit([last = std::move(last)] {}).ok());
+  EXPECT_EQ(queued, 1u);
+  gate.Open();
+}
+
 TEST(ThreadPoolTest, ShutdownRunsWhatIsQueuedAndRefusesMore) {
   ThreadPool pool(Options(1));
   std::atomic<int> ran{0};

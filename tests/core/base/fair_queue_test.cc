@@ -17,7 +17,7 @@ constexpr FlowId kA{1, 1}, kB{1, 2}, kC{2, 1};
 constexpr int64_t kSmall = Queue::kLeastCost, kHeavy = 1'000 * kSmall;
 
 void PushMany(Queue& queue, const FlowId& flow, int count) {
-  for (int i = 0; i < count; ++i) ASSERT_TRUE(queue.Push(flow, i).ok());
+  for (int i = 0; i < count; ++i) ASSERT_TRUE(queue.Push(flow, int{i}).ok());
 }
 
 // Takes an item and books it at once; whose it was.
@@ -171,7 +171,7 @@ TEST(FairQueueTest, AnyOrderOfEvents) {
     for (int event = 0; event < 500; ++event) {
       const int flow = below(kFlows);
       const int choice = below(3);
-      if (choice == 0 && queue.Push({1, static_cast<uint64_t>(flow)}, pushed[flow]).ok()) {
+      if (choice == 0 && queue.Push({1, static_cast<uint64_t>(flow)}, int{pushed[flow]}).ok()) {
         ++pushed[flow];
       } else if (choice == 1 && !queue.empty()) {
         const Queue::Taken taken = queue.Pop();

@@ -23,7 +23,7 @@ class FakeHost : public PassHost {
   }
   TimerQueue::Id RunAfter(absl::Duration, Task) override { return 0; }
   void CancelTimer(TimerQueue::Id) override {}
-  absl::Status RunOnExecutor(Task task) override {
+  absl::Status RunOnExecutor(const rpc::ServerCall&, Task task) override {
     task();
     return absl::OkStatus();
   }

@@ -152,10 +152,12 @@ TEST_F(AgentLeavingTest, NewcomersAreToldAndAnOldSessionGoesOn) {
 
 TEST_F(AgentLeavingShortlyTest, ACallThatWaitsForItReachesTheNextOne) {
   StartBoth();
-  ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
+  a_->agent->StartCall("b", Ask("test.park"), kEndless);
+  ServerCallPtr served = TakeParked();
   BeginStopOfB(kAnHour);
   AwaitDraining();
   Call patient = a_->agent->StartCall("b", Ask("test.echo", "hi"), {absl::ZeroDuration(), true});
+  served->Reply(Payload{"done", {}});
   stopping_.join();
   b_.reset();
   auto next = NewWorker("b");
