@@ -26,19 +26,25 @@ Context::~Context() {
 }
 
 GlobalId Context::id() const {
-  return state_->id();
+  return state_ == nullptr ? GlobalId() : state_->id();
+}
+
+absl::Status Context::CheckUsable() const {
+  if (state_ != nullptr) return worker_->CheckRunning();
+  return absl::FailedPreconditionError(
+      "a context that was moved from; use the one that it was moved to");
 }
 
 absl::Status Context::Backward(const std::vector<Variable>& roots,
                                const dist_autograd::BackwardOptions& options) {
-  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  PSD_RETURN_IF_ERROR(CheckUsable());
   return worker_->runtime->autograd().Backward(state_, roots, options).Wait().status();
 }
 
 absl::Status Context::Backward(const RRef& root, const dist_autograd::BackwardOptions& options) {
-  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  PSD_RETURN_IF_ERROR(CheckUsable());
   Future<Values> fetching =
-      worker_->runtime->values().Fetch({root}, state_, worker_->ToCallOptions({}));
+      worker_->runtime->values().FetchRecorded({root}, state_, worker_->ToCallOptions({}));
   PSD_ASSIGN_OR_RETURN(Values fetched, std::move(fetching).Wait());
   const auto* variable = fetched[0].As<Variable>();
   if (variable == nullptr) {
@@ -51,7 +57,7 @@ absl::Status Context::Backward(const RRef& root, const dist_autograd::BackwardOp
 absl::Status Context::BackwardFrom(const std::vector<Variable>& outputs,
                                    const std::vector<Tensor>& gradients,
                                    const dist_autograd::BackwardOptions& options) {
-  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  PSD_RETURN_IF_ERROR(CheckUsable());
   return worker_->runtime->autograd()
       .BackwardFrom(state_, outputs, gradients, options)
       .Wait()
@@ -60,7 +66,7 @@ absl::Status Context::BackwardFrom(const std::vector<Variable>& outputs,
 
 absl::Status Context::PushGradient(const RRef& parameter, const Tensor& gradient,
                                    uint64_t version) {
-  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  PSD_RETURN_IF_ERROR(CheckUsable());
   if (!parameter.valid()) return absl::InvalidArgumentError("PushGradient of an RRef to nothing");
   if (!gradient.defined()) {
     return absl::InvalidArgumentError(
@@ -73,12 +79,22 @@ absl::Status Context::PushGradient(const RRef& parameter, const Tensor& gradient
 }
 
 absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
+  PSD_RETURN_IF_ERROR(CheckUsable());
+  PSD_RETURN_IF_ERROR(leaf.status());
+  if (!leaf.requires_grad() || !leaf.is_leaf()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no gradient is collected for ", leaf.tensor().ToString(), ": it is ",
+        leaf.requires_grad() ? "the result of an operation or a call; ask for what it was made of"
+                             : "a constant; make it with requires_grad"));
+  }
   PSD_ASSIGN_OR_RETURN(dist_autograd::LeafGradient found, state_->Gradient(leaf.key()));
   return found.gradient;
 }
 
 absl::StatusOr<Value> Context::FetchGradient(const RRef& leaf) const {
-  PSD_RETURN_IF_ERROR(worker_->CheckRunning());
+  PSD_RETURN_IF_ERROR(CheckUsable());
+  PSD_RETURN_IF_ERROR(worker_->runtime->autograd().Find(state_->id()).status());
+  PSD_RETURN_IF_ERROR(state_->usable());
   if (!leaf.valid()) return absl::InvalidArgumentError("Gradient of an RRef to nothing");
   return worker_->runtime->gradients().Fetch(state_->id(), leaf, worker_->ToCallOptions({})).Wait();
 }

@@ -59,7 +59,6 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 
 absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
-  PSD_RETURN_IF_ERROR(state_->CheckRunning());
   std::vector<RowsQuery> distinct = queries;
   PSD_ASSIGN_OR_RETURN(const Repeats repeats, TakeRepeats(distinct));
   auto rows = LookUpEach(distinct, options);
@@ -78,12 +77,12 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 
 absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
+  PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
   PSD_ASSIGN_OR_RETURN(auto owners, GroupByOwner(queries));
-  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
   std::vector<Future<Values>> answers;
   for (const auto& [owner, mine] : owners) {
-    answers.push_back(state_->runtime->rows().LookUp(owner, mine.queries, context,
-                                                     state_->ToCallOptions(options)));
+    answers.push_back(
+        state_->runtime->rows().LookUp(owner, mine.queries, plan.context, plan.options));
   }
   std::vector<Variable> rows(queries.size());
   auto answer = answers.begin();

@@ -113,6 +113,9 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
   attempt->options = options;
   attempt->reached.resize(state_->parts.size());
   for (const Context* context : contexts) {
+    StepOutcome unusable;
+    unusable.refused = context->CheckUsable();
+    if (!unusable.refused.ok()) return unusable;
     attempt->contexts.push_back(context->id());
     // An owner that this context never reached has collected nothing in it.
     std::vector<std::string> reached = context->state_->KnownWorkers();

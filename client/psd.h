@@ -37,6 +37,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -161,9 +162,11 @@ struct WorkerOptions {
 class Context;
 
 struct CallOptions {
-  // Negative: WorkerOptions::default_timeout. ZeroDuration: none.
-  absl::Duration timeout = absl::Seconds(-1);
-  // The call is recorded in this context, so that gradients can flow back through it.
+  // None: WorkerOptions::default_timeout. ZeroDuration: the call may take for ever. A negative one
+  // is refused with INVALID_ARGUMENT.
+  std::optional<absl::Duration> timeout;
+  // The call is recorded in this context, so that gradients can flow back through it, unless it is
+  // made under a NoGradGuard. One that was moved from is refused with FAILED_PRECONDITION.
   const Context* context = nullptr;
 };
 
@@ -232,18 +235,20 @@ class Worker {
   // Errors: FAILED_PRECONDITION when it exists with another shape or dtype or requires_grad.
   absl::StatusOr<RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                    const Program& create, CreateOptions options = {});
+  // Errors: NOT_FOUND naming the owner and the nearest name there.
   absl::StatusOr<RRef> Lookup(const std::string& owner, const std::string& name);
   // Ends the name; whoever holds an RRef keeps the value.
   absl::Status Drop(const std::string& owner, const std::string& name);
-  // Publishes `elements` as the parameter's new version; returns its number.
-  absl::StatusOr<uint64_t> Assign(const RRef& parameter, const Tensor& elements);
+  // Publishes `elements` as the new version of a parameter, or writes every row of a table (each
+  // row whole; a lookup meanwhile may see some of them only). Returns the version's number.
+  absl::StatusOr<uint64_t> Assign(const RRef& rref, const Tensor& elements);
   // Named values whose name starts with `prefix`, sorted.
   absl::StatusOr<std::vector<ValueInfo>> List(const std::string& owner,
                                               const std::string& prefix = "");
 
   // Fetches. Tensors arrive as variables; inside a context, those that require grad lead back to
-  // their owner. All RRefs of one owner come in one exchange and, where they are parameters, from
-  // between two steps.
+  // their owner. Outside of one, and under a NoGradGuard, they are constants. All RRefs of one
+  // owner come in one exchange and, where they are parameters, from between two steps.
   absl::StatusOr<std::vector<Variable>> ToHere(const std::vector<RRef>& rrefs,
                                                const Context& context);
   absl::StatusOr<std::vector<Value>> ToHere(const std::vector<RRef>& rrefs,
@@ -285,7 +290,8 @@ class Worker {
   Future<Values> RpcAsync(const Callee& callee, const Function& function, const Values& arguments,
                           const CallOptions& options = {});
   // Runs it there and leaves the (first) result there; returns at once. Its error, if any, is told
-  // by ToHere.
+  // by ToHere. A new leaf that requires grad, made by a registered function, is a parameter there:
+  // gradients are collected for it, and optimizers step it.
   absl::StatusOr<RRef> Remote(const Callee& callee, const Function& function,
                               const Values& arguments, const CallOptions& options = {});
 
@@ -343,6 +349,8 @@ class Context {
   Context& operator=(Context&&) noexcept;
   ~Context();
 
+  // None (GlobalId::IsNone) of a context that was moved from. Everything else that is asked of such
+  // a one is FAILED_PRECONDITION.
   GlobalId id() const;
 
   // Gradients of the sum of `roots` (one element each) with respect to everything that requires
@@ -370,7 +378,9 @@ class Context {
   absl::Status PushGradient(const RRef& parameter, const Tensor& gradient, uint64_t version);
 
   // The gradient of a leaf of this trainer, or of a parameter, fetched from its owner.
-  // Errors: NOT_FOUND when none has reached it.
+  // Errors: NOT_FOUND when none has reached it, or this context never reached its owner;
+  // INVALID_ARGUMENT for what collects none: a constant, the result of an operation, a value that
+  // requires no grad.
   absl::StatusOr<Tensor> Gradient(const Variable& leaf) const;
   absl::StatusOr<Tensor> Gradient(const RRef& parameter) const;
   // The same where it is sparse: of rows, and of a parameter of which rows were looked up and
@@ -380,6 +390,7 @@ class Context {
  private:
   friend class Worker;
   friend class DistributedOptimizer;
+  absl::Status CheckUsable() const;
   absl::StatusOr<Value> FetchGradient(const RRef& leaf) const;
   Context(std::shared_ptr<Worker::State> worker,
           std::shared_ptr<dist_autograd::ContextState> state);
@@ -547,7 +558,7 @@ struct StepOptions {
   // No owner applies the step before every owner has checked it (one exchange more).
   bool check_first = false;
   // As CallOptions::timeout, for each exchange. A synchronous step waits for the other trainers.
-  absl::Duration timeout = absl::Seconds(-1);
+  std::optional<absl::Duration> timeout;
 };
 
 // What one owner said to a step.

@@ -104,10 +104,22 @@ absl::Status Worker::State::JoinWorld() {
 
 rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {
   rpc::CallOptions result;
-  result.timeout = call.timeout < absl::ZeroDuration()
-                       ? absl::Nanoseconds(default_timeout_ns.load())
-                       : call.timeout;
+  result.timeout = call.timeout.value_or(absl::Nanoseconds(default_timeout_ns.load()));
   return result;
+}
+
+absl::StatusOr<Worker::State::CallPlan> Worker::State::Plan(const CallOptions& call) const {
+  PSD_RETURN_IF_ERROR(CheckRunning());
+  CallPlan plan{ToCallOptions(call), nullptr};
+  if (plan.options.timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeout of ", absl::FormatDuration(plan.options.timeout),
+                     "; 0 waits as long as it takes, none at all is the default"));
+  }
+  if (call.context == nullptr) return plan;
+  PSD_RETURN_IF_ERROR(call.context->CheckUsable());
+  plan.context = call.context->state_;
+  return plan;
 }
 
 absl::Status Worker::State::CheckRunning() const {
@@ -202,10 +214,10 @@ absl::Status Worker::Drop(const std::string& owner, const std::string& name) {
   return state_->runtime->values().Drop(owner, name, state_->ToCallOptions({})).Wait().status();
 }
 
-absl::StatusOr<uint64_t> Worker::Assign(const RRef& parameter, const Tensor& elements) {
+absl::StatusOr<uint64_t> Worker::Assign(const RRef& rref, const Tensor& elements) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
-  if (!parameter.valid()) return absl::InvalidArgumentError("Assign to an RRef to nothing");
-  return state_->runtime->values().Assign(parameter, elements, state_->ToCallOptions({})).Wait();
+  if (!rref.valid()) return absl::InvalidArgumentError("Assign to an RRef to nothing");
+  return state_->runtime->values().Assign(rref, elements, state_->ToCallOptions({})).Wait();
 }
 
 absl::StatusOr<std::vector<ValueInfo>> Worker::List(const std::string& owner,
@@ -222,17 +234,15 @@ absl::StatusOr<std::vector<ValueInfo>> Worker::List(const std::string& owner,
 
 Future<std::vector<Value>> Worker::ToHereAsync(const std::vector<RRef>& rrefs,
                                                const CallOptions& options) {
-  absl::Status running = state_->CheckRunning();
-  if (!running.ok()) return Future<Values>::Ready(running);
-  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->values().Fetch(rrefs, context, state_->ToCallOptions(options));
+  auto plan = state_->Plan(options);
+  if (!plan.ok()) return Future<Values>::Ready(plan.status());
+  return state_->runtime->values().Fetch(rrefs, plan->context, plan->options);
 }
 
 absl::StatusOr<std::vector<Value>> Worker::ToHere(const std::vector<RRef>& rrefs,
                                                   const CallOptions& options) {
-  PSD_RETURN_IF_ERROR(state_->CheckRunning());
-  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->values().FetchAndWait(rrefs, context, state_->ToCallOptions(options));
+  PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
+  return state_->runtime->values().FetchAndWait(rrefs, plan.context, plan.options);
 }
 
 absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rrefs,
@@ -256,11 +266,11 @@ absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rr
 
 absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef>& rrefs,
                                                           const CallOptions& options) {
-  PSD_RETURN_IF_ERROR(state_->CheckRunning());
-  if (options.context != nullptr) {
+  PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
+  if (plan.context != nullptr) {
     return absl::InvalidArgumentError("Pull records nothing; fetch with ToHere in a context");
   }
-  auto pulling = state_->runtime->values().Pull(rrefs, state_->ToCallOptions(options));
+  auto pulling = state_->runtime->values().Pull(rrefs, plan.options);
   PSD_RETURN_IF_ERROR(pulling.Wait());
   std::vector<PulledParameter> pulled;
   pulled.reserve(rrefs.size());
@@ -276,8 +286,9 @@ absl::StatusOr<Value> Worker::LocalValue(const RRef& rref) const {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
   if (!rref.valid()) return absl::InvalidArgumentError("LocalValue of an RRef to nothing");
   if (rref.is_owner()) {
-    PSD_RETURN_IF_ERROR(rref.confirmed().Wait());
-    return rref.local_entry()->Read();
+    PSD_RETURN_IF_ERROR(rref.made().Wait());
+    PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, rref.local_entry());
+    return entry->Read();
   }
   return absl::FailedPreconditionError(absl::StrCat(rref.ToString(), " has no local value on ",
                                                     name(), ": its owner is ", rref.owner(),
@@ -286,11 +297,12 @@ absl::StatusOr<Value> Worker::LocalValue(const RRef& rref) const {
 
 Future<Values> Worker::RpcAsync(const Callee& callee, const Function& function,
                                 const Values& arguments, const CallOptions& options) {
+  auto plan = state_->Plan(options);
+  if (!plan.ok()) return Future<Values>::Ready(plan.status());
   absl::StatusOr<std::string> name = state_->Resolve(callee);
   if (!name.ok()) return Future<Values>::Ready(name.status());
-  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->calls().Run(*name, ToTarget(function), arguments, context,
-                                      state_->ToCallOptions(options));
+  return state_->runtime->calls().Run(*name, ToTarget(function), arguments, plan->context,
+                                      plan->options);
 }
 
 absl::StatusOr<Values> Worker::RpcSync(const Callee& callee, const Function& function,
@@ -300,10 +312,10 @@ absl::StatusOr<Values> Worker::RpcSync(const Callee& callee, const Function& fun
 
 absl::StatusOr<RRef> Worker::Remote(const Callee& callee, const Function& function,
                                     const Values& arguments, const CallOptions& options) {
+  PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
   PSD_ASSIGN_OR_RETURN(const std::string name, state_->Resolve(callee));
-  worker::ContextPtr context = options.context == nullptr ? nullptr : options.context->state_;
-  return state_->runtime->calls().Remote(name, ToTarget(function), arguments, context,
-                                         state_->ToCallOptions(options));
+  return state_->runtime->calls().Remote(name, ToTarget(function), arguments, plan.context,
+                                         plan.options);
 }
 
 // ---- the rest

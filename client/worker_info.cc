@@ -63,16 +63,26 @@ absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
 
 absl::Status Worker::State::MakeReachable(const std::string& name) {
   if (name == options.name) return absl::OkStatus();
+  {
+    MutexLock lock(mutex);
+    if (reachable.contains(name)) return absl::OkStatus();
+  }
   const std::vector<rpc::PeerStatus> peers = runtime->agent().Peers();
   const bool known = std::any_of(peers.begin(), peers.end(), [&](const rpc::PeerStatus& peer) {
     return peer.peer.name == name;
   });
-  return known ? absl::OkStatus() : runtime->FindPeer(name).Wait().status();
+  if (!known) PSD_RETURN_IF_ERROR(runtime->FindPeer(name).Wait());
+  MutexLock lock(mutex);
+  reachable.insert(name);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Worker::State::Resolve(const Callee& callee) {
-  PSD_RETURN_IF_ERROR(CheckRunning());
-  if (const auto* name = std::get_if<std::string>(&callee.who())) return *name;
+  if (const auto* name = std::get_if<std::string>(&callee.who())) {
+    // Without a registrar the agent says which workers it knows.
+    if (!runtime->registrar().empty()) PSD_RETURN_IF_ERROR(MakeReachable(*name));
+    return *name;
+  }
   if (const auto* info = std::get_if<WorkerInfo>(&callee.who())) {
     PSD_RETURN_IF_ERROR(MakeReachable(info->name));
     return info->name;
@@ -100,7 +110,7 @@ absl::StatusOr<WorkerInfo> Worker::Info(const std::string& name) {
   PSD_ASSIGN_OR_RETURN(std::vector<WorkerInfo> infos, Infos());
   std::vector<std::string> names;
   for (const WorkerInfo& info : infos) {
-    names.push_back(info.name);
+    if (info.name != this->name()) names.push_back(info.name);
     if (info.name != name) continue;
     // Who does not listen may still be known, and may connect later.
     state_->MakeReachable(name).IgnoreError();

@@ -34,7 +34,7 @@ struct WorkerInfo {
 };
 
 // The worker that a call goes to: by name, by info, or by rank. By rank the registrar is asked at
-// each call, and by info the first time, so that the worker is reachable if it listens.
+// each call, by name and by info the first time, so that the worker is reachable if it listens.
 class Callee {
  public:
   Callee(std::string name) : who_(std::move(name)) {}    // NOLINT: a name is a callee

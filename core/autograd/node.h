@@ -65,8 +65,8 @@ struct PassContext {
 };
 
 // One differentiable operation that was done. Built by one thread, then immutable but for hooks
-// (hooks.h) and for saved values that are given up. Apply may run on any thread, for one pass at a
-// time.
+// (hooks.h) and for saved values that are given up. Apply may run on any thread, and for several
+// passes at once.
 class Node {
  public:
   Node() = default;

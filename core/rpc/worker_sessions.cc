@@ -48,7 +48,8 @@ CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSp
 
 absl::Status WorkerSessions::UnknownPeer(absl::string_view name) const {
   NearestNameFinder finder(name);
-  for (const auto& [other, caller] : callers_) finder.Consider(other);
+  for (const auto& [other, caller] : callers_)
+    if (other != options_.self.name) finder.Consider(other);
   return absl::NotFoundError(absl::StrCat(options_.self.name, " knows no worker named \"", name,
                                           "\"", DidYouMean(finder.nearest())));
 }

@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -37,8 +39,10 @@ class RRef {
   // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
   operator store::Value() const;  // NOLINT: a reference is a value
   static RRef FromValue(const store::Value& value);
-  // The entry, on its owner, when its creation has ended well; else null.
-  store::EntryPtr local_entry() const { return body_ ? body_->local_entry() : nullptr; }
+  // The entry, on its owner. Requires: valid().
+  // Errors: FAILED_PRECONDITION on any other worker, and while it is being made (made() tells when
+  // that has ended); why there will be none.
+  absl::StatusOr<store::EntryPtr> local_entry() const { return body_->local_entry(); }
   // "RRef(layer1/weight, 1f3c9a0b44d2e677/12 on owner0, fork …/5)".
   std::string ToString() const;
 
@@ -53,7 +57,7 @@ class RRef {
     virtual const std::string& name() const = 0;
     virtual GlobalId fork_id() const = 0;
     virtual bool is_owner() const = 0;
-    virtual store::EntryPtr local_entry() const = 0;
+    virtual absl::StatusOr<store::EntryPtr> local_entry() const = 0;
     virtual Incarnation owner_incarnation() const = 0;
     // Ready when the owner counts the fork (its creation, if this worker caused it, has ended);
     // fails with why it never will.

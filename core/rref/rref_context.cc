@@ -25,11 +25,12 @@ class Impl : public RRefContext {
     core_->ReleaseAll();
     core_->EndWaiting();
     core_->Close();
+    core_->EndAwaiting();
   }
 
   RRef LocalRRef(store::EntryPtr entry) override { return core_->Local(std::move(entry)); }
-  ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
-                   uint64_t session_epoch) override {
+  absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                                   uint64_t session_epoch) override {
     return core_->ForkFor(entry, peer, session_epoch);
   }
   void DropFork(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch) override {

@@ -41,13 +41,14 @@ class RRefContext {
   virtual RRef LocalRRef(store::EntryPtr entry) = 0;
 
   // Owner: `peer`, in this session, is about to be told of `entry`: counts a new fork for it.
-  virtual ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
-                           uint64_t session_epoch) = 0;
+  // Errors: NOT_FOUND if the store has the value no longer.
+  virtual absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                                           uint64_t session_epoch) = 0;
   // Owner: `peer` never hears of that fork, so nobody will release it.
   virtual void DropFork(const ForkData& data, const rpc::PeerInfo& peer,
                         uint64_t session_epoch) = 0;
   // A reference that arrived. User: a fork that the owner has counted already (the reply to a
-  // lookup or a creation). Owner: its own value comes home.
+  // lookup or a creation). Owner: its own value comes home, perhaps while it is being made.
   // In an answer of a worker that is not the owner: pending until the owner counts it; then that
   // worker is told (Lend).
   // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.

@@ -8,6 +8,21 @@
 #include "core/base/status.h"
 
 namespace psd::rref {
+namespace {
+
+absl::Status BeingMade(GlobalId value) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("value ", value.ToString(), " is being made; wait for made()"));
+}
+
+std::vector<GlobalId> ValuesOf(const ForkRun& run) {
+  std::vector<GlobalId> values;
+  values.reserve(run.forks.size());
+  for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
+  return values;
+}
+
+}  // namespace
 
 LocalBody::LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry)
     : core_(std::move(core)), entry_(std::move(entry)) {}
@@ -20,6 +35,9 @@ std::shared_ptr<Executor> LocalBody::continuations() const {
 std::shared_ptr<Executor> CreatedBody::continuations() const {
   return core_->continuations();
 }
+std::shared_ptr<Executor> AwaitedBody::continuations() const {
+  return core_->continuations();
+}
 std::shared_ptr<Executor> UserBody::continuations() const {
   return core_->continuations();
 }
@@ -27,10 +45,16 @@ Incarnation LocalBody::owner_incarnation() const {
   return core_->self().incarnation;
 }
 CountedLocalBody::~CountedLocalBody() {
-  core_->LocalGone(entry_);
+  core_->LocalGone(entry_->id);
 }
 CreatedBody::~CreatedBody() {
-  if (entry_ != nullptr) core_->LocalGone(entry_);
+  if (entry_ != nullptr) core_->LocalGone(value_);
+}
+absl::StatusOr<store::EntryPtr> CreatedBody::local_entry() const {
+  const Future<Unit> created = confirmed();
+  if (!created.IsReady()) return BeingMade(value_);
+  PSD_RETURN_IF_ERROR(created.Wait());
+  return entry_;
 }
 const std::string& CreatedBody::owner() const {
   return core_->self().name;
@@ -38,20 +62,26 @@ const std::string& CreatedBody::owner() const {
 Incarnation CreatedBody::owner_incarnation() const {
   return core_->self().incarnation;
 }
+AwaitedBody::~AwaitedBody() {
+  core_->LocalGone(value_);
+}
+const std::string& AwaitedBody::owner() const {
+  return core_->self().name;
+}
+Incarnation AwaitedBody::owner_incarnation() const {
+  return core_->self().incarnation;
+}
+absl::StatusOr<store::EntryPtr> AwaitedBody::local_entry() const {
+  return entry_.IsReady() ? entry_.Wait() : BeingMade(value_);
+}
 UserBody::~UserBody() {
   core_->UserGone(data_.fork);
 }
-
-namespace {
-
-std::vector<GlobalId> ValuesOf(const ForkRun& run) {
-  std::vector<GlobalId> values;
-  values.reserve(run.forks.size());
-  for (const ForkRun::Fork& fork : run.forks) values.push_back(fork.value);
-  return values;
+absl::StatusOr<store::EntryPtr> UserBody::local_entry() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("value ", data_.value.ToString(), " has no local value on ", core_->self().name,
+                   ": its owner is ", data_.owner, "; fetch it with ToHere"));
 }
-
-}  // namespace
 
 void Core::Register() {
   using Serve = void (Core::*)(const std::shared_ptr<rpc::ServerCall>&);
@@ -78,25 +108,18 @@ void Core::Register() {
 // ---- owner
 
 RRef Core::Local(store::EntryPtr entry) {
-  return std::move(LocalAll({std::move(entry)})[0]);
-}
-
-std::vector<RRef> Core::LocalAll(std::vector<store::EntryPtr> entries) {
   {
     MutexLock lock(mutex_);
-    for (const store::EntryPtr& entry : entries) ++handles_[entry->id];
+    ++handles_[entry->id];
   }
-  const std::shared_ptr<Core> self = shared_from_this();
-  std::vector<RRef> rrefs;
-  rrefs.reserve(entries.size());
-  for (store::EntryPtr& entry : entries)
-    rrefs.emplace_back(std::make_shared<const CountedLocalBody>(self, std::move(entry)));
-  return rrefs;
+  return RRef(std::make_shared<const CountedLocalBody>(shared_from_this(), std::move(entry)));
 }
 
 // All in one piece of memory, which the last of them frees.
 absl::StatusOr<std::vector<RRef>> Core::Uncounted(const ForkRun& run) {
-  PSD_ASSIGN_OR_RETURN(std::vector<store::EntryPtr> entries, store_.GetAll(ValuesOf(run)));
+  absl::StatusOr<std::vector<store::EntryPtr>> found = store_.GetAll(ValuesOf(run));
+  if (!found.ok()) return Home(run);  // some of them may be under creation
+  std::vector<store::EntryPtr> entries = *std::move(found);
   const std::shared_ptr<Core> self = shared_from_this();
   const auto bodies = std::make_shared<std::vector<LocalBody>>();
   bodies->reserve(entries.size());
@@ -125,31 +148,47 @@ void Core::Created(const CreatedBody& body) {
   body.Created(*std::move(entry));
 }
 
-void Core::LocalGone(const store::EntryPtr& entry) {
-  {
-    MutexLock lock(mutex_);
-    auto it = handles_.find(entry->id);
-    if (--it->second > 0) return;
-    handles_.erase(it);
-    if (owners_.ForkCount(entry->id) > 0) return;  // who drops the last fork sees to it
+std::vector<Future<store::EntryPtr>> Core::Hold(absl::Span<const GlobalId> values) {
+  std::vector<Future<store::EntryPtr>> making(values.size());
+  MutexLock lock(mutex_);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ++handles_[values[i]];
+    if (creations_.UnderWay(values[i])) making[i] = awaited_[values[i]].future();
   }
-  FreeIfUnheld({entry->id});
+  return making;
 }
 
-// Named values have their name as a root: the store erases anonymous ones only.
-void Core::FreeIfUnheld(const std::vector<GlobalId>& values) {
+void Core::LocalGone(absl::Span<const GlobalId> values) {
+  std::vector<GlobalId> unheld;
+  {
+    MutexLock lock(mutex_);
+    for (GlobalId value : values) {
+      auto it = handles_.find(value);
+      if (--it->second > 0) continue;
+      handles_.erase(it);
+      // Who drops the last fork sees to it.
+      if (owners_.ForkCount(value) == 0) unheld.push_back(value);
+    }
+  }
+  if (!unheld.empty()) FreeIfUnheld(unheld);
+}
+
+// Named values have their name as a root: the store erases anonymous ones only. Nobody can count a
+// handle or a fork between the look and the erasure: who counts one first and then finds the value
+// in the store, keeps it.
+void Core::FreeIfUnheld(absl::Span<const GlobalId> values) {
   Gate::Entry entry(gate_);
   if (!entry.open()) return;
   for (GlobalId value : values) {
-    {
-      MutexLock lock(mutex_);
-      if (handles_.contains(value) || owners_.ForkCount(value) > 0) continue;
-    }
-    store_.Erase(value);
+    store::Store::Erased erased;  // destroyed without the lock: it may hold references
+    MutexLock lock(mutex_);
+    if (handles_.contains(value) || owners_.ForkCount(value) > 0) continue;
+    erased = store_.Erase(value);
   }
 }
 
-ForkData Core::ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, uint64_t epoch) {
+absl::StatusOr<ForkData> Core::ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                                       uint64_t epoch) {
   ForkData data;
   data.owner = self_.name;
   data.owner_incarnation = self_.incarnation;
@@ -157,8 +196,14 @@ ForkData Core::ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, 
   data.fork = ids_.Next();
   data.parent = self_.name;
   data.name = entry->name;
-  AddFork(data.value, data.fork, KeyOf(peer, epoch));
-  return data;
+  const SessionKey session = KeyOf(peer, epoch);
+  AddFork(data.value, data.fork, session);
+  // Counted first: what is here now stays.
+  absl::Status here = store_.Get(data.value).status();
+  if (here.ok()) return data;
+  MutexLock lock(mutex_);
+  owners_.DeleteFork(data.value, data.fork, session);
+  return here;
 }
 
 bool Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
@@ -202,20 +247,44 @@ RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
   return RRef(std::move(body));
 }
 
-// The forks that kept the values on their way end when there are handles here.
+// Counted first: what is here now, or being made here, stays. The forks that kept the values on
+// their way end when there are handles here.
 absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
+  Gate::Entry entry(gate_);
+  if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is shutting down"));
   const std::vector<GlobalId> values = ValuesOf(run);
-  absl::StatusOr<std::vector<store::EntryPtr>> entries = store_.GetAll(values);
-  std::vector<RRef> local;
-  if (entries.ok()) local = LocalAll(*std::move(entries));
+  const std::vector<Future<store::EntryPtr>> making = Hold(values);
+  std::vector<GlobalId> made;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!making[i].valid()) made.push_back(values[i]);
+  absl::StatusOr<std::vector<store::EntryPtr>> entries = store_.GetAll(made);
   if (run.parent == self_.name) {
     MutexLock lock(mutex_);
     for (const ForkRun::Fork& fork : run.forks)
       owners_.DeleteFork(fork.value, fork.fork, {self_.incarnation, 0});
   }
-  if (entries.ok()) return local;
-  if (run.parent == self_.name) FreeIfUnheld(values);
-  return entries.status();
+  if (!entries.ok()) {
+    LocalGone(values);
+    return entries.status();
+  }
+  return Handles(values, making, *std::move(entries));
+}
+
+std::vector<RRef> Core::Handles(absl::Span<const GlobalId> values,
+                                absl::Span<const Future<store::EntryPtr>> making,
+                                std::vector<store::EntryPtr> made) {
+  const std::shared_ptr<Core> self = shared_from_this();
+  std::vector<RRef> rrefs;
+  rrefs.reserve(values.size());
+  size_t next = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (making[i].valid()) {
+      rrefs.emplace_back(std::make_shared<const AwaitedBody>(self, values[i], making[i]));
+    } else {
+      rrefs.emplace_back(std::make_shared<const CountedLocalBody>(self, std::move(made[next++])));
+    }
+  }
+  return rrefs;
 }
 
 void Core::UserGone(GlobalId fork) {

@@ -45,7 +45,7 @@ class LocalBody : public RRef::Body {
   const std::string& name() const override { return entry_->name; }
   GlobalId fork_id() const override { return {}; }
   bool is_owner() const override { return true; }
-  store::EntryPtr local_entry() const override { return entry_; }
+  absl::StatusOr<store::EntryPtr> local_entry() const override { return entry_; }
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
   Future<Unit> made() const override { return confirmed(); }
@@ -80,7 +80,7 @@ class UserBody : public RRef::Body {
   const std::string& name() const override { return data_.name; }
   GlobalId fork_id() const override { return data_.fork; }
   bool is_owner() const override { return false; }
-  store::EntryPtr local_entry() const override { return nullptr; }
+  absl::StatusOr<store::EntryPtr> local_entry() const override;
   Incarnation owner_incarnation() const override { return owner_incarnation_.load(); }
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return borrowed() ? made_->future() : confirmed(); }
@@ -125,13 +125,11 @@ class CreatedBody : public RRef::Body {
   const std::string& name() const override { return name_; }
   GlobalId fork_id() const override { return fork_; }
   bool is_owner() const override { return true; }
-  store::EntryPtr local_entry() const override {
-    return confirmed_.future().IsReady() ? entry_ : nullptr;
-  }
+  absl::StatusOr<store::EntryPtr> local_entry() const override;
   Incarnation owner_incarnation() const override;
   Future<Unit> confirmed() const override { return confirmed_.future(); }
   Future<Unit> made() const override { return confirmed(); }
-  bool is_made() const override { return local_entry() != nullptr; }
+  bool is_made() const override { return local_entry().ok(); }
   std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
 
@@ -149,6 +147,34 @@ class CreatedBody : public RRef::Body {
   const std::string name_;         // it has none
   mutable store::EntryPtr entry_;  // written before confirmed_, read after
   const Promise<Unit> confirmed_;
+};
+
+// A handle on a value of this worker that is being made for somebody else. It counts as any handle.
+class AwaitedBody : public RRef::Body {
+ public:
+  AwaitedBody(std::shared_ptr<Core> core, GlobalId value, Future<store::EntryPtr> entry)
+      : core_(std::move(core)), value_(value), entry_(std::move(entry)) {}
+  ~AwaitedBody() override;
+  GlobalId value_id() const override { return value_; }
+  const std::string& owner() const override;
+  const std::string& name() const override { return name_; }
+  GlobalId fork_id() const override { return {}; }
+  bool is_owner() const override { return true; }
+  absl::StatusOr<store::EntryPtr> local_entry() const override;
+  Incarnation owner_incarnation() const override;
+  Future<Unit> confirmed() const override { return Future<Unit>::Ready(Unit{}); }
+  Future<Unit> made() const override {
+    return entry_.Then([](const absl::StatusOr<store::EntryPtr>& entry) { return entry.status(); });
+  }
+  bool is_made() const override { return entry_.IsReady() && entry_.Wait().ok(); }
+  std::shared_ptr<Executor> continuations() const override;
+  const void* context() const override { return core_.get(); }
+
+ private:
+  const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
+  const GlobalId value_;
+  const std::string name_;  // it has none
+  const Future<store::EntryPtr> entry_;
 };
 
 // Ledgers and messages: shared by the context, its handles and the agent's callbacks.
@@ -178,12 +204,13 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // ---- owner
   RRef Local(store::EntryPtr entry);
-  std::vector<RRef> LocalAll(std::vector<store::EntryPtr> entries);
   absl::StatusOr<std::vector<RRef>> Uncounted(const ForkRun& run);
   RRef NewOwn();
   void Created(const CreatedBody& body);
-  void LocalGone(const store::EntryPtr& entry);
-  ForkData ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer, uint64_t epoch);
+  void LocalGone(GlobalId value) { LocalGone(absl::MakeConstSpan(&value, 1)); }
+  void LocalGone(absl::Span<const GlobalId> values);
+  absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                                   uint64_t epoch);
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
   void DropFork(const ForkData& data, SessionKey session);
 
@@ -192,11 +219,18 @@ class Core : public std::enable_shared_from_this<Core> {
   void EndCreation(GlobalId value, const absl::Status& made);
   Future<Unit> Passable(const RRef& rref);
   void EndWaiting();
+  absl::StatusOr<store::EntryPtr> Find(GlobalId value);
+  // Nobody waits for entries any more. Requires: the gate is closed.
+  void EndAwaiting();
 
   // ---- user
   RRef User(const ForkData& data, ForkState state, bool borrowed = false);
   void UserGone(GlobalId fork);
   absl::StatusOr<std::vector<RRef>> Home(const ForkRun& run);
+  // Of values that Hold has counted: those that are being made, and the others' entries.
+  std::vector<RRef> Handles(absl::Span<const GlobalId> values,
+                            absl::Span<const Future<store::EntryPtr>> making,
+                            std::vector<store::EntryPtr> made);
   void Confirm(GlobalId fork, Incarnation owner);
   void Fail(GlobalId fork, absl::Status reason, bool may_exist);
   absl::Status Check(absl::Span<const RRef> rrefs) const;
@@ -225,7 +259,10 @@ class Core : public std::enable_shared_from_this<Core> {
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
   bool Knows(const std::string& worker) const;
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
-  void FreeIfUnheld(const std::vector<GlobalId>& values);
+  void FreeIfUnheld(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
+  // Counts a handle on each of `values`. One future for each: of its entry where it is being made,
+  // else none.
+  std::vector<Future<store::EntryPtr>> Hold(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
 
   // ---- in rref_releasing.cc
   void Queue(const Releases& releases) PSD_EXCLUDES(mutex_);
@@ -241,7 +278,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const rpc::PeerInfo self_;
   PeerFinder find_peer_;  // fixed before the agent starts; may be null
   Gate gate_;
-  mutable Mutex mutex_;  // leaf
+  mutable Mutex mutex_;  // only the store's names are locked under it
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // on own values
@@ -250,6 +287,8 @@ class Core : public std::enable_shared_from_this<Core> {
   bool in_a_hurry_ PSD_GUARDED_BY(mutex_) = false;  // no owner rests any more
   Loans loans_ PSD_GUARDED_BY(mutex_);
   Creations creations_ PSD_GUARDED_BY(mutex_);
+  // Of values under creation on which there are handles.
+  absl::flat_hash_map<GlobalId, Promise<store::EntryPtr>> awaited_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::rref

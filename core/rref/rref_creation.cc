@@ -1,5 +1,6 @@
 // Values that are being made: when forks of them are counted, and who waits for what.
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,12 +68,25 @@ absl::Status Core::BeginCreation(GlobalId value, GlobalId fork, SessionKey sessi
 
 void Core::EndCreation(GlobalId value, const absl::Status& made) {
   Creations::Calls waited;
+  std::optional<Promise<store::EntryPtr>> awaited;
   {
     MutexLock lock(mutex_);
     waited = creations_.End(value);
+    auto handles = awaited_.find(value);
+    if (handles != awaited_.end()) {
+      awaited.emplace(handles->second);
+      awaited_.erase(handles);
+    }
   }
   if (!FaultOn("made_for_nobody")) FreeIfUnheld({value});
   ReplyToAll(waited, made);
+  if (awaited.has_value()) awaited->Set(made.ok() ? Find(value) : made);
+}
+
+absl::StatusOr<store::EntryPtr> Core::Find(GlobalId value) {
+  Gate::Entry entry(gate_);
+  if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is shutting down"));
+  return store_.Get(value);
 }
 
 void Core::OnBegun(const std::shared_ptr<rpc::ServerCall>& call) {
@@ -122,6 +136,16 @@ void Core::EndWaiting() {
     waiting = creations_.TakeAll();
   }
   ReplyToAll(waiting, absl::UnavailableError(absl::StrCat(self_.name, " is shutting down")));
+}
+
+void Core::EndAwaiting() {
+  absl::flat_hash_map<GlobalId, Promise<store::EntryPtr>> awaited;
+  {
+    MutexLock lock(mutex_);
+    awaited.swap(awaited_);
+  }
+  for (const auto& [value, promise] : awaited)
+    promise.Set(absl::UnavailableError(absl::StrCat(self_.name, " is shutting down")));
 }
 
 // ---- whoever holds a reference

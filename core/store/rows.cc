@@ -1,8 +1,12 @@
 #include "core/store/rows.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -115,6 +119,25 @@ void Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
     CopyIn(next + i * bytes, bytes, row);
     stripe.store(before + 2, std::memory_order_release);
   }
+}
+
+absl::StatusOr<uint64_t> Rows::Assign(const Tensor& elements) {
+  if (!elements.defined() || elements.shape() != shape() || elements.dtype() != dtype()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is ", TypeName(), ", and cannot become ",
+        elements.defined() ? elements.ToString() : std::string("an undefined tensor")));
+  }
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, elements.Contiguous());
+  std::array<int64_t, kStripes> ids;
+  for (int64_t first = 0; first < NumRows();) {
+    const int64_t count = std::min<int64_t>(NumRows() - first, ids.size());
+    std::iota(ids.begin(), ids.begin() + count, first);
+    Write(absl::MakeConstSpan(ids.data(), static_cast<size_t>(count)),
+          packed.raw_data() + static_cast<size_t>(first) * row_bytes());
+    first += count;
+  }
+  FinishUpdate();
+  return version();
 }
 
 std::shared_ptr<Rows> AsRows(const Value& value) {

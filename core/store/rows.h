@@ -55,6 +55,9 @@ class Rows : public Object {
   const std::byte* elements() const { return table_.raw_data(); }
   // Replaces rows, each whole. `next`: as many packed rows. Requires: ids in range.
   void Write(absl::Span<const int64_t> ids, const std::byte* next);
+  // Replaces all of them, as one update; returns the version that it makes.
+  // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
+  absl::StatusOr<uint64_t> Assign(const Tensor& elements);
   // An update is complete.
   void FinishUpdate() { version_.fetch_add(1, std::memory_order_relaxed); }
 

@@ -15,6 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/base/nearest_name.h"
 #include "core/base/status.h"
+#include "core/store/rows.h"
 
 namespace psd::store {
 namespace {
@@ -70,7 +71,7 @@ class StoreImpl : public Store {
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
   absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) override;
-  bool Erase(GlobalId id) override;
+  Erased Erase(GlobalId id) override;
   GlobalId NewId() override { return ids_.Next(); }
   void Assign(const EntryPtr& entry, Tensor elements,
               absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) override;
@@ -291,30 +292,36 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::FindAll(absl::Span<const Global
   return entries;
 }
 
-bool StoreImpl::Erase(GlobalId id) {
-  EntryPtr erased;  // destroyed without the lock, as is
-  EntryGroupPtr group;
+Store::Erased StoreImpl::Erase(GlobalId id) {
+  Erased erased;
   MutexLock lock(mutex_);
   auto found = values_.find(id);
-  if (found == values_.end()) return false;
+  if (found == values_.end()) return erased;
   auto root = names_.find((*found)->name);
-  if (root != names_.end() && root->second.entry == *found) return false;
-  erased = *found;
-  if (!(id < remembered_.least) && !(remembered_.most < id)) group.swap(remembered_.group);
+  if (root != names_.end() && root->second.entry == *found) return erased;
+  erased.entry = *found;
+  if (!(id < remembered_.least) && !(remembered_.most < id)) erased.group.swap(remembered_.group);
   values_.erase(found);
-  return true;
+  return erased;
+}
+
+// Requires: its claim is held.
+absl::StatusOr<uint64_t> AssignTo(const Entry& entry, const Tensor& elements) {
+  if (entry.parameter != nullptr) return entry.parameter->Assign(elements);
+  return AsRows(entry.value)->Assign(elements);
 }
 
 void StoreImpl::Assign(const EntryPtr& entry, Tensor elements,
                        absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
-  if (entry->parameter == nullptr) {
-    done(absl::InvalidArgumentError(absl::StrCat(entry->Label(), " is a ", entry->KindName(),
-                                                 ", and only parameters can be assigned to")));
+  if (entry->parameter == nullptr && AsRows(entry->value) == nullptr) {
+    done(absl::InvalidArgumentError(
+        absl::StrCat(entry->Label(), " is a ", entry->KindName(),
+                     ", and only parameters and tables of rows can be assigned to")));
     return;
   }
   claims_.Claim({entry->id}, [this, entry, elements = std::move(elements),
                               done = std::move(done)](WriteClaims::ClaimId claim) mutable {
-    absl::StatusOr<uint64_t> version = entry->parameter->Assign(elements);
+    absl::StatusOr<uint64_t> version = AssignTo(*entry, elements);
     if (!version.ok()) version = Annotate(version.status(), entry->Label());
     claims_.Release(claim);
     done(std::move(version));

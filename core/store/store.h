@@ -106,15 +106,23 @@ class Store {
   // The same for ids that are likely to be asked for again, all in this order: the store remembers
   // the last ones, so that they need not be looked up one by one.
   virtual absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) = 0;
+  // What the store lets go of when it erases a value. Its destruction may run anything that is in
+  // the value: destroy it where no lock is held.
+  struct Erased {
+    EntryPtr entry;       // null: there was none
+    EntryGroupPtr group;  // that held the entry, or null
+    explicit operator bool() const { return entry != nullptr; }
+  };
   // Frees an anonymous value (its id answers NOT_FOUND from now on; holders of the entry keep it).
-  // False if there was none.
-  virtual bool Erase(GlobalId id) = 0;
+  // Locks nothing but the store's own.
+  virtual Erased Erase(GlobalId id) = 0;
 
   virtual GlobalId NewId() = 0;
 
-  // Publishes a new version of a parameter, in turn with the steps that write it; `done` comes
-  // with its number when it is published, on this thread or on that of the last step before it.
-  // Errors: INVALID_ARGUMENT (no parameter, another shape or dtype), RESOURCE_EXHAUSTED.
+  // Publishes a new version of a parameter, or writes every row of a table, in turn with the steps
+  // that write it; `done` comes with the version's number when that is done, on this thread or on
+  // that of the last step before it.
+  // Errors: INVALID_ARGUMENT (neither of them, another shape or dtype), RESOURCE_EXHAUSTED.
   virtual void Assign(const EntryPtr& entry, Tensor elements,
                       absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) = 0;
 

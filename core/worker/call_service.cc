@@ -76,11 +76,17 @@ absl::Status BadArgument(size_t number, absl::string_view problem, const Value& 
       absl::StrCat("argument ", number, " of a program ", problem, value.KindName()));
 }
 
-// The value of this worker for which a reference stands; null for others.
-store::EntryPtr LocalEntryOf(const Value& value) {
-  const auto* reference = value.As<std::shared_ptr<const store::RemoteReference>>();
-  if (reference == nullptr || *reference == nullptr) return nullptr;
-  return rref::RRef::Body::Of(**reference).local_entry();
+bool IsOwn(const Value& value) {
+  const rref::RRef rref = rref::RRef::FromValue(value);
+  return rref.valid() && rref.is_owner();
+}
+
+// A leaf that requires grad and was made here: it becomes a parameter under the id of its value.
+// One that was read from a parameter leads there already.
+bool IsNewLeaf(const Value& value) {
+  const auto* variable = value.As<Variable>();
+  return variable != nullptr && variable->requires_grad() && variable->is_leaf() &&
+         variable->key().incarnation == 0;
 }
 
 // References to values of this worker stand for the values, all of them as of one moment.
@@ -91,7 +97,8 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (const auto* variable = values[i].As<Variable>()) {
       variables[i] = *variable;
-    } else if (store::EntryPtr entry = LocalEntryOf(values[i])) {
+    } else if (IsOwn(values[i])) {
+      PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, rref::RRef::FromValue(values[i]).local_entry());
       entries.push_back(std::move(entry));
       numbers.push_back(i);
     } else {
@@ -129,14 +136,15 @@ Future<Values> CallService::Run(const std::string& callee, const CallTarget& tar
                                 Values arguments, const ContextPtr& context,
                                 const rpc::CallOptions& options) {
   auto call = std::make_shared<Outgoing>();
-  call->method = target.program != nullptr && context == nullptr ? kCallProgram : "call.run";
+  call->context = RecordingContext(context);
+  call->method = target.program != nullptr && call->context == nullptr ? kCallProgram : "call.run";
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
-  call->context = context;
   call->options = options;
   return Start(call)
-      .Then([this, context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
+      .Then([this, context = call->context](
+                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
         if (!reply.ok()) return reply.status();
         return DecodeReply(runtime_, context, *reply);
       })
@@ -151,7 +159,7 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
-  call->context = context;
+  call->context = RecordingContext(context);
   call->options = options;
   rref::RRef result = runtime_.rrefs().NewUserRRef(callee, 0);
   call->result = result;
@@ -177,7 +185,7 @@ Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
   Future<rpc::Reply> answered = call->answered.future();
   ++under_way_;
   answered.OnReady([this](const absl::StatusOr<rpc::Reply>&) { --under_way_; });
-  WhenPassable(runtime_, call->callee, CollectReferences(call->arguments), call->options)
+  WhenPassable(runtime_, CollectReferences(call->arguments), call->options)
       .OnReady([this, call, with_program](const absl::StatusOr<rpc::CallOptions>& left) {
         if (!left.ok()) return static_cast<void>(call->answered.Set(left.status()));
         call->options = *left;
@@ -263,8 +271,8 @@ void CallService::Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
   } else if (!results->empty()) {
     first = std::move((*results)[0]);
   }
-  absl::Status hosted =
-      runtime_.store().Put(value, std::move(first), /*requires_grad=*/false).status();
+  const bool requires_grad = IsNewLeaf(first);
+  absl::Status hosted = runtime_.store().Put(value, std::move(first), requires_grad).status();
   if (!hosted.ok()) {
     rref::ForkData creators;
     creators.value = value;
@@ -294,12 +302,17 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   auto shared = std::make_shared<Arguments>(*std::move(arguments));
-  WhenCounted(*shared, [this, call, name, function = *std::move(function), shared,
-                        done](const absl::Status& counted) {
-    if (!counted.ok()) return done(counted, shared->context);
-    SubmitUser(call, shared->context, done, [this, call, name, function, shared, done] {
-      RunFunctionHere(call, name, function, std::move(*shared), done);
+  const auto run = [this, call, name, run = function->run, shared,
+                    done](const absl::Status& ready) {
+    if (!ready.ok()) return done(ready, shared->context);
+    SubmitUser(call, shared->context, done, [this, call, name, run, shared, done] {
+      RunFunctionHere(call, name, run, std::move(*shared), done);
     });
+  };
+  if (!function->on_object || shared->values.empty()) return WhenCounted(*shared, run);
+  WhenCounted(*shared, [this, call, shared, run](const absl::Status& counted) {
+    if (!counted.ok()) return run(counted);
+    WhenHere(call, CollectReferences({shared->values.front()}), run);
   });
 }
 
@@ -374,13 +387,47 @@ void CallService::WhenCounted(const Arguments& arguments,
       });
 }
 
+void CallService::WhenHere(const CallPtr& call, const std::vector<rref::RRef>& rrefs,
+                           std::function<void(const absl::Status&)> next) {
+  std::vector<rref::RRef> own;
+  for (const rref::RRef& rref : rrefs)
+    if (rref.is_owner()) own.push_back(rref);
+  if (AllMade(own)) return next(absl::OkStatus());
+  Promise<Unit> here;
+  here.future().OnReady([gate = gate_, next = std::move(next)](const absl::StatusOr<Unit>& made) {
+    rref::Gate::Entry entry(*gate);
+    if (entry.open()) next(made.status());
+  });
+  call->OnCancel([this, here, deadline = call->deadline()] {
+    const bool late = runtime_.options().clock->Now() >= deadline;
+    here.Set(late ? absl::DeadlineExceededError("an argument was not made before the deadline")
+                  : absl::CancelledError("cancelled before it began"));
+  });
+  WhenMade(runtime_, own, NoTimeout())
+      .OnReady([here](const absl::StatusOr<rpc::CallOptions>& made) {
+        here.Set(made.ok() ? absl::StatusOr<Unit>(Unit{}) : made.status());
+      });
+}
+
 void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const CheckedProgram> program,
                                const Done& done) {
   auto arguments = DecodeRequest(runtime_, *call, ReferenceUse::kRead);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
-  ContextPtr context = arguments->context;
   // References to others' values are no arguments of programs: there is nothing to wait for.
-  auto inputs = ToVariables(arguments->values);
+  const std::vector<rref::RRef> references = CollectReferences(arguments->values);
+  if (AllMade(references)) return StartProgram(call, std::move(program), *arguments, done);
+  WhenHere(call, references,
+           [this, call, program = std::move(program), arguments = *std::move(arguments),
+            done](const absl::Status& here) {
+             if (!here.ok()) return done(here, arguments.context);
+             StartProgram(call, program, arguments, done);
+           });
+}
+
+void CallService::StartProgram(const CallPtr& call, std::shared_ptr<const CheckedProgram> program,
+                               const Arguments& arguments, const Done& done) {
+  const ContextPtr& context = arguments.context;
+  auto inputs = ToVariables(arguments.values);
   if (!inputs.ok()) return done(inputs.status(), context);
   // Outside a context nobody can ask for gradients, so no history is kept.
   bool record = context != nullptr;

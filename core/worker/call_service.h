@@ -90,8 +90,14 @@ class CallService {
   // Goes on when every reference among the arguments is confirmed by its owner.
   static void WhenCounted(const Arguments& arguments,
                           std::function<void(const absl::Status&)> next);
+  // Goes on when those of `rrefs` that are this worker's have been made, or when the call has been
+  // cancelled.
+  void WhenHere(const CallPtr& call, const std::vector<rref::RRef>& rrefs,
+                std::function<void(const absl::Status&)> next);
   void ServeProgram(const CallPtr& call, std::shared_ptr<const program::CheckedProgram> program,
                     const Done& done);
+  void StartProgram(const CallPtr& call, std::shared_ptr<const program::CheckedProgram> program,
+                    const Arguments& arguments, const Done& done);
   absl::StatusOr<Values> RunProgramHere(const rpc::ServerCall& call,
                                         const program::CheckedProgram& program,
                                         absl::Span<const Variable> inputs, bool record);

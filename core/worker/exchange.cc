@@ -19,14 +19,15 @@ using store::RemoteReference;
 using store::Value;
 
 // How references travel in the arguments of a call: by id, because the caller keeps its own until
-// the answer has come. An owner knows the names of its values.
+// the answer has come. An owner knows the names of its values. A fork that keeps a value of this
+// worker until its creation has been answered stays where it is.
 absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
                               const RemoteReference& reference, rref::ForkData& data) {
   const auto& body = rref::RRef::Body::Of(reference);
   data.owner = body.owner();
   data.owner_incarnation = body.owner_incarnation();
   data.value = body.value_id();
-  data.fork = body.fork_id();
+  if (!body.is_owner()) data.fork = body.fork_id();
   data.parent = runtime.name();
   data.name = data.owner == callee ? std::string() : body.name();
   return absl::OkStatus();
@@ -37,7 +38,10 @@ absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& cal
                                           const RemoteReference& reference) {
   const rref::RRef rref(
       std::static_pointer_cast<const rref::RRef::Body>(reference.shared_from_this()));
-  if (rref.is_owner()) return ForkForCaller(runtime, call, rref.local_entry());
+  if (rref.is_owner()) {
+    PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, rref.local_entry());
+    return ForkForCaller(runtime, call, entry);
+  }
   PSD_ASSIGN_OR_RETURN(rref::ForkData data,
                        runtime.rrefs().Lend(rref, call.caller(), call.session_epoch()));
   call.OnAnswerDropped([&runtime, data, caller = call.caller(), epoch = call.session_epoch()] {
@@ -119,12 +123,15 @@ Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef
                    [](const rref::RRef& rref) { return rref.body()->made(); });
 }
 
-Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::string& callee,
-                                      const std::vector<rref::RRef>& rrefs,
+Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                                       const rpc::CallOptions& options) {
-  return WhenReady(runtime, rrefs, options, [&](const rref::RRef& rref) {
-    return rref.owner() == callee ? rref.body()->made() : runtime.rrefs().Passable(rref);
-  });
+  return WhenReady(runtime, rrefs, options,
+                   [&](const rref::RRef& rref) { return runtime.rrefs().Passable(rref); });
+}
+
+bool AllMade(const std::vector<rref::RRef>& rrefs) {
+  return std::all_of(rrefs.begin(), rrefs.end(),
+                     [](const rref::RRef& rref) { return rref.valid() && rref.is_made(); });
 }
 
 Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& caller,
@@ -136,13 +143,18 @@ Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& cal
   });
 }
 
-rref::ForkData ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
-                             const store::EntryPtr& entry) {
-  rref::ForkData data = runtime.rrefs().ForkFor(entry, call.caller(), call.session_epoch());
+absl::StatusOr<rref::ForkData> ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
+                                             const store::EntryPtr& entry) {
+  PSD_ASSIGN_OR_RETURN(const rref::ForkData data,
+                       runtime.rrefs().ForkFor(entry, call.caller(), call.session_epoch()));
   call.OnAnswerDropped([&runtime, data, caller = call.caller(), epoch = call.session_epoch()] {
     runtime.rrefs().DropFork(data, caller, epoch);
   });
   return data;
+}
+
+ContextPtr RecordingContext(const ContextPtr& context) {
+  return GradEnabled() ? context : nullptr;
 }
 
 absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,

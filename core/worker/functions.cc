@@ -3,29 +3,45 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/caught_exception.h"
 #include "core/base/nearest_name.h"
 #include "core/rref/rref.h"
 #include "core/worker/runtime.h"
 
 namespace psd::worker {
-namespace {
 
-// A function whose result is there when it returns.
-AsyncFunction Immediate(Function function) {
+AsyncFunction FunctionRegistry::Immediate(Function function) {
   return [function = std::move(function)](const FunctionCall& call, Values arguments) {
     return Future<Values>::Ready(function(call, std::move(arguments)));
   };
 }
 
-}  // namespace
+AsyncFunction FunctionRegistry::Guarded(AsyncFunction function) {
+  auto shared = std::make_shared<const AsyncFunction>(std::move(function));
+  return [shared](const FunctionCall& call, Values arguments) {
+    Future<Values> results;
+    try {
+      results = (*shared)(call, std::move(arguments));
+    } catch (...) {
+      return Future<Values>::Ready(CaughtException());
+    }
+    if (results.valid()) return results;
+    return Future<Values>::Ready(absl::InternalError("returned a future of nothing"));
+  };
+}
 
 absl::Status FunctionRegistry::Register(const std::string& name, Function function) {
   return RegisterAsync(name, Immediate(std::move(function)));
 }
 
 absl::Status FunctionRegistry::RegisterAsync(const std::string& name, AsyncFunction function) {
+  return Add(name, std::move(function), /*on_object=*/false);
+}
+
+absl::Status FunctionRegistry::Add(const std::string& name, AsyncFunction function,
+                                   bool on_object) {
   if (name.empty()) return absl::InvalidArgumentError("a registered function needs a name");
-  if (!functions_.emplace(name, std::move(function)).second) {
+  if (!functions_.emplace(name, Offered{Guarded(std::move(function)), on_object}).second) {
     return absl::AlreadyExistsError(absl::StrCat("a function '", name, "' is registered already"));
   }
   return absl::OkStatus();
@@ -40,8 +56,8 @@ absl::StatusOr<std::shared_ptr<store::Object>> FunctionRegistry::TakeAnyObject(
         absl::StrCat("method '", method, "': the first argument must be a reference to an object ",
                      "of the worker that is called"));
   }
-  if (rref.local_entry() == nullptr) return rref.confirmed().Wait().status();
-  PSD_ASSIGN_OR_RETURN(store::Value value, rref.local_entry()->Read());
+  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, rref.local_entry());
+  PSD_ASSIGN_OR_RETURN(store::Value value, entry->Read());
   const auto* object = value.As<std::shared_ptr<store::Object>>();
   if (object == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("method '", method, "': ", rref.ToString(),
@@ -57,7 +73,7 @@ absl::Status FunctionRegistry::NoSuchMethod(const std::string& method,
       absl::StrCat("method '", method, "' is not one of ", object.TypeName()));
 }
 
-absl::StatusOr<AsyncFunction> FunctionRegistry::Find(const std::string& name) const {
+absl::StatusOr<FunctionRegistry::Offered> FunctionRegistry::Find(const std::string& name) const {
   auto found = functions_.find(name);
   if (found != functions_.end()) return found->second;
   std::vector<std::string> known;

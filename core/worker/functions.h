@@ -32,10 +32,12 @@ struct FunctionCall {
 };
 
 using Values = std::vector<store::Value>;
-// Both run on the executor, in the queue of the caller's session.
+// Both run on the executor, in the queue of the caller's session. What they throw is answered as
+// INTERNAL, with its text.
 // May block.
 using Function = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
-// Returns soon; the answer goes out when the future is ready. Holds no thread meanwhile.
+// Returns soon; the answer goes out when the future is ready. Holds no thread meanwhile. Callbacks
+// of futures must not throw.
 using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values arguments)>;
 
 // A value; filled before the worker starts.
@@ -49,26 +51,39 @@ class FunctionRegistry {
   // is a reference to it, which `method(T&, const FunctionCall&, Values)` does not see.
   template <typename T, typename F>
   absl::Status RegisterMethod(const std::string& name, F method) {
-    return Register(
-        name, [name, method](const FunctionCall& call, Values arguments) -> absl::StatusOr<Values> {
-          PSD_ASSIGN_OR_RETURN(auto object, TakeObject<T>(name, arguments));
-          return method(*object, call, std::move(arguments));
-        });
+    return AddMethod(name, Immediate([name, method](const FunctionCall& call,
+                                                    Values arguments) -> absl::StatusOr<Values> {
+                       PSD_ASSIGN_OR_RETURN(auto object, TakeObject<T>(name, arguments));
+                       return method(*object, call, std::move(arguments));
+                     }));
   }
   // As RegisterAsync; `method` gets the object as a std::shared_ptr<T>, to keep while it works.
   template <typename T, typename F>
   absl::Status RegisterAsyncMethod(const std::string& name, F method) {
-    return RegisterAsync(name, [name, method](const FunctionCall& call, Values arguments) {
+    return AddMethod(name, [name, method](const FunctionCall& call, Values arguments) {
       auto object = TakeObject<T>(name, arguments);
       if (!object.ok()) return Future<Values>::Ready(object.status());
       return method(*std::move(object), call, std::move(arguments));
     });
   }
 
+  // A function as it is called. It throws nothing, and its future is valid.
+  struct Offered {
+    AsyncFunction run;
+    bool on_object = false;  // its first argument is a reference to an object that has been made
+  };
   // Errors: NOT_FOUND naming the nearest known function.
-  absl::StatusOr<AsyncFunction> Find(const std::string& name) const;
+  absl::StatusOr<Offered> Find(const std::string& name) const;
 
  private:
+  absl::Status Add(const std::string& name, AsyncFunction function, bool on_object);
+  absl::Status AddMethod(const std::string& name, AsyncFunction method) {
+    return Add(name, std::move(method), /*on_object=*/true);
+  }
+  // A function whose result is there when it returns.
+  static AsyncFunction Immediate(Function function);
+  // Throws nothing; its future is valid.
+  static AsyncFunction Guarded(AsyncFunction function);
   // The object that the first argument refers to; removes that argument.
   static absl::StatusOr<std::shared_ptr<store::Object>> TakeAnyObject(const std::string& method,
                                                                       Values& arguments);
@@ -82,7 +97,7 @@ class FunctionRegistry {
   }
   static absl::Status NoSuchMethod(const std::string& method, const store::Object& object);
 
-  std::map<std::string, AsyncFunction> functions_;
+  std::map<std::string, Offered> functions_;
 };
 
 }  // namespace psd::worker

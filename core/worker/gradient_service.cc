@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/store/parameter.h"
+#include "core/store/rows.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -106,14 +107,31 @@ absl::Status GradientService::TakePush(const CallPtr& call) {
   return AddGradient(*arguments.context, *entry, fields.version(), gradient->tensor());
 }
 
+absl::Status GradientService::WhyNone(GlobalId leaf, const absl::Status& none) const {
+  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, runtime_.store().Get(leaf));
+  const auto rows = store::AsRows(entry->value);
+  const bool collects = entry->parameter != nullptr ? entry->parameter->requires_grad()
+                                                    : rows != nullptr && rows->requires_grad();
+  if (collects) return Annotate(none, entry->Label());
+  return absl::InvalidArgumentError(
+      absl::StrCat(entry->Label(), " is ", entry->KindName(),
+                   ", for which no gradient is collected: only parameters and tables that were "
+                   "created with requires_grad have one"));
+}
+
 void GradientService::ServeFetch(const CallPtr& call) {
   auto request = ParseMessage<v1::GradientRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  auto context =
-      runtime_.autograd().Find({request->context_incarnation(), request->context_counter()});
-  if (!context.ok()) return call->Reply(context.status());
-  auto gradient = (*context)->Gradient({request->leaf_incarnation(), request->leaf_counter()});
-  if (!gradient.ok()) return call->Reply(gradient.status());
+  const GlobalId id{request->context_incarnation(), request->context_counter()};
+  const GlobalId leaf{request->leaf_incarnation(), request->leaf_counter()};
+  auto context = runtime_.autograd().Find(id);
+  if (!context.ok()) {
+    return call->Reply(absl::NotFoundError(
+        absl::StrCat("autograd context ", id.ToString(), " never reached ", runtime_.name(),
+                     " (or was released there): nothing of ", runtime_.name(), " was used in it")));
+  }
+  auto gradient = (*context)->Gradient(leaf);
+  if (!gradient.ok()) return call->Reply(WhyNone(leaf, gradient.status()));
   if (gradient->gradient.defined()) {
     return ReplyWithValues(runtime_, *call, nullptr, Values{Value(gradient->gradient)});
   }

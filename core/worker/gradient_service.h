@@ -33,7 +33,8 @@ class GradientService {
   explicit GradientService(Runtime& runtime);
 
   // What `context` has collected for a value, on its owner: a tensor, or a sparse one.
-  // Errors: NOT_FOUND.
+  // Errors: NOT_FOUND (the owner does not know the context; no gradient has come),
+  // INVALID_ARGUMENT for what collects none.
   Future<store::Value> Fetch(GlobalId context, const rref::RRef& leaf,
                              const rpc::CallOptions& options);
 
@@ -43,6 +44,8 @@ class GradientService {
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  // Why `leaf`, of this worker, has no gradient, where `none` says that it has none.
+  absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
   void ServeFetch(const CallPtr& call);
   void ServePush(const CallPtr& call);
   absl::Status TakePush(const CallPtr& call);

@@ -154,12 +154,34 @@ void RowsService::ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call) {
 
 Future<Values> RowsService::LookUp(const std::string& owner, const std::vector<RowsQuery>& queries,
                                    const ContextPtr& context, const rpc::CallOptions& options) {
-  if (owner == runtime_.name()) {
-    std::vector<TableRead> reads;
-    for (const RowsQuery& query : queries) reads.push_back({query.table.local_entry(), query.ids});
-    return Future<Values>::Ready(
-        ReadTables(reads, context != nullptr, runtime_.options().program_limits.max_result_bytes));
+  std::vector<rref::RRef> tables;
+  tables.reserve(queries.size());
+  for (const RowsQuery& query : queries) tables.push_back(query.table);
+  const bool here = owner == runtime_.name();
+  const ContextPtr recording = RecordingContext(context);
+  return AfterCreation<Values>(
+      runtime_, tables, options,
+      [this, owner, queries, here, recording](const rpc::CallOptions& left) {
+        return here ? Future<Values>::Ready(LookUpHere(queries, recording != nullptr))
+                    : LookUpThere(owner, queries, recording, left);
+      });
+}
+
+absl::StatusOr<Values> RowsService::LookUpHere(const std::vector<RowsQuery>& queries,
+                                               bool record) const {
+  std::vector<TableRead> reads;
+  reads.reserve(queries.size());
+  for (const RowsQuery& query : queries) {
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, query.table.local_entry());
+    reads.push_back({std::move(entry), query.ids});
   }
+  return ReadTables(reads, record, runtime_.options().program_limits.max_result_bytes);
+}
+
+Future<Values> RowsService::LookUpThere(const std::string& owner,
+                                        const std::vector<RowsQuery>& queries,
+                                        const ContextPtr& context,
+                                        const rpc::CallOptions& options) {
   v1::FetchRequest tables;
   Values ids;
   for (const RowsQuery& query : queries) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/host_port.h"
+#include "core/base/nearest_name.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -137,7 +138,9 @@ Future<Unit> Runtime::FindPeer(const std::string& worker) {
   return AskWorld(*agent_, asked, {})
       .Then([this, worker, asked](const absl::StatusOr<World>& world) -> absl::Status {
         if (!world.ok()) return world.status();
+        NearestNameFinder nearest(worker);
         for (const WorldMember& member : world->members) {
+          if (member.name != options_.name) nearest.Consider(member.name);
           if (member.name != worker) continue;
           if (member.address.empty()) {
             return absl::UnavailableError(
@@ -147,8 +150,8 @@ Future<Unit> Runtime::FindPeer(const std::string& worker) {
           agent_->AddPeer(member.name, member.address);
           return absl::OkStatus();
         }
-        return absl::NotFoundError(
-            absl::StrCat("the registrar ", asked, " knows no worker '", worker, "'"));
+        return absl::NotFoundError(absl::StrCat("the registrar ", asked, " knows no worker '",
+                                                worker, "'", DidYouMean(nearest.nearest())));
       });
 }
 

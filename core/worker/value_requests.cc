@@ -22,10 +22,8 @@ using store::EntryPtr;
 using store::PinnedVersion;
 using store::Value;
 
-namespace {
-
 // What one owner is asked for: some of the RRefs, by their places.
-struct OwnerPart {
+struct ValueService::OwnerPart {
   std::string owner;
   std::vector<size_t> places;
 
@@ -38,7 +36,8 @@ struct OwnerPart {
 };
 
 // In order of first appearance.
-absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<RRef>& rrefs) {
+absl::StatusOr<std::vector<ValueService::OwnerPart>> ValueService::PartsByOwner(
+    const std::vector<RRef>& rrefs) {
   std::vector<OwnerPart> parts;
   std::map<std::string, size_t> numbers;  // in `parts`
   OwnerPart* part = nullptr;              // of the RRef before: mostly the next one's too
@@ -62,7 +61,7 @@ absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<RRef>& rre
 // Asks every owner once, all at the same time: `ask` with an owner and its RRefs. The answers in
 // the order of `rrefs`, or the first error.
 template <typename T, typename Ask>
-Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
+Future<std::vector<T>> ValueService::AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
   using Result = std::vector<T>;
   absl::StatusOr<std::vector<OwnerPart>> parts = PartsByOwner(rrefs);
   if (!parts.ok()) return Future<Result>::Ready(parts.status());
@@ -98,39 +97,43 @@ Future<std::vector<T>> AskOwners(const std::vector<RRef>& rrefs, const Ask& ask)
   return promise.future();
 }
 
-bool AllMade(const std::vector<RRef>& rrefs) {
-  return std::all_of(rrefs.begin(), rrefs.end(), [](const RRef& rref) { return rref.is_made(); });
-}
+namespace {
 
-// `use` with what is left of `options` when the creations of `rrefs` have ended: a use that
-// overtakes one waits for it, without a thread.
-template <typename T, typename Use>
-Future<T> AfterCreation(Runtime& runtime, const std::vector<RRef>& rrefs,
-                        const rpc::CallOptions& options, Use use) {
-  if (AllMade(rrefs)) return use(options);
-  Promise<T> promise;
-  WhenMade(runtime, rrefs, options)
-      .OnReady(
-          [use = std::move(use), promise](const absl::StatusOr<rpc::CallOptions>& left) mutable {
-            if (!left.ok()) return static_cast<void>(promise.Set(left.status()));
-            use(*left).OnReady([promise](const absl::StatusOr<T>& result) { promise.Set(result); });
-          });
-  return promise.future();
-}
-
-// Of this worker's own values, whose creations have ended.
+// Of this worker's own values.
 absl::StatusOr<std::vector<EntryPtr>> Here(const std::vector<RRef>& rrefs) {
   std::vector<EntryPtr> entries;
+  entries.reserve(rrefs.size());
   for (const RRef& rref : rrefs) {
-    entries.push_back(rref.local_entry());
-    if (entries.back() == nullptr) return rref.confirmed().Wait().status();
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, rref.local_entry());
+    entries.push_back(std::move(entry));
   }
   return entries;
 }
 
-absl::StatusOr<Values> ReadHere(const std::vector<RRef>& rrefs) {
+// The same without history: tensors, in lists and maps too, require no grad.
+Value Detached(const Value& value) {
+  if (const auto* variable = value.As<Variable>()) return Value(variable->Detach());
+  if (const Value::List* list = value.AsList()) {
+    Value::List items;
+    items.reserve(list->size());
+    for (const Value& item : *list) items.push_back(Detached(item));
+    return Value::OfList(std::move(items));
+  }
+  if (const Value::Map* map = value.AsMap()) {
+    Value::Map items;
+    items.reserve(map->size());
+    for (const auto& [key, item] : *map) items.emplace_back(key, Detached(item));
+    return Value::OfMap(std::move(items));
+  }
+  return value;
+}
+
+absl::StatusOr<Values> ReadHere(const std::vector<RRef>& rrefs, bool record) {
   PSD_ASSIGN_OR_RETURN(const std::vector<EntryPtr> entries, Here(rrefs));
-  return store::Entry::ReadAll(entries);
+  PSD_ASSIGN_OR_RETURN(Values values, store::Entry::ReadAll(entries));
+  if (!record)
+    for (Value& value : values) value = Detached(value);
+  return values;
 }
 
 absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rrefs) {
@@ -276,6 +279,12 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
 
 Future<Values> ValueService::Fetch(const std::vector<RRef>& rrefs, const ContextPtr& context,
                                    const rpc::CallOptions& options) {
+  return FetchRecorded(rrefs, RecordingContext(context), options);
+}
+
+Future<Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs,
+                                           const ContextPtr& context,
+                                           const rpc::CallOptions& options) {
   return AskOwners<Value>(rrefs,
                           [&](const std::string& owner, std::vector<RRef> mine) {
                             return FetchFrom(owner, std::move(mine), context, options);
@@ -287,6 +296,7 @@ absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs
                                                   const ContextPtr& context,
                                                   const rpc::CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const std::vector<OwnerPart> parts, PartsByOwner(rrefs));
+  const ContextPtr recording = RecordingContext(context);
   std::vector<Future<rpc::Reply>> replies(parts.size());
   Future<Values> here;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -294,27 +304,50 @@ absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs
     if (parts.size() > 1) some = parts[i].Of(rrefs);
     const std::vector<RRef>& mine = parts.size() > 1 ? some : rrefs;
     if (parts[i].owner == runtime_.name()) {
-      here = FetchHere(mine, options);
+      here = FetchHere(mine, recording != nullptr, options);
     } else {
-      replies[i] = StartFetch(parts[i].owner, mine, context, /*versions=*/false, options);
+      replies[i] = StartFetch(parts[i].owner, mine, recording, /*versions=*/false, options);
     }
   }
-  if (parts.size() > 1) PSD_RETURN_IF_ERROR(WaitForAll(replies, here));
+  if (parts.size() > 1) {
+    absl::Status status = WaitForAll(replies, here);
+    if (!status.ok()) {
+      Discard(parts, replies);
+      return status;
+    }
+  }
   Values all(parts.size() == 1 ? 0 : rrefs.size());
+  absl::Status status;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [owner, places] = parts[i];
-    PSD_ASSIGN_OR_RETURN(
-        Values mine, replies[i].valid() ? Fetched(owner, places.size(), context, replies[i].Wait())
-                                        : here.Wait());
+    absl::StatusOr<Values> mine = replies[i].valid()
+                                      ? Fetched(owner, places.size(), recording, replies[i].Wait())
+                                      : here.Wait();
     if (parts.size() == 1) return mine;
-    for (size_t j = 0; j < places.size(); ++j) all[places[j]] = std::move(mine[j]);
+    status.Update(mine.status());
+    if (!mine.ok()) continue;  // the others are decoded all the same, see Discard
+    for (size_t j = 0; j < places.size(); ++j) all[places[j]] = std::move((*mine)[j]);
   }
+  PSD_RETURN_IF_ERROR(status);
   return all;
+}
+
+// References in an answer are counted for this worker: every answer is decoded, and what it holds
+// let go, whatever became of the others.
+void ValueService::Discard(const std::vector<OwnerPart>& parts,
+                           const std::vector<Future<rpc::Reply>>& replies) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!replies[i].valid()) continue;
+    replies[i].OnReady([this, owner = parts[i].owner, expected = parts[i].places.size()](
+                           const absl::StatusOr<rpc::Reply>& reply) {
+      Fetched(owner, expected, nullptr, reply).IgnoreError();
+    });
+  }
 }
 
 Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRef> rrefs,
                                        const ContextPtr& context, const rpc::CallOptions& options) {
-  if (owner == runtime_.name()) return FetchHere(rrefs, options);
+  if (owner == runtime_.name()) return FetchHere(rrefs, context != nullptr, options);
   return StartFetch(owner, rrefs, context, /*versions=*/false, options)
       .Then([this, context, owner, rrefs = std::move(rrefs)](
                 const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Values> {
@@ -322,12 +355,12 @@ Future<Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRe
       });
 }
 
-Future<Values> ValueService::FetchHere(const std::vector<RRef>& rrefs,
+Future<Values> ValueService::FetchHere(const std::vector<RRef>& rrefs, bool record,
                                        const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(rrefs);
   if (!usable.ok()) return Future<Values>::Ready(usable);
-  return AfterCreation<Values>(runtime_, rrefs, options, [rrefs](const rpc::CallOptions&) {
-    return Future<Values>::Ready(ReadHere(rrefs));
+  return AfterCreation<Values>(runtime_, rrefs, options, [rrefs, record](const rpc::CallOptions&) {
+    return Future<Values>::Ready(ReadHere(rrefs, record));
   });
 }
 

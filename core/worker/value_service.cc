@@ -162,10 +162,20 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
+// An error of the store about a name, with the worker that was asked.
+absl::Status NamingError(Runtime& runtime, const std::string& name, const absl::Status& status) {
+  ErrorDetail detail;
+  detail.worker = runtime.name();
+  detail.object = name;
+  detail.remedy = "create it, or list what is there";
+  return WithDetail(Annotate(status, runtime.name()), detail);
+}
+
 }  // namespace
 
-rpc::Payload ReferenceReply(Runtime& runtime, rpc::ServerCall& call, const EntryPtr& entry) {
-  rref::ForkData data = ForkForCaller(runtime, call, entry);
+absl::StatusOr<rpc::Payload> ReferenceReply(Runtime& runtime, rpc::ServerCall& call,
+                                            const EntryPtr& entry) {
+  PSD_ASSIGN_OR_RETURN(const rref::ForkData data, ForkForCaller(runtime, call, entry));
   v1::ReferenceReply reply;
   reply.set_value_incarnation(data.value.incarnation);
   reply.set_value_counter(data.value.counter);
@@ -201,23 +211,31 @@ void ValueService::ServeGetOrCreate(const CallPtr& call) {
                                                  runtime_.options().program_limits);
   if (!checked.ok()) return call->Reply(checked.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
-  auto program = std::make_shared<const program::CheckedProgram>(*std::move(checked));
+  GetOrCreateHere(
+      call, {request->name(), std::make_shared<const program::CheckedProgram>(*std::move(checked)),
+             request->rows(), request->requires_grad()});
+}
+
+void ValueService::GetOrCreateHere(const CallPtr& call, const Creation& creation) {
   store::CreateOptions options;
-  const bool rows = request->rows();
-  const bool requires_grad = request->requires_grad();
-  options.requires_grad = requires_grad && !rows;  // rows know for themselves
+  options.requires_grad = creation.requires_grad && !creation.rows;  // rows know for themselves
   runtime_.store()
-      .GetOrCreate(request->name(), options,
-                   [this, program, rows, requires_grad] {
-                     return rows ? CreateRows(runtime_, *program, requires_grad)
-                                 : RunCreation(runtime_, *program);
+      .GetOrCreate(creation.name, options,
+                   [this, creation] {
+                     return creation.rows
+                                ? CreateRows(runtime_, *creation.program, creation.requires_grad)
+                                : RunCreation(runtime_, *creation.program);
                    })
-      .OnReady([this, call, program, rows, requires_grad](const absl::StatusOr<EntryPtr>& entry) {
+      .OnReady([this, call, creation](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
         absl::Status same =
-            CheckSameType(runtime_.operators(), **entry, program->program(), requires_grad, rows);
+            CheckSameType(runtime_.operators(), **entry, creation.program->program(),
+                          creation.requires_grad, creation.rows);
         if (!same.ok()) return call->Reply(same);
-        call->Reply(ReferenceReply(runtime_, *call, *entry));
+        absl::StatusOr<rpc::Payload> reply = ReferenceReply(runtime_, *call, *entry);
+        // Dropped and freed since it was found: the name is free again.
+        if (absl::IsNotFound(reply.status())) return GetOrCreateHere(call, creation);
+        call->Reply(std::move(reply));
       });
 }
 
@@ -225,7 +243,7 @@ void ValueService::ServeLookup(const CallPtr& call) {
   auto request = ParseMessage<v1::NameRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   auto entry = runtime_.store().Lookup(request->name());
-  if (!entry.ok()) return call->Reply(entry.status());
+  if (!entry.ok()) return call->Reply(NamingError(runtime_, request->name(), entry.status()));
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before lookup"));
   call->Reply(ReferenceReply(runtime_, *call, *entry));
 }
@@ -235,7 +253,7 @@ void ValueService::ServeDrop(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before drop"));
   absl::Status dropped = DropHere(request->name());
-  if (!dropped.ok()) return call->Reply(dropped);
+  if (!dropped.ok()) return call->Reply(NamingError(runtime_, request->name(), dropped));
   call->Reply(rpc::Payload{});
 }
 

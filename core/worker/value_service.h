@@ -54,7 +54,10 @@ class ValueService {
   // One exchange per owner; in the order of `rrefs`. Fails with the first owner's error.
   Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                        const rpc::CallOptions& options);
-  // The same for who waits: the answers are decoded on the caller's thread, and are its own.
+  // The same under a NoGradGuard too: for what a backward starts from.
+  Future<Values> FetchRecorded(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
+                               const rpc::CallOptions& options);
+  // As Fetch, for who waits: the answers are decoded on the caller's thread, and are its own.
   absl::StatusOr<Values> FetchAndWait(const std::vector<rref::RRef>& rrefs,
                                       const ContextPtr& context, const rpc::CallOptions& options);
 
@@ -65,7 +68,15 @@ class ValueService {
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  // What "value.get_or_create" asks for.
+  struct Creation {
+    std::string name;
+    std::shared_ptr<const program::CheckedProgram> program;  // shared with the store's creation
+    bool rows = false;
+    bool requires_grad = false;
+  };
   void ServeGetOrCreate(const CallPtr& call);
+  void GetOrCreateHere(const CallPtr& call, const Creation& creation);
   void ServeLookup(const CallPtr& call);
   void ServeDrop(const CallPtr& call);
   void ServeFetch(const CallPtr& call);
@@ -74,9 +85,16 @@ class ValueService {
   void ServeAssign(const CallPtr& call);
   void ServeList(const CallPtr& call);
 
+  struct OwnerPart;
+  static absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<rref::RRef>& rrefs);
+  template <typename T, typename Ask>
+  static Future<std::vector<T>> AskOwners(const std::vector<rref::RRef>& rrefs, const Ask& ask);
+  void Discard(const std::vector<OwnerPart>& parts, const std::vector<Future<rpc::Reply>>& replies);
   Future<Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
                            const ContextPtr& context, const rpc::CallOptions& options);
-  Future<Values> FetchHere(const std::vector<rref::RRef>& rrefs, const rpc::CallOptions& options);
+  // With their history if they are recorded, else as constants.
+  Future<Values> FetchHere(const std::vector<rref::RRef>& rrefs, bool record,
+                           const rpc::CallOptions& options);
   // What an owner answered to a fetch of so many values.
   absl::StatusOr<Values> Fetched(const std::string& owner, size_t expected,
                                  const ContextPtr& context,
@@ -96,7 +114,9 @@ class ValueService {
 };
 
 // Counts a fork of `entry` for the caller and says so in a reply.
-rpc::Payload ReferenceReply(Runtime& runtime, rpc::ServerCall& call, const store::EntryPtr& entry);
+// Errors: NOT_FOUND if the value has been freed.
+absl::StatusOr<rpc::Payload> ReferenceReply(Runtime& runtime, rpc::ServerCall& call,
+                                            const store::EntryPtr& entry);
 // The RRef that such a reply gives.
 absl::StatusOr<rref::RRef> AdoptReference(Runtime& runtime, const std::string& owner,
                                           const rpc::Reply& reply);

@@ -46,6 +46,14 @@ Future<Values> Cube(const worker::FunctionCall& call, Values arguments) {
 worker::RuntimeOptions WithCube() {
   worker::RuntimeOptions options;
   EXPECT_TRUE(options.functions.RegisterAsync("cube", Cube).ok());
+  EXPECT_TRUE(
+      options.functions
+          .Register(
+              "new_leaf",
+              [](const worker::FunctionCall&, const Values&) {
+                return absl::StatusOr<Values>({Variable(Tensor::Of<float>({2}, {3, 4}), true)});
+              })
+          .ok());
   return options;
 }
 
@@ -153,6 +161,88 @@ TEST_F(AutogradTest, DAG_55_AndWithRemoteCreations) {
   RRef cube = Must(trainer_->Remote("owner0", Function::Registered("cube"), {x}, in_context));
   ASSERT_TRUE(context.Backward({Sum(Pull(*trainer_, cube, context))}).ok());
   EXPECT_THAT(Elements(Must(context.Gradient(x))), ElementsAre(3, 12));
+}
+
+TEST_F(AutogradTest, DAG_57_UnderNoGradNothingIsRecordedAndResultsAreConstants) {
+  const RRef w = Make("owner0", "w", {1, 2});
+  const RRef own = Make("trainer0", "own", {3, 4});
+  CreateOptions rows;
+  rows.requires_grad = rows.rows = true;
+  const RRef table = Must(trainer_->GetOrCreate("owner0", "table", Full({2, 2}, 1), rows));
+  const RRef own_table =
+      Must(trainer_->GetOrCreate("trainer0", "own_table", Full({2, 2}, 1), rows));
+  const Variable x(Tensor::Of<float>({2}, {5, 6}), true);
+  const Context context = Must(trainer_->NewContext());
+  CallOptions options;
+  options.context = &context;
+  const Tensor ids = Tensor::Of<int64_t>({1}, {1});
+  const auto results = [&] {
+    std::vector<Variable> all = Must(trainer_->ToHere({w, own}, context));
+    for (const Values& values :
+         {Must(trainer_->ToHereAsync({w, own}, options).Wait()),
+          Must(trainer_->RpcSync("owner0", Function::Operator("mul", 2), {x, w}, options)),
+          Must(trainer_->RpcSync("trainer0", Function::Operator("mul", 2), {x, own}, options)),
+          Must(trainer_->ToHere(
+              {Must(trainer_->Remote("owner0", Function::Operator("mul", 2), {x, w}, options))},
+              options))}) {
+      for (const Value& value : values) all.push_back(*value.As<Variable>());
+    }
+    for (const Variable& row :
+         Must(trainer_->LookUpRows({{table, ids}, {own_table, ids}}, context)))
+      all.push_back(row);
+    return all;
+  };
+  {
+    NoGradGuard no_grad;
+    for (const Variable& result : results()) EXPECT_FALSE(result.requires_grad());
+    EXPECT_EQ(owner0_.runtime().autograd().stats().contexts, 0u) << "the context never got there";
+  }
+  for (const Variable& result : results()) EXPECT_TRUE(result.requires_grad());
+}
+
+TEST_F(AutogradTest, RREF_47_BackwardFromAReferenceUnderNoGrad) {
+  const RRef w = Make("owner0", "w", {1, 2});
+  Context context = Must(trainer_->NewContext());
+  CallOptions options;
+  options.context = &context;
+  const RRef sum = Must(trainer_->Remote("owner0", Function::Operator("sum", 1), {w}, options));
+  NoGradGuard no_grad;
+  ASSERT_TRUE(context.Backward(sum).ok());
+  EXPECT_THAT(GradientOf(context, w), ElementsAre(1, 1));
+}
+
+TEST_F(AutogradTest, ANewLeafThatRemoteLeavesBehindRequiresGrad) {
+  const RRef leaf = Must(trainer_->Remote("owner0", Function::Registered("new_leaf"), {}));
+  Context context = Must(trainer_->NewContext());
+  const Variable pulled = Pull(*trainer_, leaf, context);
+  ASSERT_TRUE(pulled.requires_grad());
+  ASSERT_TRUE(context.Backward({Sum(pulled * pulled)}).ok());
+  EXPECT_THAT(GradientOf(context, leaf), ElementsAre(6, 8));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {leaf}));
+  ASSERT_TRUE(optimizer->Step(context).ok());
+  EXPECT_THAT(Read(*trainer_, leaf), ElementsAre(-3, -4));
+}
+
+TEST_F(AutogradTest, WhyThereIsNoGradientIsSaid) {
+  const RRef w = Make("owner0", "w", {1, 2}), other = Make("owner1", "other", {1, 2});
+  const RRef still = Must(trainer_->GetOrCreate("owner0", "still", Zeros({2})));
+  Context context = Must(trainer_->NewContext());
+  const Variable pulled = Pull(*trainer_, w, context);
+  const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  using Code = absl::StatusCode;
+  says(context.Gradient(other).status(), Code::kNotFound, "never reached owner1");
+  says(context.Gradient(w).status(), Code::kNotFound, "no loss depended on it");
+  says(context.Gradient(still).status(), Code::kInvalidArgument, "'still' is parameter");
+  says(context.Gradient(pulled).status(), Code::kInvalidArgument, "the result of an operation");
+  says(context.Gradient(Variable(Tensor::Scalar(1.0f))).status(), Code::kInvalidArgument,
+       "a constant");
+  says(context.Gradient(Variable::Invalid(absl::DataLossError("torn"))).status(), Code::kDataLoss,
+       "torn");
+  says(context.Gradient(Variable(Tensor::Scalar(1.0f), true)).status(), Code::kNotFound,
+       "no loss depended on it");
 }
 
 // Between the forward and the backward another trainer steps what the forward has used.

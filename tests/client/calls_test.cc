@@ -296,6 +296,64 @@ TEST_F(CallsTest, RPC_32_RPC_33_TimeoutsOfTheWorkerAndOfTheCall) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(CallsTest, RPC_35_ANegativeTimeoutIsRefusedWhereverItIsGiven) {
+  RRef own = Must(trainer_->Remote("trainer0", Named("echo"), {1}));
+  RRef table = Must(trainer_->GetOrCreate("owner0", "table", Zeros({2, 2}), {true, true}));
+  CallOptions past;
+  past.timeout = -absl::Nanoseconds(1);
+  const auto refused = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  };
+  refused(trainer_->RpcSync("owner0", Named("nothing"), {}, past).status());
+  refused(trainer_->Remote("owner0", Named("nothing"), {}, past).status());
+  refused(trainer_->ToHere({own}, past).status());
+  refused(trainer_->ToHereAsync({own}, past).Wait().status());
+  refused(trainer_->Pull({table}, past).status());
+  refused(trainer_->LookUpRows({{table, Tensor::Of<int64_t>({1}, {0})}}, past).status());
+}
+
+TEST_F(CallsTest, RPC_19_AnExceptionIsAnAnswerAndTheOwnerServesOn) {
+  const auto told = [this](const std::string& function) {
+    const absl::Status status = trainer_->RpcSync("owner0", Named(function), {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << function;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("function '" + function + "' on owner0"));
+    EXPECT_LT(status.message().size(), 2000u);
+    EXPECT_EQ(IntOf(Must(trainer_->RpcSync("owner0", Named("add"), {1, 2}))[0]), 3);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(told("throw"), HasSubstr("threw std::runtime_error: worn out"));
+  EXPECT_THAT(told("throw_int"), HasSubstr("threw int"));
+  EXPECT_THAT(told("throw_at_once"), HasSubstr("threw std::runtime_error: worn out"));
+  RRef made = Must(trainer_->Remote("owner0", Named("throw"), {}));
+  EXPECT_EQ(trainer_->ToHere({made}).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(CallsTest, AContextThatWasMovedFromIsAnError) {
+  Context context = Must(trainer_->NewContext());
+  const Context other = std::move(context);
+  CallOptions options;
+  options.context = &context;
+  const auto refused = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  };
+  RRef value = Must(trainer_->Remote("owner0", Named("echo"), {1}));
+  refused(trainer_->RpcSync("owner0", Named("nothing"), {}, options).status());
+  refused(trainer_->Remote("owner0", Named("nothing"), {}, options).status());
+  refused(trainer_->ToHere({value}, context).status());
+  Variable leaf(Tensor::Scalar(1.0f), true);
+  refused(context.Backward({leaf * 2}));
+  refused(context.Backward(value));
+  refused(context.BackwardFrom({leaf}, {Tensor::Scalar(1.0f)}));
+  refused(context.PushGradient(value, Tensor::Scalar(1.0f), 1));
+  refused(context.Gradient(leaf).status());
+  refused(context.Gradient(value).status());
+  refused(context.SparseGradient(value).status());
+  EXPECT_TRUE(context.id().IsNone());
+  RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({1}, {1}));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{}, {w}));
+  refused(optimizer->Step(context));
+}
+
 // ---- chains
 
 TEST_F(CallsTest, RPC_36_RPC_38_CallsAndAsynchronousCallsOnAndOn) {

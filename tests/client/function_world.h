@@ -3,6 +3,7 @@
 // Owners with registered functions that call on, park and fail, for tests of calls.
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -96,6 +97,19 @@ struct Offer {
     add("fail", [](const FunctionCall&, Values) -> Result {
       return absl::OutOfRangeError("first line\n\tsecond \"line\"");
     });
+    const auto wear_out = [] { throw std::runtime_error("worn out" + std::string(5000, '!')); };
+    add("throw", [wear_out](const FunctionCall&, Values) -> Result {
+      wear_out();
+      return Values{};
+    });
+    add("throw_int", [](const FunctionCall&, Values) -> Result { throw 7; });
+    EXPECT_TRUE(functions
+                    .RegisterAsync("throw_at_once",
+                                   [wear_out](const FunctionCall&, Values) -> Future<Values> {
+                                     wear_out();
+                                     return {};
+                                   })
+                    .ok());
     // next worker, its function, its arguments …: what that answers.
     add("call", [](const FunctionCall& call, Values arguments) -> Result {
       std::string callee = *arguments[0].As<std::string>(), name = *arguments[1].As<std::string>();

@@ -79,6 +79,14 @@ TEST_F(GroupTest, RPC_10_RPC_63_WorkersThatNeverMetCallEachOtherByRankInfoAndNam
   EXPECT_EQ(*Must(late->RpcSync(a->rank(), Named("who"), {}))[0].As<std::string>(), "a");
   EXPECT_EQ(*Must(b->RpcSync(Must(b->Info("a")), Named("who"), {}))[0].As<std::string>(), "a");
   EXPECT_EQ(*Must(b->RpcAsync("a", Named("who"), {}).Wait())[0].As<std::string>(), "a");
+  auto by_name = Start("by_name");
+  EXPECT_EQ(*Must(by_name->RpcSync("a", Named("who"), {}))[0].As<std::string>(), "a");
+  const absl::Status typo = by_name->RpcSync("by_nam", Named("who"), {}).status();
+  EXPECT_EQ(typo.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(typo.message()), Not(HasSubstr("'by_name'"))) << "it asks itself";
+  EXPECT_THAT(std::string(by_name->RpcSync("owner9", Named("who"), {}).status().message()),
+              HasSubstr("did you mean 'owner0'"));
+  ASSERT_TRUE(by_name->Shutdown().ok());
   RRef remote = Must(late->Remote(0, Named("who"), {}));
   EXPECT_EQ(Must(late->ToHere({remote})).size(), 1u);
   EXPECT_EQ(a->RpcSync(17, Named("who"), {}).status().code(), absl::StatusCode::kNotFound);

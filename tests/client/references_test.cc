@@ -1,5 +1,7 @@
 // References between three workers: owners, users, third ones, and objects behind them.
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -8,10 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls.h"
+#include "core/worker/rows_service.h"
 #include "core/worker/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
+#include "tests/core/carrier/tcp_route.h"
 
 namespace psd {
 namespace {
@@ -373,6 +377,80 @@ TEST_F(ReferencesTest, RREF_21_AFunctionStartsWhenItsReferencesAreCountedNotMade
   WaitUntilReleased();
 }
 
+TEST_F(ReferencesTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
+  for (const std::string owner : {"owner0", "trainer0"}) {
+    RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
+    Values about = Must(trainer_->RpcSync(owner, Named("about"), {slow}));
+    EXPECT_TRUE(*about[1].As<bool>()) << "it is the owner's own there";
+    Must(trainer_->RpcSync(owner, Named("keep"), {slow}));
+    // What needs the value waits for it, on a program's thread too.
+    Future<Values> fetched = trainer_->RpcAsync(owner, Named("fetch"), {slow});
+    Future<Values> doubled = trainer_->RpcAsync(owner, Function::Operator("add", 2), {slow, slow});
+    EXPECT_FALSE(fetched.IsReady() || doubled.IsReady() || slow.confirmed().IsReady());
+    parking_.Take().Set(Values{Tensor::Scalar(4.0f)});
+    EXPECT_THAT(Elements(Must(fetched.Wait())[0].As<Variable>()->tensor()), ElementsAre(4));
+    EXPECT_THAT(Elements(Must(doubled.Wait())[0].As<Variable>()->tensor()), ElementsAre(8));
+  }
+  EmptyDrawer();
+  WaitUntilReleased();
+}
+
+TEST_F(ReferencesTest, RREF_21_AProgramThatNobodyWaitsForDoesNotWaitForItsArgument) {
+  RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
+  CallOptions shortly;
+  shortly.timeout = absl::Milliseconds(20);
+  EXPECT_EQ(
+      trainer_->RpcSync("owner0", Function::Operator("neg", 1), {slow}, shortly).status().code(),
+      absl::StatusCode::kDeadlineExceeded);
+  parking_.Take().Set(Values{Tensor::Scalar(4.0f)});
+  EXPECT_TRUE(trainer_->RpcSync("owner0", Function::Operator("neg", 1), {slow}).ok());
+}
+
+TEST_F(ReferencesTest, RREF_23_RowsOfATableThatIsBeingMadeAreWaitedFor) {
+  for (const std::string owner : {"trainer0", "owner0"}) {
+    RRef table = Must(trainer_->Remote(owner, Named("park"), {}));
+    const Future<Values> looking = trainer_->runtime().rows().LookUp(
+        owner, {{table, Tensor::Of<int64_t>({1}, {1})}}, nullptr, {});
+    EXPECT_FALSE(looking.IsReady());
+    parking_.Take().Set(Values{Variable(Tensor::Of<float>({2, 1}, {5, 6}), true)});
+    EXPECT_THAT(Elements(Must(looking.Wait())[0].As<Variable>()->tensor()), ElementsAre(6))
+        << owner;
+  }
+}
+
+TEST_F(ReferencesTest, RREF_34_AFetchThatFailsReleasesWhatTheOtherOwnersAnswered) {
+  {
+    RRef failed = Must(trainer_->Remote("owner1", Named("fail"), {}));
+    RRef list = Must(trainer_->Remote("owner0", Named("make_list"), {}));
+    ASSERT_TRUE(list.confirmed().Wait().ok());
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(trainer_->ToHere({list, failed}).status().code(), absl::StatusCode::kOutOfRange);
+      EXPECT_EQ(trainer_->ToHere({failed, list}).status().code(), absl::StatusCode::kOutOfRange);
+    }
+  }
+  WaitUntilReleased();
+}
+
+TEST_F(ReferencesTest, AReferenceFromANameIsGoodWhoeverDropsTheNameMeanwhile) {
+  // One makes and uses a name again and again, another drops it: every reference that is given
+  // refers to a value that is there.
+  std::atomic<bool> done{false};
+  auto other = Start("trainer1");
+  std::thread drops([&] {
+    while (!done) other->Drop("owner0", "w").IgnoreError();
+  });
+  for (int i = 0; i < 300; ++i) {
+    RRef made = Must(trainer_->GetOrCreate("owner0", "w", Full({1}, 3)));
+    absl::StatusOr<Values> read = trainer_->ToHere({made});
+    if (!read.ok()) {
+      ADD_FAILURE() << i << ": " << read.status();
+      break;
+    }
+  }
+  done = true;
+  drops.join();
+}
+
 TEST_F(ReferencesTest, RREF_11_RREF_21_AnAnswerDoesNotWaitForWhatIsBeingMadeElsewhere) {
   RRef begun = RRef::FromValue(Must(trainer_->RpcSync("owner0", Named("begin"), {"owner1"}))[0]);
   EXPECT_EQ(begun.owner(), "owner1");
@@ -401,21 +479,25 @@ TEST_F(ReferencesTest, RREF_11_RREF_23_AnAnswerWaitsWhereTheValueIsNeeded) {
 }
 
 TEST_F(ReferencesTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoeverWouldPassItOn) {
-  RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
+  // Its owner takes connections, and says nothing.
+  int port = 0;
+  const int silent = carrier::ListenOnLoopback(&port);
+  trainer_->runtime().agent().AddPeer("silent", absl::StrCat("127.0.0.1:", port));
   CallOptions shortly;
   shortly.timeout = absl::Milliseconds(20);
-  RRef never = Must(trainer_->Remote("owner0", Named("fetch"), {slow}, shortly));  // waits for it
+  RRef never = Must(trainer_->Remote("silent", Named("park"), {}, shortly));
   Future<Values> passed = trainer_->RpcAsync("owner1", Named("about"), {never});
   EXPECT_EQ(passed.Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
   // The owner is not asked any more.
-  const auto serving = [this] {
+  const auto asked = [this] {
     size_t calls = 0;
-    for (const auto& peer : owner0_.runtime().agent().Peers()) calls += peer.calls_serving;
+    for (const auto& peer : trainer_->runtime().agent().Peers()) {
+      if (peer.peer.name == "silent") calls += peer.calls_pending;
+    }
     return calls;
   };
-  while (serving() > 1) std::this_thread::yield();
-  parking_.Take().Set(Values{6});
-  EXPECT_EQ(Fetched(slow), 6);
+  while (asked() > 0) std::this_thread::yield();
+  close(silent);
 }
 
 TEST_F(ReferencesTest, RREF_24_RREF_25_AnErrorIsKeptSharedAndToldToEveryHolder) {
@@ -559,7 +641,7 @@ TEST_F(ReferencesTest, RREF_47_BackwardFromAReference) {
   RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({2}, {3, 4}));
   for (const char* callee : {"owner0", "trainer0"}) {
     Context context = Must(trainer_->NewContext());
-    Values fetched = Must(trainer_->ToHere({w}, {absl::Seconds(-1), &context}));
+    Values fetched = Must(trainer_->ToHere({w}, {absl::Seconds(60), &context}));
     CallOptions options;
     options.context = &context;
     RRef square = Must(

@@ -437,6 +437,23 @@ TEST_F(RowsTest, OptionsThatRowsDoNotAllowAreRefusedLaterToo) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(RowsTest, ATableTakesNewElements) {
+  const RRef table = Table(3000, 2);  // more than are written at once
+  Tensor elements = Must(Tensor::Zeros({3000, 2}, DType::kF32));
+  for (int64_t i = 0; i < 6000; ++i) elements.mutable_data<float>()[i] = static_cast<float>(i);
+  EXPECT_EQ(Must(trainer_->Assign(table, elements)), 2u);
+  EXPECT_THAT(Rows(table, {0, 1023, 1024, 2999}),
+              ElementsAre(0, 1, 2046, 2047, 2048, 2049, 5998, 5999));
+  for (const Tensor& wrong :
+       {Must(Tensor::Zeros({2, 2}, DType::kF32)), Must(Tensor::Zeros({3000, 2}, DType::kF64))}) {
+    const absl::Status refused = trainer_->Assign(table, wrong).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("emb"), HasSubstr("rows f32[3000, 2]")));
+  }
+  EXPECT_THAT(Rows(table, {0}), ElementsAre(0, 1));
+}
+
 TEST_F(RowsTest, BadIdsAreNamed) {
   RRef table = Table(4, 2);
   for (int64_t id : {int64_t{-1}, int64_t{4}, INT64_MAX, INT64_MIN}) {

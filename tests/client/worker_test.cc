@@ -109,6 +109,26 @@ TEST_F(WorkerTest, RPC_10_AnUnknownWorkerIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("owner9"));
 }
 
+TEST_F(WorkerTest, RPC_10_AWorkerIsNeverProposedToItself) {
+  const absl::Status status =
+      trainer_->RpcSync("trainer9", Function::Operator("neg", 1), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("did you mean")));
+}
+
+TEST_F(WorkerTest, AnUnknownNameIsToldWithItsOwnerAndTheNearest) {
+  ASSERT_TRUE(trainer_->GetOrCreate("owner0", "layer1/weight", Zeros({1})).ok());
+  for (const absl::Status& status : {trainer_->Lookup("owner0", "layer1/wieght").status(),
+                                     trainer_->Drop("owner0", "layer1/wieght")}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("owner0: "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("did you mean 'layer1/weight'"));
+    ASSERT_TRUE(GetDetail(status).has_value());
+    EXPECT_EQ(GetDetail(status)->worker, "owner0");
+    EXPECT_EQ(GetDetail(status)->object, "layer1/wieght");
+  }
+}
+
 TEST_F(WorkerTest, RPC_18_AnUnknownFunctionOrOperatorIsAnErrorAndTheOwnerServesOn) {
   absl::Status function = trainer_->RpcSync("owner0", Function::Registered("nothing"), {}).status();
   EXPECT_EQ(function.code(), absl::StatusCode::kNotFound);

@@ -150,15 +150,6 @@ TEST_P(DistAutogradTest, DAG_57_OutsideAContextResultsAreConstants) {
   EXPECT_FALSE(w.requires_grad());
 }
 
-TEST_P(DistAutogradTest, DAG_57_UnderNoGradResultsAreConstants) {
-  ContextPtr context = trainer_.autograd->NewContext();
-  Variable x(Vector({1, 2}), true);
-  NoGradGuard no_grad;
-  Variable out = trainer_.Call(context, "owner0", "mul", {Mul(x, 2), Mul(x, 3)})[0];
-  EXPECT_FALSE(out.requires_grad());
-  ExpectMessages(*context, 0, 0);
-}
-
 TEST_P(DistAutogradTest, GradientsThatDoNotFitChangeNothing) {
   ContextPtr context = trainer_.autograd->NewContext();
   Variable w = trainer_.Call(context, "owner0", "fetch", {})[0];

@@ -39,7 +39,7 @@ class RRefContextTest : public ::testing::Test {
  protected:
   RRef Fetch(const store::EntryPtr& entry) {
     return *user_.rrefs->AdoptFork(
-        owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()));
+        *owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()));
   }
   // The owner begins to make what the user asked for; and has made it.
   absl::Status Begin(const RRef& rref) {
@@ -177,9 +177,18 @@ TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
   EXPECT_TRUE(owner_.store->Lookup("w").ok());
 }
 
+TEST_F(RRefContextTest, RREF_51_AReferenceToWhatWasFreedSinceItWasFoundIsRefused) {
+  const store::EntryPtr found =
+      *owner_.store->GetOrCreate("w", {}, [] { return store::Value(1); }).Wait();
+  owner_.rrefs->LocalRRef(*owner_.store->Drop("w"));  // nobody else held it
+  EXPECT_EQ(owner_.rrefs->ForkFor(found, user_.agent.self(), user_.agent.epoch()).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
+}
+
 TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
   store::EntryPtr entry = owner_.Put();
-  ForkData data = owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
+  ForkData data = *owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
   EXPECT_EQ(owner_.rrefs->stats().forks, 1u) << "kept on its way";
   RRef home = *owner_.rrefs->AdoptFork(data);
   EXPECT_TRUE(home.is_owner());
@@ -203,13 +212,13 @@ TEST_F(RRefContextTest, AnUncountedReferenceReadsItsValueButKeepsItNot) {
   fork = RRef();
   network_.RunAll();
   EXPECT_FALSE(owner_.store->Get(value).ok()) << "its last holder has gone";
-  EXPECT_EQ(read[0].local_entry()->id, value);
+  EXPECT_EQ((*read[0].local_entry())->id, value);
   EXPECT_EQ(owner_.rrefs->BorrowUncounted(run).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RRefContextTest, RREF_13_UncountedOrNotTheForkOfACallToItselfEndsAtHome) {
   store::EntryPtr entry = owner_.Put();
-  const ForkData data = owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
+  const ForkData data = *owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
   std::vector<RRef> home =
       *owner_.rrefs->BorrowUncounted({data.owner, 1, data.parent, {{data.value, data.fork, ""}}});
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
@@ -220,7 +229,7 @@ TEST_F(RRefContextTest, RREF_13_UncountedOrNotTheForkOfACallToItselfEndsAtHome) 
 
 TEST_F(RRefContextTest, RREF_34_AForkThatItsHolderNeverHearsOfGoesAgain) {
   store::EntryPtr entry = owner_.Put();
-  ForkData data = owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch());
+  ForkData data = *owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch());
   RRef other = Fetch(entry);
   owner_.rrefs->DropFork(data, user_.agent.self(), user_.agent.epoch());
   owner_.rrefs->DropFork(data, user_.agent.self(), user_.agent.epoch());
@@ -364,6 +373,39 @@ TEST_F(CreationTest, RREF_21_RREF_18_WhoeverHoldsItLastKeepsWhatIsBeingMade) {
   passed = RRef();
   network_.RunAll();
   EXPECT_FALSE(owner_.store->Get(value).ok());
+}
+
+TEST_F(CreationTest, RREF_21_TheOwnerHoldsAndReadsWhatIsBeingMadeWhenItIsThere) {
+  ASSERT_TRUE(Begin(pending_).ok());
+  const GlobalId value = pending_.value_id();
+  const ForkRun run = {"owner0", 1, "trainer0", {{value, {}, ""}}};
+  std::vector<RRef> held = *owner_.rrefs->Borrow(run);
+  std::vector<RRef> read = *owner_.rrefs->BorrowUncounted(run);
+  EXPECT_TRUE(held[0].is_owner());
+  EXPECT_TRUE(held[0].confirmed().IsReady());
+  EXPECT_FALSE(held[0].is_made() || held[0].made().IsReady() || read[0].is_made());
+  EXPECT_EQ(held[0].local_entry().status().code(), absl::StatusCode::kFailedPrecondition);
+  // The creator gives up: the handles alone keep it.
+  user_.rrefs->CreationFailed(pending_, absl::DeadlineExceededError("too late"), true);
+  network_.RunAll();
+  const Future<Unit> made = held[0].made();
+  End(value);
+  EXPECT_TRUE(made.Wait().ok());
+  EXPECT_EQ((*held[0].local_entry())->id, value);
+  EXPECT_EQ((*read[0].local_entry())->id, value);
+  read.clear();
+  EXPECT_TRUE(owner_.store->Get(value).ok());
+  held.clear();
+  EXPECT_FALSE(owner_.store->Get(value).ok());
+}
+
+TEST_F(CreationTest, RREF_26_AHandleOfTheOwnerIsToldThatTheCreationFailed) {
+  ASSERT_TRUE(Begin(pending_).ok());
+  const ForkRun run = {"owner0", 1, "trainer0", {{pending_.value_id(), {}, ""}}};
+  const std::vector<RRef> held = *owner_.rrefs->Borrow(run);
+  owner_.rrefs->EndCreation(pending_.value_id(), absl::ResourceExhaustedError("no memory"));
+  EXPECT_EQ(held[0].made().Wait().status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(held[0].local_entry().status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(CreationTest, RREF_28_WhatNobodyHoldsWhenItIsMadeIsFreedAtOnce) {
