@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -12,6 +13,9 @@
 
 namespace psd {
 namespace {
+
+// How often owners are asked for the life of an optimizer that others are creating.
+constexpr int kLooks = 8;
 
 // The groups' specs, with every default filled in.
 absl::StatusOr<std::vector<OptimizerSpec>> CompleteSpecs(
@@ -73,24 +77,79 @@ absl::Status CombineFailures(const std::string& what,
       absl::Status(first.code(), absl::StrCat(what, " on ", absl::StrJoin(texts, "; "))), detail);
 }
 
-// Asks all owners at once; reports every owner that failed.
-absl::Status DistributedOptimizer::State::CreateOnOwners() {
-  std::vector<Future<RRef>> created;
-  for (const OptimizerPart& part : parts) {
-    created.push_back(
-        service().Create(part.owner, name, part.groups, settings, worker->ToCallOptions({})));
-  }
+absl::StatusOr<std::vector<optim::PartReport>> DistributedOptimizer::State::AskParts() const {
+  std::vector<Future<optim::PartReport>> asked;
+  for (const OptimizerPart& part : parts)
+    asked.push_back(service().Part(part.owner, name, worker->ToCallOptions({})));
+  std::vector<optim::PartReport> reports;
   std::vector<std::pair<std::string, absl::Status>> failures;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::StatusOr<RRef>& optimizer = created[i].Wait();
-    if (optimizer.ok()) {
-      parts[i].optimizer = *optimizer;
+    const absl::StatusOr<optim::PartReport>& report = asked[i].Wait();
+    if (report.ok()) {
+      reports.push_back(*report);
     } else {
-      failures.emplace_back(parts[i].owner, optimizer.status());
+      failures.emplace_back(parts[i].owner, report.status());
     }
   }
-  PSD_RETURN_IF_ERROR(
-      CombineFailures(absl::StrCat("optimizer ", name.empty() ? "(private)" : name), failures));
+  PSD_RETURN_IF_ERROR(CombineFailures(absl::StrCat("optimizer ", name), failures));
+  return reports;
+}
+
+absl::StatusOr<std::vector<worker::PartTerms>> DistributedOptimizer::State::ChooseLife(
+    const JoinOptions& join) const {
+  std::vector<worker::PartTerms> terms(parts.size());
+  if (name.empty()) return terms;
+  PSD_ASSIGN_OR_RETURN(std::vector<optim::PartReport> reports, AskParts());
+  absl::StatusOr<GlobalId> joined = optim::LifeToJoin(name, reports);
+  if (!joined.ok() && !join.start_afresh) return joined.status();
+  optim::OptimizerLife life;
+  life.id = joined.value_or(GlobalId{});
+  if (life.id.IsNone()) life.id = worker->runtime->ids().Next();
+  for (const optim::PartReport& report : reports) life.owners.push_back(report.owner);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    terms[i].life = life;
+    if (!joined.ok() && reports[i].hosted) terms[i].replaced = reports[i].life.id;
+  }
+  return terms;
+}
+
+// Of several trainers that create the optimizer at the same time, the one whose life the lead takes
+// is joined by the others. So the lead is asked first.
+absl::Status DistributedOptimizer::State::CreateParts(const std::vector<worker::PartTerms>& terms) {
+  std::vector<size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (!order.empty()) std::swap(order[0], order[lead]);
+  std::vector<Future<RRef>> created;
+  for (size_t i : order) {
+    const OptimizerPart& part = parts[i];
+    created.push_back(service().Create(part.owner, name, part.groups, settings,
+                                       worker->ToCallOptions({}), terms[i]));
+    if (!name.empty() && absl::IsAborted(created[0].Wait().status())) break;
+  }
+  std::vector<std::pair<std::string, absl::Status>> failures;
+  for (size_t k = 0; k < created.size(); ++k) {
+    OptimizerPart& part = parts[order[k]];
+    const absl::StatusOr<RRef>& optimizer = created[k].Wait();
+    if (optimizer.ok()) {
+      part.optimizer = *optimizer;
+    } else {
+      failures.emplace_back(part.owner, optimizer.status());
+    }
+  }
+  return CombineFailures(absl::StrCat("optimizer ", name.empty() ? "(private)" : name), failures);
+}
+
+// Asks owners at once; reports every owner that failed.
+absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join) {
+  absl::Status created;
+  for (int looks = 0; looks < kLooks; ++looks) {
+    PSD_ASSIGN_OR_RETURN(std::vector<worker::PartTerms> terms, ChooseLife(join));
+    created = CreateParts(terms);
+    if (!terms.empty()) life = terms[0].life.id;
+    // Another trainer was faster: its life is to be joined.
+    if (!absl::IsAborted(created)) break;
+  }
+  PSD_RETURN_IF_ERROR(created);
   if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled() || parts.empty()) return absl::OkStatus();
@@ -143,8 +202,9 @@ absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
     Worker& worker, const std::string& name, const OptimizerSpec& spec,
-    const std::vector<RRef>& parameters, const OptimizerSettings& settings) {
-  return Create(worker, name, spec, std::vector<ParameterGroup>{{parameters, {}}}, settings);
+    const std::vector<RRef>& parameters, const OptimizerSettings& settings,
+    const JoinOptions& join) {
+  return Create(worker, name, spec, std::vector<ParameterGroup>{{parameters, {}}}, settings, join);
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
@@ -155,23 +215,25 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Crea
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
     Worker& worker, const std::string& name, const OptimizerSpec& spec,
-    const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings) {
+    const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings,
+    const JoinOptions& join) {
   if (name.empty()) {
     return absl::InvalidArgumentError(
         "a named optimizer needs a name; leave the argument out for a private one");
   }
-  return Make(worker, name, spec, groups, settings);
+  return Make(worker, name, spec, groups, settings, join);
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
     Worker& worker, const OptimizerSpec& spec, const std::vector<ParameterGroup>& groups,
     const OptimizerSettings& settings) {
-  return Make(worker, "", spec, groups, settings);
+  return Make(worker, "", spec, groups, settings, {});
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make(
     Worker& worker, const std::string& name, const OptimizerSpec& spec,
-    const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings) {
+    const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings,
+    const JoinOptions& join) {
   PSD_RETURN_IF_ERROR(worker.state_->CheckRunning());
   // Refused here, before any owner is asked.
   if (groups.empty()) return absl::InvalidArgumentError("an optimizer needs at least one group");
@@ -193,7 +255,7 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
       state->parts.begin(), state->parts.end(),
       [](const OptimizerPart& a, const OptimizerPart& b) { return a.owner < b.owner; });
   state->lead = static_cast<size_t>(smallest - state->parts.begin());
-  PSD_RETURN_IF_ERROR(state->CreateOnOwners());
+  PSD_RETURN_IF_ERROR(state->CreateOnOwners(join));
   return std::unique_ptr<DistributedOptimizer>(new DistributedOptimizer(std::move(state)));
 }
 

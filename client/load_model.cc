@@ -3,12 +3,15 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/checkpoint.h"
+#include "client/load_share.h"
 #include "client/load_source.h"
+#include "client/model_parts.h"
 #include "client/pieces.h"
 #include "core/checkpoint/placement.h"
 #include "core/checkpoint/save_folder.h"
@@ -45,6 +48,12 @@ struct OwnerPart {
   std::map<std::string, RRef> rrefs;  // of its parameters, once they are there
 };
 
+// An optimizer of which something is loaded.
+struct LoadedOptimizer {
+  optim::OptimizerLife life;   // that begins
+  std::set<std::string> kept;  // owners whose parts stay as they are
+};
+
 // One load under way.
 class Loader {
  public:
@@ -56,9 +65,10 @@ class Loader {
   absl::StatusOr<LoadSummary> Run(const std::vector<std::string>& owners);
 
  private:
-  void Divide(const checkpoint::Placement& placement);
+  absl::Status DescribeOwners(const std::vector<std::string>& owners);
+  void Divide(const checkpoint::Placement& placement, const LoadShare& share);
   void AddOptimizer(size_t number, const std::vector<std::string>& homes,
-                    std::map<std::string, OwnerPart>& parts);
+                    const std::set<std::string>& kept, std::map<std::string, OwnerPart>& parts);
   absl::Status CheckAll();
   // What does not exist yet: parameters first, then optimizers over them.
   absl::Status CreateParameters();
@@ -69,7 +79,8 @@ class Loader {
     std::vector<optim::GroupOptions> options;
   };
   absl::StatusOr<MadePart> CreateOptimizer(const OwnerPart& part, const SavedOptimizer& optimizer);
-  absl::Status SetOptions(const SavedOptimizer& optimizer, const std::vector<MadePart>& parts);
+  absl::StatusOr<MadePart> WithOptions(RRef rref, size_t groups);
+  absl::Status SetOptions(size_t number, std::vector<MadePart> parts);
   absl::Status ImportAll();
   absl::Status ImportPart(const OwnerPart& part);
   absl::Status RestoreOptimizers();
@@ -88,22 +99,37 @@ class Loader {
   const CheckpointIndex& index_;
   const LoadSource source_;
   rpc::CallOptions call_;
+  ContentsByOwner hosted_;  // what owners had before the load
   std::vector<OwnerPart> parts_;
+  std::map<size_t, LoadedOptimizer> optimizers_;  // by the index's
   std::deque<Future<Unit>> under_way_;
   uint64_t done_bytes_ = 0;
 };
 
 // ---- what goes where
 
-void Loader::Divide(const checkpoint::Placement& placement) {
+absl::Status Loader::DescribeOwners(const std::vector<std::string>& owners) {
+  std::vector<Future<OwnerContents>> asked;
+  for (const std::string& owner : owners)
+    asked.push_back(worker_.runtime().checkpoints().Describe(owner, call_));
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const auto& contents = asked[i].Wait();
+    if (!contents.ok()) return Annotate(contents.status(), owners[i]);
+    hosted_.emplace(owners[i], *contents);
+  }
+  return absl::OkStatus();
+}
+
+void Loader::Divide(const checkpoint::Placement& placement, const LoadShare& share) {
   std::map<std::string, OwnerPart> parts;
   for (size_t i = 0; i < index_.values.size(); ++i) {
+    if (!share.values[i]) continue;
     OwnerPart& part = parts[placement.values[i]];
     part.values.push_back(i);
     part.contents.values.push_back({{}, index_.values[i]});
   }
   for (size_t i = 0; i < index_.optimizers.size(); ++i)
-    AddOptimizer(i, placement.optimizers[i], parts);
+    if (share.optimizers[i]) AddOptimizer(i, placement.optimizers[i], share.kept[i], parts);
   for (auto& [owner, part] : parts) {
     part.owner = owner;
     parts_.push_back(std::move(part));
@@ -111,9 +137,16 @@ void Loader::Divide(const checkpoint::Placement& placement) {
 }
 
 void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
+                          const std::set<std::string>& kept,
                           std::map<std::string, OwnerPart>& parts) {
   const SavedOptimizer& optimizer = index_.optimizers[number];
+  LoadedOptimizer& loaded = optimizers_[number];
+  loaded.kept = kept;
+  loaded.life.id = worker_.runtime().ids().Next();
+  for (const std::string& owner : std::set<std::string>(homes.begin(), homes.end()))
+    loaded.life.owners.push_back({owner, hosted_.at(owner).incarnation});
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
+    if (kept.count(homes[i]) > 0) continue;
     const SavedState& state = optimizer.parameters[i];
     OwnerPart& part = parts[homes[i]];
     if (part.optimizers.empty() || part.optimizers.back() != number) {
@@ -191,8 +224,7 @@ absl::Status Loader::CreateOptimizers() {
       made[part.optimizers[i]].push_back(*std::move(created));
     }
   }
-  for (const auto& [number, parts] : made)
-    PSD_RETURN_IF_ERROR(SetOptions(index_.optimizers[number], parts));
+  for (const auto& [number, parts] : made) PSD_RETURN_IF_ERROR(SetOptions(number, parts));
   return absl::OkStatus();
 }
 
@@ -206,25 +238,42 @@ absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
     groups[state.group].parameters.push_back(part.rrefs.at(state.parameter));
   PSD_ASSIGN_OR_RETURN(optim::OptimizerSettings settings,
                        optim::SettingsFromFields(optimizer.settings));
-  MadePart made;
-  PSD_ASSIGN_OR_RETURN(made.rref,
-                       service.Create(part.owner, optimizer.name, groups, settings, call_).Wait());
-  for (size_t i = 0; i < optimizer.groups.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(optim::GroupOptions now, service.Options(made.rref, i, call_).Wait());
-    made.options.push_back(std::move(now));
-  }
-  return made;
+  worker::PartTerms terms;
+  terms.unfinished = true;
+  PSD_ASSIGN_OR_RETURN(
+      RRef rref, service.Create(part.owner, optimizer.name, groups, settings, call_, terms).Wait());
+  return WithOptions(std::move(rref), optimizer.groups.size());
 }
 
-// As when options change at any time: the lead decides, and the others follow.
-absl::Status Loader::SetOptions(const SavedOptimizer& optimizer,
-                                const std::vector<MadePart>& parts) {
+absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
+  MadePart part{std::move(rref), {}};
+  for (size_t i = 0; i < groups; ++i) {
+    PSD_ASSIGN_OR_RETURN(optim::GroupOptions now,
+                         worker_.runtime().optimizer_service().Options(part.rref, i, call_).Wait());
+    part.options.push_back(std::move(now));
+  }
+  return part;
+}
+
+// As when options change at any time: the lead decides, and the others follow. Where parts stay, it
+// is their options that all have.
+absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
   worker::OptimizerService& service = worker_.runtime().optimizer_service();
+  const SavedOptimizer& optimizer = index_.optimizers[number];
+  const std::set<std::string>& kept = optimizers_.at(number).kept;
+  const size_t first_kept = parts.size();
+  for (const std::string& owner : kept) {
+    PSD_ASSIGN_OR_RETURN(RRef rref,
+                         worker_.runtime().values().Lookup(owner, optimizer.name, call_).Wait());
+    PSD_ASSIGN_OR_RETURN(MadePart part, WithOptions(std::move(rref), optimizer.groups.size()));
+    parts.push_back(std::move(part));
+  }
   const MadePart& lead = *std::min_element(
       parts.begin(), parts.end(),
       [](const MadePart& a, const MadePart& b) { return a.rref.owner() < b.rref.owner(); });
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
-    const auto& wanted = optimizer.groups[i].options;
+    const auto& wanted =
+        kept.empty() ? optimizer.groups[i].options : parts[first_kept].options[i].spec.options;
     if (std::all_of(parts.begin(), parts.end(),
                     [&](const MadePart& part) { return part.options[i].spec.options == wanted; }))
       continue;
@@ -292,16 +341,20 @@ absl::Status Loader::ImportAll() {
   return absl::OkStatus();
 }
 
+// When all imports have been answered.
 absl::Status Loader::RestoreOptimizers() {
-  for (const OwnerPart& part : parts_) {
-    std::vector<worker::RestoredOptimizer> optimizers;
-    for (const worker::HostedOptimizer& hosted : part.contents.optimizers) {
-      optimizers.push_back({hosted.optimizer.name, hosted.optimizer.steps_accepted,
-                            hosted.optimizer.loss_scale, hosted.optimizer.good_steps});
+  std::map<std::string, std::vector<worker::RestoredOptimizer>> by_owner;
+  for (const auto& [number, loaded] : optimizers_) {
+    const SavedOptimizer& optimizer = index_.optimizers[number];
+    for (const optim::LifeOwner& owner : loaded.life.owners) {
+      by_owner[owner.name].push_back({optimizer.name, optimizer.steps_accepted,
+                                      optimizer.loss_scale, optimizer.good_steps,
+                                      loaded.kept.count(owner.name) > 0, loaded.life});
     }
-    if (optimizers.empty()) continue;
+  }
+  for (const auto& [owner, optimizers] : by_owner) {
     PSD_RETURN_IF_ERROR(
-        worker_.runtime().checkpoints().Import(part.owner, {}, optimizers, call_).Wait());
+        worker_.runtime().checkpoints().Import(owner, {}, optimizers, call_).Wait());
   }
   return absl::OkStatus();
 }
@@ -321,7 +374,12 @@ absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) 
   place.owners = options_.owner_map;
   place.spread = options_.spread;
   PSD_ASSIGN_OR_RETURN(checkpoint::Placement placement, checkpoint::Place(index_, owners, place));
-  Divide(placement);
+  PSD_RETURN_IF_ERROR(DescribeOwners(owners));
+  LoadShare share = AllOf(index_);
+  if (options_.only_missing) {
+    PSD_ASSIGN_OR_RETURN(share, MissingOf(index_, placement, hosted_, options_.accept_skew));
+  }
+  Divide(placement, share);
   PSD_RETURN_IF_ERROR(CheckAll());
   absl::Status changed = CreateParameters();
   if (changed.ok()) changed = CreateOptimizers();
@@ -331,9 +389,11 @@ absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) 
     return Annotate(changed, "the load has stopped half-way, load again: some values are replaced");
   LoadSummary summary;
   summary.folder = save_.folder();
-  summary.bytes = save_.bytes();
-  summary.optimizers = index_.optimizers.size();
-  for (const OwnerPart& part : parts_) summary.values[part.owner] = part.values.size();
+  summary.optimizers = optimizers_.size();
+  for (const OwnerPart& part : parts_) {
+    summary.values[part.owner] = part.values.size();
+    for (size_t number : part.values) summary.bytes += source_.Bytes(number);
+  }
   return summary;
 }
 
@@ -342,6 +402,11 @@ absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) 
 absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options) {
   const auto files = options.files != nullptr ? options.files : checkpoint::FileSystem::Posix();
   if (options.batch_bytes == 0) return absl::InvalidArgumentError("LoadOptions::batch_bytes is 0");
+  if (options.only_missing && options.spread) {
+    return absl::InvalidArgumentError(
+        "LoadOptions: what is missing goes where it was, so only_missing and spread exclude each "
+        "other");
+  }
   PSD_ASSIGN_OR_RETURN(std::string folder, checkpoint::FindSave(*files, options.dir));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveReader> save, SaveReader::Open(files, folder));
   std::vector<std::string> owners = options.owners;

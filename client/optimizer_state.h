@@ -11,6 +11,7 @@
 #include "client/open_steps.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/optim/steps/step_request.h"
 #include "core/worker/optimizer_service.h"
 
@@ -34,8 +35,14 @@ struct DistributedOptimizer::State {
   // owner leads: it decides what all must agree on.
   size_t lead = 0;
   std::atomic<double> loss_scale{0};  // the lead's, as last heard
+  GlobalId life;  // that steps belong to, see core/optim/owner/optimizer_life.h; none: private
 
-  absl::Status CreateOnOwners();
+  absl::Status CreateOnOwners(const JoinOptions& join);
+  // A private optimizer, or a named one of a life that owners were asked for.
+  absl::Status CreateParts(const std::vector<worker::PartTerms>& terms);
+  absl::StatusOr<std::vector<optim::PartReport>> AskParts() const;
+  // The life that the optimizer's parts are to be of, for each of them.
+  absl::StatusOr<std::vector<worker::PartTerms>> ChooseLife(const JoinOptions& join) const;
   // Makes the other owners' options those that the lead has.
   absl::Status FollowLead();
   // Has the lead change options.
@@ -45,6 +52,8 @@ struct DistributedOptimizer::State {
   absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
+  // Errors: FAILED_PRECONDITION when it is known that one of several owners was restarted.
+  absl::Status CheckOwnersLive() const;
   // Whether steps wait for their turn at the lead, because several owners must see them in one
   // order.
   bool TakesTurns() const;

@@ -152,11 +152,30 @@ StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
   return retried;
 }
 
+absl::Status DistributedOptimizer::State::CheckOwnersLive() const {
+  if (parts.size() < 2) return absl::OkStatus();  // what is lost is lost whole
+  for (const OptimizerPart& part : parts) {
+    if (worker->runtime->rrefs().CheckUsable(part.optimizer).ok()) continue;
+    for (const rpc::PeerStatus& status : worker->runtime->agent().Peers()) {
+      if (status.peer.name != part.owner || status.peer.incarnation == 0 ||
+          status.peer.incarnation == part.optimizer.body()->owner_incarnation())
+        continue;
+      if (!name.empty()) return optim::RestartedOwner(name, part.owner);
+      return absl::FailedPreconditionError(
+          absl::StrCat(part.owner,
+                       " was restarted and has lost its part of this private optimizer: look its "
+                       "parameters up and create it again"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attempt) {
   StepOutcome outcome;
   outcome.step_id = attempt->step_id;
   outcome.attempt = attempt;
   outcome.refused = worker->CheckRunning();
+  if (outcome.refused.ok()) outcome.refused = CheckOwnersLive();
   if (outcome.refused.ok())
     outcome.refused = CheckOptions(attempt->options, settings, attempt->contexts.size());
   for (const GlobalId& context : attempt->contexts) {
@@ -180,11 +199,12 @@ bool DistributedOptimizer::State::TakesTurns() const {
 
 void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& outcome) {
   const RRef& leader = parts[lead].optimizer;
-  outcome.refused = service()
-                        .TakeTurn(leader, attempt.step_id, worker->open_steps->first(),
-                                  worker->ToCallOptions({attempt.options.timeout}))
-                        .Wait()
-                        .status();
+  outcome.refused =
+      service()
+          .TakeTurn(leader, {attempt.step_id, {}, {}, worker->open_steps->first(), false, life},
+                    worker->ToCallOptions({attempt.options.timeout}))
+          .Wait()
+          .status();
   bool applied = false;
   if (outcome.refused.ok() && (attempt.decided || Decide(attempt, outcome))) {
     Apply(attempt, outcome);
@@ -229,11 +249,11 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
   std::vector<Future<PrepareResult>> futures;
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == lead);
-    futures.push_back(prepares
-                          ? service().Prepare(parts[i].optimizer,
-                                              {attempt.step_id, attempt.reached[i], {}, 0}, measure,
-                                              worker->ToCallOptions({attempt.options.timeout}))
-                          : Future<PrepareResult>::Ready(PrepareResult{}));
+    futures.push_back(
+        prepares ? service().Prepare(parts[i].optimizer,
+                                     {attempt.step_id, attempt.reached[i], {}, 0, false, life},
+                                     measure, worker->ToCallOptions({attempt.options.timeout}))
+                 : Future<PrepareResult>::Ready(PrepareResult{}));
   }
   bool failed = false;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -267,7 +287,7 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
     }
     answers.push_back(service().Step(parts[i].optimizer,
                                      {attempt.step_id, attempt.reached[i], attempt.terms,
-                                      worker->open_steps->first(), TakesTurns()},
+                                      worker->open_steps->first(), TakesTurns(), life},
                                      worker->ToCallOptions({attempt.options.timeout})));
   }
   for (size_t i = 0; i < parts.size(); ++i) {

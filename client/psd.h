@@ -541,6 +541,14 @@ using optim::OptimizerSettings;
 using optim::Schedule;
 using optim::UpdateMode;
 
+// How a trainer comes to a named optimizer.
+struct JoinOptions {
+  // Where only a part of the optimizer is left, because an owner was restarted and lost its part,
+  // all of it begins afresh: without state, and at step 0 on every owner. The parameters stay as
+  // they are. Where all of it is there this changes nothing, so every trainer of a job may say it.
+  bool start_afresh = false;
+};
+
 // Of one step.
 struct StepOptions {
   // Every gradient element is clamped to +-clip_value. At least 0.
@@ -593,15 +601,19 @@ class DistributedOptimizer {
  public:
   // Named: every trainer that gives the same name, parameters, options and settings shares one
   // optimizer and its state. It lives until the name is dropped.
-  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings;
-  // INVALID_ARGUMENT for an unknown or out-of-range option, an RRef that is no parameter, or one
-  // given twice. All owners' errors are reported.
+  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings, or
+  // when only a part of the optimizer is left: an owner was restarted, or its part was dropped. The
+  // error names the owner and what brings the rest back (see also JoinOptions). INVALID_ARGUMENT
+  // for an unknown or out-of-range option, an RRef that is no parameter, or one given twice. All
+  // owners' errors are reported.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
-      const std::vector<RRef>& parameters, const OptimizerSettings& settings = {});
+      const std::vector<RRef>& parameters, const OptimizerSettings& settings = {},
+      const JoinOptions& join = {});
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
-      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings = {});
+      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings = {},
+      const JoinOptions& join = {});
   // Private to its creator: it ends with this object or with the worker's sessions.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const OptimizerSpec& spec, const std::vector<RRef>& parameters,
@@ -614,6 +626,8 @@ class DistributedOptimizer {
   // Applies the gradients of `context` on every owner, in parallel, and waits for all of them.
   // Parameters without a gradient are untouched. Nothing is applied twice, however often a message
   // is sent.
+  // Errors: FAILED_PRECONDITION, and nothing is applied, when one of several owners was restarted
+  // since (see Create), or when the optimizer was loaded or begun afresh: create it again.
   absl::Status Step(const Context& context, const StepOptions& options = {}) {
     return StepDetailed(context, options).status();
   }
@@ -643,7 +657,8 @@ class DistributedOptimizer {
   struct State;
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Make(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
-      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings);
+      const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings,
+      const JoinOptions& join);
   explicit DistributedOptimizer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/checkpoint.h"
+#include "client/model_parts.h"
 #include "client/pieces.h"
 #include "client/save_files.h"
 #include "client/save_pace.h"
@@ -172,6 +173,8 @@ absl::Status Saver::Record(const ValuePlan& plan, const ExportedItem& item) {
     const uint64_t steps = item.states[i].steps;
     optimizer.parameters[plan.states[i].parameter].steps = steps;
     optimizer.steps_accepted = std::max(optimizer.steps_accepted, steps);
+    for (checkpoint::SavedPart& part : optimizer.parts)
+      if (part.owner == value.owner) part.steps_accepted = std::max(part.steps_accepted, steps);
   }
   return absl::OkStatus();
 }
@@ -282,6 +285,29 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   return summary;
 }
 
+// What `owners` host. Errors: FAILED_PRECONDITION when it is only a part of the model.
+absl::StatusOr<ContentsByOwner> DescribeModel(Worker& worker, const SaveOptions& options,
+                                              const std::vector<std::string>& owners) {
+  rpc::CallOptions call;
+  call.timeout = options.timeout;
+  std::vector<Future<OwnerContents>> asked;
+  for (const std::string& owner : owners)
+    asked.push_back(worker.runtime().checkpoints().Describe(owner, call));
+  ContentsByOwner all;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const auto& contents = asked[i].Wait();
+    if (!contents.ok()) return Annotate(contents.status(), absl::StrCat("saving ", owners[i]));
+    all.emplace(owners[i], *contents);
+  }
+  const auto may_miss = [&](const std::string& owner) {
+    const std::vector<std::string>& left_out = options.leave_out;
+    return !options.owners.empty() ||
+           std::find(left_out.begin(), left_out.end(), owner) != left_out.end();
+  };
+  PSD_RETURN_IF_ERROR(Annotate(CheckWholeModel(all, may_miss), "nothing was saved"));
+  return all;
+}
+
 }  // namespace
 
 absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options) {
@@ -299,20 +325,15 @@ absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options
     plan.index.left_out.push_back(absl::StrCat(name, ": all of its values, as was asked"));
   }
   if (owners.empty()) return absl::InvalidArgumentError("SaveOptions: no owner is left to save");
-  rpc::CallOptions call;
-  call.timeout = options.timeout;
-  std::vector<Future<OwnerContents>> asked;
-  for (const std::string& owner : owners)
-    asked.push_back(worker.runtime().checkpoints().Describe(owner, call));
-  for (size_t i = 0; i < owners.size(); ++i) {
-    const auto& contents = asked[i].Wait();
-    if (!contents.ok()) return Annotate(contents.status(), absl::StrCat("saving ", owners[i]));
-    if (contents->values.empty()) {
-      for (const std::string& text : contents->left_out)
-        plan.index.left_out.push_back(absl::StrCat(owners[i], ": ", text));
+  PSD_ASSIGN_OR_RETURN(const ContentsByOwner all, DescribeModel(worker, options, owners));
+  for (const std::string& owner : owners) {
+    const OwnerContents& contents = all.at(owner);
+    if (contents.values.empty()) {
+      for (const std::string& text : contents.left_out)
+        plan.index.left_out.push_back(absl::StrCat(owner, ": ", text));
       continue;
     }
-    PlanOwner(owners[i], *contents, plan);
+    PSD_RETURN_IF_ERROR(PlanOwner(owner, contents, plan));
   }
   return Saver(worker, options, std::move(plan))
       .Run(options.files != nullptr ? options.files : checkpoint::FileSystem::Posix());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/checkpoint/save_names.h"
 
 namespace psd {
@@ -48,6 +49,7 @@ size_t FindOrAddOptimizer(CheckpointIndex& index, const std::string& owner,
   }
   SavedOptimizer& added = index.optimizers.emplace_back(part);
   added.parameters.clear();
+  added.parts.clear();
   return index.optimizers.size() - 1;
 }
 
@@ -58,17 +60,25 @@ size_t AddStateFile(OwnerPlan& owner) {
 
 // One file for all of it, but for the state of rows: it comes in parts, array beside array, so each
 // array has a file of its own.
-void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index, OwnerPlan& owner,
-                   std::map<std::string, ValuePlan*>& values) {
-  if (hosted.optimizer.parameters.empty()) return;
+absl::Status PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index,
+                           OwnerPlan& owner, std::map<std::string, ValuePlan*>& values) {
+  if (hosted.optimizer.parameters.empty()) return absl::OkStatus();
   const size_t number = FindOrAddOptimizer(index, owner.owner, hosted.optimizer);
+  index.optimizers[number].parts.push_back(
+      {owner.owner, hosted.life.id.ToString(), hosted.optimizer.steps_accepted});
   const size_t file = AddStateFile(owner);
   std::vector<SavedState>& parameters = index.optimizers[number].parameters;
   for (size_t i = 0; i < hosted.optimizer.parameters.size(); ++i) {
     SavedState state = hosted.optimizer.parameters[i];
     state.owner = owner.owner;
     state.file = owner.files[file].name;
-    ValuePlan& value = *values.at(state.parameter);
+    auto stepped = values.find(state.parameter);
+    if (stepped == values.end() || i >= hosted.state.size()) {
+      return absl::InternalError(absl::StrCat(owner.owner, " says that optimizer '",
+                                              hosted.optimizer.name, "' steps '", state.parameter,
+                                              "', and does not describe it"));
+    }
+    ValuePlan& value = *stepped->second;
     StatePlan plan;
     plan.optimizer_id = hosted.id;
     plan.optimizer = number;
@@ -83,6 +93,7 @@ void PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index
     value.states.push_back(std::move(plan));
     parameters.push_back(std::move(state));
   }
+  return absl::OkStatus();
 }
 
 // The tensors of the owner's files, in the order in which the values will come; the counts of steps
@@ -110,7 +121,8 @@ void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
 
 }  // namespace
 
-void PlanOwner(const std::string& name, const worker::OwnerContents& contents, SavePlan& plan) {
+absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& contents,
+                       SavePlan& plan) {
   OwnerPlan& owner = plan.owners.emplace_back();
   owner.owner = name;
   owner.writes_files = contents.writes_files;
@@ -136,12 +148,13 @@ void PlanOwner(const std::string& name, const worker::OwnerContents& contents, S
   }
   for (const worker::HostedOptimizer& hosted : contents.optimizers) {
     owner.steps_accepted += hosted.optimizer.steps_accepted;
-    PlanOptimizer(hosted, plan.index, owner, by_name);
+    PSD_RETURN_IF_ERROR(PlanOptimizer(hosted, plan.index, owner, by_name));
   }
   PlanFiles(plan.index, owner);
   for (const ValuePlan& value : owner.values) plan.bytes += value.bytes;
   for (const std::string& text : contents.left_out)
     plan.index.left_out.push_back(absl::StrCat(name, ": ", text));
+  return absl::OkStatus();
 }
 
 }  // namespace psd

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -48,7 +49,10 @@ struct SavePlan {
   uint64_t bytes = 0;
 };
 
-// Adds what `owner` hosts to `plan`, versions and counts of steps left open.
-void PlanOwner(const std::string& owner, const worker::OwnerContents& contents, SavePlan& plan);
+// Adds what `owner` hosts to `plan`, versions and counts of steps left open. Requires: `plan` is
+// given up after an error. Errors: INTERNAL when an optimizer steps a value that is not among the
+// contents, or is described without its state.
+absl::Status PlanOwner(const std::string& owner, const worker::OwnerContents& contents,
+                       SavePlan& plan);
 
 }  // namespace psd

@@ -71,6 +71,13 @@ struct SavedGroup {
   }
 };
 
+// What one owner has of an optimizer.
+struct SavedPart {
+  std::string owner;
+  std::string life;  // in which it was saved, see core/optim/owner/optimizer_life.h
+  uint64_t steps_accepted = 0;
+};
+
 // One named optimizer, on all of its owners.
 struct SavedOptimizer {
   std::string name;
@@ -82,6 +89,7 @@ struct SavedOptimizer {
   uint64_t steps_accepted = 0;
   double loss_scale = 0;               // 0: losses are not scaled
   uint64_t good_steps = 0;             // in a row, with this loss scale
+  std::vector<SavedPart> parts;        // one for each owner of a parameter
   std::vector<SavedState> parameters;  // in the optimizer's order: the <index> of their tensors
 };
 

@@ -99,6 +99,17 @@ absl::Status CheckValues(const CheckpointIndex& index, const std::set<std::strin
   return absl::OkStatus();
 }
 
+absl::Status CheckParts(const SavedOptimizer& optimizer, const std::string& label) {
+  std::set<std::string> parts, owners;
+  for (const SavedPart& part : optimizer.parts) {
+    if (!parts.insert(part.owner).second)
+      return Bad(absl::StrCat("has two parts of ", label, " on ", part.owner));
+  }
+  for (const SavedState& state : optimizer.parameters) owners.insert(state.owner);
+  if (parts == owners) return absl::OkStatus();
+  return Bad(absl::StrCat("has parts of ", label, " on other owners than its parameters are"));
+}
+
 absl::Status CheckOptimizer(const SavedOptimizer& optimizer, const std::set<std::string>& files,
                             const std::set<Key>& parameters) {
   PSD_RETURN_IF_ERROR(CheckName("an optimizer", optimizer.name));
@@ -127,7 +138,7 @@ absl::Status CheckOptimizer(const SavedOptimizer& optimizer, const std::set<std:
         return Bad(absl::StrCat("has the state '", slot.name, "' of ", label, " twice"));
     }
   }
-  return absl::OkStatus();
+  return CheckParts(optimizer, label);
 }
 
 absl::Status CheckIndex(const CheckpointIndex& index) {
@@ -234,6 +245,14 @@ absl::StatusOr<std::map<std::string, double>> NumbersMember(const Json& json, co
   return options;
 }
 
+absl::StatusOr<SavedPart> PartFrom(const Json& json, const std::string& what) {
+  SavedPart part;
+  PSD_ASSIGN_OR_RETURN(part.owner, StringMember(json, "owner", what));
+  PSD_ASSIGN_OR_RETURN(part.life, StringMember(json, "life", what));
+  PSD_ASSIGN_OR_RETURN(part.steps_accepted, UnsignedMember(json, "steps_accepted", what));
+  return part;
+}
+
 absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
   SavedOptimizer optimizer;
   PSD_ASSIGN_OR_RETURN(optimizer.name, StringMember(json, "name", "an optimizer of the index"));
@@ -250,6 +269,11 @@ absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
     SavedGroup& saved = optimizer.groups.emplace_back();
     PSD_ASSIGN_OR_RETURN(saved.options, NumbersMember(group, "options", what));
     PSD_ASSIGN_OR_RETURN(saved.created_with, NumbersMember(group, "created_with", what));
+  }
+  PSD_ASSIGN_OR_RETURN(const Json* parts, ArrayMember(json, "parts", what));
+  for (const Json& each : *parts) {
+    PSD_ASSIGN_OR_RETURN(SavedPart part, PartFrom(each, what));
+    optimizer.parts.push_back(std::move(part));
   }
   PSD_ASSIGN_OR_RETURN(const Json* parameters, ArrayMember(json, "parameters", what));
   for (const Json& parameter : *parameters) {
@@ -329,6 +353,11 @@ OrderedJson ToJson(const SavedOptimizer& optimizer) {
   json["loss_scale"] = optimizer.loss_scale;
   json["good_steps"] = optimizer.good_steps;
   json["steps_accepted"] = optimizer.steps_accepted;
+  json["parts"] = OrderedJson::array();
+  for (const SavedPart& part : optimizer.parts) {
+    json["parts"].push_back(OrderedJson{
+        {"owner", part.owner}, {"life", part.life}, {"steps_accepted", part.steps_accepted}});
+  }
   json["parameters"] = OrderedJson::array();
   for (const SavedState& state : optimizer.parameters) json["parameters"].push_back(ToJson(state));
   return json;

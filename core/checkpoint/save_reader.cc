@@ -135,7 +135,7 @@ class SaveReaderImpl : public SaveReader {
   static absl::Status VerifyFile(const OpenFile& open,
                                  const std::function<bool(uint64_t bytes)>& progress) {
     Xxh128 checksum;
-    std::vector<std::byte> piece(kVerifyBytes);
+    std::vector<std::byte> piece(std::min<uint64_t>(kVerifyBytes, open.saved.bytes));
     for (uint64_t at = 0; at < open.saved.bytes;) {
       const auto bytes =
           static_cast<size_t>(std::min<uint64_t>(piece.size(), open.saved.bytes - at));

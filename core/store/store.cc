@@ -66,7 +66,7 @@ class StoreImpl : public Store {
   Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
                                absl::AnyInvocable<absl::StatusOr<Value>()> create) override;
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
-  absl::StatusOr<EntryPtr> Drop(const std::string& name) override;
+  absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
@@ -234,10 +234,14 @@ absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
   return found->second.entry;
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name) {
+absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
+  if (!only.IsNone() && found->second.entry->id != only) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", name, "' is the name of another value than ", only.ToString(), " now"));
+  }
   EntryPtr entry = found->second.entry;
   names_.erase(found);
   return entry;

@@ -89,8 +89,9 @@ class Store {
   // Errors: NOT_FOUND naming the nearest known name.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
   // Ends the name. The value is anonymous from now on: whoever drops it sees to it that it is
-  // erased when nobody holds it any more. Errors: NOT_FOUND.
-  virtual absl::StatusOr<EntryPtr> Drop(const std::string& name) = 0;
+  // erased when nobody holds it any more. With `only` the name is ended only if that value has it.
+  // Errors: NOT_FOUND; FAILED_PRECONDITION when another value has the name.
+  virtual absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only = {}) = 0;
 
   // Hosts an anonymous value under a given id (from any worker's IdSource) or a new one.
   // Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for what is no

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/checkpoint/xxh128.h"
+#include "core/worker/life_codec.h"
 
 namespace psd::worker {
 namespace {
@@ -82,6 +83,7 @@ void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
   message.set_loss_scale(optimizer.loss_scale);
   message.set_good_steps(optimizer.good_steps);
   message.mutable_settings()->insert(optimizer.settings.begin(), optimizer.settings.end());
+  EncodeLife(hosted.life, message);
   for (const checkpoint::SavedGroup& saved : optimizer.groups) {
     v1::SavedGroup& group = *message.add_groups();
     group.mutable_options()->insert(saved.options.begin(), saved.options.end());
@@ -117,6 +119,7 @@ absl::StatusOr<HostedOptimizer> Decode(const v1::SavedOptimizer& message) {
   optimizer.loss_scale = message.loss_scale();
   optimizer.good_steps = message.good_steps();
   optimizer.settings.insert(message.settings().begin(), message.settings().end());
+  PSD_ASSIGN_OR_RETURN(hosted.life, DecodeLife(message));
   for (const v1::SavedGroup& group : message.groups()) {
     checkpoint::SavedGroup& saved = optimizer.groups.emplace_back();
     saved.options.insert(group.options().begin(), group.options().end());
@@ -149,6 +152,7 @@ v1::OwnerContents EncodeContents(const OwnerContents& contents) {
     Encode(optimizer, *message.add_optimizers());
   for (const std::string& text : contents.left_out) message.add_left_out(text);
   message.set_writes_files(contents.writes_files);
+  message.set_incarnation(contents.incarnation);
   return message;
 }
 
@@ -164,6 +168,7 @@ absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message) {
   }
   contents.left_out.assign(message.left_out().begin(), message.left_out().end());
   contents.writes_files = message.writes_files();
+  contents.incarnation = message.incarnation();
   return contents;
 }
 

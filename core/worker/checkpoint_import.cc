@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
+#include "core/worker/life_codec.h"
 #include "core/worker/owner_contents.h"
 
 namespace psd::worker {
@@ -134,8 +135,10 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
       return absl::InvalidArgumentError(
           absl::StrCat("'", restored.name(), "' with the loss scale ", restored.loss_scale()));
     }
+    PSD_ASSIGN_OR_RETURN(optim::OptimizerLife life, DecodeLife(restored));
     import->optimizers.push_back({std::move(optimizer), restored.steps_accepted(),
-                                  restored.loss_scale(), restored.good_steps()});
+                                  restored.loss_scale(), restored.good_steps(), restored.kept(),
+                                  std::move(life)});
   }
   return import;
 }
@@ -159,11 +162,23 @@ absl::Status Replace(const Incoming& item) {
                   state.arrays[i].NumBytes());
     }
     state.stepped->set_steps(state.steps);
-    // Looks at all of the state: once, after the last rows.
-    if (rows.table == nullptr || rows.first + rows.count == rows.table->NumRows())
-      state.stepped->StateReplaced();
   }
   return absl::OkStatus();
+}
+
+void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {
+  if (restored.kept) return;
+  const optim::ParameterTable& table = restored.optimizer->table();
+  for (size_t i = 0; i < table.size(); ++i) ids.push_back(table[i].id());
+}
+
+void Restore(const Inbound::Restored& restored) {
+  if (!restored.kept) {
+    const optim::ParameterTable& table = restored.optimizer->table();
+    for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
+    restored.optimizer->Restore(restored.steps_accepted, restored.loss_scale, restored.good_steps);
+  }
+  restored.optimizer->SetLife(restored.life);
 }
 
 }  // namespace psd::worker

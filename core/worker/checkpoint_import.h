@@ -39,6 +39,8 @@ struct Inbound {
     uint64_t steps_accepted = 0;
     double loss_scale = 0;
     uint64_t good_steps = 0;
+    bool kept = false;  // all but its life stays as it is
+    optim::OptimizerLife life;
   };
   std::vector<Restored> optimizers;
   absl::Status status;
@@ -55,5 +57,10 @@ bool Changes(const Incoming& item);
 
 // With the claim of the value. Requires: Changes(item).
 absl::Status Replace(const Incoming& item);
+
+// What Restore needs the claims of.
+void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
+// With these claims, when all the state of the optimizer's parameters has been replaced.
+void Restore(const Inbound::Restored& restored);
 
 }  // namespace psd::worker

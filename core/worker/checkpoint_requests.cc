@@ -5,6 +5,7 @@
 #include "core/rref/value_codec.h"
 #include "core/worker/checkpoint_codec.h"
 #include "core/worker/checkpoint_service.h"
+#include "core/worker/life_codec.h"
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -219,6 +220,8 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     message.set_steps_accepted(optimizer.steps_accepted);
     message.set_loss_scale(optimizer.loss_scale);
     message.set_good_steps(optimizer.good_steps);
+    message.set_kept(optimizer.kept);
+    EncodeLife(optimizer.life, message);
   }
   auto request = EncodeRequest(runtime_, "checkpoint.import", owner, values, nullptr);
   if (!request.ok()) return Future<Unit>::Ready(request.status());

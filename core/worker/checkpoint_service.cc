@@ -38,6 +38,7 @@ CheckpointService::CheckpointService(Runtime& runtime) : runtime_(runtime) {
 void CheckpointService::ServeDescribe(const CallPtr& call) {
   OwnerContents contents = DescribeContents(runtime_.store());
   contents.writes_files = runtime_.options().checkpoint_root != nullptr;
+  contents.incarnation = runtime_.incarnation();
   rpc::Payload payload;
   payload.buffers.push_back(Buffer::FromString(EncodeContents(contents).SerializeAsString()));
   call->Reply(std::move(payload));
@@ -84,6 +85,7 @@ void CheckpointService::ServeImport(const CallPtr& call) {
   std::vector<GlobalId> ids;
   for (const Incoming& item : (*import)->items)
     if (Changes(item)) ids.push_back(item.entry->id);
+  for (const Inbound::Restored& each : (*import)->optimizers) AddClaimsOf(each, ids);
   WithWriteClaims(
       runtime_, std::move(ids), call,
       [this, in = *import] {
@@ -91,8 +93,7 @@ void CheckpointService::ServeImport(const CallPtr& call) {
           if (!in->status.ok()) return;
           in->status = Changes(item) ? Replace(item) : MakeValue(item.name, item.elements);
         }
-        for (const Inbound::Restored& each : in->optimizers)
-          each.optimizer->Restore(each.steps_accepted, each.loss_scale, each.good_steps);
+        for (const Inbound::Restored& each : in->optimizers) Restore(each);
       },
       [call, in = *import] {
         if (!in->status.ok()) return call->Reply(in->status);

@@ -11,6 +11,7 @@
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::worker {
@@ -24,6 +25,7 @@ struct HostedOptimizer {
   GlobalId id;
   checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are left open
   std::vector<std::vector<checkpoint::TensorSpec>> state;  // of each parameter, named by slot
+  optim::OptimizerLife life;                               // not in what is to be hosted
 };
 
 // What one owner hosts, or is to host.
@@ -32,6 +34,7 @@ struct OwnerContents {
   std::vector<HostedOptimizer> optimizers;
   std::vector<std::string> left_out;  // "'replay' (replay_buffer)": what cannot be saved
   bool writes_files = false;          // of a save, itself, where it can
+  Incarnation incarnation = 0;        // the owner's; 0 in what is to be hosted
 };
 
 struct ExportItem {
@@ -107,6 +110,9 @@ struct RestoredOptimizer {
   uint64_t steps_accepted = 0;
   double loss_scale = 0;
   uint64_t good_steps = 0;
+  // Its state was not imported, and its count and loss scale stay as they are.
+  bool kept = false;
+  optim::OptimizerLife life;  // that begins with the load
 };
 
 }  // namespace psd::worker

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/status.h"
+#include "core/worker/life_codec.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
@@ -19,11 +20,15 @@ using rref::RRef;
 Future<RRef> OptimizerService::Create(const std::string& owner, const std::string& name,
                                       const std::vector<GroupRequest>& groups,
                                       const optim::OptimizerSettings& settings,
-                                      const rpc::CallOptions& options) {
+                                      const rpc::CallOptions& options, const PartTerms& terms) {
   v1::CreateOptimizerRequest message;
   Incarnation incarnation = 0;
   message.set_name(name);
   EncodeSettings(settings, message);
+  EncodeLife(terms.life, message);
+  message.set_replaced_incarnation(terms.replaced.incarnation);
+  message.set_replaced_counter(terms.replaced.counter);
+  message.set_unfinished(terms.unfinished);
   for (const GroupRequest& group : groups) {
     message.set_type(group.spec.type);
     v1::OptimizerGroup& wire = *message.add_groups();
@@ -44,6 +49,24 @@ Future<RRef> OptimizerService::Create(const std::string& owner, const std::strin
       .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
         if (!reply.ok()) return reply.status();
         return AdoptReference(runtime_, owner, *reply);
+      });
+}
+
+Future<optim::PartReport> OptimizerService::Part(const std::string& owner, const std::string& name,
+                                                 const rpc::CallOptions& options) {
+  v1::PartRequest message;
+  message.set_name(name);
+  return runtime_.agent()
+      .StartCall(owner, PlainRequest("optimizer.part", message), options)
+      .reply()
+      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<optim::PartReport> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message,
+                             ParseMessage<v1::PartReply>(reply->payload.header, "optimizer.part"));
+        optim::PartReport report{{owner, message.incarnation()}, message.hosted(), {}, 0};
+        PSD_ASSIGN_OR_RETURN(report.life, DecodeLife(message));
+        report.steps = message.steps_accepted();
+        return report;
       });
 }
 
@@ -76,6 +99,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   message.set_step_counter(step.step.counter);
   message.set_ended_before(step.ended_before);
   message.set_in_turn(step.in_turn);
+  EncodeLifeId(step.life, message);
   EncodeTerms(step.terms, message);
   return Ask("optimizer.step", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
@@ -92,6 +116,7 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
   EncodeContexts(step.contexts, message);
   message.set_step_incarnation(step.step.incarnation);
   message.set_step_counter(step.step.counter);
+  EncodeLifeId(step.life, message);
   message.set_measure(measure);
   return Ask("optimizer.prepare", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {
@@ -114,10 +139,11 @@ v1::TurnRequest EncodeTurn(GlobalId step) {
 
 }  // namespace
 
-Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, GlobalId step, uint64_t ended_before,
+Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, const StepCall& step,
                                         const rpc::CallOptions& options) {
-  v1::TurnRequest message = EncodeTurn(step);
-  message.set_ended_before(ended_before);
+  v1::TurnRequest message = EncodeTurn(step.step);
+  message.set_ended_before(step.ended_before);
+  EncodeLifeId(step.life, message);
   return Ask("optimizer.take_turn", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Unit> {
         if (!reply.ok()) return reply.status();

@@ -11,6 +11,7 @@
 #include "core/base/parallel_for.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/parameters/kept_tensor.h"
+#include "core/worker/life_codec.h"
 #include "core/worker/message_io.h"
 #include "core/worker/optimizer_codec.h"
 #include "core/worker/runtime.h"
@@ -187,6 +188,7 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
   Collected collected;
   PSD_ASSIGN_OR_RETURN(collected.optimizer,
                        FindOptimizer(runtime.store(), DecodeOptimizer(message)));
+  PSD_RETURN_IF_ERROR(optim::CheckLife(DecodeLifeId(message), collected.optimizer->life()));
   PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
                        DecodeIds(message.context_incarnations(), message.context_counters()));
   const optim::ParameterTable& table = collected.optimizer->table();
@@ -221,6 +223,8 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
   using rpc::RunsOn;
   runtime_.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kUserQueue,
                            [this](CallPtr call) { ServeCreate(call); }});
+  runtime_.RegisterMethod({"optimizer.part", MethodKind::kRead, RunsOn::kCarrierThread,
+                           [this](CallPtr call) { ServePart(call); }});
   runtime_.RegisterMethod({"optimizer.prepare", MethodKind::kRead, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServePrepare(call); }});
   runtime_.RegisterMethod({"optimizer.step", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -247,13 +251,21 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (!groups.ok()) return call->Reply(groups.status());
   const OptimizerSettings settings = DecodeSettings(*request);
   if (absl::Status checked = settings.Check(); !checked.ok()) return call->Reply(checked);
+  auto life = DecodeLife(*request);
+  if (!life.ok()) return call->Reply(life.status());
+  if (life->owners.empty() != life->id.IsNone())
+    return call->Reply(absl::InvalidArgumentError("optimizer.create: a life without owners or id"));
+  const GlobalId expected = life->id;
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
+  DropPart(request->name(), {request->replaced_incarnation(), request->replaced_counter()});
   std::string agreement = Agreement(*groups, settings);
-  auto create = [this, settings,
+  if (life->id.IsNone()) *life = OwnLife(request->unfinished());
+  auto create = [this, settings, life = *life,
                  groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
                          OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
                                                 runtime_.store(), StepHelpers(runtime_)));
+    optimizer->SetLife(std::move(life));
     Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
@@ -268,10 +280,49 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   options.creation = std::move(agreement);
   runtime_.store()
       .GetOrCreate(request->name(), options, std::move(create))
-      .OnReady([this, call](const absl::StatusOr<EntryPtr>& entry) {
+      .OnReady([this, call, expected, life = *life](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
+        auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
+        if (!optimizer.ok()) return call->Reply(optimizer.status());
+        if (life.owners.empty()) (*optimizer)->SetLife(life);
+        if (!optim::CheckLife(expected, (*optimizer)->life()).ok()) {
+          return call->Reply(absl::AbortedError(
+              absl::StrCat((*entry)->Label(), " is of another life than was asked for")));
+        }
         call->Reply(ReferenceReply(runtime_, *call, *entry));
       });
+}
+
+optim::OptimizerLife OptimizerService::OwnLife(bool unfinished) {
+  optim::OptimizerLife life{runtime_.ids().Next(), {}};
+  if (!unfinished) life.owners.push_back({runtime_.name(), runtime_.incarnation()});
+  return life;
+}
+
+void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
+  if (replaced.IsNone()) return;
+  auto entry = runtime_.store().Lookup(name);
+  if (!entry.ok()) return;
+  auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
+  if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
+  // Another creator that replaces the same part may have been first: then its part stays.
+  runtime_.values().DropHere(name, (*entry)->id).IgnoreError();
+}
+
+void OptimizerService::ServePart(const CallPtr& call) {
+  auto request = ParseMessage<v1::PartRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  v1::PartReply reply;
+  reply.set_incarnation(runtime_.incarnation());
+  auto entry = runtime_.store().Lookup(request->name());
+  // Whatever else has the name is told by the creation, with both kinds.
+  auto optimizer = entry.ok() ? FindOptimizer(runtime_.store(), (*entry)->id) : entry.status();
+  if (optimizer.ok()) {
+    reply.set_hosted(true);
+    EncodeLife((*optimizer)->life(), reply);
+    reply.set_steps_accepted((*optimizer)->stats().steps);
+  }
+  call->Reply(PlainPayload(reply));
 }
 
 void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
@@ -322,6 +373,8 @@ void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   auto step = DecodeStepId(*call, *request);
   if (!step.ok()) return call->Reply(step.status());
   const OptimizerPtr& optimizer = *found;
+  if (absl::Status same = optim::CheckLife(DecodeLifeId(*request), optimizer->life()); !same.ok())
+    return call->Reply(same);
   optim::StepRequest turn = NewRequest(*call, *optimizer, *step);
   const uint64_t ticket = turn.ticket;
   turn.ended_before = request->ended_before();

@@ -11,6 +11,7 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/steps/step_request.h"
 #include "core/rpc/rpc_agent.h"
@@ -25,6 +26,15 @@ struct GroupRequest {
   std::vector<rref::RRef> parameters;  // may be none
 };
 
+// In which life of a named optimizer (core/optim/owner/optimizer_life.h) one part of it is made.
+struct PartTerms {
+  // A new part is of this life; one that exists must be. No id: a new part begins a life of its
+  // own, and one that exists may be of any.
+  optim::OptimizerLife life;
+  GlobalId replaced;        // a part of this life is dropped first; none: no part is
+  bool unfinished = false;  // the part waits for a load to begin its life; `life` has no id
+};
+
 // A step as its caller asks for it.
 struct StepCall {
   GlobalId step;
@@ -32,6 +42,7 @@ struct StepCall {
   optim::StepTerms terms;
   uint64_t ended_before = 0;  // see optim::StepRecords
   bool in_turn = false;       // see optim::StepRequest
+  GlobalId life = {};         // the step is refused in another; none: in any
 };
 
 // What an owner says before a step.
@@ -50,11 +61,15 @@ class OptimizerService {
   // The optimizer of `groups` (all parameters on `owner`), shared under `name` or private if it is
   // empty.
   // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings;
-  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+  // ABORTED when it is of another life; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
   Future<rref::RRef> Create(const std::string& owner, const std::string& name,
                             const std::vector<GroupRequest>& groups,
                             const optim::OptimizerSettings& settings,
-                            const rpc::CallOptions& options);
+                            const rpc::CallOptions& options, const PartTerms& terms = {});
+
+  // What `owner` says of its part of a named optimizer.
+  Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
+                                 const rpc::CallOptions& options);
 
   // Applies what the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
@@ -66,7 +81,8 @@ class OptimizerService {
                                 const rpc::CallOptions& options);
 
   // Waits for the step's turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer.
-  Future<Unit> TakeTurn(const rref::RRef& optimizer, GlobalId step, uint64_t ended_before,
+  // Of `step`, neither contexts nor terms are looked at.
+  Future<Unit> TakeTurn(const rref::RRef& optimizer, const StepCall& step,
                         const rpc::CallOptions& options);
   void EndTurn(const rref::RRef& optimizer, GlobalId step, bool applied);
 
@@ -84,6 +100,7 @@ class OptimizerService {
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   void ServeCreate(const CallPtr& call);
+  void ServePart(const CallPtr& call);
   void ServePrepare(const CallPtr& call);
   void ServeStep(const CallPtr& call);
   void ServeTakeTurn(const CallPtr& call);
@@ -92,6 +109,10 @@ class OptimizerService {
   void ServeSetOptions(const CallPtr& call);
   void ServeLeave(const CallPtr& call);
 
+  // Drops the part called `name` if it is of the life `replaced`.
+  void DropPart(const std::string& name, GlobalId replaced);
+  // The life of a part whose creator gives none.
+  optim::OptimizerLife OwnLife(bool unfinished);
   // Optimizers are told when a session ends.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
   void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);

@@ -6,8 +6,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/settings_fields.h"
@@ -59,9 +61,10 @@ std::optional<HostedValue> DescribeValue(const store::Entry& entry) {
   return hosted;
 }
 
-// Parameters without a name cannot be found again, so they are left out.
+// Parameters without a name cannot be found again, so they are left out. `named` are the values
+// that have a name: a parameter whose name was dropped is none of them, whoever has the name now.
 void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
-                  OwnerContents& contents) {
+                  const absl::flat_hash_set<GlobalId>& named, OwnerContents& contents) {
   HostedOptimizer hosted;
   hosted.id = entry.id;
   hosted.optimizer.name = entry.name;
@@ -77,12 +80,16 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
   hosted.optimizer.steps_accepted = stats.steps;
   hosted.optimizer.loss_scale = stats.loss_scale;
   hosted.optimizer.good_steps = stats.good_steps;
+  hosted.life = optimizer.life();
   const optim::ParameterTable& table = optimizer.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const optim::SteppedParameter& parameter = table[i];
-    if (parameter.entry()->name.empty()) {
+    if (!named.contains(parameter.id())) {
+      const std::string& name = parameter.entry()->name;
       contents.left_out.push_back(
-          absl::StrCat("an unnamed parameter of optimizer '", entry.name, "'"));
+          name.empty() ? absl::StrCat("an unnamed parameter of optimizer '", entry.name, "'")
+                       : absl::StrCat("a parameter of optimizer '", entry.name, "' whose name, '",
+                                      name, "', was dropped"));
       continue;
     }
     SavedState& state = hosted.optimizer.parameters.emplace_back();
@@ -265,9 +272,12 @@ uint64_t StepsAccepted(const store::Store& store) {
 
 OwnerContents DescribeContents(const store::Store& store) {
   OwnerContents contents;
-  for (const EntryPtr& entry : store.List("")) {
+  const std::vector<EntryPtr> entries = store.List("");
+  absl::flat_hash_set<GlobalId> named;
+  for (const EntryPtr& entry : entries) named.insert(entry->id);
+  for (const EntryPtr& entry : entries) {
     if (const auto optimizer = OptimizerOf(*entry); optimizer != nullptr) {
-      AddOptimizer(*entry, *optimizer, contents);
+      AddOptimizer(*entry, *optimizer, named, contents);
     } else if (std::optional<HostedValue> value = DescribeValue(*entry); value.has_value()) {
       contents.values.push_back(*std::move(value));
     } else {

@@ -257,8 +257,8 @@ void ValueService::ServeDrop(const CallPtr& call) {
   call->Reply(rpc::Payload{});
 }
 
-absl::Status ValueService::DropHere(const std::string& name) {
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Drop(name));
+absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Drop(name, only));
   // The handle frees the value when it goes, unless there are others.
   runtime_.rrefs().LocalRRef(std::move(entry));
   return absl::OkStatus();

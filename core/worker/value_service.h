@@ -42,8 +42,9 @@ class ValueService {
                                  const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
-  // Ends a name of this worker; the value goes when the last fork and handle have gone.
-  absl::Status DropHere(const std::string& name);
+  // Ends a name of this worker; the value goes when the last fork and handle have gone. With `only`
+  // the name is ended only if that value has it.
+  absl::Status DropHere(const std::string& name, GlobalId only = {});
   Future<Unit> Drop(const std::string& owner, const std::string& name,
                     const rpc::CallOptions& options);
   Future<uint64_t> Assign(const rref::RRef& parameter, const Tensor& elements,

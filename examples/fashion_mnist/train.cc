@@ -29,6 +29,8 @@ ABSL_FLAG(int, batch, 128, "Images per step.");
 ABSL_FLAG(double, lr, 5e-4, "Adam's learning rate.");
 ABSL_FLAG(uint64_t, seed, 1, "Of the initial parameters and of the order of the data.");
 ABSL_FLAG(double, seconds, 0, "Stop training after so many seconds; 0: no limit.");
+ABSL_FLAG(bool, start_afresh, false,
+          "Begin the optimizer anew if an owner was restarted and has lost its part of it.");
 ABSL_FLAG(bool, progress_for_programs, false, "Print progress for another program to read.");
 
 namespace psd::examples {
@@ -120,8 +122,10 @@ absl::Status Train() {
                        AttachModel(*worker, PlanModel(NamesOf(options.owners)), options.seed));
   Adam adam;
   adam.lr = options.lr;
+  JoinOptions join;
+  join.start_afresh = absl::GetFlag(FLAGS_start_afresh);
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<DistributedOptimizer> optimizer,
-                       DistributedOptimizer::Create(*worker, "main", adam, parameters));
+                       DistributedOptimizer::Create(*worker, "main", adam, parameters, {}, join));
   PSD_RETURN_IF_ERROR(TrainLoop(options, dataset, *worker, *optimizer, parameters));
   return worker->Shutdown();
 }

@@ -98,16 +98,18 @@ absl::StatusOr<Variable> WideDeepModel::Forward(Worker& worker, const AdultBatch
 }
 
 absl::StatusOr<WideDeepOptimizers> CreateOptimizers(Worker& worker, const WideDeepModel& model,
-                                                    double lr, double table_lr) {
+                                                    double lr, double table_lr,
+                                                    const JoinOptions& join) {
   Adam adam;
   adam.lr = lr;
   RowwiseAdagrad adagrad;
   adagrad.lr = table_lr;
   WideDeepOptimizers optimizers;
-  PSD_ASSIGN_OR_RETURN(optimizers.layers,
-                       DistributedOptimizer::Create(worker, "adult/layers", adam, model.layers()));
-  PSD_ASSIGN_OR_RETURN(optimizers.tables, DistributedOptimizer::Create(worker, "adult/tables",
-                                                                       adagrad, model.tables()));
+  PSD_ASSIGN_OR_RETURN(optimizers.layers, DistributedOptimizer::Create(worker, "adult/layers", adam,
+                                                                       model.layers(), {}, join));
+  PSD_ASSIGN_OR_RETURN(
+      optimizers.tables,
+      DistributedOptimizer::Create(worker, "adult/tables", adagrad, model.tables(), {}, join));
   return optimizers;
 }
 

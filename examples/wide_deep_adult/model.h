@@ -43,7 +43,8 @@ struct WideDeepOptimizers {
   std::unique_ptr<DistributedOptimizer> tables;
 };
 absl::StatusOr<WideDeepOptimizers> CreateOptimizers(Worker& worker, const WideDeepModel& model,
-                                                    double lr, double table_lr);
+                                                    double lr, double table_lr,
+                                                    const JoinOptions& join = {});
 
 // Looks up, computes the loss (which it returns) and gradients, and steps both optimizers.
 absl::StatusOr<double> TrainStep(Worker& worker, const WideDeepModel& model,

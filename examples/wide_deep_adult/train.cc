@@ -33,6 +33,8 @@ ABSL_FLAG(double, lr, 1e-3, "Adam's learning rate, of the layers.");
 ABSL_FLAG(double, table_lr, 0.02, "Row-wise Adagrad's learning rate, of the embeddings.");
 ABSL_FLAG(uint64_t, seed, 1, "Of the initial model and of the order of the data.");
 ABSL_FLAG(double, seconds, 0, "Stop training after so many seconds; 0: no limit.");
+ABSL_FLAG(bool, start_afresh, false,
+          "Begin the optimizer anew if an owner was restarted and has lost its part of it.");
 ABSL_FLAG(bool, progress_for_programs, false, "Print progress for another program to read.");
 
 namespace psd::examples {
@@ -102,9 +104,11 @@ absl::Status Train() {
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
   PSD_ASSIGN_OR_RETURN(const WideDeepModel model,
                        WideDeepModel::Attach(*worker, owners, dataset, training.seed));
-  PSD_ASSIGN_OR_RETURN(
-      const WideDeepOptimizers optimizers,
-      CreateOptimizers(*worker, model, absl::GetFlag(FLAGS_lr), absl::GetFlag(FLAGS_table_lr)));
+  JoinOptions join;
+  join.start_afresh = absl::GetFlag(FLAGS_start_afresh);
+  PSD_ASSIGN_OR_RETURN(const WideDeepOptimizers optimizers,
+                       CreateOptimizers(*worker, model, absl::GetFlag(FLAGS_lr),
+                                        absl::GetFlag(FLAGS_table_lr), join));
   PSD_RETURN_IF_ERROR(TrainLoop(training, dataset, *worker, model, optimizers));
   return worker->Shutdown();
 }

@@ -200,10 +200,10 @@ TEST_P(CheckpointTest, LargeValuesTravelInPieces) {
       EXPECT_EQ(there[0].As<Variable>()->tensor().AsBuffer().view(),
                 here[0].As<Variable>()->tensor().AsBuffer().view());
     }
-    Model continued(*second, {"z"}, spec);
+    Model continued(*second, {"z"}, spec), again(*first, {"a", "b"}, spec);
     continued.Steps(3);
-    model.Steps(3);
-    EXPECT_EQ(continued.Elements(), model.Elements());
+    again.Steps(3);
+    EXPECT_EQ(continued.Elements(), again.Elements());
   }
 }
 
@@ -542,6 +542,60 @@ TEST_P(CheckpointTest, ProgressEndsAtTheTotal) {
   TrainAndSave(*first, {"a", "b"}, Adam{}, saving);
   EXPECT_EQ(last, total);
   EXPECT_GT(total, 0u);
+}
+
+// A name that was dropped while its optimizer still steps the value, and one that another value
+// took.
+TEST_P(CheckpointTest, ADroppedParameterIsLeftOut) {
+  auto first = StartJob({"a"});
+  Model model(*first, {"a"}, Adam{});
+  model.Steps(2);
+  ASSERT_TRUE(first->Drop("a", "layer1/w").ok());
+  ASSERT_TRUE(first->Drop("a", "layer2/w").ok());
+  MakeParameter(*first, "a", "layer2/w", Tensor::Of<float>({1}, {5}));
+  const auto saved = SaveModel(*first, Saving());
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->values, 5u);
+  ASSERT_EQ(saved->left_out.size(), 2u);
+  EXPECT_THAT(saved->left_out[0], HasSubstr("'layer1/w', was dropped"));
+  EXPECT_THAT(saved->left_out[1], HasSubstr("'layer2/w', was dropped"));
+  auto second = StartJob({"a"});
+  const auto loaded = LoadModel(*second, Loading());
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(Read(*second, Must(second->Lookup("a", "layer2/w"))), std::vector<float>{5});
+}
+
+// At every word of the first save's progress, all of another one, and a load of that.
+TEST_P(CheckpointTest, SavesAndLoadsOfOneWorkerAtTheSameTime) {
+  auto first = StartJob({"a", "b"});
+  Model model(*first, {"a", "b"}, Adam{});
+  model.Steps(2);
+  const std::vector<std::string> before = model.Elements();
+  const auto in_pieces = [](auto options) {
+    options.whole_bytes = 1500;  // the larger half travels in pieces
+    options.batch_bytes = 700;
+    return options;
+  };
+  SaveOptions other = in_pieces(Saving());
+  other.dir = "other";
+  LoadOptions loading = in_pieces(Loading());
+  loading.dir = "other";
+  SaveOptions saving = in_pieces(Saving());
+  int words = 0;
+  saving.progress = [&](const TransferProgress&) {
+    other.name = "other" + std::to_string(++words);
+    const absl::Status saved = SaveModel(*first, other).status();
+    EXPECT_TRUE(saved.ok()) << saved;
+    const absl::Status loaded = LoadModel(*first, loading).status();
+    EXPECT_TRUE(loaded.ok()) << loaded;
+    return true;
+  };
+  const auto saved = SaveModel(*first, saving);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_GT(words, 6);
+  auto second = StartJob({"a", "b"});
+  ASSERT_TRUE(LoadModel(*second, Loading()).ok());
+  EXPECT_EQ(Model(*second, {"a", "b"}, Adam{}).Elements(), before);
 }
 
 TEST_P(CheckpointTest, NobodyThere) {

@@ -39,7 +39,7 @@ inline WorkerOptions TrainerOptions(const std::string& name,
 class Training {
  public:
   static absl::StatusOr<Training> Create(Worker& worker, const std::vector<std::string>& owners,
-                                         int64_t elements) {
+                                         int64_t elements, const JoinOptions& join = {}) {
     Training training(worker);
     for (const std::string& owner : owners) {
       CreateOptions options;
@@ -49,8 +49,9 @@ class Training {
     }
     Sgd sgd;
     sgd.lr = 1;
-    PSD_ASSIGN_OR_RETURN(training.optimizer_, DistributedOptimizer::Create(worker, kOptimizer, sgd,
-                                                                           training.parameters_));
+    PSD_ASSIGN_OR_RETURN(
+        training.optimizer_,
+        DistributedOptimizer::Create(worker, kOptimizer, sgd, training.parameters_, {}, join));
     return training;
   }
 

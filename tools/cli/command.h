@@ -26,6 +26,8 @@ struct Options {
   std::string map;        // "saved owner=owner now,…"
   bool spread = false;
   bool full_speed = false;
+  bool only_missing = false;
+  bool accept_skew = false;
   std::vector<std::string> given;  // those of the above that were given
 };
 

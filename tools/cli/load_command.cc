@@ -17,6 +17,8 @@ absl::Status RunLoad(const Options& options, const std::vector<std::string>& arg
   LoadOptions load;
   load.dir = arguments[0];
   load.spread = options.spread;
+  load.only_missing = options.only_missing;
+  load.accept_skew = options.accept_skew;
   if (!options.map.empty()) {
     PSD_ASSIGN_OR_RETURN(auto pairs, ParsePairs("--map", options.map));
     load.owner_map.insert(pairs.begin(), pairs.end());

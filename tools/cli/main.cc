@@ -31,7 +31,7 @@ constexpr Command kCommands[] = {
     {"save", "DIR", "Saves all owners' values and optimizers while training goes on.",
      "--owners --name --full_speed --leave_out", 1, 1, RunSave},
     {"load", "DIR", "Loads the latest save of DIR, or the save DIR, into the job's owners.",
-     "--owners --map --spread", 1, 1, RunLoad},
+     "--owners --map --spread --only-missing --accept-skew", 1, 1, RunLoad},
     {"inspect", "FILE", "What a save or a safetensors file holds, checksums compared.", "", 1, 1,
      RunInspect},
 };
@@ -52,6 +52,8 @@ void PrintUsage(std::FILE* out) {
                "  --full_speed         save: without leaving time to the steps of training\n"
                "  --map OLD=NEW,…      load: the values of saved owner OLD go to NEW\n"
                "  --spread             load: over all owners by bytes, wherever they were\n"
+               "  --only-missing       load: only what owners have lost; the rest stays as it is\n"
+               "  --accept-skew        load: even if the rest has taken more steps since the save\n"
                "\nExit codes: 0 done; 1 it failed; 2 wrong usage.\n");
 }
 
@@ -81,6 +83,10 @@ bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options*
     options->spread = true;
   } else if (arguments[*at] == "--full_speed") {
     options->full_speed = true;
+  } else if (arguments[*at] == "--only-missing") {
+    options->only_missing = true;
+  } else if (arguments[*at] == "--accept-skew") {
+    options->accept_skew = true;
   } else if (!TakeFlag("--owners", arguments, at, &options->owners) &&
              !TakeFlag("--leave_out", arguments, at, &options->leave_out) &&
              !TakeFlag("--map", arguments, at, &options->map) &&

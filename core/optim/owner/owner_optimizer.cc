@@ -94,6 +94,14 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) override
       PSD_EXCLUDES(mutex_);
+  OptimizerLife life() const override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return life_;
+  }
+  void SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    life_ = std::move(life);
+  }
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
@@ -147,6 +155,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
   StepRecords records_ PSD_GUARDED_BY(mutex_);
+  OptimizerLife life_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);

@@ -17,6 +17,7 @@
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/parameters/stepped_parameter.h"
@@ -111,6 +112,10 @@ class OwnerOptimizer : public store::Object {
   // After loading: as if so many steps had been accepted here, and the loss scale moved (to
   // `loss_scale`, if losses are scaled at all), with which so many steps were good.
   virtual void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) = 0;
+
+  // The life that this part belongs to; that of a new part has no id and no owners.
+  virtual OptimizerLife life() const = 0;
+  virtual void SetLife(OptimizerLife life) = 0;
 
   struct Stats {
     uint64_t steps = 0;

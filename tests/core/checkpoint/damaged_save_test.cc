@@ -24,6 +24,7 @@ SavedOptimizer Momentum() {
   sgd.type = "sgd";
   sgd.groups = {{{{"lr", 0.001}}, {{"lr", 0.001}}}};
   sgd.steps_accepted = 6;
+  sgd.parts = {{"owner0", "00000000000000aa/12", 6}};
   sgd.parameters.push_back({"owner0", "w", 0, 6, {{"momentum_buffer", kState}}, kState});
   return sgd;
 }

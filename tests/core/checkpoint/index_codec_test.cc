@@ -38,6 +38,7 @@ CheckpointIndex Sample() {
   adam.loss_scale = 1024;
   adam.good_steps = 17;
   adam.steps_accepted = 6;
+  adam.parts = {{"owner0", "00000000000000aa/12", 6}};
   const std::string file = "state-owner0-0.safetensors";
   adam.parameters.push_back(
       {"owner0", "layer1/weight", 0, 6, {{"exp_avg", file}, {"exp_avg_sq", file}}, file});
@@ -100,6 +101,13 @@ constexpr char kGolden[] = R"json({
    "loss_scale": 1024.0,
    "good_steps": 17,
    "steps_accepted": 6,
+   "parts": [
+    {
+     "owner": "owner0",
+     "life": "00000000000000aa/12",
+     "steps_accepted": 6
+    }
+   ],
    "parameters": [
     {
      "owner": "owner0",
@@ -124,7 +132,7 @@ constexpr char kGolden[] = R"json({
  "left_out": [
   "owner0: 'notes' (string)"
  ],
- "index_xxh128": "a961c38d463071c1ad900db94a08b41c"
+ "index_xxh128": "703648b0824f3217c31ed3ea826c8117"
 }
 )json";
 
@@ -217,6 +225,11 @@ INSTANTIATE_TEST_SUITE_P(
         Hostile{"NegativeExtent", "    2,\n    3", "-2", "no whole number"},
         Hostile{"BlankName", "\"layer1/weight\"", "\"layer1 weight\"", "unprintable"},
         Hostile{"GroupThatIsNot", "\"group\": 0", "\"group\": 1", "group"},
+        Hostile{"PartElsewhere", "\"owner\": \"owner0\",\n     \"life\"",
+                "\"owner\": \"owner1\",\n     \"life\"", "other owners"},
+        Hostile{"PartTwice", "   \"parts\": [",
+                "   \"parts\": [{\"owner\": \"owner0\", \"life\": \"\", \"steps_accepted\": 0},",
+                "two parts"},
         Hostile{"TooManySteps", "\"steps\": 6", "\"steps\": 9223372036854775808", "too many steps"},
         Hostile{"SlotTwice", "\"exp_avg_sq\"", "\"exp_avg\"", "twice"},
         Hostile{"StepAsSlot", "\"exp_avg_sq\"", "\"step\"", "twice"},

@@ -147,6 +147,16 @@ TEST_F(StoreTest, BadNames) {
   EXPECT_TRUE(Create(std::string(512, 'x'), 1).ok());
 }
 
+TEST_F(StoreTest, DropOfOneValueLeavesAnotherItsName) {
+  const EntryPtr first = *Create("n", Value(1));
+  ASSERT_TRUE(store_->Drop("n", first->id).ok());
+  const EntryPtr second = *Create("n", Value(1));
+  EXPECT_EQ(store_->Drop("n", first->id).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(*store_->Lookup("n"), second);
+  EXPECT_EQ(*store_->Drop("n", second->id), second);
+  EXPECT_EQ(store_->Drop("n", second->id).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
   auto entry = *Create("w", Full(1));
   EXPECT_EQ(store_->memory().used_bytes(), 16u);

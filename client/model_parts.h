@@ -1,0 +1,27 @@
+#pragma once
+
+// Whether all parts of a job's named optimizers are there, by what the owners say of themselves.
+// Pure.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "core/optim/owner/optimizer_life.h"
+#include "core/worker/checkpoint_types.h"
+
+namespace psd {
+
+using ContentsByOwner = std::map<std::string, worker::OwnerContents>;
+
+// What each owner has of the optimizer `name`.
+std::vector<optim::PartReport> ReportsOf(const std::string& name, const ContentsByOwner& contents);
+
+// Errors: FAILED_PRECONDITION naming the first optimizer and owner where a part is missing (see
+// optim::CheckWhole). Parts on owners outside of `contents` may be if `may_miss` says so.
+absl::Status CheckWholeModel(const ContentsByOwner& contents,
+                             absl::FunctionRef<bool(const std::string& owner)> may_miss);
+
+}  // namespace psd

@@ -1,0 +1,55 @@
+#pragma once
+
+// The life of an optimizer in messages. Pure.
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/ids.h"
+#include "core/optim/owner/optimizer_life.h"
+
+namespace psd::worker {
+
+// A bound to what a peer can make a part of an optimizer hold.
+inline constexpr int kMaxLifeOwners = 4096;
+
+// Anything with the id of a life.
+template <typename Message>
+void EncodeLifeId(GlobalId life, Message& message) {
+  message.set_life_incarnation(life.incarnation);
+  message.set_life_counter(life.counter);
+}
+template <typename Message>
+GlobalId DecodeLifeId(const Message& message) {
+  return {message.life_incarnation(), message.life_counter()};
+}
+
+// Anything with a life and its owners.
+template <typename Message>
+void EncodeLife(const optim::OptimizerLife& life, Message& message) {
+  EncodeLifeId(life.id, message);
+  for (const optim::LifeOwner& owner : life.owners) {
+    message.add_life_owners(owner.name);
+    message.add_life_owner_incarnations(owner.incarnation);
+  }
+}
+// Errors: INVALID_ARGUMENT for too many owners, or when names and incarnations are not as many.
+template <typename Message>
+absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
+  optim::OptimizerLife life;
+  life.id = DecodeLifeId(message);
+  if (message.life_owners_size() != message.life_owner_incarnations_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a life with ", message.life_owners_size(), " owners and ",
+                     message.life_owner_incarnations_size(), " incarnations of them"));
+  }
+  if (message.life_owners_size() > kMaxLifeOwners) {
+    return absl::InvalidArgumentError(absl::StrCat("a life with ", message.life_owners_size(),
+                                                   " owners; ", kMaxLifeOwners, " are allowed"));
+  }
+  for (int i = 0; i < message.life_owners_size(); ++i)
+    life.owners.push_back({message.life_owners(i), message.life_owner_incarnations(i)});
+  return life;
+}
+
+}  // namespace psd::worker

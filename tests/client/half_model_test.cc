@@ -1,0 +1,354 @@
+// A model of which one owner has lost its part is noticed by whoever creates, steps or saves it,
+// and can be made whole again.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/checkpoint.h"
+#include "client/psd.h"
+#include "core/base/status.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/runtime.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/core/checkpoint/fake_file_system.h"
+
+namespace psd {
+namespace {
+
+using ::testing::HasSubstr;
+using Optimizer = std::unique_ptr<DistributedOptimizer>;
+
+constexpr char kName[] = "main";
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+// Two owners with a parameter each, and the trainers that come to them.
+class HalfModel : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (size_t i = 0; i < 2; ++i) Restart(i);
+  }
+
+  static std::string Owner(size_t i) { return "owner" + std::to_string(i); }
+
+  // In place of the one of that name, empty.
+  void Restart(size_t i) {
+    owners_[i].reset();
+    owners_[i] = std::make_unique<TestOwner>(Owner(i));
+  }
+
+  std::unique_ptr<Worker> Attach(const std::string& name = "trainer") {
+    return StartTrainer(name, {owners_[0]->address(), owners_[1]->address()});
+  }
+
+  static std::vector<RRef> Parameters(Worker& worker) {
+    CreateOptions options;
+    options.requires_grad = true;
+    std::vector<RRef> parameters;
+    for (size_t i = 0; i < 2; ++i)
+      parameters.push_back(
+          Must(worker.GetOrCreate(Owner(i), "w" + std::to_string(i), Zeros(Shape{3}), options)));
+    return parameters;
+  }
+
+  static absl::StatusOr<Optimizer> Create(Worker& worker, const JoinOptions& join = {},
+                                          const OptimizerSettings& settings = {}) {
+    return DistributedOptimizer::Create(worker, kName, Sgd{0.5, 0.5}, Parameters(worker), settings,
+                                        join);
+  }
+
+  // Every element has the gradient 1.
+  static StepOutcome Step(Worker& worker, DistributedOptimizer& optimizer) {
+    Context context = Must(worker.NewContext());
+    std::vector<Variable> roots;
+    for (const Variable& w : Must(worker.ToHere(Parameters(worker), context)))
+      roots.push_back(Sum(w));
+    EXPECT_TRUE(context.Backward(roots).ok());
+    return optimizer.StepDetailed(context);
+  }
+  static void Steps(Worker& worker, DistributedOptimizer& optimizer, int count) {
+    for (int i = 0; i < count; ++i) {
+      const absl::Status stepped = Step(worker, optimizer).status();
+      ASSERT_TRUE(stepped.ok()) << stepped;
+    }
+  }
+  void Train(int steps) {
+    auto trainer = Attach();
+    auto optimizer = Must(Create(*trainer));
+    Steps(*trainer, *optimizer, steps);
+  }
+
+  // The first element of each parameter.
+  static std::vector<float> First(Worker& worker) {
+    std::vector<float> first;
+    for (const RRef& rref : Parameters(worker)) first.push_back(Read(worker, rref)[0]);
+    return first;
+  }
+
+  absl::Status Save(Worker& worker) {
+    SaveOptions options;
+    options.dir = "saves";
+    options.files = disk_;
+    options.busy_share = 1;
+    return SaveModel(worker, options).status();
+  }
+  LoadOptions Loading(bool only_missing, bool accept_skew = false) {
+    LoadOptions options;
+    options.dir = "saves";
+    options.files = disk_;
+    options.only_missing = only_missing;
+    options.accept_skew = accept_skew;
+    return options;
+  }
+
+  const std::shared_ptr<checkpoint::FakeFileSystem> disk_ =
+      std::make_shared<checkpoint::FakeFileSystem>();
+  std::unique_ptr<TestOwner> owners_[2];
+};
+
+// Whichever of them it is: the one that is asked first, too.
+class RestartedOwner : public HalfModel, public ::testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Each, RestartedOwner, ::testing::Values(0, 1));
+
+TEST_P(RestartedOwner, CreateRefusesWithTheRemedy) {
+  Train(3);
+  Restart(GetParam());
+  auto trainer = Attach();
+  const absl::Status created = Create(*trainer).status();
+  EXPECT_EQ(created.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(created), HasSubstr(Owner(GetParam()) + " was restarted"));
+  EXPECT_THAT(Text(created), HasSubstr("3 steps"));
+  EXPECT_THAT(Text(created), HasSubstr("--only-missing"));
+  const auto detail = GetDetail(created);
+  ASSERT_TRUE(detail.has_value());
+  EXPECT_EQ(detail->worker, Owner(GetParam()));
+  EXPECT_THAT(detail->remedy, HasSubstr("--only-missing"));
+  EXPECT_EQ(Create(*trainer).status().code(), absl::StatusCode::kFailedPrecondition)
+      << "and made no part that would be found now";
+}
+
+TEST_P(RestartedOwner, SaveRefusesAndTheLastOneStays) {
+  Train(3);
+  auto first = Attach("first");
+  ASSERT_TRUE(Save(*first).ok());
+  const auto saved = disk_->files();
+  Restart(GetParam());
+  auto trainer = Attach();
+  for (const bool with_zeros : {false, true}) {
+    if (with_zeros) Parameters(*trainer);
+    const absl::Status refused = Save(*trainer);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(Text(refused), HasSubstr(Owner(GetParam()) + " was restarted"));
+  }
+  EXPECT_EQ(disk_->files(), saved);
+}
+
+TEST_P(RestartedOwner, ARunningTrainersStepIsAppliedNowhere) {
+  auto trainer = Attach();
+  auto optimizer = Must(Create(*trainer));
+  Steps(*trainer, *optimizer, 3);
+  const size_t gone = GetParam(), left = 1 - gone;
+  Restart(gone);
+  trainer->runtime().agent().AddPeer(Owner(gone), owners_[gone]->address().address);
+  const auto connected = trainer->runtime().agent().Connect(Owner(gone), {}).Wait();
+  ASSERT_TRUE(connected.ok()) << connected.status();
+  const std::vector<float> before = First(*trainer);
+  const StepOutcome outcome = Step(*trainer, *optimizer);
+  EXPECT_EQ(outcome.refused.code(), absl::StatusCode::kFailedPrecondition) << outcome.status();
+  EXPECT_THAT(Text(outcome.status()), HasSubstr(Owner(gone) + " was restarted"));
+  EXPECT_EQ(First(*trainer)[left], before[left]);
+}
+
+TEST_P(RestartedOwner, OnlyTheMissingHalfIsLoaded) {
+  Train(3);
+  auto first = Attach("first");
+  const std::vector<float> at_save = First(*first);
+  ASSERT_TRUE(Save(*first).ok());
+  Restart(GetParam());
+  auto trainer = Attach();
+  EXPECT_FALSE(Create(*trainer).ok());  // which leaves zeros there
+  const LoadSummary loaded = Must(LoadModel(*trainer, Loading(/*only_missing=*/true)));
+  EXPECT_EQ(loaded.values, (std::map<std::string, size_t>{{Owner(GetParam()), 1}}));
+  EXPECT_EQ(loaded.optimizers, 1u);
+  EXPECT_EQ(First(*trainer), at_save);
+  auto optimizer = Must(Create(*trainer));
+  const StepOutcome outcome = Step(*trainer, *optimizer);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  for (const OwnerOutcome& owner : outcome.owners) EXPECT_EQ(owner.steps_accepted, 4u);
+  const std::vector<float> now = First(*trainer);
+  EXPECT_EQ(now[0], now[1]) << "the momentum is back, too";
+  EXPECT_TRUE(Save(*trainer).ok());
+}
+
+TEST_P(RestartedOwner, AnOldHalfIsNotPutBesideANewOne) {
+  auto first = Attach("first");
+  auto training = Must(Create(*first));
+  Steps(*first, *training, 3);
+  ASSERT_TRUE(Save(*first).ok());
+  Steps(*first, *training, 2);
+  Restart(GetParam());
+  auto trainer = Attach();
+  const absl::Status refused = LoadModel(*trainer, Loading(true)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(refused), HasSubstr(Owner(1 - GetParam()) + "'s part"));
+  EXPECT_THAT(Text(refused), HasSubstr("5 steps"));
+  EXPECT_THAT(Text(refused), HasSubstr("after 3"));
+  EXPECT_THAT(Text(refused), HasSubstr("--accept-skew"));
+  EXPECT_FALSE(Create(*trainer).ok()) << "nothing was loaded";
+  ASSERT_TRUE(LoadModel(*trainer, Loading(true, /*accept_skew=*/true)).ok());
+  auto optimizer = Must(Create(*trainer));
+  EXPECT_TRUE(Step(*trainer, *optimizer).status().ok());
+}
+
+TEST_P(RestartedOwner, AHalfOfAnotherLifeIsNotPutBesideANewOne) {
+  Train(3);
+  auto first = Attach("first");
+  ASSERT_TRUE(Save(*first).ok());
+  ASSERT_TRUE(LoadModel(*first, Loading(false)).ok());  // as many steps, but a life of its own
+  Restart(GetParam());
+  auto trainer = Attach();
+  const absl::Status refused = LoadModel(*trainer, Loading(true)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(refused), HasSubstr("another life"));
+  EXPECT_TRUE(LoadModel(*trainer, Loading(true, /*accept_skew=*/true)).ok());
+}
+
+TEST_P(RestartedOwner, AFreshStartIsSaidOnPurpose) {
+  Train(3);
+  Restart(GetParam());
+  auto trainer = Attach();
+  JoinOptions afresh;
+  afresh.start_afresh = true;
+  auto optimizer = Must(Create(*trainer, afresh));
+  StepOutcome outcome = Step(*trainer, *optimizer);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  for (const OwnerOutcome& owner : outcome.owners) EXPECT_EQ(owner.steps_accepted, 1u);
+  // Who says so, too, joins, as who does not.
+  auto second = Attach("second");
+  auto same = Must(Create(*second, afresh));
+  auto third = Attach("third");
+  auto also = Must(Create(*third));
+  ASSERT_TRUE(Step(*second, *same).status().ok());
+  outcome = Step(*third, *also);
+  for (const OwnerOutcome& owner : outcome.owners) EXPECT_EQ(owner.steps_accepted, 3u);
+  EXPECT_TRUE(Save(*trainer).ok());
+}
+
+TEST_F(HalfModel, APartThatWasDroppedIsMissed) {
+  Train(3);
+  auto trainer = Attach();
+  ASSERT_TRUE(trainer->Drop("owner1", kName).ok());
+  for (const absl::Status& refused : {Create(*trainer).status(), Save(*trainer)}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Text(refused), HasSubstr("owner1 has no part of it"));
+  }
+}
+
+TEST_F(HalfModel, AnOwnerThatIsNotThereIsMissedByASave) {
+  Train(3);
+  auto trainer = StartTrainer("trainer", {owners_[0]->address()});
+  const absl::Status refused = Save(*trainer);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(refused), HasSubstr("owner1 is not among the owners"));
+  SaveOptions these;
+  these.dir = "saves";
+  these.files = disk_;
+  these.owners = {"owner0"};
+  EXPECT_TRUE(SaveModel(*trainer, these).ok()) << "unless the owners are named";
+  SaveOptions without = these;
+  without.owners = {};
+  without.leave_out = {"owner2"};
+  EXPECT_EQ(SaveModel(*trainer, without).status().code(), absl::StatusCode::kFailedPrecondition);
+  without.leave_out = {"owner1"};
+  EXPECT_TRUE(SaveModel(*trainer, without).ok()) << "or it is left out on purpose";
+}
+
+TEST_F(HalfModel, OtherOwnersAreAnotherOptimizer) {
+  Train(1);
+  auto trainer = Attach();
+  const absl::Status refused =
+      DistributedOptimizer::Create(*trainer, kName, Sgd{0.5, 0.5}, {Parameters(*trainer)[0]})
+          .status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(HalfModel, ALoadEndsTheLifeOfOptimizersFromBefore) {
+  auto trainer = Attach();
+  auto before = Must(Create(*trainer));
+  Steps(*trainer, *before, 3);
+  ASSERT_TRUE(Save(*trainer).ok());
+  ASSERT_TRUE(LoadModel(*trainer, Loading(false)).ok());
+  const std::vector<float> loaded = First(*trainer);
+  const absl::Status refused = Step(*trainer, *before).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(refused), HasSubstr("loaded or begun afresh"));
+  EXPECT_EQ(First(*trainer), loaded);
+  auto after = Must(Create(*trainer));
+  EXPECT_TRUE(Step(*trainer, *after).status().ok());
+}
+
+TEST_F(HalfModel, ATurnIsOnlyForStepsOfTheLifeThatIs) {
+  OptimizerSettings paced;
+  paced.mode = UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait);
+  auto trainer = Attach();
+  auto before = Must(Create(*trainer, {}, paced));
+  Steps(*trainer, *before, 3);
+  ASSERT_TRUE(Save(*trainer).ok());
+  ASSERT_TRUE(LoadModel(*trainer, Loading(false)).ok());
+  const StepOutcome outcome = Step(*trainer, *before);
+  EXPECT_EQ(outcome.refused.code(), absl::StatusCode::kFailedPrecondition) << outcome.status();
+  EXPECT_THAT(Text(outcome.refused), HasSubstr("loaded or begun afresh"));
+  auto after = Must(Create(*trainer, {}, paced));
+  EXPECT_TRUE(Step(*trainer, *after).status().ok());
+}
+
+TEST_F(HalfModel, ALoadThatStoppedHalfWayIsNoticed) {
+  Train(3);
+  auto trainer = Attach();
+  ASSERT_TRUE(Save(*trainer).ok());
+  LoadOptions stopped = Loading(false);
+  stopped.progress = [](const TransferProgress& progress) {
+    return progress.activity != "loading";
+  };
+  EXPECT_EQ(LoadModel(*trainer, stopped).status().code(), absl::StatusCode::kCancelled);
+  for (const absl::Status& refused : {Create(*trainer).status(), Save(*trainer)}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Text(refused), HasSubstr("load has not finished"));
+  }
+  ASSERT_TRUE(LoadModel(*trainer, Loading(false)).ok());
+  EXPECT_TRUE(Create(*trainer).ok());
+}
+
+TEST_F(HalfModel, TrainersThatCreateItAtOnceShareOne) {
+  constexpr int kTrainers = 6;
+  std::vector<std::unique_ptr<Worker>> trainers;
+  for (int i = 0; i < kTrainers; ++i) trainers.push_back(Attach("t" + std::to_string(i)));
+  std::vector<Optimizer> optimizers(kTrainers);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kTrainers; ++i) {
+    threads.emplace_back([&, i] {
+      std::vector<RRef> parameters = Parameters(*trainers[i]);
+      if (i % 2 == 1) std::swap(parameters[0], parameters[1]);
+      optimizers[i] =
+          Must(DistributedOptimizer::Create(*trainers[i], kName, Sgd{0.5, 0.5}, parameters));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  StepOutcome last;
+  for (size_t i = 0; i < kTrainers; ++i) {
+    last = Step(*trainers[i], *optimizers[i]);
+    ASSERT_TRUE(last.status().ok()) << last.status();
+  }
+  for (const OwnerOutcome& owner : last.owners)
+    EXPECT_EQ(owner.steps_accepted, static_cast<uint64_t>(kTrainers));
+}
+
+}  // namespace
+}  // namespace psd

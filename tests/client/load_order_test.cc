@@ -1,0 +1,67 @@
+// The messages of a load may reach an owner in any order.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/psd.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+namespace {
+
+constexpr int64_t kRows = 10;
+
+// Five rows from `first`: zeros, with a momentum of 1 in the state of "main".
+worker::ImportItem Half(int64_t first) {
+  worker::ImportItem item;
+  item.name = "table";
+  item.first_row = first;
+  item.elements = Must(Tensor::Full(Shape{kRows / 2, 2}, DType::kF32, 0));
+  item.states.push_back(
+      {"main", 3, {"momentum_buffer"}, {Must(Tensor::Full(Shape{kRows / 2, 2}, DType::kF32, 1))}});
+  return item;
+}
+
+// Whether the momentum of a row moves it, though the row has no gradient, is what an owner finds
+// out when all of the state is there.
+TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
+  for (const std::vector<int64_t>& order : {std::vector<int64_t>{0, 5}, {5, 0}}) {
+    TestOwner owner("owner");
+    auto trainer = StartTrainer("trainer", {owner.address()});
+    CreateOptions rows;
+    rows.rows = true;
+    rows.requires_grad = true;
+    const RRef table = Must(trainer->GetOrCreate("owner", "table", Zeros(Shape{kRows, 2}), rows));
+    auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Sgd{1, 0.5}, {table}));
+    worker::CheckpointService& service = trainer->runtime().checkpoints();
+    for (int64_t first : order) {
+      const absl::Status imported = service.Import("owner", {Half(first)}, {}, {}).Wait().status();
+      ASSERT_TRUE(imported.ok()) << imported;
+    }
+    const optim::PartReport part =
+        Must(trainer->runtime().optimizer_service().Part("owner", "main", {}).Wait());
+    const absl::Status restored =
+        service.Import("owner", {}, {{"main", 3, 0, 0, false, part.life}}, {}).Wait().status();
+    ASSERT_TRUE(restored.ok()) << restored;
+
+    Context context = Must(trainer->NewContext());
+    const Tensor last = Tensor::Of<int64_t>(Shape{1}, {kRows - 1});
+    auto looked_up = Must(trainer->LookUpRows({{table, last}}, context));
+    ASSERT_TRUE(context.Backward({Sum(looked_up[0] * looked_up[0])}).ok());
+    ASSERT_TRUE(optimizer->Step(context).ok());
+    for (int64_t row = 0; row < kRows; ++row) {
+      const Tensor id = Tensor::Of<int64_t>(Shape{1}, {row});
+      const auto now = Elements(Must(trainer->LookUpRows({{table, id}}))[0].tensor());
+      EXPECT_EQ(now, (std::vector<float>{-0.5f, -0.5f}))
+          << "row " << row << ", rows from " << order[0] << " first";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace psd
