@@ -152,7 +152,7 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join
   PSD_RETURN_IF_ERROR(created);
   if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
-  if (!settings.loss_scaling.enabled() || parts.empty()) return absl::OkStatus();
+  if (!settings.loss_scaling.enabled()) return absl::OkStatus();
   // Others may have stepped it before.
   auto said = service()
                   .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({}))
@@ -251,6 +251,9 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
   state->spec = specs[0];
   state->settings = settings;
   PSD_ASSIGN_OR_RETURN(state->parts, PartByOwner(specs, groups));
+  if (state->parts.empty()) {
+    return absl::InvalidArgumentError("an optimizer needs at least one parameter");
+  }
   const auto smallest = std::min_element(
       state->parts.begin(), state->parts.end(),
       [](const OptimizerPart& a, const OptimizerPart& b) { return a.owner < b.owner; });
@@ -278,9 +281,6 @@ double DistributedOptimizer::LossScale() const {
 
 absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
-  if (state_->parts.empty())
-    return absl::FailedPreconditionError(
-        "the optimizer has no parameters, so nobody keeps options");
   auto options =
       state_->service()
           .Options(state_->parts[state_->lead].optimizer, group, state_->worker->ToCallOptions({}))
@@ -294,7 +294,6 @@ absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const 
 absl::Status DistributedOptimizer::SetOptions(size_t group,
                                               const std::map<std::string, double>& changes) {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
-  if (state_->parts.empty()) return absl::OkStatus();
   PSD_ASSIGN_OR_RETURN(const OptimizerSpec before, Options(group));
   PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided, state_->DecideOptions(group, changes));
   const absl::Status followed = state_->TellFollowers(group, decided);

@@ -130,7 +130,9 @@ struct OwnerAddress {
 struct WorkerOptions {
   // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
   std::string name;
-  // The owners to attach to. Starting fails unless all of them answer within `start_timeout`.
+  // The owners to attach to. Starting fails unless all of them answer within `start_timeout`; while
+  // it waits, it logs every few seconds for whom and why ("owner_awaited"). An address that is not
+  // host:port is INVALID_ARGUMENT at once.
   std::vector<OwnerAddress> owners;
   absl::Duration start_timeout = absl::Seconds(30);
   // False: attaches to the owners without joining the job. It has no rank and counts in no group:
@@ -604,8 +606,8 @@ class DistributedOptimizer {
   // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings, or
   // when only a part of the optimizer is left: an owner was restarted, or its part was dropped. The
   // error names the owner and what brings the rest back (see also JoinOptions). INVALID_ARGUMENT
-  // for an unknown or out-of-range option, an RRef that is no parameter, or one given twice. All
-  // owners' errors are reported.
+  // for an unknown or out-of-range option, no parameters at all, an RRef that is no parameter, or
+  // one given twice. All owners' errors are reported.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
       const std::vector<RRef>& parameters, const OptimizerSettings& settings = {},

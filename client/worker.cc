@@ -1,9 +1,15 @@
 #include <atomic>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/base/host_port.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/store/parameter.h"
 #include "core/worker/call_service.h"
@@ -13,6 +19,33 @@
 
 namespace psd {
 namespace {
+
+// How often a start that waits for owners says so.
+constexpr absl::Duration kSayEvery = absl::Seconds(3);
+
+absl::Status CheckAddress(const OwnerAddress& owner) {
+  absl::StatusOr<HostPort> address = ParseHostPort(owner.address);
+  if (address.ok() && address->port == 0)
+    address = absl::InvalidArgumentError("port 0 is nobody's; name the one at which it listens");
+  return Annotate(address.status(), absl::StrCat("the address of ", owner.name));
+}
+
+// One line for each owner that has not answered yet.
+void LogAwaited(worker::Runtime& runtime, const std::vector<OwnerAddress>& owners,
+                const std::vector<Future<rpc::PeerInfo>>& connected) {
+  std::map<std::string, std::string> troubles;
+  for (const rpc::PeerStatus& peer : runtime.agent().Peers())
+    troubles[peer.peer.name] = peer.trouble;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    if (connected[i].IsReady()) continue;
+    const std::string& trouble = troubles[owners[i].name];
+    const std::string cause = trouble.empty() ? "no answer yet" : trouble;
+    runtime.logger().Log(
+        LogLevel::kWarning, "owner_awaited",
+        absl::StrCat("waiting for ", owners[i].name, " at ", owners[i].address, ": ", cause),
+        {{"owner", owners[i].name}, {"address", owners[i].address}, {"cause", cause}});
+  }
+}
 
 absl::Status CheckOptions(const WorkerOptions& options) {
   PSD_RETURN_IF_ERROR(CheckWorkerName(options.name));
@@ -25,9 +58,7 @@ absl::Status CheckOptions(const WorkerOptions& options) {
       return absl::InvalidArgumentError(
           absl::StrCat("this worker and one of its owners are both called '", owner.name, "'"));
     }
-    if (owner.address.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(owner.name, " has no address"));
-    }
+    PSD_RETURN_IF_ERROR(CheckAddress(owner));
   }
   return absl::OkStatus();
 }
@@ -61,6 +92,7 @@ absl::Status Worker::State::Attach() {
     connected.push_back(runtime->agent().Connect(owner.name, connect));
   }
   for (size_t i = 0; i < connected.size(); ++i) {
+    while (!connected[i].WaitFor(kSayEvery)) LogAwaited(*runtime, options.owners, connected);
     const OwnerAddress& owner = options.owners[i];
     PSD_RETURN_IF_ERROR(Annotate(connected[i].Wait().status(),
                                  absl::StrCat("attaching to ", owner.name, " at ", owner.address)));

@@ -23,9 +23,12 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
       own_(options.max_queue),
       user_(options.max_queue) {
   MutexLock lock(mutex_);
+  // The first one is needed: if the system refuses it, the constructor throws as std::thread's
+  // does.
+  threads_.emplace_back([this] { Run(); });
+  ++alive_;
   while (alive_ < wanted_threads_ && AddThread()) {
   }
-  PSD_CHECK(alive_ > 0, "the system refuses to start a thread");
 }
 
 ThreadPool::~ThreadPool() {

@@ -4,36 +4,41 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace psd {
 namespace {
 
 constexpr absl::string_view kDetailUrl = "psd.v1/error_detail";
 
-// Fields are joined by the unit separator, which is stripped from the texts themselves.
-constexpr char kSeparator = '\x1f';
+// A detail as text, for whoever prints a status: "worker=owner0|remedy=start it|fate=unknown".
+// Empty fields are left out; the separator is replaced in the texts themselves.
+constexpr char kSeparator = '|';
+constexpr absl::string_view kWorker = "worker=";
+constexpr absl::string_view kObject = "object=";
+constexpr absl::string_view kRemedy = "remedy=";
+constexpr absl::string_view kFateUnknown = "fate=unknown";
 
-std::string Clean(absl::string_view text) {
-  std::string clean(text);
-  for (char& c : clean) {
-    if (c == kSeparator) c = ' ';
-  }
-  return clean;
+void AddField(absl::string_view name, absl::string_view text, std::string& encoded) {
+  if (text.empty()) return;
+  if (!encoded.empty()) encoded += kSeparator;
+  absl::StrAppend(&encoded, name, absl::StrReplaceAll(text, {{"|", "/"}}));
 }
 
 }  // namespace
 
 absl::Status WithDetail(absl::Status status, const ErrorDetail& detail) {
   if (status.ok()) return status;
-  std::string encoded =
-      absl::StrCat(Clean(detail.worker), std::string(1, kSeparator), Clean(detail.object),
-                   std::string(1, kSeparator), Clean(detail.remedy), std::string(1, kSeparator),
-                   detail.fate_unknown ? "1" : "0");
+  std::string encoded;
+  AddField(kWorker, detail.worker, encoded);
+  AddField(kObject, detail.object, encoded);
+  AddField(kRemedy, detail.remedy, encoded);
+  if (detail.fate_unknown) AddField("", kFateUnknown, encoded);
   status.SetPayload(kDetailUrl, absl::Cord(encoded));
   return status;
 }
@@ -41,11 +46,22 @@ absl::Status WithDetail(absl::Status status, const ErrorDetail& detail) {
 std::optional<ErrorDetail> GetDetail(const absl::Status& status) {
   auto payload = status.GetPayload(kDetailUrl);
   if (!payload) return std::nullopt;
-  std::string bytes(*payload);
-  // Four separators are one too many; a peer's bytes may hold millions.
-  std::vector<std::string> fields = absl::StrSplit(bytes, absl::MaxSplits(kSeparator, 4));
-  if (fields.size() != 4 || (fields[3] != "0" && fields[3] != "1")) return std::nullopt;
-  return ErrorDetail{fields[0], fields[1], fields[2], fields[3] == "1"};
+  const std::string encoded(*payload);
+  ErrorDetail detail;
+  for (absl::string_view field : absl::StrSplit(encoded, kSeparator, absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&field, kWorker)) {
+      detail.worker = std::string(field);
+    } else if (absl::ConsumePrefix(&field, kObject)) {
+      detail.object = std::string(field);
+    } else if (absl::ConsumePrefix(&field, kRemedy)) {
+      detail.remedy = std::string(field);
+    } else if (field == kFateUnknown) {
+      detail.fate_unknown = true;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return detail;
 }
 
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix) {

@@ -106,6 +106,7 @@ std::vector<PeerStatus> AgentCore::Peers() const {
     status.peer = caller->peer_info();
     status.address = caller->address();
     status.connected = caller->state() == CallerSession::State::kOpen;
+    status.trouble = caller->trouble();
     status.epoch_there = caller->epoch();
     status.calls_pending = caller->pending();
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rpc {
@@ -243,10 +244,7 @@ void CallerSession::CompleteAll(const absl::Status& status, Actions& actions) {
 
 void CallerSession::FailExpired(absl::Time now, Actions& actions) {
   if (now < next_expiry_ || FaultOn("caller_waits_for_ever")) return;
-  FailWhere([now](const Pending& call) { return call.spec.deadline <= now; },
-            absl::DeadlineExceededError(
-                absl::StrCat("the call to ", peer_.name, " ran for more than its timeout")),
-            actions);
+  FailWhere([now](const Pending& call) { return call.spec.deadline <= now; }, Expired(), actions);
   bool open = state_ == State::kOpen;
   auto window_end = [this, open](const Pending& call) {
     // What was never sent may wait as long as its caller wants.
@@ -319,14 +317,16 @@ void CallerSession::OnDialFailed(absl::Time now, bool refused, const absl::Statu
                                  Actions& actions) {
   if (state_ != State::kDialing) return;  // the peer called us meanwhile
   unreachable_ = true;
+  trouble_ = std::string(status.message());
   if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
   GoDown(now);
   if (!refused) return;
-  FailWhere([](const Pending& call) { return !call.spec.wait_for_ready; },
-            absl::UnavailableError(absl::StrCat("nobody listens for ", peer_.name, " at ", address_,
-                                                " (", status.message(),
-                                                "); start it, or let the call wait for it")),
-            actions);
+  FailWhere(
+      [](const Pending& call) { return !call.spec.wait_for_ready; },
+      WithRemedy(absl::UnavailableError(absl::StrCat("nobody listens for ", peer_.name, " at ",
+                                                     address_, " (", status.message(), ")")),
+                 "start it, or let the call wait for it"),
+      actions);
 }
 
 void CallerSession::OnLinkClosed(absl::Time now, LinkId link, Actions& actions) {
@@ -347,7 +347,7 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   expected_back_ = true;
   leaving_ = false;
   unreachable_ = false;
-  not_let_in_.clear();
+  trouble_.clear();
   if (peer_.incarnation != 0 && peer_.incarnation != welcome.incarnation) {
     OnRestarted(welcome.incarnation, actions);
   } else if (epoch_ != 0 && (!welcome.resumed || welcome.epoch != epoch_)) {
@@ -365,9 +365,9 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
 }
 
 void CallerSession::OnWrongName(absl::Time now, const std::string& name, Actions& actions) {
-  absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat("worker ", name, " answers at ", address_, ", where ", peer_.name,
-                   " was expected; correct the address"));
+  absl::Status status = absl::FailedPreconditionError(absl::StrCat(
+      "worker ", name, " answers at ", address_, ", where ", peer_.name, " was expected"));
+  status = WithRemedy(status, "correct the address");
   actions.push_back(CloseLinkAction{link_, status});
   GoDown(now);
   CompleteAll(status, actions);
@@ -419,10 +419,8 @@ void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused
   actions.push_back(CloseLinkAction{link, status});
   if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
   GoDown(now);
-  if (absl::IsUnavailable(status)) {
-    not_let_in_ = std::string(status.message());
-    return;
-  }
+  trouble_ = absl::StrCat("it does not let ", self_.name, " in: ", status.message());
+  if (absl::IsUnavailable(status)) return;
   absl::Status reason = Annotate(status, absl::StrCat(peer_.name, " refuses ", self_.name));
   LoseSession(
       reason, [](const Pending&) { return true; }, actions);
@@ -439,20 +437,29 @@ absl::Status CallerSession::WrongIncarnation(Incarnation meant, Incarnation actu
 }
 
 absl::Status CallerSession::Unreachable() const {
-  return absl::UnavailableError(
-      absl::StrCat(self_.name, " and ", peer_.name, " are not connected and ", peer_.name,
-                   " has no address to dial: let one of the two listen (option listen_address)"));
+  return WithRemedy(absl::UnavailableError(absl::StrCat(self_.name, " and ", peer_.name,
+                                                        " are not connected and ", peer_.name,
+                                                        " has no address to dial")),
+                    "let one of the two listen (option `listen`)");
 }
 
 absl::Status CallerSession::NoAnswer() const {
-  const std::string window = absl::FormatDuration(options_.retry_window);
-  if (!not_let_in_.empty()) {
-    return absl::UnavailableError(absl::StrCat(peer_.name, " did not let ", self_.name, " in for ",
-                                               window, ": ", not_let_in_));
-  }
-  return absl::UnavailableError(
-      absl::StrCat(peer_.name, " did not answer for ", window, address_.empty() ? "" : " at ",
-                   address_, "; check that it runs and that the network reaches it"));
+  return WithRemedy(
+      absl::UnavailableError(absl::StrCat(
+          peer_.name, " did not answer for ", absl::FormatDuration(options_.retry_window),
+          address_.empty() ? "" : " at ", address_, trouble_.empty() ? "" : ": ", trouble_)),
+      "check that it runs and that the network reaches it");
+}
+
+// A call's deadline has passed. If the peer cannot be reached, that is why.
+absl::Status CallerSession::Expired() const {
+  const std::string late =
+      absl::StrCat("the call to ", peer_.name, " ran for more than its timeout");
+  if (state_ == State::kOpen || trouble_.empty()) return absl::DeadlineExceededError(late);
+  return WithRemedy(absl::DeadlineExceededError(
+                        absl::StrCat(late, "; ", peer_.name, " cannot be reached",
+                                     address_.empty() ? "" : " at ", address_, ": ", trouble_)),
+                    "check that it runs, its address, and that the network reaches it");
 }
 
 template <typename Predicate>
@@ -582,6 +589,7 @@ void CallerSession::EndWithPeer(Actions& actions) {
   peer_leaving_ = false;
   state_ = State::kLeft;
   expected_back_ = false;
+  trouble_ = "it is draining (it is about to stop)";
   LoseSession(
       PeerStops(), [](const Pending& call) { return !call.spec.wait_for_ready || call.sends > 0; },
       actions);
@@ -608,8 +616,10 @@ void CallerSession::GiveUpIfGone(Actions& actions) {
 
 void CallerSession::Tick(absl::Time now, Actions& actions) {
   if (state_ == State::kGreeting && now - greeted_at_ >= options_.silence) {
+    trouble_ =
+        absl::StrCat("no answer to the greeting within ", absl::FormatDuration(options_.silence));
     actions.push_back(CloseLinkAction{
-        link_, absl::UnavailableError(absl::StrCat("no answer to the greeting of ", peer_.name))});
+        link_, absl::UnavailableError(absl::StrCat(peer_.name, " gives ", trouble_))});
     GoDown(now);
   }
   FailExpired(now, actions);

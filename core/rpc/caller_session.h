@@ -49,6 +49,8 @@ class CallerSession {
   absl::Time lost_at() const { return lost_at_; }
   // The latest attempt to reach the peer failed.
   bool unreachable() const { return unreachable_; }
+  // Why there is no session, as far as is known: "connection refused: …". Empty when there is one.
+  const std::string& trouble() const { return trouble_; }
   const std::string& address() const { return address_; }
   // Saying something this often keeps the connection and, on the peer, the lease alive.
   absl::Duration talk_every() const { return talk_every_; }
@@ -157,6 +159,7 @@ class CallerSession {
   void GiveUpIfGone(Actions& actions);
   absl::Status Unreachable() const;
   absl::Status NoAnswer() const;
+  absl::Status Expired() const;
 
   const SessionOptions& options_;  // the worker's; outlives its sessions
   const PeerInfo self_;
@@ -177,7 +180,7 @@ class CallerSession {
   absl::Time lost_at_ = absl::InfinitePast();
   absl::Time next_dial_ = absl::InfinitePast();
   absl::Duration backoff_ = absl::ZeroDuration();
-  std::string not_let_in_;  // what the peer said to our last greeting, if it was "not now"
+  std::string trouble_;  // of the latest attempt to open the session
   uint64_t jitter_;
 
   uint64_t epoch_ = 0;

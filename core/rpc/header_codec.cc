@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/clip_text.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/rpc/sequence_set.h"
@@ -14,9 +15,12 @@ namespace {
 
 constexpr int kMaxStatusCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
-// Protobuf strings must be UTF-8; error texts may quote anything.
+// Error texts may quote anything, of any length: an error must fit where its answer would.
+constexpr size_t kMaxErrorText = 4096;
+
+// Protobuf strings must be UTF-8.
 std::string Printable(absl::string_view text) {
-  std::string result(text);
+  std::string result = ClipText(text, kMaxErrorText);
   for (char& c : result) {
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   }

@@ -15,7 +15,8 @@ inline constexpr size_t kMaxMethodBytes = 255;
 inline constexpr size_t kMaxAttachments = 1024;
 inline constexpr size_t kMaxAckRanges = 64 * 1024;
 
-// Never fails. Texts of a status that are no UTF-8 are sent with the offending bytes replaced.
+// Never fails. Texts of a status that are no UTF-8 are sent with the offending bytes replaced, and
+// very long ones without their middle.
 std::string EncodeHeader(const Header& header);
 
 // Errors: INVALID_ARGUMENT naming what is wrong: bytes that do not parse, an unknown kind, lengths

@@ -177,6 +177,7 @@ struct PeerStatus {
   PeerInfo peer;
   std::string address;  // empty for a peer that called us
   bool connected = false;
+  std::string trouble;        // why our session on it is not open, as far as is known
   uint64_t epoch_here = 0;    // of its session on us; 0 = none
   uint64_t epoch_there = 0;   // of our session on it; 0 = none
   absl::Duration lease_left;  // of its session here

@@ -249,6 +249,11 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto groups = DecodeGroups(runtime_, *request);
   if (!groups.ok()) return call->Reply(groups.status());
+  if (std::all_of(groups->begin(), groups->end(),
+                  [](const ParameterGroup& group) { return group.parameters.empty(); })) {
+    return call->Reply(absl::InvalidArgumentError(
+        absl::StrCat("optimizer ", request->name(), ": it has no parameters; name at least one")));
+  }
   const OptimizerSettings settings = DecodeSettings(*request);
   if (absl::Status checked = settings.Check(); !checked.ok()) return call->Reply(checked);
   auto life = DecodeLife(*request);

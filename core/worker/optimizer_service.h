@@ -71,9 +71,10 @@ class OptimizerService {
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
-  // Applies what the contexts have collected on the optimizer's owner.
+  // Applies what the contexts have collected on the optimizer's owner. If `under_way` is given, it
+  // is set to the call, which may be cancelled.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
-                                 const rpc::CallOptions& options);
+                                 const rpc::CallOptions& options, rpc::Call* under_way = nullptr);
 
   // Checks what such a step would check, and measures the gradients if `measure` (for which it may
   // wait as a step does). Changes nothing; the terms are not looked at.
@@ -122,7 +123,7 @@ class OptimizerService {
   // Sends `message` to the optimizer's owner.
   template <typename Message>
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
-                         const rpc::CallOptions& options);
+                         const rpc::CallOptions& options, rpc::Call* under_way = nullptr);
 
   Runtime& runtime_;
 

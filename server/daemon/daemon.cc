@@ -8,17 +8,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/worker/version.h"
 #include "server/daemon/command_line.h"
 #include "server/daemon/config_file.h"
+#include "server/daemon/exhaustion.h"
 #include "server/daemon/memory_limit.h"
 #include "server/daemon/notify.h"
 
@@ -30,6 +31,7 @@ constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
 
 // Settings of the process that must come before the first thread.
 void SetUpProcess() {
+  ExitWhenExhausted(kExitExhausted);
   // The packaged absl::Mutex, which gRPC uses, looks for deadlocks at every lock: ten times slower.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // Message buffers come and go by the megabyte; without these malloc returns each to the system.
@@ -37,6 +39,9 @@ void SetUpProcess() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   signal(SIGPIPE, SIG_IGN);
+  // Others send these to ask for a reload or a report, and a terminal that closes sends SIGHUP. An
+  // owner does not lose its parameters by that.
+  for (int number : {SIGHUP, SIGUSR1, SIGUSR2}) signal(number, SIG_IGN);
   // Every connection takes descriptors. The low soft limit is for programs that use select(2).
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
@@ -183,16 +188,24 @@ class Daemon {
     logger_->Log(LogLevel::kInfo, "daemon_draining", "refuses new calls, finishes those that run",
                  {{"signal", strsignal(number)},
                   {"drain_timeout", absl::FormatDuration(config_.drain_timeout)}});
-    // A second signal ends the process here and now.
-    std::thread([logger = logger_] {
+    EndAtSecondSignal();
+    server_->Shutdown(config_.drain_timeout);
+    logger_->Log(LogLevel::kInfo, "daemon_stopped", absl::StrCat(config_.name, " has stopped"),
+                 {{"exit_code", static_cast<int>(kExitOk)}});
+  }
+
+  // A second signal ends the process here and now.
+  void EndAtSecondSignal() {
+    auto waits = StartThread([logger = logger_] {
       WaitForStopSignal();
       logger->Log(LogLevel::kWarning, "daemon_stopped", "told twice to stop: calls were cut off",
                   {{"exit_code", static_cast<int>(kExitImpatient)}});
       std::_Exit(kExitImpatient);
-    }).detach();
-    server_->Shutdown(config_.drain_timeout);
-    logger_->Log(LogLevel::kInfo, "daemon_stopped", absl::StrCat(config_.name, " has stopped"),
-                 {{"exit_code", static_cast<int>(kExitOk)}});
+    });
+    if (waits.ok()) return waits->detach();
+    // Then by the signal itself, without a word.
+    const sigset_t signals = StopSignals();
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   }
 
   const CommandLine& line_;

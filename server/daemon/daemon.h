@@ -13,6 +13,7 @@ enum ExitCode : int {
   kExitUsage = 2,         // flags or configuration
   kExitCannotListen = 3,  // port in use, no permission
   kExitImpatient = 4,     // told twice to stop, before calls had ended
+  kExitExhausted = 5,     // the system refuses threads or memory
 };
 
 // All of main: reads the command line, serves until SIGTERM or SIGINT, drains, and returns the

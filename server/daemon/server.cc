@@ -1,10 +1,12 @@
 #include "server/daemon/server.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "core/base/buffer.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
@@ -16,6 +18,7 @@ namespace psd::server {
 namespace {
 
 constexpr size_t kReceiveCacheBytes = size_t{128} << 20;
+constexpr absl::Duration kLeastDrain = absl::Seconds(1);
 constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
 void LogRefusing(Logger& logger, const absl::Status& why) {
@@ -139,7 +142,11 @@ void Server::Shutdown(absl::Duration drain) {
   if (runtime_ == nullptr) return;
   grpc_services_->SetServing(false);
   if (membership_ != nullptr) membership_->Stop();
-  runtime_->Shutdown(drain);
+  const absl::Time until = Clock::Steady().Now() + drain;
+  if (unary_ != nullptr) unary_->Drain(drain);
+  // Workers get some time even if clients have used it up.
+  const absl::Duration left = until - Clock::Steady().Now();
+  runtime_->Shutdown(std::max(left, std::min(drain, kLeastDrain)));
 }
 
 }  // namespace psd::server

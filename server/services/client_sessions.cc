@@ -18,11 +18,19 @@ absl::Status NoSession(ClientSessions::SessionId id) {
       "a new session (what was pending in the old one was not applied after that)"));
 }
 
+absl::Status Ending(ClientSessions::SessionId id) {
+  return absl::UnavailableError(
+      absl::StrCat("session ", IncarnationToString(id),
+                   " has ended, but a call of it is still being stopped or applied; repeat this "
+                   "until it is ABORTED, then open a new session"));
+}
+
 }  // namespace
 
 absl::Status ClientSessions::Open(SessionId id, const std::string& client, const std::string& peer,
                                   absl::Time now) {
   PSD_RETURN_IF_ERROR(Annotate(CheckWorkerName(client), "client"));
+  PSD_RETURN_IF_ERROR(refused_);
   PSD_RETURN_IF_ERROR(shares_.Check(peer));
   shares_.Take(peer);
   Session& session = sessions_[id];
@@ -34,52 +42,90 @@ absl::Status ClientSessions::Open(SessionId id, const std::string& client, const
 
 absl::Status ClientSessions::Renew(SessionId id, absl::Time now) {
   auto it = sessions_.find(id);
+  if (it == sessions_.end()) return NoSession(id);
+  Session& session = it->second;
   // A lease that has ended is not revived, expired or not.
-  if (it == sessions_.end() || it->second.lease_end <= now) return NoSession(id);
-  it->second.lease_end = now + options_.lease;
+  if (session.ending || session.lease_end <= now)
+    return session.running > 0 ? Ending(id) : NoSession(id);
+  session.lease_end = now + options_.lease;
   return absl::OkStatus();
 }
 
-std::vector<ClientSessions::ContextId> ClientSessions::Close(SessionId id) {
+bool ClientSessions::IsOpen(SessionId id) const {
   auto it = sessions_.find(id);
-  if (it == sessions_.end()) return {};
-  std::vector<ContextId> contexts(it->second.contexts.begin(), it->second.contexts.end());
-  shares_.Release(it->second.peer);
-  sessions_.erase(it);
-  return contexts;
+  return it != sessions_.end() && !it->second.ending;
 }
 
-std::vector<ClientSessions::Expired> ClientSessions::Expire(absl::Time now) {
-  std::vector<Expired> expired;
-  for (const auto& [id, session] : sessions_) {
-    if (session.lease_end <= now) expired.push_back({id, session.client, {}});
+ClientSessions::Ended ClientSessions::Close(SessionId id) {
+  Ended ended;
+  ended.id = id;
+  auto it = sessions_.find(id);
+  if (it == sessions_.end() || it->second.ending) return ended;
+  Session& session = it->second;
+  ended.client = session.client;
+  ended.contexts.assign(session.contexts.begin(), session.contexts.end());
+  session.contexts.clear();
+  session.ending = true;
+  for (const auto& [sequence, call] : session.calls) {
+    if (call.running) ended.running.push_back(sequence);
   }
-  for (Expired& ended : expired) ended.contexts = Close(ended.id);
-  return expired;
+  if (session.running == 0) Remove(it);
+  return ended;
+}
+
+std::vector<ClientSessions::Ended> ClientSessions::Expire(absl::Time now) {
+  std::vector<SessionId> expired;
+  for (const auto& [id, session] : sessions_) {
+    if (!session.ending && session.lease_end <= now) expired.push_back(id);
+  }
+  std::vector<Ended> ended;
+  ended.reserve(expired.size());
+  for (SessionId id : expired) ended.push_back(Close(id));
+  return ended;
 }
 
 void ClientSessions::Acknowledge(Session& session, uint64_t up_to) {
   if (up_to <= session.acknowledged) return;
   session.acknowledged = up_to;
   for (auto it = session.calls.begin(); it != session.calls.end() && it->first <= up_to;) {
+    if (it->second.running) {  // given up by the client; Finish forgets it
+      ++it;
+      continue;
+    }
     session.answer_bytes -= it->second.answer.reply.size();
     it = session.calls.erase(it);
   }
 }
 
-absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, uint64_t sequence,
-                                                            uint64_t acknowledged,
-                                                            absl::string_view method,
+// What came under the number of `call`.
+absl::Status ClientSessions::CheckRepeated(const Call& call, const Mutation& mutation) {
+  if (call.method != mutation.method) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence ", mutation.sequence, " is that of a ",
+                                                   call.method, ", not of this ", mutation.method));
+  }
+  if (call.fingerprint != mutation.fingerprint) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence ", mutation.sequence, " is that of a ", call.method,
+                     " with another request, and this one was not applied; give every new request "
+                     "a number of its own, and repeat a request as it was"));
+  }
+  if (!call.running) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(call.method, " with sequence ", mutation.sequence,
+                                             " is being applied; repeat it for its answer"));
+}
+
+absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, Mutation mutation,
                                                             absl::Time now) {
   absl::Status renewed = Renew(id, now);
   if (!renewed.ok()) return renewed;
   Session& session = sessions_[id];
-  if (acknowledged >= sequence) {
+  const uint64_t sequence = mutation.sequence;
+  if (mutation.acknowledged >= sequence) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "sequence ", sequence, " with acknowledged ", acknowledged,
+        "sequence ", sequence, " with acknowledged ", mutation.acknowledged,
         ": sequence numbers start at 1, and a call cannot acknowledge itself or a later one"));
   }
-  Acknowledge(session, acknowledged);
+  Acknowledge(session, mutation.acknowledged);
   if (sequence <= session.acknowledged) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence ", sequence, " was acknowledged before (up to ",
@@ -87,17 +133,11 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, uint64
   }
   auto known = session.calls.find(sequence);
   if (known != session.calls.end()) {
-    const Call& call = known->second;
-    if (call.method != method) {
-      return absl::InvalidArgumentError(absl::StrCat("sequence ", sequence, " is that of a ",
-                                                     call.method, ", not of this ", method));
-    }
-    if (call.running) {
-      return absl::UnavailableError(absl::StrCat(method, " with sequence ", sequence,
-                                                 " is being applied; repeat it for its answer"));
-    }
-    return Start{false, call.answer};
+    absl::Status repeated = CheckRepeated(known->second, mutation);
+    if (!repeated.ok()) return repeated;
+    return Start{false, known->second.answer};
   }
+  if (!refused_.ok()) return refused_;
   if (session.calls.size() >= options_.max_unacknowledged_answers ||
       session.answer_bytes >= options_.max_unacknowledged_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -105,23 +145,39 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, uint64
         " bytes) of this session are not "
         "acknowledged; set `acknowledged` to the last sequence number whose answer has arrived"));
   }
-  session.calls[sequence].method = std::string(method);
+  Call& call = session.calls[sequence];
+  call.method = std::string(mutation.method);
+  call.fingerprint = std::move(mutation.fingerprint);
+  ++session.running;
   return Start{true, {}};
 }
 
 void ClientSessions::Finish(SessionId id, uint64_t sequence, RememberedAnswer answer) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  auto call = it->second.calls.find(sequence);
-  if (call == it->second.calls.end()) return;
-  it->second.answer_bytes += answer.reply.size();
-  call->second.running = false;
-  call->second.answer = std::move(answer);
+  Session& session = it->second;
+  auto call = session.calls.find(sequence);
+  if (call != session.calls.end() && call->second.running) {
+    --session.running;
+    if (sequence <= session.acknowledged) {
+      session.calls.erase(call);
+    } else {
+      session.answer_bytes += answer.reply.size();
+      call->second.running = false;
+      call->second.answer = std::move(answer);
+    }
+  }
+  if (session.ending && session.running == 0) Remove(it);
+}
+
+void ClientSessions::Remove(SessionMap::iterator session) {
+  shares_.Release(session->second.peer);
+  sessions_.erase(session);
 }
 
 absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
+  if (!IsOpen(id)) return NoSession(id);
   auto it = sessions_.find(id);
-  if (it == sessions_.end()) return NoSession(id);
   if (it->second.contexts.size() >= options_.max_contexts) {
     return absl::ResourceExhaustedError(absl::StrCat("this session holds ", options_.max_contexts,
                                                      " contexts; release those that are done"));
@@ -131,8 +187,8 @@ absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
 }
 
 absl::Status ClientSessions::CheckContext(SessionId id, ContextId context) const {
+  if (!IsOpen(id)) return NoSession(id);
   auto it = sessions_.find(id);
-  if (it == sessions_.end()) return NoSession(id);
   if (it->second.contexts.contains(context)) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("this session holds no context ", context,
                                           "; it was released, or belongs to another session"));

@@ -35,7 +35,10 @@ struct RememberedAnswer {
 };
 
 // Thread-compatible. Guarantees: a sequence number runs at most once in the life of a session; an
-// answer is kept until it is acknowledged; contexts are returned exactly once for release.
+// answer is kept until it is acknowledged; a sequence number that comes again with another request
+// is refused; contexts are returned exactly once for release. While a call of a session runs,
+// nobody is told that the session has ended: who is told so may rely on it that nothing more of it
+// is applied.
 class ClientSessions {
  public:
   using SessionId = uint64_t;
@@ -46,34 +49,47 @@ class ClientSessions {
 
   // `id`: random, never used before. `peer`: the client's end of its connection,
   // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
-  // there are too many, or too many of that connection or host.
+  // there are too many, or too many of that connection or host; or see RefuseNew.
   absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
                     absl::Time now);
-  // Errors: ABORTED when there is no such session (any more).
+  // Errors: ABORTED when there is no such session (any more); UNAVAILABLE while it ends.
   absl::Status Renew(SessionId id, absl::Time now);
-  // Ends it; the contexts it held. None if there is no such session.
-  std::vector<ContextId> Close(SessionId id);
 
-  struct Expired {
+  // A session that has been told to end.
+  struct Ended {
     SessionId id = 0;
     std::string client;
-    std::vector<ContextId> contexts;
+    std::vector<ContextId> contexts;  // to be released
+    std::vector<uint64_t> running;    // calls to be stopped; it is gone when they have finished
   };
+  // Empty but for `id` if there is no such session, or if it ends already.
+  Ended Close(SessionId id);
   // Ends the sessions whose lease has ended.
-  std::vector<Expired> Expire(absl::Time now);
+  std::vector<Ended> Expire(absl::Time now);
+
+  // From now on no session is opened and no call runs for the first time: UNAVAILABLE. Repeated
+  // calls are answered as ever.
+  void RefuseNew(absl::Status why) { refused_ = std::move(why); }
 
   struct Start {
     bool run = false;  // false: `answer` is what it was answered before
     RememberedAnswer answer;
   };
+  struct Mutation {
+    uint64_t sequence = 0;
+    uint64_t acknowledged = 0;
+    absl::string_view method;
+    // The same for a request and its repetitions, and for nothing else.
+    std::string fingerprint;
+  };
   // A mutating call has come. If it is to run, Finish must follow.
   // Errors: ABORTED (no such session); INVALID_ARGUMENT (sequence 0; acknowledged already; used by
-  // another method); UNAVAILABLE (the same call is running: ask again); RESOURCE_EXHAUSTED (too
-  // many answers are not acknowledged).
-  absl::StatusOr<Start> Begin(SessionId id, uint64_t sequence, uint64_t acknowledged,
-                              absl::string_view method, absl::Time now);
-  // Does nothing if the session has ended meanwhile.
+  // another method or with another request); UNAVAILABLE (the same call is running: ask again; the
+  // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged).
+  absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
+  // False once the session ends: what is not applied yet must not be.
+  bool IsOpen(SessionId id) const;
 
   // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
   absl::Status AddContext(SessionId id, ContextId context);
@@ -91,11 +107,11 @@ class ClientSessions {
   };
   std::vector<Info> List(absl::Time now) const;
   size_t size() const { return sessions_.size(); }
-  bool Contains(SessionId id) const { return sessions_.contains(id); }
 
  private:
   struct Call {
     std::string method;
+    std::string fingerprint;
     bool running = true;
     RememberedAnswer answer;
   };
@@ -106,12 +122,20 @@ class ClientSessions {
     uint64_t acknowledged = 0;
     std::map<uint64_t, Call> calls;  // by sequence, those not acknowledged
     size_t answer_bytes = 0;
+    size_t running = 0;   // of `calls`
+    bool ending = false;  // it goes when none is running
     absl::flat_hash_set<ContextId> contexts;
   };
+  using SessionMap = absl::flat_hash_map<SessionId, Session>;
+
+  static absl::Status CheckRepeated(const Call& call, const Mutation& mutation);
   void Acknowledge(Session& session, uint64_t up_to);
+  // Nothing of it runs any more.
+  void Remove(SessionMap::iterator session);
 
   const ClientSessionOptions options_;
-  absl::flat_hash_map<SessionId, Session> sessions_;
+  absl::Status refused_;  // OK: new sessions and calls are taken
+  SessionMap sessions_;
   TableShares shares_;  // of sessions_
 };
 

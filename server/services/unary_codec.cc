@@ -6,10 +6,15 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/clip_text.h"
 #include "core/base/status.h"
 
 namespace psd::server {
 namespace {
+
+// gRPC sends an error's text as metadata, three bytes for one that it escapes. Clients refuse
+// metadata of more than 8 KiB in all.
+constexpr size_t kMaxErrorText = 1500;
 
 // Metadata are printable ASCII; what stands in them may come from anybody.
 void AddMetadata(grpc::ServerContextBase& context, const char* key, const std::string& value) {
@@ -63,7 +68,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase& c
     AddMetadata(context, "psd-remedy", detail->remedy);
   }
   // The codes are the same numbers.
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      ClipText(status.message(), kMaxErrorText));
 }
 
 }  // namespace psd::server

@@ -7,6 +7,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/program/program.h"
@@ -15,6 +16,7 @@
 #include "core/worker/optimizer_service.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
+#include "server/services/request_fingerprint.h"
 #include "server/services/unary_call.h"
 #include "server/services/unary_codec.h"
 
@@ -129,7 +131,7 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
 FlowId UnaryService::FlowOf(uint64_t session, UnaryCall& call) const {
   {
     MutexLock lock(mutex_);
-    if (sessions_.Contains(session)) return {kSessionFlows, session};
+    if (sessions_.IsOpen(session)) return {kSessionFlows, session};
   }
   const std::string peer = call.context().peer();  // "ipv4:10.0.0.5:41234"
   return {kHostFlows, absl::HashOf(absl::string_view(peer).substr(0, peer.rfind(':')))};
@@ -171,11 +173,13 @@ template <typename Request, typename Reply>
 void UnaryService::Mutate(UnaryCall& call, absl::string_view method, const Request& request,
                           Reply& reply, const std::function<void(Done)>& apply) {
   const v1::MutationHeader& header = request.header();
+  ClientSessions::Mutation mutation{header.sequence(), header.acknowledged(), method,
+                                    RequestFingerprint(request, header)};
   absl::StatusOr<ClientSessions::Start> start;
   {
     MutexLock lock(mutex_);
-    start =
-        sessions_.Begin(header.session(), header.sequence(), header.acknowledged(), method, Now());
+    start = sessions_.Begin(header.session(), std::move(mutation), Now());
+    if (start.ok() && start->run) ++mutations_;
   }
   if (!start.ok()) return Answer(call, start.status());
   if (!start->run) {
@@ -183,23 +187,64 @@ void UnaryService::Mutate(UnaryCall& call, absl::string_view method, const Reque
       return Answer(call, absl::InternalError("a remembered answer cannot be read"));
     return Answer(call, start->answer.status);
   }
-  apply([this, &call, session = header.session(), sequence = header.sequence(),
-         &reply](const absl::Status& status) {
-    FinishMutation(call, session, sequence, reply, status);
+  const MutationId id{header.session(), header.sequence()};
+  apply([this, &call, id, &reply](const absl::Status& status) {
+    FinishMutation(call, id, reply, status);
   });
 }
 
 template <typename Reply>
-void UnaryService::FinishMutation(UnaryCall& call, ClientSessions::SessionId session,
-                                  uint64_t sequence, const Reply& reply,
+void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
                                   const absl::Status& status) {
   RememberedAnswer answer{status, {}};
   if (status.ok()) answer.reply = reply.SerializeAsString();
   {
     MutexLock lock(mutex_);
-    sessions_.Finish(session, sequence, std::move(answer));
+    sessions_.Finish(id.first, id.second, std::move(answer));
+    under_way_.erase(id);
   }
   Answer(call, status);
+  MutexLock lock(mutex_);
+  if (--mutations_ == 0) answered_.NotifyAll();
+}
+
+void UnaryService::Drain(absl::Duration limit) {
+  const absl::Time until = Clock::Steady().Now() + limit;
+  MutexLock lock(mutex_);
+  sessions_.RefuseNew(WithDetail(
+      absl::UnavailableError(absl::StrCat("worker ", runtime_.name(),
+                                          " is draining (it is about to stop); the call was not "
+                                          "applied")),
+      ErrorDetail{runtime_.name(), "", "call it again when it is back", false}));
+  while (mutations_ > 0) {
+    const absl::Duration left = until - Clock::Steady().Now();
+    if (left <= absl::ZeroDuration()) return;
+    answered_.WaitFor(mutex_, left);
+  }
+}
+
+void UnaryService::StopWithSession(const MutationId& id, const rpc::Call& under_way) {
+  {
+    MutexLock lock(mutex_);
+    if (sessions_.IsOpen(id.first)) {
+      under_way_[id] = under_way;
+      return;
+    }
+  }
+  under_way.Cancel();
+}
+
+void UnaryService::Stop(const ClientSessions::Ended& ended) {
+  std::vector<rpc::Call> calls;
+  {
+    MutexLock lock(mutex_);
+    for (uint64_t sequence : ended.running) {
+      auto call = under_way_.find({ended.id, sequence});
+      if (call != under_way_.end()) calls.push_back(call->second);
+    }
+  }
+  for (const rpc::Call& call : calls) call.Cancel();
+  ReleaseContexts(ended.contexts);
 }
 
 // ---- sessions
@@ -240,25 +285,25 @@ void UnaryService::RenewSession(UnaryCall& call, const v1::RenewSessionRequest& 
 
 void UnaryService::CloseSession(UnaryCall& call, const v1::CloseSessionRequest& request,
                                 v1::CloseSessionReply&) {
-  std::vector<ClientSessions::ContextId> contexts;
+  ClientSessions::Ended ended;
   {
     MutexLock lock(mutex_);
-    contexts = sessions_.Close(request.session());
+    ended = sessions_.Close(request.session());
   }
-  ReleaseContexts(contexts);
+  Stop(ended);
   Answer(call, absl::OkStatus());
 }
 
 void UnaryService::ExpireSessions() {
-  std::vector<ClientSessions::Expired> expired;
+  std::vector<ClientSessions::Ended> expired;
   bool more = false;
   {
     MutexLock lock(mutex_);
     expired = sessions_.Expire(Now());
     more = timer_armed_ = sessions_.size() != 0;
   }
-  for (const ClientSessions::Expired& session : expired) {
-    ReleaseContexts(session.contexts);
+  for (const ClientSessions::Ended& session : expired) {
+    Stop(session);
     runtime_.logger().Log(LogLevel::kInfo, "client_session_expired",
                           absl::StrCat("the lease of ", session.client, " has ended"),
                           {{"client", session.client},
@@ -460,15 +505,18 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   if (!optimizer.ok()) return done(optimizer.status());
   // The session runs each of its sequences once, so nobody asks for this step again.
   const GlobalId step = runtime_.ids().Next();
-  runtime_.optimizer_service()
-      .Step(runtime_.rrefs().LocalRRef(*optimizer), {step, {(*context)->id()}, {}}, SelfCall())
-      .OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {
-        if (!result.ok()) return done(result.status());
-        reply->set_steps_accepted(result->steps_accepted);
-        reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
-        reply->set_max_staleness(result->max_staleness);
-        done(absl::OkStatus());
-      });
+  rpc::Call under_way;
+  Future<optim::StepResult> stepped =
+      runtime_.optimizer_service().Step(runtime_.rrefs().LocalRRef(*optimizer),
+                                        {step, {(*context)->id()}, {}}, SelfCall(), &under_way);
+  StopWithSession({request.header().session(), request.header().sequence()}, under_way);
+  stepped.OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {
+    if (!result.ok()) return done(result.status());
+    reply->set_steps_accepted(result->steps_accepted);
+    reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
+    reply->set_max_staleness(result->max_staleness);
+    done(absl::OkStatus());
+  });
 }
 
 }  // namespace psd::server

@@ -8,14 +8,17 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
 #include "core/base/mutex.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/client_sessions.h"
@@ -36,9 +39,13 @@ class UnaryService {
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
   // The server runs.
   void Serve(carrier::ServiceHost& host);
+  // Refuses new sessions and mutations with UNAVAILABLE ("draining, not applied") from now on, and
+  // waits at most `limit` until those that run are answered.
+  void Drain(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
   using Done = std::function<void(absl::Status)>;
+  using MutationId = std::pair<ClientSessions::SessionId, uint64_t>;  // session, sequence
 
   void OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
                    v1::OpenSessionReply& reply);
@@ -81,8 +88,12 @@ class UnaryService {
   void Mutate(UnaryCall& call, absl::string_view method, const Request& request, Reply& reply,
               const std::function<void(Done)>& apply) PSD_EXCLUDES(mutex_);
   template <typename Reply>
-  void FinishMutation(UnaryCall& call, ClientSessions::SessionId session, uint64_t sequence,
-                      const Reply& reply, const absl::Status& status) PSD_EXCLUDES(mutex_);
+  void FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
+                      const absl::Status& status) PSD_EXCLUDES(mutex_);
+  // The mutation goes on as `under_way`, which is cancelled if its session ends before it is
+  // applied.
+  void StopWithSession(const MutationId& id, const rpc::Call& under_way) PSD_EXCLUDES(mutex_);
+  void Stop(const ClientSessions::Ended& ended) PSD_EXCLUDES(mutex_);
 
   absl::Status PullInto(const v1::PullRequest& request, v1::PullReply& reply) const;
   absl::Status Accumulate(const v1::PushGradientRequest& request) PSD_EXCLUDES(mutex_);
@@ -102,6 +113,9 @@ class UnaryService {
   v1::ParameterService::AsyncService service_;
   mutable Mutex mutex_;  // leaf
   ClientSessions sessions_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<MutationId, rpc::Call> under_way_ PSD_GUARDED_BY(mutex_);
+  size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet
+  CondVar answered_;                             // `mutations_` is 0 again
   bool timer_armed_ PSD_GUARDED_BY(mutex_) = false;
 };
 

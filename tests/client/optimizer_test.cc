@@ -285,13 +285,14 @@ TEST_F(OptimizerTest, OPT_16_OPT_17_ContextsKeepTheirGradientsToThemselves) {
   EXPECT_EQ(First(b_), 9) << "stepped again with an old gradient";
 }
 
-TEST_F(OptimizerTest, OPT_18_AnOptimizerOfNothingStepsNothing) {
-  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, std::vector<RRef>{}));
-  StepOutcome outcome = optimizer->StepDetailed(Must(trainer_->NewContext()));
-  EXPECT_TRUE(outcome.status().ok());
-  EXPECT_TRUE(outcome.owners.empty());
-  EXPECT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
-  EXPECT_FALSE(DistributedOptimizer::Create(*trainer_, kSgd1, std::vector<ParameterGroup>{}).ok());
+TEST_F(OptimizerTest, OPT_18_AnOptimizerWithoutParametersIsRefused) {
+  const auto code = [&](const std::vector<ParameterGroup>& groups) {
+    return DistributedOptimizer::Create(*trainer_, kSgd1, groups).status().code();
+  };
+  EXPECT_EQ(code({}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({{{}, {}}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({{{}, {}}, {{}, {}}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({{{}, {}}, {{w_}, {}}}), absl::StatusCode::kOk) << "one group has some";
 }
 
 TEST_F(OptimizerTest, OPT_45_ASingleParameterWithoutGradientIsNoError) {

@@ -10,14 +10,24 @@ BINARY = "server/daemon/psd"
 READY_WITHIN_S = 60
 
 
+class NotReady(AssertionError):
+    """It ended before it was ready, with the exit code `code`."""
+
+    def __init__(self, code, errors):
+        super().__init__("psd did not become ready, exit code %s:\n%s" % (code, errors))
+        self.code = code
+        self.errors = errors
+
+
 class Psd:
     """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends.
 
-    `descriptors` limits the files that it may have open. `prefix` is a command that runs it.
+    `descriptors` limits the files that it may have open, `address_space` its memory in bytes.
+    `prefix` is a command that runs it.
     """
 
     def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True,
-                 descriptors=None, prefix=()):
+                 descriptors=None, address_space=None, prefix=()):
         read_end, write_end = os.pipe()
         command = [*prefix, BINARY, "--ready_fd", str(write_end)]
         command += ["--name", name] if name else []
@@ -27,6 +37,8 @@ class Psd:
         def limit():
             if descriptors is not None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+            if address_space is not None:
+                resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
 
         self.process = subprocess.Popen(
             command + list(arguments), pass_fds=[write_end], stdin=subprocess.DEVNULL,
@@ -39,9 +51,12 @@ class Psd:
         ready, _, _ = select.select([descriptor], [], [], READY_WITHIN_S)
         line = os.read(descriptor, 1000).decode() if ready else ""
         if not line.endswith("\n"):
-            self.process.kill()
-            self.process.wait()
-            raise AssertionError("psd did not become ready:\n" + self.errors())
+            if not ready:
+                self.process.kill()
+            self.process.communicate()
+            errors = self.errors()
+            self._stderr.close()
+            raise NotReady(self.process.returncode, errors)
         return line.strip()
 
     def errors(self):

@@ -10,6 +10,10 @@ absl::Status DialError(const std::string& address, const grpc::Status& status) {
   if (absl::StrContains(text, "Connection refused")) {
     return absl::UnavailableError(absl::StrCat("connection refused: nobody listens at ", address));
   }
+  if (absl::StrContains(text, "DNS resolution failed")) {
+    return absl::UnavailableError(
+        absl::StrCat("name not found: ", address, " does not resolve (", text, ")"));
+  }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnavailableError(absl::StrCat("no psd worker answers at ", address, ": ", text));
   }

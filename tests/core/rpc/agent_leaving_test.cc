@@ -145,6 +145,7 @@ TEST_F(AgentLeavingTest, NewcomersAreToldAndAnOldSessionGoesOn) {
   ASSERT_TRUE(c->agent->Start("").ok());
   c->agent->AddPeer("b", b_address_);
   ExpectDraining(Sync(*c, "b", Ask("test.count"), kEndless).status());
+  EXPECT_TRUE(absl::StrContains(c->agent->Peers()[0].trouble, "draining"));
   EXPECT_FALSE(call.reply().IsReady());
   served->Reply(Payload{"late", {}});
   EXPECT_EQ(call.reply().Wait()->payload.header, "late");

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
 
@@ -75,6 +76,21 @@ TEST(HeaderCodec, BytesThatAreNoTextDoNotBreakAnError) {
   auto decoded = DecodeHeader(EncodeHeader(header));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->status.message(), "bad ? byte");
+}
+
+TEST(HeaderCodec, AnErrorThatQuotesMegabytesStillFits) {
+  Header header;
+  header.kind = MessageKind::kReply;
+  header.call_id = 1;
+  const std::string name(10 << 20, 'n');
+  header.status =
+      WithDetail(absl::NotFoundError("no " + name + "; look it up"), {name, name, name, false});
+  const std::string bytes = EncodeHeader(header);
+  EXPECT_LT(bytes.size(), 32u << 10);
+  auto decoded = DecodeHeader(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->status.code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(absl::EndsWith(decoded->status.message(), "; look it up"));
 }
 
 TEST(HeaderCodec, RefusesWhatNoHonestPeerSends) {

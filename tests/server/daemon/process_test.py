@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -10,7 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, "tests/server")
-from psd_process import Psd, run  # noqa: E402
+from psd_process import NotReady, Psd, run  # noqa: E402
 
 
 def write_file(folder, text):
@@ -96,6 +97,40 @@ class ProcessTest(unittest.TestCase):
             self.assertIn("of 96 file descriptors", refused[0]["message"])
             self.assertIn("connections_taken", [e["event"] for e in events(psd)])
             self.assertEqual(psd.stop(), 0)
+
+    def test_signals_that_mean_no_stop_do_no_harm(self):
+        with Psd() as psd:
+            for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+                psd.process.send_signal(number)
+            self.assertEqual(psd.stop(signal.SIGTERM), 0)
+
+    def test_too_little_memory_or_threads_at_the_start_is_an_exit_code_and_a_reason(self):
+        refused = 0
+        for mebibytes in range(100, 300, 20):
+            try:
+                with Psd("--threads", "32", address_space=mebibytes << 20) as psd:
+                    self.assertIn(psd.stop(), (0, 5))
+            except NotReady as not_ready:
+                if "Sanitizer" in not_ready.errors:
+                    self.skipTest("a sanitizer needs more address space than there is memory")
+                if not_ready.code == 127:
+                    continue  # the system could not even load the program
+                self.assertEqual(not_ready.code, 5, not_ready.errors)
+                self.assertIn("RLIMIT_AS, ulimit -v", not_ready.errors)
+                self.assertIn("RLIMIT_NPROC", not_ready.errors)
+                refused += 1
+        self.assertGreater(refused, 0, "some of these limits are too low for it")
+
+    def test_a_stop_needs_no_further_thread(self):
+        with Psd() as psd:
+            with open("/proc/%d/status" % psd.process.pid, encoding="utf-8") as status:
+                size = next(int(line.split()[1]) << 10 for line in status
+                            if line.startswith("VmSize:"))
+            resource.prlimit(psd.process.pid, resource.RLIMIT_AS, (size, size))
+            code = psd.stop()
+            if "Sanitizer" in psd.errors():
+                self.skipTest("a sanitizer needs more address space as it goes")
+            self.assertIn(code, (0, 5), psd.errors())
 
     def test_port_in_use(self):
         with Psd() as first:

@@ -39,7 +39,7 @@ class ClientSessionsTest : public ::testing::Test {
 
   absl::StatusOr<ClientSessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
                                               const char* method = "Step") {
-    return sessions_.Begin(1, sequence, acknowledged, method, kStart);
+    return sessions_.Begin(1, {sequence, acknowledged, method, "same"}, kStart);
   }
   absl::StatusCode BeginCode(uint64_t sequence, uint64_t acknowledged = 0,
                              const char* method = "Step") {
@@ -96,11 +96,11 @@ TEST_F(ClientSessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
   EXPECT_TRUE(Begin(5, 2)->run);
   ClientSessions large(Options());
   ASSERT_TRUE(large.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
-  ASSERT_TRUE(large.Begin(1, 1, 0, "Step", kStart)->run);
+  ASSERT_TRUE(large.Begin(1, {1, 0, "Step", ""}, kStart)->run);
   large.Finish(1, 1, {absl::OkStatus(), std::string(101, 'x')});
-  EXPECT_EQ(large.Begin(1, 2, 0, "Step", kStart).status().code(),
+  EXPECT_EQ(large.Begin(1, {2, 0, "Step", ""}, kStart).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(large.Begin(1, 2, 1, "Step", kStart)->run);
+  EXPECT_TRUE(large.Begin(1, {2, 1, "Step", ""}, kStart)->run);
 }
 
 TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
@@ -120,7 +120,7 @@ TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
 
 TEST_F(ClientSessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
   EXPECT_EQ(sessions_.Renew(1, kStart + absl::Seconds(10)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(sessions_.Begin(1, 1, 0, "Step", kStart + absl::Seconds(11)).status().code(),
+  EXPECT_EQ(sessions_.Begin(1, {1, 0, "Step", ""}, kStart + absl::Seconds(11)).status().code(),
             absl::StatusCode::kAborted);
 }
 
@@ -131,8 +131,8 @@ TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
   EXPECT_EQ(sessions_.CheckContext(2, 70).code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(sessions_.RemoveContext(2, 70));
   EXPECT_TRUE(sessions_.RemoveContext(1, 70));
-  EXPECT_THAT(sessions_.Close(1), IsEmpty());
-  EXPECT_THAT(sessions_.Close(1), IsEmpty()) << "closing again is no error";
+  EXPECT_THAT(sessions_.Close(1).contexts, IsEmpty());
+  EXPECT_THAT(sessions_.Close(1).contexts, IsEmpty()) << "closing again is no error";
   EXPECT_EQ(sessions_.AddContext(1, 71).code(), absl::StatusCode::kAborted);
 }
 
@@ -150,11 +150,81 @@ TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
   EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
 }
 
-TEST_F(ClientSessionsTest, FinishingAfterTheEndDoesNothing) {
-  ASSERT_TRUE(Begin(1)->run);
-  sessions_.Close(1);
-  sessions_.Finish(1, 1, {absl::OkStatus(), "late"});
+// Who is told ABORTED may start over: nothing of the session may be applied after that.
+TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
+  Apply(1, "one");
+  ASSERT_TRUE(Begin(2)->run);
+  ASSERT_TRUE(Begin(3)->run);
+  ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
+  const ClientSessions::Ended ended = sessions_.Close(1);
+  EXPECT_THAT(ended.running, UnorderedElementsAre(2, 3));
+  EXPECT_THAT(ended.contexts, UnorderedElementsAre(70));
+  EXPECT_FALSE(sessions_.IsOpen(1));
+  EXPECT_EQ(sessions_.AddContext(1, 71).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(sessions_.Close(1).running, IsEmpty()) << "told once";
+  for (uint64_t sequence : {2, 3}) {
+    EXPECT_EQ(BeginCode(sequence), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(BeginCode(4), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(sessions_.Renew(1, kStart).code(), absl::StatusCode::kUnavailable);
+    sessions_.Finish(1, sequence, {absl::OkStatus(), "late"});
+  }
+  EXPECT_EQ(BeginCode(2), absl::StatusCode::kAborted);
   EXPECT_EQ(sessions_.size(), 0u);
+}
+
+TEST_F(ClientSessionsTest, ASessionThatEndsKeepsItsPlaceUntilItIsGone) {
+  ASSERT_TRUE(Begin(1)->run);
+  ASSERT_TRUE(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).ok());
+  ASSERT_TRUE(sessions_.Open(3, "c", "ipv4:10.0.0.3:1", kStart).ok());
+  sessions_.Close(1);
+  EXPECT_EQ(sessions_.Open(4, "d", "ipv4:10.0.0.4:1", kStart).code(),
+            absl::StatusCode::kResourceExhausted);
+  sessions_.Finish(1, 1, {absl::OkStatus(), ""});
+  EXPECT_TRUE(sessions_.Open(4, "d", "ipv4:10.0.0.4:1", kStart).ok());
+}
+
+TEST_F(ClientSessionsTest, ALeaseThatEndsStopsWhatRuns) {
+  ASSERT_TRUE(Begin(1)->run);
+  const absl::Time late = kStart + absl::Seconds(11);
+  EXPECT_EQ(sessions_.Renew(1, late).code(), absl::StatusCode::kUnavailable);
+  const auto expired = sessions_.Expire(late);
+  ASSERT_THAT(expired, SizeIs(1));
+  EXPECT_THAT(expired[0].running, UnorderedElementsAre(1));
+  EXPECT_THAT(sessions_.Expire(late), IsEmpty()) << "told once";
+  sessions_.Finish(1, 1, {absl::CancelledError(), ""});
+  EXPECT_EQ(sessions_.Renew(1, late).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(ClientSessionsTest, ARunningCallThatWasGivenUpStillKeepsItsSession) {
+  ASSERT_TRUE(Begin(1)->run);
+  ASSERT_TRUE(Begin(2, 1)->run) << "acknowledges what it has no answer to";
+  sessions_.Finish(1, 2, {absl::OkStatus(), ""});
+  EXPECT_THAT(sessions_.Close(1).running, UnorderedElementsAre(1));
+  EXPECT_EQ(sessions_.Renew(1, kStart).code(), absl::StatusCode::kUnavailable);
+  sessions_.Finish(1, 1, {absl::OkStatus(), ""});
+  EXPECT_EQ(sessions_.size(), 0u);
+}
+
+TEST_F(ClientSessionsTest, AnotherRequestUnderTheSameNumberIsRefused) {
+  const auto begin = [&](const std::string& fingerprint) {
+    return sessions_.Begin(1, {1, 0, "Step", fingerprint}, kStart);
+  };
+  ASSERT_TRUE(begin("one")->run);
+  EXPECT_EQ(begin("two").status().code(), absl::StatusCode::kInvalidArgument) << "while it runs";
+  sessions_.Finish(1, 1, {absl::OkStatus(), "answer"});
+  const absl::Status refused = begin("two").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("was not applied"));
+  EXPECT_EQ(begin("one")->answer.reply, "answer");
+}
+
+TEST_F(ClientSessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
+  Apply(1, "one");
+  sessions_.RefuseNew(absl::UnavailableError("draining"));
+  EXPECT_EQ(Begin(1)->answer.reply, "one");
+  EXPECT_EQ(BeginCode(2), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).code(),
+            absl::StatusCode::kUnavailable);
 }
 
 // Random histories of a lossy client: every number runs at most once.
@@ -173,8 +243,8 @@ TEST(ClientSessionsRandom, NothingRunsTwice) {
         running[sequence] = false;
         continue;
       }
-      auto start =
-          sessions.Begin(1, sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", kStart);
+      auto start = sessions.Begin(
+          1, {sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", ""}, kStart);
       if (!start.ok()) continue;
       if (start->run) {
         ASSERT_TRUE(ran.insert(sequence).second) << sequence << " ran twice";

@@ -10,10 +10,15 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "core/base/log.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/rref/rref_context.h"
 #include "core/store/store.h"
+#include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/daemon/config.h"
@@ -97,6 +102,19 @@ class UnaryServiceTest : public ::testing::Test {
     request.add_parameters("w");
     return request;
   }
+  // Of rate 1.
+  v1::GetOrCreateOptimizerRequest PlainSgd() {
+    v1::GetOrCreateOptimizerRequest request = Optimizer("sgd");
+    request.add_option_names("lr");
+    request.add_option_values(1);
+    return request;
+  }
+  static v1::StepOptimizerRequest Step(uint64_t context) {
+    v1::StepOptimizerRequest request;
+    request.set_optimizer("main");
+    request.set_context(context);
+    return request;
+  }
   std::vector<float> PullW() {
     v1::PullRequest request;
     request.add_names("w");
@@ -139,6 +157,88 @@ TEST_F(UnaryServiceTest, SessionsAndSequences) {
   *drop.mutable_header() = request.header();
   EXPECT_EQ(Call(&Stub::Drop, drop).error_code(), StatusCode::INVALID_ARGUMENT)
       << "another method's number";
+}
+
+TEST_F(UnaryServiceTest, ANumberThatComesAgainWithAnotherRequestIsRefused) {
+  CreateW();
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  const uint64_t context = NewContext();
+  auto request = Gradient(context, {1, 1, 1, 1});
+  ASSERT_TRUE(Mutate(&Stub::PushGradient, request).ok());
+  request.mutable_header()->set_session(session_);
+  request.mutable_header()->set_sequence(sequence_);
+  request.mutable_header()->set_acknowledged(sequence_ - 1);
+  EXPECT_TRUE(Call(&Stub::PushGradient, request).ok()) << "the same, with more acknowledged";
+  auto other = request;
+  other.mutable_gradient()->set_elements(Bytes(std::vector<float>{1, 1, 1, 2}));
+  const grpc::Status refused = Call(&Stub::PushGradient, other);
+  EXPECT_EQ(refused.error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("another request"));
+  ASSERT_TRUE(Mutate(&Stub::Step, Step(context)).ok());
+  EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "the first request, once";
+}
+
+// A step that waits for the other trainer of its round.
+class UnaryRoundTest : public UnaryServiceTest {
+ protected:
+  UnaryRoundTest() {
+    CreateW();
+    worker::Runtime& runtime = server_->runtime();
+    optim::OptimizerSettings settings;
+    settings.mode = optim::UpdateMode::Synchronous(2);
+    const rref::RRef w = runtime.rrefs().LocalRRef(*runtime.store().Lookup("w"));
+    EXPECT_TRUE(runtime.optimizer_service()
+                    .Create("owner0", "main", {{{"sgd", {}}, {w}}}, settings, {})
+                    .Wait()
+                    .ok());
+    const uint64_t context = NewContext();
+    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
+    step_ = Step(context);
+    step_.mutable_header()->set_session(session_);
+    step_.mutable_header()->set_sequence(++sequence_);
+    waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
+    v1::WorkerStatus status;
+    while (status.clients_size() == 0 || status.clients(0).answers_remembered() < sequence_)
+      EXPECT_TRUE(Call(&Stub::Status, v1::StatusRequest(), &status).ok());
+    const grpc::Status again = Call(&Stub::Step, step_);
+    EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE);
+    EXPECT_THAT(again.error_message(), HasSubstr("is being applied"));
+  }
+  void CloseSession() {
+    v1::CloseSessionRequest close;
+    close.set_session(session_);
+    EXPECT_TRUE(Call(&Stub::CloseSession, close).ok());
+  }
+  void ExpectNotApplied() {
+    waits_.join();
+    EXPECT_EQ(first_.error_code(), StatusCode::CANCELLED) << first_.error_message();
+  }
+
+  v1::StepOptimizerRequest step_;
+  grpc::Status first_;
+  std::thread waits_;
+};
+
+TEST_F(UnaryRoundTest, AStepThatWaitsEndsWithItsSession) {
+  CloseSession();
+  grpc::Status again(StatusCode::UNAVAILABLE, "");
+  while (again.error_code() == StatusCode::UNAVAILABLE) again = Call(&Stub::Step, step_);
+  EXPECT_EQ(again.error_code(), StatusCode::ABORTED) << again.error_message();
+  ExpectNotApplied();
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+}
+
+TEST_F(UnaryRoundTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
+  std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
+  grpc::Status refused;
+  while (refused.ok()) refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
+  EXPECT_EQ(refused.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0)) << "reads are still answered";
+  CloseSession();
+  ExpectNotApplied();
+  stops.join();
 }
 
 TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
@@ -249,6 +349,9 @@ TEST_F(UnaryServiceTest, OptimizersAndStepsThatCannotBe) {
   request = Optimizer("sgd");
   request.add_parameters("v");
   EXPECT_EQ(code(request), StatusCode::NOT_FOUND);
+  request = Optimizer("sgd");
+  request.clear_parameters();
+  EXPECT_EQ(code(request), StatusCode::INVALID_ARGUMENT) << "no parameters";
   EXPECT_EQ(NamedValues(), 1u);
 
   v1::StepOptimizerRequest step;
@@ -273,6 +376,10 @@ TEST_F(UnaryServiceTest, ReadsOfWhatIsNotThere) {
   EXPECT_EQ(Call(&Stub::Pull, pull).error_code(), StatusCode::NOT_FOUND);
   pull.set_names(1, "main");
   EXPECT_EQ(Call(&Stub::Pull, pull).error_code(), StatusCode::INVALID_ARGUMENT);
+  for (char c : {'n', '\n', '\x01'}) {
+    pull.set_names(1, std::string(10 << 20, c));
+    EXPECT_EQ(Call(&Stub::Pull, pull).error_code(), StatusCode::NOT_FOUND) << "megabytes of " << c;
+  }
   v1::DropRequest drop;
   drop.set_name("x");
   EXPECT_EQ(Mutate(&Stub::Drop, drop).error_code(), StatusCode::NOT_FOUND);

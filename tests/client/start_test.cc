@@ -1,0 +1,90 @@
+// A start that does not get through says why, at once or while it waits.
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/psd.h"
+#include "core/base/log.h"
+#include "core/base/mutex.h"
+#include "core/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Keeps what a start says while it waits.
+class WaitingLogger : public Logger {
+ public:
+  bool Enabled(LogLevel) const override { return true; }
+  void Log(LogLevel, absl::string_view event, absl::string_view message,
+           std::initializer_list<LogField>) override {
+    MutexLock lock(mutex_);
+    if (event == "owner_awaited") absl::StrAppend(&said_, message, "\n");
+  }
+  std::string Said() {
+    MutexLock lock(mutex_);
+    return said_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string said_ PSD_GUARDED_BY(mutex_);
+};
+
+WorkerOptions Options(const std::string& address) {
+  WorkerOptions options;
+  options.name = "trainer0";
+  options.owners = {{"owner0", address}};
+  options.logger = NewNullLogger();
+  return options;
+}
+
+std::string AddressOfNobody() {
+  return TestOwner("gone").address().address;
+}
+
+TEST(Start, ABadAddressIsRefusedAtOnce) {
+  for (const char* address : {"", "127.0.0.1", "owner0.psd", ":7071", "host:0", "host:port",
+                              "host:99999", "a b:7071", "::1:7071"}) {
+    WorkerOptions options = Options(address);
+    options.start_timeout = absl::InfiniteDuration();
+    const absl::Status refused = Worker::Start(options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("owner0"));
+  }
+}
+
+void ExpectEndsWith(const std::string& address, const std::string& cause) {
+  WorkerOptions options = Options(address);
+  auto logger = std::make_shared<WaitingLogger>();
+  options.logger = logger;
+  options.start_timeout = absl::Seconds(10);
+  const absl::Status failed = Worker::Start(options).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr(cause));
+  ASSERT_TRUE(GetDetail(failed).has_value()) << failed;
+  EXPECT_EQ(GetDetail(failed)->worker, "owner0");
+  EXPECT_THAT(std::string(failed.message()), HasSubstr(GetDetail(failed)->remedy));
+  EXPECT_THAT(GetDetail(failed)->remedy, HasSubstr("address"));
+  EXPECT_THAT(logger->Said(), HasSubstr(address));
+  EXPECT_THAT(logger->Said(), HasSubstr(cause));
+}
+
+TEST(Start, ThatFindsNobodySaysSo) {
+  ExpectEndsWith(AddressOfNobody(), "connection refused");
+}
+
+TEST(Start, WithANameThatIsNoneSaysSo) {
+  ExpectEndsWith(std::string(64, 'a') + ".invalid:7071", "name not found");
+}
+
+}  // namespace
+}  // namespace psd
