@@ -351,6 +351,8 @@ TEST_F(OwnFilesTest, HostileCalls) {
   EXPECT_EQ(call("save.finish", v1::FinishSaveRequest(), false).status().code(),
             absl::StatusCode::kNotFound);
   ASSERT_FALSE(refused("values-a.safetensors"));
+  EXPECT_TRUE(refused("state-a-0.safetensors")) << "the save is under way";
+  open.set_counter(2);
   EXPECT_TRUE(refused("values-a.safetensors")) << "it is there now";
   ASSERT_FALSE(refused("state-a-0.safetensors"));
   write.set_number(1000);
