@@ -27,6 +27,7 @@ constexpr uint64_t kStepsBeforeTheStop = 60;
 
 // What all trainers were told about their steps.
 struct Told {
+  std::atomic<int> begun{0};  // trainers
   std::atomic<uint64_t> applied{0};
   Mutex mutex;
   uint64_t accepted PSD_GUARDED_BY(mutex) = 0;  // the owner's highest count of steps
@@ -40,6 +41,7 @@ void ExpectKnownFate(const absl::Status& error) {
 void TrainUntilStopped(const std::string& name, const OwnerAddress& owner, Told& told) {
   std::unique_ptr<Worker> worker = Must(Worker::Start(TrainerOptions(name, {owner})));
   Training training = Must(Training::Create(*worker, {owner.name}, /*elements=*/64));
+  ++told.begun;
   for (;;) {
     absl::Status failed = training.Pull();
     if (failed.ok()) failed = training.Backward();
@@ -61,7 +63,8 @@ TEST(OrderlyStop, UnderLoadLeavesNoStepInDoubt) {
       trainers.emplace_back(TrainUntilStopped, absl::StrCat("trainer", i), daemon.address(),
                             std::ref(told));
     }
-    EXPECT_TRUE(Eventually([&] { return told.applied >= kStepsBeforeTheStop; }));
+    EXPECT_TRUE(
+        Eventually([&] { return told.begun == kTrainers && told.applied >= kStepsBeforeTheStop; }));
     EXPECT_EQ(daemon.process().Terminate(), 0);
     for (std::thread& trainer : trainers) trainer.join();
     MutexLock lock(told.mutex);
