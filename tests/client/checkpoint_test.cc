@@ -289,7 +289,7 @@ TEST_P(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
 TEST_P(CheckpointTest, TheLossScaleGoesOnWithItsGoodSteps) {
   const auto build = [](Worker& worker) {
     std::vector<RRef> parameters;
-    for (const std::string& owner : {"b", "a"})
+    for (const char* owner : {"b", "a"})
       parameters.push_back(MakeParameter(worker, owner, "w", Tensor::Of<float>({1}, {1})));
     OptimizerSettings settings;
     settings.loss_scaling = LossScaling::Dynamic(1024);

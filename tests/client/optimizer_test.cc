@@ -404,8 +404,10 @@ TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
     const std::vector<RRef> parameters = {
         MakeParameter(worker, "owner0", "w", Tensor::Of<float>({1}, {10})),
         MakeParameter(worker, "owner1", "b", Tensor::Of<float>({1}, {10}))};
-    return std::make_pair(parameters,
-                          Must(DistributedOptimizer::Create(worker, "main", kSgd1, parameters)));
+    JoinOptions join;
+    join.start_afresh = true;  // the lead has lost its part
+    return std::make_pair(parameters, Must(DistributedOptimizer::Create(worker, "main", kSgd1,
+                                                                        parameters, {}, join)));
   };
   auto first = StartTrainer("first", {lead->address(), follower.address()});
   {
