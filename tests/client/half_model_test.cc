@@ -187,6 +187,25 @@ TEST_P(RestartedOwner, OnlyTheMissingHalfIsLoaded) {
   EXPECT_TRUE(Save(*trainer).ok());
 }
 
+// The lead among them, which numbers options from the beginning then.
+TEST_P(RestartedOwner, OptionsChangeEverywhereAfterItWasBroughtBack) {
+  auto first = Attach("first");
+  {
+    auto optimizer = Must(Create(*first));
+    for (const double lr : {2, 3, 4}) ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", lr}}).ok());
+  }
+  ASSERT_TRUE(Save(*first).ok());
+  Restart(GetParam());
+  auto trainer = Attach();
+  ASSERT_TRUE(LoadModel(*trainer, Loading(/*only_missing=*/true)).ok());
+  auto optimizer = Must(Create(*trainer));
+  Steps(*trainer, *optimizer, 1);
+  EXPECT_EQ(First(*trainer), (std::vector<float>{-4, -4})) << "as they were saved";
+  ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
+  Steps(*trainer, *optimizer, 1);
+  EXPECT_EQ(First(*trainer), (std::vector<float>{-7, -7})) << "with a momentum of 1.5";
+}
+
 TEST_P(RestartedOwner, AnOldHalfIsNotPutBesideANewOne) {
   auto first = Attach("first");
   auto training = Must(Create(*first));
