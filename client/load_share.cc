@@ -73,7 +73,8 @@ class Chooser {
     return {placement_.optimizers[optimizer].begin(), placement_.optimizers[optimizer].end()};
   }
 
-  // Who has its part of the optimizer, and who has lost it. A part of an unfinished load is lost.
+  // Sorts the owners of the optimizer: those that have their part, and those that have lost it. A
+  // part that an unfinished load left behind counts as lost.
   void FindParts(size_t number) {
     const SavedOptimizer& optimizer = index_.optimizers[number];
     const std::vector<PartReport> reports = ReportsOf(optimizer.name, contents_);

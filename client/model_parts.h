@@ -16,7 +16,7 @@ namespace psd {
 
 using ContentsByOwner = std::map<std::string, worker::OwnerContents>;
 
-// What each owner has of the optimizer `name`.
+// Returns one report for each owner, saying which part of the optimizer `name` it has.
 std::vector<optim::PartReport> ReportsOf(const std::string& name, const ContentsByOwner& contents);
 
 // Errors: FAILED_PRECONDITION naming the first optimizer and owner where a part is missing (see

@@ -47,7 +47,7 @@ class PieceRanges {
   uint64_t first_byte_ = 0;
 };
 
-// What is held on an owner, or room there, as long as this lives.
+// Keeps values, or room for values, reserved on an owner for as long as this object lives.
 class Held {
  public:
   Held(CheckpointService& service, const std::string& owner, GlobalId id,

@@ -351,8 +351,8 @@ class Context {
   Context& operator=(Context&&) noexcept;
   ~Context();
 
-  // None (GlobalId::IsNone) of a context that was moved from. Everything else that is asked of such
-  // a one is FAILED_PRECONDITION.
+  // Returns no id (GlobalId::IsNone) if this context was moved from. All other calls on such a
+  // context fail with FAILED_PRECONDITION.
   GlobalId id() const;
 
   // Gradients of the sum of `roots` (one element each) with respect to everything that requires

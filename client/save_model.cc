@@ -285,7 +285,7 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   return summary;
 }
 
-// What `owners` host. Errors: FAILED_PRECONDITION when it is only a part of the model.
+// Asks `owners` what they host. Errors: FAILED_PRECONDITION if that is only a part of the model.
 absl::StatusOr<ContentsByOwner> DescribeModel(Worker& worker, const SaveOptions& options,
                                               const std::vector<std::string>& owners) {
   rpc::CallOptions call;

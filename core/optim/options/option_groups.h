@@ -22,8 +22,8 @@
 
 namespace psd::optim {
 
-// A decision on a group's options: by which life of the owner that decides, and the how manieth.
-// Number 0: not decided yet.
+// Names a decision on a group's options: the incarnation of the lead that made it, and its number
+// among the lead's decisions. Number 0 means that nothing has been decided yet.
 struct OptionsVersion {
   Incarnation lead = 0;
   uint64_t number = 0;
