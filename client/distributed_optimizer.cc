@@ -113,8 +113,8 @@ absl::StatusOr<std::vector<worker::PartTerms>> DistributedOptimizer::State::Choo
   return terms;
 }
 
-// Several trainers may create the optimizer at the same time. The lead takes the life of one of them,
-// and the others join that life, so the lead is asked first.
+// Several trainers may create the optimizer at the same time. The lead takes the life of one of
+// them, and the others join that life, so the lead is asked first.
 absl::Status DistributedOptimizer::State::CreateParts(const std::vector<worker::PartTerms>& terms) {
   std::vector<size_t> order(parts.size());
   std::iota(order.begin(), order.end(), size_t{0});
