@@ -31,14 +31,17 @@ class Host:
         self._holder.stdout.readline()
         pid = str(self._holder.pid)
         self.enter = ["nsenter", "--net=/proc/%s/ns/net" % pid]
-        link = "psd%d" % number
-        command("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", pid)
-        command("ip", "link", "set", link, "master", "bridge0", "up")
+        self._link = "psd%d" % number
+        command("ip", "link", "add", self._link, "type", "veth",
+                "peer", "name", "eth0", "netns", pid)
+        command("ip", "link", "set", self._link, "master", "bridge0", "up")
         command(*self.enter, "ip", "address", "add", self.ip + "/24", "dev", "eth0")
         command(*self.enter, "ip", "link", "set", "eth0", "up")
         command(*self.enter, "ip", "link", "set", "lo", "up")
 
     def close(self):
+        # The kernel would remove the link some time after the namespace ends.
+        command("ip", "link", "delete", self._link)
         self._holder.stdin.close()
         self._holder.wait()
         self._holder.stdout.close()

@@ -82,7 +82,7 @@ TEST_P(CheckpointRootTest, NothingIsOverwrittenOrFollowed) {
   EXPECT_FALSE((*folder)->Create("state-a-0.safetensors").ok());
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/new"));
   EXPECT_EQ(std::filesystem::file_size(dir_ + "/secret"), 6u);
-  for (const std::string& name : {"../x", "a/b", ".x", "", "..", "/etc/x"}) {
+  for (const char* name : {"../x", "a/b", ".x", "", "..", "/etc/x"}) {
     EXPECT_EQ((*folder)->Create(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_FALSE((*folder)->Remove(name).ok()) << name;
   }
