@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
@@ -70,6 +73,20 @@ template <typename T>
 ABSL_ATTRIBUTE_NOINLINE void DestroyPiece(T* object, size_t bytes) {
   object->~T();
   GiveSmallMemory(object, bytes);
+}
+
+void CheckCount(size_t values, const Shape& shape) {
+  PSD_CHECK(static_cast<int64_t>(values) == shape.NumElements(),
+            absl::StrCat(values, " values for shape ", shape.ToString()));
+}
+
+template <typename T, typename Values>
+Tensor CopyOf(const Shape& shape, const Values& values) {
+  CheckCount(values.size(), shape);
+  absl::StatusOr<Tensor> tensor = Tensor::Empty(shape, DTypeOf<T>::value);
+  PSD_CHECK(tensor.ok(), tensor.status().message());
+  std::copy(values.begin(), values.end(), tensor->mutable_data<T>());
+  return *std::move(tensor);
 }
 
 bool IsAligned(const std::byte* data, size_t alignment) {
@@ -192,20 +209,38 @@ absl::StatusOr<Tensor> Tensor::Full(const Shape& shape, DType dtype, double valu
 
 template <typename T>
 Tensor Tensor::Of(const Shape& shape, absl::Span<const T> values) {
-  PSD_CHECK(static_cast<int64_t>(values.size()) == shape.NumElements(),
-            absl::StrCat(values.size(), " values for shape ", shape.ToString()));
-  absl::StatusOr<Tensor> tensor = Empty(shape, DTypeOf<T>::value);
-  PSD_CHECK(tensor.ok(), tensor.status().message());
-  if (!values.empty()) std::memcpy(tensor->mutable_raw_data(), values.data(), tensor->NumBytes());
-  return *std::move(tensor);
+  return CopyOf<T>(shape, values);
 }
 
-template Tensor Tensor::Of<float>(const Shape&, absl::Span<const float>);
-template Tensor Tensor::Of<double>(const Shape&, absl::Span<const double>);
-template Tensor Tensor::Of<int64_t>(const Shape&, absl::Span<const int64_t>);
-template Tensor Tensor::Of<int32_t>(const Shape&, absl::Span<const int32_t>);
-template Tensor Tensor::Of<uint8_t>(const Shape&, absl::Span<const uint8_t>);
-template Tensor Tensor::Of<bool>(const Shape&, absl::Span<const bool>);
+template <typename T>
+Tensor Tensor::Of(const Shape& shape, const std::vector<T>& values) {
+  return CopyOf<T>(shape, values);
+}
+
+template <typename T>
+Tensor Tensor::Of(const Shape& shape, std::vector<T>&& values) {
+  if constexpr (!std::is_same_v<T, bool>) {  // a vector of bool has bits
+    if (values.size() * sizeof(T) > kMaxBytesInOnePiece) {
+      CheckCount(values.size(), shape);
+      auto owner = std::make_shared<std::vector<T>>(std::move(values));
+      const auto* data = reinterpret_cast<const std::byte*>(owner->data());
+      return OfStorage(shape, shape.NumElements(), DTypeOf<T>::value, std::move(owner), data);
+    }
+  }
+  return CopyOf<T>(shape, values);
+}
+
+#define PSD_INSTANTIATE_OF(T)                                      \
+  template Tensor Tensor::Of(const Shape&, absl::Span<const T>);   \
+  template Tensor Tensor::Of(const Shape&, const std::vector<T>&); \
+  template Tensor Tensor::Of(const Shape&, std::vector<T>&&)
+PSD_INSTANTIATE_OF(float);
+PSD_INSTANTIATE_OF(double);
+PSD_INSTANTIATE_OF(int64_t);
+PSD_INSTANTIATE_OF(int32_t);
+PSD_INSTANTIATE_OF(uint8_t);
+PSD_INSTANTIATE_OF(bool);
+#undef PSD_INSTANTIATE_OF
 
 absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffer bytes) {
   const int64_t elements = shape.NumElements();

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,14 +55,21 @@ class Tensor {
   static absl::StatusOr<Tensor> Full(const Shape& shape, DType dtype, double value,
                                      Allocator* allocator = nullptr);
 
-  // Row-major elements `values`. Requires: values.size() == shape.NumElements(). For constants and
-  // tests: stops the process when there is no memory.
+  // Row-major elements `values`: Of({2, 1}, a_vector), Of({2}, {0.5f, 1.5f}). T is float, double,
+  // int64_t, int32_t, uint8_t or bool; it needs its name only where the values are of another type:
+  // Of<float>({2}, {1, 2}). The values are copied, but for a vector that is moved in: if it has
+  // more than 64 KiB, the tensor keeps its memory. Requires: values.size() == shape.NumElements().
+  // Stops the process when there is no memory.
   template <typename T>
   static Tensor Of(const Shape& shape, absl::Span<const T> values);
   template <typename T>
   static Tensor Of(const Shape& shape, std::initializer_list<T> values) {
     return Of<T>(shape, absl::MakeConstSpan(values.begin(), values.size()));
   }
+  template <typename T>
+  static Tensor Of(const Shape& shape, const std::vector<T>& values);
+  template <typename T>
+  static Tensor Of(const Shape& shape, std::vector<T>&& values);
   template <typename T>
   static Tensor Scalar(T value) {
     return Of<T>(Shape{}, {value});

@@ -99,6 +99,60 @@ TEST(TensorTest, CreationInEveryDType) {
   EXPECT_EQ(*Tensor::Full(Shape{}, DType::kI64, std::nan(""))->data<int64_t>(), 0);
 }
 
+template <typename T>
+void ExpectElements(const Tensor& tensor, const std::vector<T>& elements) {
+  ASSERT_EQ(tensor.dtype(), DTypeOf<T>::value);
+  ASSERT_EQ(tensor.NumElements(), static_cast<int64_t>(elements.size()));
+  for (size_t i = 0; i < elements.size(); ++i) EXPECT_EQ(tensor.data<T>()[i], elements[i]);
+}
+
+template <typename T>
+void ExpectThatOfDeduces() {
+  const std::vector<T> values = {1, 0, 1, 1};
+  ExpectElements(Tensor::Of({2, 2}, values), values);
+  ExpectElements(Tensor::Of({2, 2}, std::vector<T>(values)), values);
+  ExpectElements(Tensor::Of<T>({2, 2}, values), values);
+  EXPECT_EQ(Tensor::Of({4, 1}, values).shape(), (Shape{4, 1}));
+}
+
+TEST(TensorTest, TheTypeOfAVectorNeedNoName) {
+  ExpectThatOfDeduces<float>();
+  ExpectThatOfDeduces<double>();
+  ExpectThatOfDeduces<int64_t>();
+  ExpectThatOfDeduces<int32_t>();
+  ExpectThatOfDeduces<uint8_t>();
+  ExpectThatOfDeduces<bool>();
+}
+
+TEST(TensorTest, ListsOfValuesAndShapesAreNotMistakenForVectors) {
+  ExpectElements<float>(Tensor::Of({2}, {0.5f, 1.5f}), {0.5f, 1.5f});
+  ExpectElements<float>(Tensor::Of<float>({2}, {1, 2}), {1, 2});
+  ExpectElements<int32_t>(Tensor::Of({1}, {3}), {3});
+  ExpectElements<int64_t>(Tensor::Of<int64_t>({0}, {}), {});
+  ExpectElements<double>(Tensor::Of({}, std::vector<double>{2.5}), {2.5});
+}
+
+TEST(TensorTest, AVectorThatIsMovedInLendsItsMemoryIfItIsLarge) {
+  std::vector<float> large(std::size_t{1} << 16, 1.5f);
+  const float* memory = large.data();
+  const Tensor taken = Tensor::Of({256, 256}, std::move(large));
+  EXPECT_EQ(taken.data<float>(), memory);
+  EXPECT_EQ(taken.data<float>()[65535], 1.5f);
+
+  std::vector<float> small(4, 1.5f);
+  memory = small.data();
+  EXPECT_NE(Tensor::Of({4}, std::move(small)).data<float>(), memory);
+
+  const std::vector<float> kept(std::size_t{1} << 16, 2.5f);
+  EXPECT_NE(Tensor::Of({256, 256}, kept).data<float>(), kept.data());
+}
+
+TEST(TensorDeathTest, AMovedVectorMustFitItsShape) {
+  EXPECT_DEATH(Tensor::Of({3}, std::vector<float>(std::size_t{1} << 16)),
+               "65536 values for shape \\[3\\]");
+  EXPECT_DEATH(Tensor::Of({3}, std::vector<float>(2)), "2 values for shape \\[3\\]");
+}
+
 TEST(TensorTest, EmptyTensors) {
   Tensor empty = *Tensor::Zeros(Shape{0, 4}, DType::kF32);
   EXPECT_TRUE(empty.defined());
