@@ -21,18 +21,23 @@ class TableShares {
   explicit TableShares(size_t places) : places_(places) {}
 
   // `peer`: "ipv4:10.0.0.5:41234"; the host is what stands before the last colon.
-  // Errors: RESOURCE_EXHAUSTED naming who holds how much of what.
+  // Errors: RESOURCE_EXHAUSTED naming who holds how much of what, and how much it may hold.
   absl::Status Check(absl::string_view peer) const {
-    if (taken_ >= places_) return Refusal("all", taken_);
+    if (taken_ >= places_) return Refusal("");
     if (taken_ <= places_ / 2) return absl::OkStatus();
     const size_t free = places_ - taken_;
     const size_t of_host = CountOf(hosts_, HostOf(peer));
     const size_t of_connection = CountOf(connections_, peer);
-    if (of_host >= free) return Refusal(absl::StrCat("the host of ", peer), of_host);
+    if (of_host >= free) return Refusal(Excess("the host of ", peer, of_host, free));
     if (of_connection > 0 && of_connection >= free / 2) {
-      return Refusal(absl::StrCat("the connection from ", peer), of_connection);
+      return Refusal(Excess("the connection from ", peer, of_connection, free / 2));
     }
     return absl::OkStatus();
+  }
+  // As Check, for who gives up a place of `former` for the new one: the same host may always do
+  // that.
+  absl::Status CheckExchange(absl::string_view former, absl::string_view peer) const {
+    return HostOf(former) == HostOf(peer) ? absl::OkStatus() : Check(peer);
   }
   // Requires: Check said yes.
   void Take(absl::string_view peer) {
@@ -61,10 +66,15 @@ class TableShares {
     auto found = counts.find(key);
     if (--found->second == 0) counts.erase(found);
   }
-  absl::Status Refusal(const std::string& who, size_t held) const {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(taken_, " of ", places_, " sessions are open, ", held, " of them held by ",
-                     who, ", which may have no more now; close some, or wait for leases to end"));
+  static std::string Excess(absl::string_view who, absl::string_view peer, size_t held,
+                            size_t limit) {
+    return absl::StrCat(", ", held, " of them by ", who, peer, ", which may hold ", limit,
+                        " while so few are left");
+  }
+  absl::Status Refusal(const std::string& excess) const {
+    return absl::ResourceExhaustedError(absl::StrCat(taken_, " of ", places_, " sessions are open",
+                                                     excess,
+                                                     "; close some, or wait for leases to end"));
   }
 
   const size_t places_;

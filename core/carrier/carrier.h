@@ -80,7 +80,8 @@ class Link {
   // accepted before are still sent if that takes no waiting. May be repeated.
   virtual void Close() = 0;
 
-  // For logs: "grpc 127.0.0.1:7071".
+  // The carrier and the peer's end of the connection: "grpc 127.0.0.1:41234". Links over one
+  // connection say the same.
   virtual std::string Description() const = 0;
 };
 

@@ -48,7 +48,7 @@ void AgentCore::DialSelf() {
     callee_end->Bind(callee);
     loopback_ = {caller_end, callee_end};
     absl::Time now = Now();
-    sessions_.OnAccepted(now, callee);
+    sessions_.OnAccepted(now, callee, options_.self.name);
     sessions_.OnDialed(now, options_.self.name, caller, actions);
   }
   Perform(std::move(actions));

@@ -178,9 +178,10 @@ LinkId AgentCore::AddLink(LinkPtr link) {
 
 std::shared_ptr<carrier::LinkHandler> AgentCore::Accept(LinkPtr link) {
   LinkId id = 0;
+  std::string origin = link->Description();
   Drive([&](absl::Time now, Actions&) PSD_NO_THREAD_SAFETY_ANALYSIS {
     id = AddLink(link);
-    sessions_.OnAccepted(now, id);
+    sessions_.OnAccepted(now, id, std::move(origin));
   });
   if (id == 0) return nullptr;
   auto handler = std::make_shared<LinkHandler>(weak_from_this());

@@ -9,10 +9,11 @@
 namespace psd::rpc {
 
 CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch,
-                             absl::Time now)
+                             std::string origin, absl::Time now)
     : options_(options),
       caller_(std::move(caller)),
       epoch_(epoch),
+      origin_(std::move(origin)),
       last_heard_(now),
       lease_until_(now + options.lease) {}
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
@@ -33,7 +35,9 @@ enum class RequestVerdict {
 // apply, after it was cancelled, after its deadline, or after End.
 class CalleeSession {
  public:
-  CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, absl::Time now);
+  // `origin`: where its hello comes from.
+  CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, std::string origin,
+                absl::Time now);
 
   const PeerInfo& caller() const { return caller_; }
   uint64_t epoch() const { return epoch_; }
@@ -62,7 +66,13 @@ class CalleeSession {
     if (leniency_.Use()) lease_until_ += by;
   }
   uint64_t hello_number() const { return hello_number_; }
-  void set_hello_number(uint64_t number) { hello_number_ = number; }
+  // Where the latest hello came from, whose share of the table this session counts in.
+  const std::string& origin() const { return origin_; }
+  void OnHello(uint64_t number, LinkId link, std::string origin) {
+    hello_number_ = number;
+    set_link(link);
+    origin_ = std::move(origin);
+  }
 
   // ---- Calls.
   RequestVerdict OnRequest(LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
@@ -123,6 +133,7 @@ class CalleeSession {
   const uint64_t epoch_;
   LinkId link_ = 0;
   uint64_t hello_number_ = 0;
+  std::string origin_;
   absl::Time last_heard_;
   absl::Time lease_until_;
   Leniency leniency_;

@@ -1,10 +1,12 @@
 #include "core/rpc/session_table.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/status.h"
 
 namespace psd::rpc {
 namespace {
@@ -17,7 +19,7 @@ constexpr size_t kMaxFenced = 65'536;
 SessionTable::SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions)
     : options_(options),
       self_(std::move(self)),
-      max_sessions_(max_sessions),
+      shares_(max_sessions),
       names_(kMaxFenced + max_sessions) {}
 
 absl::Status SessionTable::CheckFence(const PeerInfo& peer) const {
@@ -27,52 +29,63 @@ absl::Status SessionTable::CheckFence(const PeerInfo& peer) const {
                                          " is fenced: a newer one took its name over"));
 }
 
-HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const Header& hello,
-                                   Actions& actions) {
+HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const std::string& origin,
+                                   const Header& hello, Actions& actions) {
   using Kind = HelloOutcome::Kind;
-  PeerInfo peer{hello.name, hello.incarnation};
-  if (absl::Status fenced = CheckFence(peer); !fenced.ok()) {
+  if (absl::Status fenced = CheckFence({hello.name, hello.incarnation}); !fenced.ok()) {
     return {Kind::kRefused, 0, false, std::move(fenced)};
   }
-  bool resumed = false;
-  if (auto held = epochs_.find(peer.name); held != epochs_.end()) {
-    CalleeSession& holder = *sessions_.at(held->second);
-    if (holder.caller().incarnation != peer.incarnation) {
-      absl::Status may = MayTakeOver(now, holder);
-      if (!may.ok()) return {Kind::kRefused, 0, false, std::move(may)};
-      if (!leaving_) End(holder.epoch(), actions);
-    } else if (hello.sequence <= holder.hello_number()) {
-      return {};
-    } else if (hello.epoch == holder.epoch() && hello.callee_incarnation == self_.incarnation) {
-      resumed = true;
-    } else if (!leaving_) {
-      End(holder.epoch(), actions);
-    }
-  }
-  if (!resumed && leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
-  if (!resumed && sessions_.size() >= max_sessions_) {
-    return {Kind::kRefused, 0, false,
-            absl::ResourceExhaustedError(absl::StrCat(self_.name, " already has ", max_sessions_,
-                                                      " sessions; raise max_sessions"))};
-  }
-  if (!resumed) {
-    uint64_t epoch = next_epoch_++;
-    epochs_[peer.name] = epoch;
-    names_.Take(peer.name, peer.incarnation);
-    sessions_[epoch] = std::make_unique<CalleeSession>(options_, peer, epoch, now);
-  }
-  CalleeSession& session = *sessions_.at(epochs_.at(peer.name));
-  session.set_hello_number(hello.sequence);
-  session.set_link(link);
+  HelloOutcome outcome = Admit(now, origin, hello, actions);
+  if (outcome.kind != Kind::kWelcome) return outcome;
+  CalleeSession& session = *sessions_.at(outcome.epoch);
+  shares_.Release(session.origin());
+  shares_.Take(origin);
+  session.OnHello(hello.sequence, link, origin);
   session.OnHeard(now);
-  if (resumed && !session.OnAck(hello.ack, actions)) {
+  if (outcome.resumed && !session.OnAck(hello.ack, actions)) {
     // What it made us remember must not outlive the refusal.
     End(session.epoch(), actions);
     return {Kind::kRefused, 0, false,
             absl::InvalidArgumentError(
-                absl::StrCat("the hello of ", peer.name, " acknowledges beyond all bounds"))};
+                absl::StrCat("the hello of ", hello.name, " acknowledges beyond all bounds"))};
   }
-  return {Kind::kWelcome, session.epoch(), resumed, absl::OkStatus()};
+  return outcome;
+}
+
+HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, const Header& hello,
+                                 Actions& actions) {
+  using Kind = HelloOutcome::Kind;
+  const PeerInfo peer{hello.name, hello.incarnation};
+  std::optional<std::string> former;  // where the session came from whose place gets free
+  if (auto held = epochs_.find(peer.name); held != epochs_.end()) {
+    const CalleeSession& holder = *sessions_.at(held->second);
+    if (holder.caller().incarnation != peer.incarnation) {
+      absl::Status may = MayTakeOver(now, holder);
+      if (!may.ok()) return {Kind::kRefused, 0, false, std::move(may)};
+    } else if (hello.sequence <= holder.hello_number()) {
+      return {};
+    } else if (hello.epoch == holder.epoch() && hello.callee_incarnation == self_.incarnation) {
+      return {Kind::kWelcome, holder.epoch(), true, absl::OkStatus()};
+    }
+    if (!leaving_) {
+      former = holder.origin();
+      End(holder.epoch(), actions);
+    }
+  }
+  if (leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
+  absl::Status room =
+      former.has_value() ? shares_.CheckExchange(*former, origin) : shares_.Check(origin);
+  if (!room.ok()) return {Kind::kRefused, 0, false, Annotate(room, self_.name)};
+  return {Kind::kWelcome, Open(now, origin, peer), false, absl::OkStatus()};
+}
+
+uint64_t SessionTable::Open(absl::Time now, const std::string& origin, const PeerInfo& peer) {
+  const uint64_t epoch = next_epoch_++;
+  epochs_[peer.name] = epoch;
+  names_.Take(peer.name, peer.incarnation);
+  sessions_[epoch] = std::make_unique<CalleeSession>(options_, peer, epoch, origin, now);
+  shares_.Take(origin);
+  return epoch;
 }
 
 absl::Status SessionTable::MayTakeOver(absl::Time now, const CalleeSession& holder) const {
@@ -111,6 +124,7 @@ void SessionTable::End(uint64_t epoch, Actions& actions) {
   std::unique_ptr<CalleeSession> session = std::move(found->second);
   sessions_.erase(found);
   epochs_.erase(session->caller().name);
+  shares_.Release(session->origin());
   session->End(actions);
   actions.push_back(SessionEndedAction{session->caller(), epoch});
 }

@@ -87,6 +87,7 @@ void WorkerSessions::OnDialed(absl::Time now, const std::string& peer, LinkId li
   }
   LinkState state;
   state.dialled = true;
+  state.origin = caller.address();
   state.caller = &caller;
   state.last_heard = state.last_sent = now;
   links_[link] = state;
@@ -102,8 +103,9 @@ void WorkerSessions::OnDialFailed(absl::Time now, const std::string& peer, bool 
   WakeBy(caller.NextWake());
 }
 
-void WorkerSessions::OnAccepted(absl::Time now, LinkId link) {
+void WorkerSessions::OnAccepted(absl::Time now, LinkId link, std::string origin) {
   LinkState state;
+  state.origin = std::move(origin);
   state.last_heard = state.last_sent = now;
   links_[link] = state;
   WakeBy(now + options_.session.silence / 3);
@@ -280,7 +282,7 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
         absl::StrCat("the name ", peer.name, " is this worker's own; choose another name"));
   } else {
     size_t from = actions.size();
-    outcome = table_.OnHello(now, link, hello, actions);
+    outcome = table_.OnHello(now, link, state.origin, hello, actions);
     for (size_t i = from; i < actions.size(); ++i) {
       const auto* ended = std::get_if<SessionEndedAction>(&actions[i]);
       probes_.takeover += ended != nullptr && ended->peer.incarnation != peer.incarnation;

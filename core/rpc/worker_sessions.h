@@ -77,7 +77,8 @@ class WorkerSessions {
   void OnDialed(absl::Time now, const std::string& peer, LinkId link, Actions& actions);
   void OnDialFailed(absl::Time now, const std::string& peer, bool refused,
                     const absl::Status& status, Actions& actions);
-  void OnAccepted(absl::Time now, LinkId link);
+  // `origin`: where the peer's end is, "grpc 10.0.0.5:41234"; links of one connection share it.
+  void OnAccepted(absl::Time now, LinkId link, std::string origin);
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
   // Every message but requests and replies.
   void OnControl(absl::Time now, LinkId link, const Header& header, Actions& actions);
@@ -117,6 +118,7 @@ class WorkerSessions {
  private:
   struct LinkState {
     bool dialled = false;             // by this worker
+    std::string origin;               // where the peer's end of it is
     PeerInfo peer;                    // by its hello; incarnation 0: not yet
     uint64_t epoch = 0;               // of the peer's session here
     CallerSession* caller = nullptr;  // to the peer at the other end, once known

@@ -251,7 +251,7 @@ void World::Dial(Process& process, const DialAction& dial) {
   link.ends[0] = from;
   link.ends[1] = target->id;
   links_[id] = link;
-  target->sessions->OnAccepted(now_, id);
+  target->sessions->OnAccepted(now_, id, process.name);
   ArmTick(*target);
   On(from, Latency(), [this, peer = dial.peer, id](Process& self) {
     Step(self, [&](Actions& actions) { self.sessions->OnDialed(now_, peer, id, actions); });

@@ -141,7 +141,7 @@ void ConnectionListener::Run() {
   std::vector<pollfd> polled = {{wake_, POLLIN, 0}};
   for (int fd : sockets_) polled.push_back({fd, POLLIN, 0});
   for (;;) {
-    const int expires = MillisecondsUntil(unheard_.Expire(Clock::Steady().Now()));
+    const int expires = MillisecondsUntil(unheard_.EndSilent(Clock::Steady().Now()));
     // While there is no descriptor at all, what waits is left waiting.
     const nfds_t count = exhausted_ ? 1 : polled.size();
     if (poll(polled.data(), count, exhausted_ ? kRetryMs : expires) < 0) continue;

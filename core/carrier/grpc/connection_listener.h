@@ -33,7 +33,7 @@ class ConnectionListener {
 
   // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
   // yet. `user_timeout`: a connection whose data nobody acknowledges for so long ends.
-  // `handshake_timeout`: how long the server gives a peer for its handshake.
+  // `handshake_timeout`: how long a peer has for its handshake and its first call.
   // Errors: UNAVAILABLE naming the address and the system's reason.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const std::string& address,
                                                                   absl::Duration user_timeout,

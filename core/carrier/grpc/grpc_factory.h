@@ -43,9 +43,9 @@ struct GrpcCarrierOptions {
   // vanished is noticed within their sum.
   absl::Duration keepalive_time = absl::Milliseconds(1500);
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
-  // A connection that was accepted ends if its peer takes longer for TLS and the first settings. Of
-  // the connections that were not heard yet the oldest end earlier, when they take more than a
-  // quarter of the file descriptors.
+  // A connection that was accepted ends if its peer takes longer for TLS, the first settings and
+  // its first call. Of the connections without a call the oldest end earlier, when they take more
+  // than a quarter of the file descriptors.
   absl::Duration handshake_timeout = absl::Seconds(5);
   // How long Close and Shutdown wait for a peer to take what was accepted before.
   absl::Duration linger = absl::Milliseconds(500);

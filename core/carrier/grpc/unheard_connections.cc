@@ -54,7 +54,11 @@ void UnheardConnections::Add(int fd, std::string peer, size_t bound, absl::Time 
       connections_.pop_front();
     }
   }
-  for (const Connection& connection : ended) {
+  End(ended);
+}
+
+void UnheardConnections::End(const std::deque<Connection>& connections) {
+  for (const Connection& connection : connections) {
     shutdown(connection.fd, SHUT_RDWR);  // gRPC sees its end, and closes its own
     close(connection.fd);
   }
@@ -75,7 +79,7 @@ void UnheardConnections::Heard(absl::string_view context_peer) {
   close(fd);
 }
 
-absl::Time UnheardConnections::Expire(absl::Time now) {
+absl::Time UnheardConnections::EndSilent(absl::Time now) {
   std::deque<Connection> over;
   absl::Time next = absl::InfiniteFuture();
   {
@@ -86,7 +90,7 @@ absl::Time UnheardConnections::Expire(absl::Time now) {
     }
     if (!connections_.empty()) next = connections_.front().until;
   }
-  for (const Connection& connection : over) close(connection.fd);
+  End(over);
   return next;
 }
 

@@ -19,9 +19,11 @@ namespace psd::carrier {
 std::string PeerName(const sockaddr_storage& address);
 std::string PeerName(absl::string_view context_peer);
 
-// A connection counts from when it is taken until the first call on it, or for `patience`, within
-// which gRPC ends those that do not finish their handshake. Beyond a bound the oldest is ended to
-// make room. Thread-safe.
+// A connection counts from when it is taken until the first call on it, which psd's own peers make
+// at once. One without a call is ended when its `patience` is over, however far its handshake has
+// come; beyond a bound the oldest is ended earlier, to make room. (gRPC would end connections
+// without calls by GRPC_ARG_MAX_CONNECTION_IDLE_MS, but also those of clients that rest between two
+// calls, and a call that comes at that moment would fail.) Thread-safe.
 class UnheardConnections {
  public:
   explicit UnheardConnections(absl::Duration patience) : patience_(patience) {}
@@ -33,8 +35,8 @@ class UnheardConnections {
   void Add(int fd, std::string peer, size_t bound, absl::Time now) PSD_EXCLUDES(mutex_);
   // A call came from that peer.
   void Heard(absl::string_view context_peer) PSD_EXCLUDES(mutex_);
-  // Forgets those whose patience is over; when to ask again.
-  absl::Time Expire(absl::Time now) PSD_EXCLUDES(mutex_);
+  // Ends those whose patience is over; when to ask again.
+  absl::Time EndSilent(absl::Time now) PSD_EXCLUDES(mutex_);
   size_t size() const PSD_EXCLUDES(mutex_);
 
  private:
@@ -43,6 +45,7 @@ class UnheardConnections {
     std::string peer;
     absl::Time until;
   };
+  static void End(const std::deque<Connection>& connections);
 
   const absl::Duration patience_;
   mutable Mutex mutex_;                                        // leaf

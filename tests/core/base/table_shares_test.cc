@@ -48,6 +48,14 @@ TEST(TableSharesTest, AnotherConnectionOfAHostFindsWhatOneMayNotTake) {
   EXPECT_TRUE(shares.Check(Peer(2, 2)).ok());
 }
 
+TEST(TableSharesTest, AHostMayExchangeAPlaceOfItsOwn) {
+  TableShares shares(10);
+  TakeAll(shares, Peer(1));
+  EXPECT_TRUE(shares.CheckExchange(Peer(1, 1), Peer(1, 2)).ok());
+  EXPECT_FALSE(shares.CheckExchange(Peer(2), Peer(1)).ok());
+  EXPECT_TRUE(shares.CheckExchange(Peer(1), Peer(2)).ok());
+}
+
 TEST(TableSharesTest, ReleasedPlacesCountNoLonger) {
   TableShares shares(10);
   EXPECT_EQ(TakeAll(shares, Peer(1)), 6u);

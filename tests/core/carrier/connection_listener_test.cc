@@ -165,24 +165,29 @@ TEST(ConnectionListener, OfTooManyThatSayNothingTheOldestEnd) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-TEST(UnheardConnections, AreForgottenWhenTheirTimeIsOver) {
+TEST(UnheardConnections, EndWhenTheirTimeIsOverUnlessTheyWereHeard) {
   UnheardConnections unheard(absl::Seconds(5));
   const absl::Time start = absl::UnixEpoch();
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  EXPECT_EQ(unheard.Expire(start), absl::InfiniteFuture());
-  unheard.Add(ends[0], "10.0.0.5:1", 10, start);
-  unheard.Add(ends[0], "10.0.0.5:2", 10, start + absl::Seconds(1));
-  EXPECT_EQ(unheard.Expire(start), start + absl::Seconds(5));
-  EXPECT_EQ(unheard.Expire(start + absl::Seconds(5)), start + absl::Seconds(6));
-  EXPECT_EQ(unheard.size(), 1u);
+  int ends[3][2];
+  for (auto& pair : ends) ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  EXPECT_EQ(unheard.EndSilent(start), absl::InfiniteFuture());
+  for (int i = 0; i < 3; ++i) {
+    unheard.Add(ends[i][0], absl::StrCat("10.0.0.5:", i), 10, start + absl::Seconds(i));
+  }
+  EXPECT_EQ(unheard.EndSilent(start), start + absl::Seconds(5));
   unheard.Heard("ipv4:10.0.0.5:1");
   unheard.Heard("nonsense");
+  EXPECT_EQ(unheard.EndSilent(start + absl::Seconds(6)), start + absl::Seconds(7));
   EXPECT_EQ(unheard.size(), 1u);
-  unheard.Heard("ipv4:10.0.0.5:2");
-  EXPECT_EQ(unheard.size(), 0u);
-  close(ends[0]);
-  close(ends[1]);
+  EXPECT_TRUE(WaitForEnd(ends[0][1]));
+  for (int i : {1, 2}) {
+    EXPECT_EQ(write(ends[i][0], "x", 1), 1);
+    EXPECT_FALSE(WaitForEnd(ends[i][1])) << i;
+  }
+  for (auto& pair : ends) {
+    close(pair[0]);
+    close(pair[1]);
+  }
 }
 
 TEST(PeerName, IsTheSameForASocketAndForACall) {

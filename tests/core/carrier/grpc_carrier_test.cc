@@ -330,6 +330,13 @@ class SilentPeer {
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&target), sizeof(target)), 0);
   }
   ~SilentPeer() { close(fd_); }
+  // The client's part of the handshake of HTTP/2: preface, settings, acknowledged settings.
+  void ShakeHands() {
+    const std::string empty_settings("\0\0\0\4\0\0\0\0\0", 9);
+    const std::string acknowledged("\0\0\0\4\1\0\0\0\0", 9);
+    const std::string all = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + empty_settings + acknowledged;
+    EXPECT_EQ(write(fd_, all.data(), all.size()), static_cast<ssize_t>(all.size()));
+  }
   void WaitForEnd() {
     char bytes[64];  // the server's settings come first
     while (recv(fd_, bytes, sizeof(bytes), 0) > 0) {
@@ -342,12 +349,42 @@ class SilentPeer {
 
 TEST_F(ThreadsTest, AConnectionThatSaysNothingEndsAndALinkStays) {
   GrpcCarrierOptions options = PatientOptions();
-  options.handshake_timeout = absl::Seconds(2);
+  options.handshake_timeout = absl::Seconds(5);
   Connect(options);
   SilentPeer silent(address_);
   silent.WaitForEnd();
   ASSERT_TRUE(near_->WaitForLink()->Send(Message()).ok());
   EXPECT_TRUE(far_->WaitForMessages(1));
+}
+
+// A server that waits for ever, but for the first call.
+class SilentPeersTest : public testing::Test {
+ protected:
+  SilentPeersTest() {
+    GrpcCarrierOptions options;
+    options.keepalive_time = absl::Hours(1);
+    options.handshake_timeout = absl::Milliseconds(500);
+    server_ = *NewGrpcCarrier(options);
+    address_ = *server_->Listen("127.0.0.1:0", [](std::shared_ptr<Link>) { return nullptr; });
+  }
+
+  std::shared_ptr<Carrier> server_;
+  std::string address_;
+};
+
+TEST_F(SilentPeersTest, EndAlsoWithTheirHandshakeDone) {
+  std::vector<std::unique_ptr<SilentPeer>> peers;
+  for (int i = 0; i < 20; ++i) {
+    peers.push_back(std::make_unique<SilentPeer>(address_));
+    peers.back()->ShakeHands();
+  }
+  for (const auto& peer : peers) peer->WaitForEnd();
+}
+
+TEST_F(SilentPeersTest, EndAlsoWithAStreamOnWhichNothingComes) {
+  RawPeer peer(address_, "/psd.v1.Worker/Exchange");
+  EXPECT_FALSE(peer.Receive());
+  EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::UNAVAILABLE) << "with its connection";
 }
 
 TEST(GrpcCarrier, OptionsOutOfRangeAreRefused) {

@@ -28,7 +28,7 @@ class CalleeSessionTest : public ::testing::Test {
 
   SessionOptions options_;
   absl::Time deadline_ = absl::InfiniteFuture();
-  CalleeSession session_{options_, {"a", 1}, 7, kNow};
+  CalleeSession session_{options_, {"a", 1}, 7, "grpc 10.0.0.1:1", kNow};
   Actions actions_;
 };
 

@@ -1,5 +1,8 @@
 #include "core/rpc/session_table.h"
 
+#include <string>
+#include <vector>
+
 #include "core/rpc/stall_detector.h"
 #include "gtest/gtest.h"
 
@@ -20,7 +23,7 @@ class SessionTableTest : public ::testing::Test {
     hello.sequence = number;
     hello.epoch = resume;
     hello.callee_incarnation = 99;
-    return table_.OnHello(now, link, hello, actions_);
+    return table_.OnHello(now, link, "grpc 10.0.0.1:1", hello, actions_);
   }
 
   SessionOptions options_;
@@ -96,6 +99,87 @@ TEST_F(SessionTableTest, AnOvertakenHelloIsNotAnswered) {
   HelloOutcome first = Hello(kNow, 1, 5, 2);
   EXPECT_EQ(Hello(kNow, 2, 5, 1).kind, Kind::kStale);
   EXPECT_NE(table_.Find(first.epoch), nullptr);
+}
+
+// Workers with names and incarnations of their own, from connections that a test chooses.
+class SessionTableSharesTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kPlaces = 64;
+
+  HelloOutcome Hello(Incarnation who, const std::string& origin, uint64_t resume = 0) {
+    Header hello;
+    hello.kind = MessageKind::kHello;
+    hello.name = "trainer" + std::to_string(who);
+    hello.incarnation = who;
+    hello.sequence = ++hellos_;
+    hello.epoch = resume;
+    hello.callee_incarnation = 99;
+    return table_.OnHello(kNow, ++links_, origin, hello, actions_);
+  }
+  // As many newcomers as are let in, from ports of their own if `port` is 0.
+  size_t Flood(const std::string& host, int port = 0) {
+    size_t opened = 0;
+    while (opened <= kPlaces) {
+      const int from = port != 0 ? port : 1000 + static_cast<int>(opened);
+      latest_ = Hello(++next_, "grpc " + host + ":" + std::to_string(from));
+      if (latest_.kind != Kind::kWelcome) break;
+      ++opened;
+    }
+    return opened;
+  }
+
+  SessionOptions options_;
+  SessionTable table_{options_, {"owner0", 99}, kPlaces};
+  Actions actions_;
+  HelloOutcome latest_;
+  uint64_t hellos_ = 0;
+  LinkId links_ = 0;
+  Incarnation next_ = 1000;
+};
+
+TEST_F(SessionTableSharesTest, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
+  EXPECT_EQ(Flood("10.0.0.1"), kPlaces / 2 + 1);
+  EXPECT_EQ(latest_.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(latest_.status.message(),
+            "owner0: 33 of 64 sessions are open, 33 of them by the host of grpc 10.0.0.1:1033, "
+            "which may hold 31 while so few are left; close some, or wait for leases to end");
+  for (int host = 2; host < 6; ++host) {
+    EXPECT_EQ(Hello(host, "grpc 10.0.0." + std::to_string(host) + ":1").kind, Kind::kWelcome);
+  }
+}
+
+TEST_F(SessionTableSharesTest, OneConnectionHasHalfOfWhatItsAddressHas) {
+  ASSERT_EQ(Flood("10.0.0.1"), 33u);
+  const size_t of_connection = Flood("10.0.0.2", 7);
+  EXPECT_EQ(latest_.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(latest_.status.message().find("by the connection from grpc 10.0.0.2:7"),
+            std::string::npos)
+      << latest_.status;
+  EXPECT_GT(of_connection, 0u);
+  EXPECT_EQ(Hello(5, "grpc 10.0.0.2:8").kind, Kind::kWelcome);
+}
+
+TEST_F(SessionTableSharesTest, WhoHasAPlaceComesBackToItWhateverItsShare) {
+  const HelloOutcome first = Hello(5, "grpc 10.0.0.1:1");
+  Flood("10.0.0.1");
+  const HelloOutcome back = Hello(5, "grpc 10.0.0.1:9", first.epoch);
+  EXPECT_TRUE(back.resumed);
+  EXPECT_EQ(Hello(5, "grpc 10.0.0.1:9").kind, Kind::kWelcome) << "with a session of a new epoch";
+  EXPECT_EQ(Hello(6, "grpc 10.0.0.1:9").status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(SessionTableSharesTest, ASessionCountsWhereItWasResumedAndNoLongerWhenItEnds) {
+  std::vector<uint64_t> epochs;
+  for (Incarnation who = 1; who <= 33; ++who) epochs.push_back(Hello(who, "grpc 10.0.0.1:1").epoch);
+  ASSERT_EQ(Flood("10.0.0.1"), 0u);
+  for (Incarnation who = 1; who <= 33; ++who) {
+    ASSERT_TRUE(Hello(who, "grpc 10.0.0.2:1", epochs[who - 1]).resumed);
+  }
+  EXPECT_EQ(Hello(50, "grpc 10.0.0.2:2").status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Hello(51, "grpc 10.0.0.1:2").kind, Kind::kWelcome) << "nothing counts here any more";
+  table_.Tick(kNow + options_.lease, absl::ZeroDuration(), actions_);
+  EXPECT_TRUE(table_.sessions().empty());
+  EXPECT_EQ(Flood("10.0.0.2"), 33u);
 }
 
 TEST(StallDetector, ExtendsByTheStallAndOneLeaseMore) {

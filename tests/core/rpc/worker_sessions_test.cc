@@ -29,7 +29,7 @@ WorkerSessions::Options OwnerOptions() {
 
 // "trainer0" opens its session on `owner` over link 1.
 void GreetFromTrainer(WorkerSessions& owner, Actions& actions) {
-  owner.OnAccepted(kNow, 1);
+  owner.OnAccepted(kNow, 1, "grpc 10.0.0.7:1");
   Header hello;
   hello.kind = MessageKind::kHello;
   hello.name = "trainer0";
@@ -207,8 +207,8 @@ class TwoThatDialEachOther : public ::testing::Test {
 TEST_F(TwoThatDialEachOther, MeetOnTheLinkOfTheSmallerName) {
   Call(a_, "b", from_a_);
   Call(b_, "a", from_b_);
-  a_.OnAccepted(kNow, kFromB);
-  b_.OnAccepted(kNow, kFromA);
+  a_.OnAccepted(kNow, kFromB, "b");
+  b_.OnAccepted(kNow, kFromA, "a");
   a_.OnDialed(kNow, "b", kFromA, from_a_);
   b_.OnDialed(kNow, "a", kFromB, from_b_);
   ASSERT_TRUE(TalkItOver());
@@ -227,8 +227,8 @@ TEST_F(TwoThatDialEachOther, MeetOnTheLinkOfTheSmallerName) {
 TEST_F(TwoThatDialEachOther, ALinkThatComesSecondIsNotNeeded) {
   Call(a_, "b", from_a_);
   Call(b_, "a", from_b_);
-  a_.OnAccepted(kNow, kFromB);
-  b_.OnAccepted(kNow, kFromA);
+  a_.OnAccepted(kNow, kFromB, "b");
+  b_.OnAccepted(kNow, kFromA, "a");
   b_.OnDialed(kNow, "a", kFromB, from_b_);
   ASSERT_TRUE(TalkItOver());
   Actions actions;

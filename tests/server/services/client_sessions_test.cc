@@ -150,6 +150,29 @@ TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
   EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
 }
 
+TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
+  ClientSessionOptions options = Options();
+  options.max_sessions = 64;
+  ClientSessions sessions(options);
+  ClientSessions::SessionId id = 0;
+  const auto open = [&](const std::string& peer) {
+    return sessions.Open(++id, "python", peer, kStart);
+  };
+  absl::Status refused;
+  for (int port = 1; refused.ok(); ++port) refused = open(absl::StrCat("ipv4:10.0.0.1:", port));
+  EXPECT_EQ(sessions.size(), 33u);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("33 of 64 sessions are open, 33 of them by the host of ipv4:10.0.0.1:34, "
+                        "which may hold 31"));
+  EXPECT_TRUE(open("ipv4:10.0.0.2:1").ok());
+  for (int i = 0; refused.ok() || i == 0; ++i) refused = open("ipv4:10.0.0.3:1");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the connection from ipv4:10.0.0.3:1"));
+  EXPECT_TRUE(open("ipv4:10.0.0.3:2").ok()) << "another connection of that host";
+  sessions.Expire(kStart + options.lease);
+  EXPECT_TRUE(open("ipv4:10.0.0.1:1").ok()) << "leases have ended";
+}
+
 // Who is told ABORTED may start over: nothing of the session may be applied after that.
 TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   Apply(1, "one");
