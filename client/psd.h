@@ -151,7 +151,8 @@ struct WorkerOptions {
   absl::Duration default_timeout = absl::Seconds(60);
   // Threads for functions that are called here, and as many for callbacks of futures.
   int threads = 2;
-  // Of values hosted here, in bytes; 0: no limit.
+  // The most memory that this worker takes for values and for messages under way, in bytes; 0 sets
+  // no limit.
   size_t memory_budget_bytes = 0;
   // Leases, retry window, keepalive; see rpc::SessionOptions.
   rpc::SessionOptions session;

@@ -9,6 +9,7 @@
 #include "client/worker_state.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/store/parameter.h"
@@ -69,7 +70,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.listen = options.listen;
   runtime.advertise = options.advertise;
   runtime.threads = options.threads;
-  runtime.memory_budget_bytes = options.memory_budget_bytes;
+  runtime.memory = MemoryBudget::Create(options.memory_budget_bytes);
   runtime.session = options.session;
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);

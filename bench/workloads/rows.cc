@@ -60,7 +60,7 @@ class LocalRows : public RowsWorkload {
  public:
   absl::Status Start(const Environment&) override {
     store::StoreOptions options;
-    options.memory = store::MemoryBudget::Create(0, NewHeapAllocator());
+    options.memory = MemoryAccount::Create(0, NewHeapAllocator());
     store_ = store::Store::Create(std::move(options), source_);
     PSD_ASSIGN_OR_RETURN(Tensor elements, Tensor::Full({kTableRows, kTableWidth}, DType::kF32, 0.5,
                                                        &store_->memory()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/memory_scope.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 
@@ -69,6 +70,7 @@ ThreadPool::Stats ThreadPool::stats() const {
 
 void ThreadPool::Run() {
   current_pool = this;
+  MemoryScope memory(options_.memory.get());
   while (std::optional<Work> work = Take()) Perform(*std::move(work));
 }
 

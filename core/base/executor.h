@@ -3,6 +3,7 @@
 // Where work runs: a bounded pool of threads that grows, up to a cap, by the threads that wait.
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/fair_queue.h"
 #include "core/base/mutex.h"
@@ -65,6 +67,8 @@ struct ThreadPoolOptions {
   // Threads added, at most, for tasks that wait inside a ScopedBlocking. Beyond it waiting tasks
   // keep their threads, and nested calls may have to queue.
   int max_compensation = 256;
+  // Where the tasks' large results go (see MemoryScope); null: ordinary process memory.
+  std::shared_ptr<Allocator> memory;      // shared with others that draw on it
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 

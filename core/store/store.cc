@@ -1,6 +1,7 @@
 #include "core/store/store.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,6 +34,31 @@ const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad
 absl::Status NoValue(GlobalId id) {
   return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
                                           ": it was released or dropped, or never was here"));
+}
+
+// Memory of large tensors that is charged to another account of the budget changes over.
+class TakenOver {
+ public:
+  explicit TakenOver(MemoryAccount& memory) : memory_(memory) {}
+
+  absl::Status operator()(const Tensor& tensor) {
+    if (tensor.NumBytes() < kMovableBytes) return absl::OkStatus();
+    PSD_ASSIGN_OR_RETURN(const size_t taken, memory_.TakeOver(tensor.storage().get()));
+    if (taken != 0) bytes_ += tensor.NumBytes();
+    return absl::OkStatus();
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  MemoryAccount& memory_;
+  size_t bytes_ = 0;  // of the tensors, charged with their blocks from now on
+};
+
+// Charges `value` to `memory`, once.
+absl::StatusOr<MemoryCharge> ChargeFor(const Value& value, MemoryAccount& memory) {
+  TakenOver taken(memory);
+  PSD_RETURN_IF_ERROR(value.ForEachTensor(std::ref(taken)));
+  return memory.Charge(value.NumBytes() - taken.bytes());
 }
 
 EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
@@ -78,7 +104,7 @@ class StoreImpl : public Store {
   std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after,
                              size_t limit) const override;
   WriteClaims& write_claims() override { return claims_; }
-  MemoryBudget& memory() override { return *options_.memory; }
+  MemoryAccount& memory() override { return *options_.memory; }
   Stats stats() const override;
 
  private:
@@ -166,7 +192,7 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
-    absl::StatusOr<MemoryCharge> charge = options_.memory->Charge(value.NumBytes());
+    absl::StatusOr<MemoryCharge> charge = ChargeFor(value, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());
     entry->charge = *std::move(charge);
     entry->value = std::move(value);

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
-#include "core/store/memory_budget.h"
+#include "core/base/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
 #include "core/store/write_claims.h"
@@ -56,7 +56,7 @@ using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store
 
 struct StoreOptions {
   // Charged for every value hosted here, with its old versions, and for optimizer state.
-  std::shared_ptr<MemoryBudget> memory;
+  std::shared_ptr<MemoryAccount> memory;
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;
 };
@@ -132,7 +132,7 @@ class Store {
                                      size_t limit = SIZE_MAX) const = 0;
 
   virtual WriteClaims& write_claims() = 0;
-  virtual MemoryBudget& memory() = 0;
+  virtual MemoryAccount& memory() = 0;
 
   struct Stats {
     size_t named = 0;

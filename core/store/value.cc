@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace psd::store {
 namespace {
@@ -54,6 +55,30 @@ struct ByteCounter {
   }
 };
 
+struct TensorVisitor {
+  template <typename T>
+  absl::Status operator()(const T&) const {
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const Variable& variable) const {
+    return variable.ok() ? visit(variable.tensor()) : absl::OkStatus();
+  }
+  absl::Status operator()(const std::shared_ptr<const SparseTensor>& sparse) const {
+    PSD_RETURN_IF_ERROR(visit(sparse->indices()));
+    return visit(sparse->values());
+  }
+  absl::Status operator()(const std::shared_ptr<const Value::List>& list) const {
+    for (const Value& item : *list) PSD_RETURN_IF_ERROR(item.ForEachTensor(visit));
+    return absl::OkStatus();
+  }
+  absl::Status operator()(const std::shared_ptr<const Value::Map>& map) const {
+    for (const auto& [key, item] : *map) PSD_RETURN_IF_ERROR(item.ForEachTensor(visit));
+    return absl::OkStatus();
+  }
+
+  absl::FunctionRef<absl::Status(const Tensor&)> visit;
+};
+
 }  // namespace
 
 Value Value::OfList(List items) {
@@ -96,6 +121,10 @@ const SparseTensor* Value::AsSparse() const {
 
 size_t Value::NumBytes() const {
   return std::visit(ByteCounter{}, variant_);
+}
+
+absl::Status Value::ForEachTensor(absl::FunctionRef<absl::Status(const Tensor&)> visit) const {
+  return std::visit(TensorVisitor{visit}, variant_);
 }
 
 std::string Value::KindName() const {

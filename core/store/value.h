@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
 #include "core/tensor/sparse_tensor.h"
@@ -80,6 +82,9 @@ class Value {
 
   // What its elements, strings and items take. Objects answer for themselves and count nothing.
   size_t NumBytes() const;
+
+  // Calls `visit` with each tensor in it, until that is not OK.
+  absl::Status ForEachTensor(absl::FunctionRef<absl::Status(const Tensor&)> visit) const;
 
   // "none", "bool", "int", "float", "string", "tensor f32[2, 3]",
   // "sparse f32[9, 3] of 2 entries", "list of 3", "optimizer/adam".

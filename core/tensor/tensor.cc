@@ -11,6 +11,7 @@
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_scope.h"
 #include "core/base/small_memory.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
@@ -26,7 +27,8 @@ constexpr size_t kResultCacheBytes = size_t{256} << 20;
 
 // Where operators put their results: ordinary process memory. One for the process, made at the
 // first use, thread-safe and never destroyed. The results of a step have the sizes of those of the
-// step before, so freed mappings are kept, up to that bound. Stores have allocators of their own.
+// step before, so freed mappings are kept, up to that bound. Stores have allocators of their own,
+// and so have threads that work for peers within a memory budget (MemoryScope).
 Allocator& DefaultAllocator() {
   static const std::shared_ptr<Allocator>& heap = *new std::shared_ptr<Allocator>([] {
     HeapAllocatorOptions options;
@@ -187,7 +189,8 @@ absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DTy
   const size_t bytes = static_cast<size_t>(elements) * ItemSize(dtype);
   if (allocator == nullptr) {
     if (bytes <= kMaxBytesInOnePiece) return InOnePiece(shape, elements, dtype, bytes);
-    allocator = &DefaultAllocator();
+    Allocator* const current = MemoryScope::Current();
+    allocator = current != nullptr ? current : &DefaultAllocator();
   }
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
   const std::byte* data = block->data();

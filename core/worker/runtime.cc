@@ -24,10 +24,8 @@ namespace psd::worker {
 namespace {
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
-  HeapAllocatorOptions heap;
-  heap.cache_bytes = options.receive_cache_bytes;
   carrier::GrpcCarrierOptions grpc;
-  grpc.allocator = NewHeapAllocator(heap);
+  grpc.allocator = options.memory->transit();
   return carrier::NewGrpcCarrier(grpc);
 }
 
@@ -56,6 +54,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
   PSD_RETURN_IF_ERROR(CheckAddresses(options));
   if (options.logger == nullptr) options.logger = NewNullLogger();
   if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
+  if (options.memory == nullptr) options.memory = MemoryBudget::Create(0);
   if (options.carrier == nullptr) {
     PSD_ASSIGN_OR_RETURN(options.carrier, DefaultCarrier(options));
   }
@@ -71,6 +70,8 @@ absl::Status Runtime::Assemble() {
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
   pool.reserved = 1;
+  // Without a limit nobody asks who holds what, and results need no charge.
+  if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
   executor_ = std::make_shared<ThreadPool>(pool);
   pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
   pool.reserved = 0;
@@ -88,7 +89,7 @@ absl::Status Runtime::Assemble() {
   PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
 
   store::StoreOptions store;
-  store.memory = store::MemoryBudget::Create(options_.memory_budget_bytes, NewHeapAllocator());
+  store.memory = options_.memory->hosted();
   store_ = store::Store::Create(std::move(store), ids_);
   rrefs_ =
       rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_, continuations_);

@@ -17,6 +17,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
@@ -55,8 +56,8 @@ struct RuntimeOptions {
   int threads = 4;
   // What may wait for these threads. One session fills at most half of it.
   size_t max_queued_functions = 10'000;
-  // Of all values hosted here; 0: no limit.
-  size_t memory_budget_bytes = 0;
+  // For all that this worker holds, for itself and for peers; null: a budget without limit.
+  std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
   rpc::SessionOptions session;
   program::ProgramLimits program_limits;
   size_t program_cache_entries = 1024;
@@ -64,9 +65,6 @@ struct RuntimeOptions {
   std::string registrar;
   // What moves messages; null: gRPC.
   std::shared_ptr<carrier::Carrier> carrier;
-  // Freed message buffers that are kept for the next messages, at most. What does not fit arrives
-  // in fresh memory, which costs the receiver up to half as much processor time again.
-  size_t receive_cache_bytes = size_t{512} << 20;
   // Below which this worker may write its own files of a save; null: it never does. Shared by the
   // workers that may.
   std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
@@ -121,6 +119,7 @@ class Runtime {
   const optim::OptimizerRegistry& optimizers() const { return options_.optimizers; }
   const FunctionRegistry& functions() const { return options_.functions; }
   program::ProgramCache& programs() { return *programs_; }
+  MemoryBudget& memory() { return *options_.memory; }
   Executor& executor() { return *executor_; }
   ThreadPool::Stats executor_stats() const { return executor_->stats(); }
   // Runs what users hang on futures, which may take its time and wait.

@@ -19,7 +19,8 @@ namespace {
 void AddNumbers(Runtime& runtime, v1::WorkerStatus& status) {
   const store::Store::Stats store = runtime.store().stats();
   status.mutable_memory()->set_used_bytes(store.used_bytes);
-  status.mutable_memory()->set_budget_bytes(store.limit_bytes);
+  status.mutable_memory()->set_budget_bytes(runtime.memory().limit_bytes());
+  status.mutable_memory()->set_transit_bytes(runtime.memory().transit()->used_bytes());
   status.set_named_values(store.named);
 
   const ThreadPool::Stats pool = runtime.executor_stats();

@@ -16,7 +16,6 @@
 #include "core/program/program_codec.h"
 #include "core/program/run_program.h"
 #include "core/rref/value_codec.h"
-#include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/tensor/flat_tensor.h"
@@ -85,19 +84,21 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
 // What is created stays, so what the memory budget has left is its bound, not that of results.
 program::ProgramLimits CreationLimits(Runtime& runtime) {
   program::ProgramLimits limits = runtime.options().program_limits;
-  const store::MemoryBudget& memory = runtime.store().memory();
-  const size_t budget = memory.limit_bytes();
-  const size_t left = budget - std::min(budget, memory.used_bytes());
+  const MemoryAccount& memory = runtime.store().memory();
+  const size_t limit = memory.limit_bytes();
+  const size_t left = limit - std::min(limit, memory.used_bytes());
   constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  limits.max_result_bytes = budget == 0 ? kNoLimit : static_cast<int64_t>(left);
+  limits.max_result_bytes = limit == 0 ? kNoLimit : static_cast<int64_t>(left);
   limits.max_live_bytes = std::max(limits.max_live_bytes, limits.max_result_bytes);
   return limits;
 }
 
-std::string BudgetText(const store::MemoryBudget& memory) {
+std::string BudgetText(const MemoryBudget& memory) {
   if (memory.limit_bytes() == 0) return "no memory budget is set, and the system has no more";
-  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, of which ",
-                      memory.used_bytes(), " are in use; drop values or raise the budget");
+  const MemoryAccount& hosted = *memory.hosted();
+  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, ",
+                      hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(),
+                      " are in use; drop values or raise the budget");
 }
 
 // Runs a creation program: no arguments, one result, no history.
@@ -107,7 +108,7 @@ absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::CheckedProgra
       program::RunProgram(program, CreationLimits(runtime), {}, [] { return false; });
   if (absl::IsResourceExhausted(results.status())) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(results.status().message(), "; ", BudgetText(runtime.store().memory())));
+        absl::StrCat(results.status().message(), "; ", BudgetText(runtime.memory())));
   }
   PSD_RETURN_IF_ERROR(results.status());
   if (results->size() != 1) {

@@ -1,17 +1,18 @@
 #include "server/daemon/daemon.h"
 
-#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
 #include "core/base/start_thread.h"
@@ -20,11 +21,15 @@
 #include "server/daemon/command_line.h"
 #include "server/daemon/config_file.h"
 #include "server/daemon/exhaustion.h"
+#include "server/daemon/malloc_memory.h"
 #include "server/daemon/memory_limit.h"
 #include "server/daemon/notify.h"
 
 namespace psd::server {
 namespace {
+
+// How often the daemon looks what malloc has kept.
+constexpr absl::Duration kTrimPeriod = absl::Seconds(1);
 
 constexpr char kDevName[] = "owner0";
 constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
@@ -34,10 +39,6 @@ void SetUpProcess() {
   ExitWhenExhausted(kExitExhausted);
   // The packaged absl::Mutex, which gRPC uses, looks for deadlocks at every lock: ten times slower.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // Message buffers come and go by the megabyte; without these malloc returns each to the system.
-  // 32 MiB is the most that glibc takes for the first; more would change nothing.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
   signal(SIGPIPE, SIG_IGN);
   // Others send these to ask for a reload or a report, and a terminal that closes sends SIGHUP. An
   // owner does not lose its parameters by that.
@@ -117,6 +118,7 @@ class Daemon {
       const bool cannot_listen = started.code() == absl::StatusCode::kUnavailable;
       return Fail(cannot_listen ? kExitCannotListen : kExitFailure, started);
     }
+    TrimMallocLater();
     absl::Status announced = Announce();
     if (!announced.ok()) return Fail(kExitFailure, announced);
     const int number = WaitForStopSignal();
@@ -133,10 +135,18 @@ class Daemon {
       why = absl::StrCat("80 % of ", limit.source, ", ", limit.bytes,
                          " bytes, divided by daemons_on_host = ", config_.daemons_on_host);
     }
+    malloc_.emplace(config_.memory_budget_bytes / 32);
     logger_->Log(
         LogLevel::kInfo, "memory_budget",
         absl::StrCat("the memory budget is ", config_.memory_budget_bytes, " bytes: ", why),
         {{"bytes", config_.memory_budget_bytes}});
+  }
+
+  void TrimMallocLater() {
+    server_->runtime().timers().RunAfter(kTrimPeriod, [this] {
+      malloc_->TrimIfWorth();
+      TrimMallocLater();
+    });
   }
 
   absl::Status Start(ServerExtensions extensions) {
@@ -212,6 +222,7 @@ class Daemon {
   DaemonConfig config_;
   const bool may_move_;
   const std::shared_ptr<Logger> logger_;  // shared with the server
+  std::optional<BoundedMalloc> malloc_;   // once the budget is known
   std::unique_ptr<Server> server_;
   std::string address_;
 };

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "core/base/buffer.h"
 #include "core/base/clock.h"
+#include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
@@ -17,7 +17,6 @@
 namespace psd::server {
 namespace {
 
-constexpr size_t kReceiveCacheBytes = size_t{128} << 20;
 constexpr absl::Duration kLeastDrain = absl::Seconds(1);
 constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
@@ -30,11 +29,10 @@ void LogRefusing(Logger& logger, const absl::Status& why) {
 }
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
-    std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<Logger> logger) {
-  HeapAllocatorOptions heap;
-  heap.cache_bytes = kReceiveCacheBytes;
+    std::shared_ptr<carrier::GrpcServerHook> hook, const MemoryBudget& memory,
+    std::shared_ptr<Logger> logger) {
   carrier::GrpcCarrierOptions options;
-  options.allocator = NewHeapAllocator(heap);
+  options.allocator = memory.transit();
   options.server_hook = std::move(hook);
   options.on_refusing = [logger = std::move(logger)](const absl::Status& why) {
     LogRefusing(*logger, why);
@@ -50,7 +48,7 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
   options.advertise = config.advertise;
   options.threads = config.threads;
   options.max_queued_functions = static_cast<size_t>(config.max_queued_functions);
-  options.memory_budget_bytes = config.memory_budget_bytes;
+  options.memory = MemoryBudget::Create(config.memory_budget_bytes);
   options.session.lease = config.lease;
   options.session.retry_window = config.retry_window;
   options.registrar = config.IsRegistrar() ? config.name : config.registrar_name;
@@ -102,7 +100,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
-  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, std::move(logger)));
+  PSD_ASSIGN_OR_RETURN(options.carrier,
+                       MakeCarrier(server->grpc_services_, *options.memory, std::move(logger)));
   if (!config.checkpoint_root.empty()) {
     PSD_ASSIGN_OR_RETURN(options.checkpoint_root,
                          checkpoint::CheckpointRoot::Open(config.checkpoint_root));

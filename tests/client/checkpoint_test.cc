@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_budget.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
 #include "core/store/store.h"
@@ -485,7 +486,7 @@ TEST_P(CheckpointTest, AFullOwnerIsToldBeforehand) {
   MakeParameter(*first, "a", "w", Must(Tensor::Zeros(Shape{100'000}, DType::kF32)));
   ASSERT_TRUE(SaveModel(*first, Saving()).ok());
   worker::RuntimeOptions small;
-  small.memory_budget_bytes = 100'000;
+  small.memory = MemoryBudget::Create(100'000);
   TestOwner owner("a", small);
   auto worker = StartTrainer("t", {owner.address()});
   const absl::Status loaded = LoadModel(*worker, Loading()).status();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "core/base/memory_budget.h"
 #include "core/worker/exchange.h"
 #include "core/worker/message_io.h"
 #include "gmock/gmock.h"
@@ -535,7 +536,7 @@ TEST_F(RowsTest, ListingsShowTables) {
 
 TEST_F(RowsTest, MemoryIsChargedAndGivenBack) {
   worker::RuntimeOptions options;
-  options.memory_budget_bytes = 1 << 20;
+  options.memory = MemoryBudget::Create(2 << 20);
   TestOwner small("small", options);
   auto trainer = StartTrainer("trainer1", {small.address()});
   EXPECT_EQ(

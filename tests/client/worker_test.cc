@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "client/psd.h"
+#include "core/base/memory_budget.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -251,7 +252,7 @@ TEST_F(WorkerTest, RREF_39_ForksGoWithTheirHandlesAndWithTheSession) {
 
 TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
   worker::RuntimeOptions budget;
-  budget.memory_budget_bytes = 1 << 20;
+  budget.memory = MemoryBudget::Create(1 << 20);
   TestOwner small("small", std::move(budget));
   auto trainer = StartTrainer("trainer1", {small.address()});
   absl::Status refused = trainer->GetOrCreate("small", "big", Zeros({1 << 20})).status();
@@ -262,7 +263,7 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
 
 TEST_F(WorkerTest, WhatIsCreatedIsBoundedByTheBudgetNotByWhatAResultMayBe) {
   worker::RuntimeOptions limits;
-  limits.memory_budget_bytes = 1 << 20;
+  limits.memory = MemoryBudget::Create(1 << 20);
   limits.program_limits.max_result_bytes = 1024;
   TestOwner small("small", std::move(limits));
   auto trainer = StartTrainer("trainer1", {small.address()});

@@ -33,7 +33,7 @@ absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
 absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
                                              const OptimizerSettings& settings,
                                              const OptimizerRegistry& registry,
-                                             store::MemoryBudget& memory) {
+                                             MemoryAccount& memory) {
   PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
   ReservedGroups reserved;
   absl::flat_hash_set<GlobalId> seen;

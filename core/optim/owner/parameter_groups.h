@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/parameters/stepped_parameter.h"
-#include "core/store/memory_budget.h"
 #include "core/store/store.h"
 
 namespace psd::optim {
@@ -31,6 +31,6 @@ struct ReservedGroups {
 absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
                                              const OptimizerSettings& settings,
                                              const OptimizerRegistry& registry,
-                                             store::MemoryBudget& memory);
+                                             MemoryAccount& memory);
 
 }  // namespace psd::optim

@@ -58,7 +58,7 @@ class DenseParameter : public SteppedParameter {
         batches_(RowBytes(parameter_)) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
-  absl::Status Init(const FunctionalOptimizer& function, store::MemoryBudget& memory) {
+  absl::Status Init(const FunctionalOptimizer& function, MemoryAccount& memory) {
     PSD_ASSIGN_OR_RETURN(
         blocks_, AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_), memory));
     for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
@@ -219,8 +219,7 @@ double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
 }  // namespace
 
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
-                                                      size_t elements,
-                                                      store::MemoryBudget& memory) {
+                                                      size_t elements, MemoryAccount& memory) {
   std::vector<StateBlock> blocks;
   for (const StateSlot& slot : slots) {
     PSD_CHECK(slot.dtype == DType::kF32 || slot.dtype == DType::kF64,
@@ -243,7 +242,7 @@ std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks) {
 
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    store::MemoryBudget& memory) {
+    MemoryAccount& memory) {
   if (entry->parameter == nullptr || !entry->parameter->requires_grad()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "it is a ", entry->KindName(),

@@ -14,10 +14,10 @@
 #include "absl/types/span.h"
 #include "core/autograd/read_version.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
-#include "core/store/memory_budget.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
@@ -115,7 +115,7 @@ class SteppedParameter {
 // RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    store::MemoryBudget& memory);
+    MemoryAccount& memory);
 
 // The state of `elements` elements for `slots`, at its initial values, charged to `memory`.
 struct StateBlock {
@@ -123,7 +123,7 @@ struct StateBlock {
   std::shared_ptr<Block> block;  // shared with nobody; how the budget hands memory out
 };
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
-                                                      size_t elements, store::MemoryBudget& memory);
+                                                      size_t elements, MemoryAccount& memory);
 std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks);
 
 }  // namespace psd::optim

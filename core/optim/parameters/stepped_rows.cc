@@ -44,7 +44,7 @@ class SteppedRows : public SteppedParameter {
         rows_(std::move(rows)),
         batches_(rows_->width() * ItemSize(rows_->dtype())) {}
 
-  absl::Status Init(const RowOptimizer& function, store::MemoryBudget& memory);
+  absl::Status Init(const RowOptimizer& function, MemoryAccount& memory);
 
   DType dtype() const override { return rows_->dtype(); }
   store::Parameter* versions() const override { return nullptr; }
@@ -72,7 +72,7 @@ class SteppedRows : public SteppedParameter {
   std::vector<int64_t> touched_;
 };
 
-absl::Status SteppedRows::Init(const RowOptimizer& function, store::MemoryBudget& memory) {
+absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memory) {
   const auto rows = static_cast<size_t>(rows_->NumRows());
   for (const RowSlot& slot : function.Slots(rows_->dtype())) {
     PSD_ASSIGN_OR_RETURN(
@@ -157,7 +157,7 @@ void SteppedRows::Apply(const FunctionalOptimizer& function, const ParameterGrad
 
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    store::MemoryBudget& memory) {
+    MemoryAccount& memory) {
   std::shared_ptr<store::Rows> rows = store::AsRows(entry->value);
   PSD_CHECK(rows != nullptr, "an entry of rows");
   if (!rows->requires_grad()) {

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/stepped_parameter.h"
-#include "core/store/memory_budget.h"
 #include "core/store/store.h"
 
 namespace psd::optim {
@@ -17,6 +17,6 @@ namespace psd::optim {
 // options do not allow sparse gradients), RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    store::MemoryBudget& memory);
+    MemoryAccount& memory);
 
 }  // namespace psd::optim

@@ -8,8 +8,10 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/future.h"
+#include "core/base/memory_scope.h"
 
 namespace psd {
 namespace {
@@ -362,6 +364,18 @@ TEST(WorkKindsTest, ShutdownRunsWhatUsersQueued) {
   pool.Shutdown();
   EXPECT_EQ(ran, 100);
   EXPECT_EQ(pool.stats().threads, 0);
+}
+
+TEST(ThreadPoolTest, TasksDrawOnThePoolsMemory) {
+  ThreadPoolOptions options = Options(1);
+  options.memory = NewHeapAllocator();
+  Allocator* found = nullptr;
+  {
+    ThreadPool pool(options);
+    ASSERT_TRUE(pool.Submit([&] { found = MemoryScope::Current(); }).ok());
+  }
+  EXPECT_EQ(found, options.memory.get());
+  EXPECT_EQ(MemoryScope::Current(), nullptr);
 }
 
 TEST(ThreadPoolTest, ManySubmitters) {

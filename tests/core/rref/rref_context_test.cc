@@ -21,7 +21,7 @@ struct TestWorker {
   TestWorker(FakeNetwork& network, const std::string& name, Incarnation incarnation)
       : ids(incarnation), agent(network, {name, incarnation}) {
     store::StoreOptions options;
-    options.memory = store::MemoryBudget::Create(0, NewHeapAllocator());
+    options.memory = MemoryAccount::Create(0, NewHeapAllocator());
     store = store::Store::Create(std::move(options), ids);
     rrefs = RRefContext::Create(agent, *store, ids, clock, timers);
   }

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/store/memory_budget.h"
+#include "core/base/memory_budget.h"
 #include "core/tensor/flat_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,7 +36,7 @@ bool AllEqual(const FlatTensor& tensor, float value) {
 class ParameterTest : public ::testing::Test {
  protected:
   explicit ParameterTest(size_t limit = 0)
-      : budget_(MemoryBudget::Create(limit, NewHeapAllocator())) {}
+      : budget_(MemoryAccount::Create(limit, NewHeapAllocator())) {}
 
   std::shared_ptr<Parameter> New(float value = 1) {
     return Create(*Tensor::Full({kElements}, DType::kF32, value));
@@ -58,7 +58,7 @@ class ParameterTest : public ::testing::Test {
 
   size_t buffers() const { return budget_->used_bytes() / kBytes; }
 
-  std::shared_ptr<MemoryBudget> budget_;
+  std::shared_ptr<MemoryAccount> budget_;
   std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
   uint64_t next_id_ = 1;
 };

@@ -28,7 +28,7 @@ class StoreTest : public ::testing::Test {
  protected:
   StoreTest() { Reset({}); }
   void Reset(StoreOptions options, size_t limit = 0) {
-    options.memory = MemoryBudget::Create(limit, NewHeapAllocator());
+    options.memory = MemoryAccount::Create(limit, NewHeapAllocator());
     store_ = Store::Create(std::move(options), ids_);
   }
   absl::StatusOr<EntryPtr> Create(const std::string& name, Value value,
@@ -304,6 +304,25 @@ TEST_F(StoreTest, ReadsSeveralAtOneMoment) {
   EXPECT_EQ(values[0].As<Variable>()->tensor().data<float>()[0], 1);
   EXPECT_EQ(*values[1].As<int64_t>(), 7);
   EXPECT_EQ(values[2].As<Variable>()->tensor().data<float>()[3], 2);
+}
+
+TEST_F(StoreTest, MemoryThatBecomesAValueIsCountedOnce) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  StoreOptions options;
+  options.memory = budget->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  const Shape large = {1 << 20};
+  const size_t bytes = size_t{4} << 20;
+  Tensor result = *Tensor::Zeros(large, DType::kF32, budget->transit().get());
+  EXPECT_EQ(budget->transit()->used_bytes(), bytes);
+  auto held = store_->Put(Value(Variable(result)), false);
+  ASSERT_TRUE(held.ok());
+  EXPECT_EQ(budget->transit()->used_bytes(), 0u);
+  EXPECT_EQ(budget->hosted()->used_bytes(), bytes);
+  held = absl::UnavailableError("released");
+  result = Tensor();
+  store_.reset();
+  EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
 }
 
 TEST_F(StoreTest, Stats) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
+#include "core/base/memory_scope.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
@@ -165,6 +167,19 @@ TEST(TensorTest, EmptyTensors) {
 TEST(TensorTest, MoreThanTheSystemHas) {
   absl::StatusOr<Tensor> tensor = Tensor::Empty(Shape{int64_t{1} << 58}, DType::kF64);
   EXPECT_EQ(tensor.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(TensorTest, LargeResultsComeFromTheMemoryOfTheThread) {
+  const auto account = MemoryAccount::Create(size_t{1} << 20, NewHeapAllocator());
+  Tensor outside = *Tensor::Zeros({100'000}, DType::kF32);
+  {
+    MemoryScope scope(account.get());
+    Tensor inside = *Tensor::Zeros({100'000}, DType::kF32);
+    EXPECT_EQ(account->used_bytes(), 400'000u);
+    EXPECT_EQ(Tensor::Zeros({200'000}, DType::kF32).status().code(),
+              absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(account->used_bytes(), 0u);
 }
 
 TEST(TensorTest, CopiesShareClonesDoNot) {

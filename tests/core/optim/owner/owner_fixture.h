@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
@@ -19,7 +20,6 @@
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_request.h"
-#include "core/store/memory_budget.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
@@ -40,7 +40,7 @@ class OwnerOptimizerTest : public ::testing::Test {
   OwnerOptimizerTest() { Reset(0); }
   void Reset(size_t limit) {
     store::StoreOptions options;
-    options.memory = store::MemoryBudget::Create(limit, NewHeapAllocator());
+    options.memory = MemoryAccount::Create(limit, NewHeapAllocator());
     store_ = store::Store::Create(std::move(options), ids_);
   }
   store::EntryPtr NewParameter(const std::string& name, Tensor value, bool requires_grad = true) {

@@ -17,7 +17,6 @@
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/steps/step_records.h"
-#include "core/store/memory_budget.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
 #include "core/store/write_claims.h"
@@ -31,7 +30,6 @@ namespace psd::optim {
 namespace {
 
 using store::EntryPtr;
-using store::MemoryBudget;
 using store::Store;
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -1,0 +1,207 @@
+#include "core/base/memory_budget.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/base/small_memory.h"
+#include "core/base/status.h"
+
+namespace psd {
+namespace {
+
+constexpr size_t kMaxKeptBytes = size_t{512} << 20;
+
+// Bytes in use against a bound that the caller knows. Thread-safe.
+class Meter {
+ public:
+  bool TryAdd(size_t bytes, size_t limit) {
+    size_t used = used_.load(std::memory_order_relaxed);
+    do {
+      if (used > limit || bytes > limit - used) return false;
+    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    return true;
+  }
+  void Subtract(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+  size_t used() const { return used_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<size_t> used_{0};
+};
+
+enum class AccountKind { kHosted, kTransit };
+
+class ChargedBlock;
+
+// What the accounts of one budget share. Everything is counted in `all`, hosted memory in `hosted`
+// too: so a charge in transit costs one locked instruction.
+struct Meters {
+  explicit Meters(size_t budget_bytes) : budget_bytes(budget_bytes) {}
+
+  void Credit(AccountKind kind, size_t bytes) {
+    all.Subtract(bytes);
+    if (kind == AccountKind::kHosted) hosted.Subtract(bytes);
+  }
+  size_t transit_bytes() const {
+    const size_t both = all.used();
+    return both - std::min(both, hosted.used());
+  }
+
+  const size_t budget_bytes;  // 0: no limit
+  Meter all;
+  Meter hosted;
+
+  Mutex mutex;  // leaf
+  // Blocks of at least kMovableBytes.
+  absl::flat_hash_map<const void*, ChargedBlock*> movable PSD_GUARDED_BY(mutex);
+};
+
+class ChargedBlock : public Block {
+ public:
+  ChargedBlock(std::shared_ptr<Block> block, std::shared_ptr<Meters> meters, AccountKind kind)
+      : Block(block->data(), block->size()),
+        block_(std::move(block)),
+        meters_(std::move(meters)),
+        kind_(kind) {
+    if (!movable()) return;
+    MutexLock lock(meters_->mutex);
+    meters_->movable.emplace(static_cast<Block*>(this), this);
+  }
+  ~ChargedBlock() override {
+    if (movable()) {
+      MutexLock lock(meters_->mutex);
+      meters_->movable.erase(static_cast<Block*>(this));
+    }
+    block_.reset();  // first the memory, then the account: what is credited is really free
+    meters_->Credit(kind_, size());
+  }
+
+  // Requires: the meters' mutex is held.
+  AccountKind kind() const { return kind_; }
+  void set_kind(AccountKind kind) { kind_ = kind; }
+
+ private:
+  bool movable() const { return size() >= kMovableBytes; }
+
+  std::shared_ptr<Block> block_;
+  const std::shared_ptr<Meters> meters_;  // shared by the accounts, live blocks and charges
+  AccountKind kind_;                      // changes under the meters' mutex
+};
+
+class MemoryAccountImpl : public MemoryAccount {
+ public:
+  MemoryAccountImpl(std::shared_ptr<Meters> meters, AccountKind kind, size_t own_limit,
+                    size_t limit_of_all, std::shared_ptr<Allocator> underlying)
+      : meters_(std::move(meters)),
+        kind_(kind),
+        own_limit_(own_limit),
+        limit_of_all_(limit_of_all),
+        underlying_(std::move(underlying)) {}
+
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
+    PSD_RETURN_IF_ERROR(Add(bytes));
+    absl::StatusOr<std::shared_ptr<Block>> block = underlying_->Allocate(bytes);
+    if (!block.ok()) {
+      meters_->Credit(kind_, bytes);
+      return block.status();
+    }
+    return std::allocate_shared<ChargedBlock>(SmallMemoryAllocator<ChargedBlock>(),
+                                              *std::move(block), meters_, kind_);
+  }
+
+  absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
+    if (bytes == 0) return MemoryCharge();
+    PSD_RETURN_IF_ERROR(Add(bytes));
+    return MemoryCharge(meters_.get(), [meters = meters_, kind = kind_, bytes](const void*) {
+      meters->Credit(kind, bytes);
+    });
+  }
+
+  absl::StatusOr<size_t> TakeOver(const void* storage) override {
+    MutexLock lock(meters_->mutex);
+    const auto found = meters_->movable.find(storage);
+    if (found == meters_->movable.end() || found->second->kind() == kind_) return size_t{0};
+    ChargedBlock& block = *found->second;
+    if (kind_ == AccountKind::kTransit) {
+      meters_->hosted.Subtract(block.size());
+    } else if (!meters_->hosted.TryAdd(block.size(), own_limit_)) {
+      return Refusal(block.size());
+    }
+    block.set_kind(kind_);
+    return block.size();
+  }
+
+  size_t limit_bytes() const override {
+    if (meters_->budget_bytes == 0) return 0;
+    return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_;
+  }
+  size_t used_bytes() const override {
+    return kind_ == AccountKind::kHosted ? meters_->hosted.used() : meters_->transit_bytes();
+  }
+
+ private:
+  absl::Status Add(size_t bytes) {
+    if (!meters_->all.TryAdd(bytes, limit_of_all_)) return Refusal(bytes);
+    if (kind_ == AccountKind::kTransit || meters_->hosted.TryAdd(bytes, own_limit_))
+      return absl::OkStatus();
+    meters_->all.Subtract(bytes);
+    return Refusal(bytes);
+  }
+
+  absl::Status Refusal(size_t bytes) const {
+    const std::string use = absl::StrCat(
+        "no memory for ", bytes, " bytes more: the budget is ", meters_->budget_bytes, " bytes",
+        own_limit_ < meters_->budget_bytes ? absl::StrCat(" (", own_limit_, " for values)") : "",
+        ", of which ", meters_->hosted.used(), " are in use by values and ",
+        meters_->transit_bytes(), " by messages, gradients and results under way; ");
+    if (kind_ == AccountKind::kHosted)
+      return absl::ResourceExhaustedError(absl::StrCat(use, "drop values or raise the budget"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(use,
+                     "try again when calls have ended, send less at once, or raise the "
+                     "budget"));
+  }
+
+  const std::shared_ptr<Meters> meters_;
+  const AccountKind kind_;
+  const size_t own_limit_;
+  const size_t limit_of_all_;
+  const std::shared_ptr<Allocator> underlying_;  // shared with who made it
+};
+
+}  // namespace
+
+std::shared_ptr<MemoryAccount> MemoryAccount::Create(size_t limit_bytes,
+                                                     std::shared_ptr<Allocator> underlying) {
+  const size_t bound = limit_bytes == 0 ? SIZE_MAX : limit_bytes;
+  return std::make_shared<MemoryAccountImpl>(std::make_shared<Meters>(limit_bytes),
+                                             AccountKind::kHosted, bound, bound,
+                                             std::move(underlying));
+}
+
+std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
+  const bool limited = limit_bytes != 0;
+  const size_t all = limited ? limit_bytes - limit_bytes / 8 : SIZE_MAX;
+  const size_t for_values = limited ? limit_bytes - limit_bytes / 4 : SIZE_MAX;
+  HeapAllocatorOptions heap;
+  heap.cache_bytes = limited ? std::min(kMaxKeptBytes, limit_bytes / 16) : kMaxKeptBytes;
+  const std::shared_ptr<Allocator> reused = NewHeapAllocator(heap);
+  const auto meters = std::make_shared<Meters>(limit_bytes);
+  const auto account = [&](AccountKind kind, size_t limit_of_all,
+                           std::shared_ptr<Allocator> underlying) {
+    return std::make_shared<MemoryAccountImpl>(meters, kind, for_values, limit_of_all,
+                                               std::move(underlying));
+  };
+  std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
+  budget->limit_bytes_ = limit_bytes;
+  budget->hosted_ = account(AccountKind::kHosted, all, NewHeapAllocator());
+  budget->transit_ = account(AccountKind::kTransit, all - limit_bytes / 32, reused);
+  budget->essential_ = account(AccountKind::kTransit, all, reused);
+  return budget;
+}
+
+}  // namespace psd

@@ -1,0 +1,34 @@
+#include "server/daemon/malloc_memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+
+namespace psd::server {
+namespace {
+
+// Message buffers come and go by the megabyte; malloc left alone returns each to the system. 32 MiB
+// is the most that glibc takes for M_MMAP_THRESHOLD; more would change nothing.
+constexpr size_t kMaxMapBytes = size_t{32} << 20;
+constexpr size_t kMaxKeptBytes = size_t{512} << 20;
+
+}  // namespace
+
+bool TrimRule::ShouldTrim(size_t free_bytes) {
+  least_free_bytes_ = std::min(least_free_bytes_, free_bytes);
+  if (free_bytes - least_free_bytes_ <= worth_bytes_) return false;
+  least_free_bytes_ = free_bytes;
+  return true;
+}
+
+BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
+  const size_t kept = std::min(kMaxKeptBytes, kept_bytes);
+  mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
+  mallopt(M_MMAP_THRESHOLD, static_cast<int>(std::min(kMaxMapBytes, kept)));
+}
+
+void BoundedMalloc::TrimIfWorth() {
+  if (rule_.ShouldTrim(mallinfo2().fordblks)) malloc_trim(0);
+}
+
+}  // namespace psd::server
