@@ -126,7 +126,7 @@ absl::Status Worker::State::JoinWorld() {
         absl::StrCat("the registrar ", registrar, ", named by ", told_by,
                      ", is not among WorkerOptions::owners; add it"));
   }
-  runtime->SetRegistrar(registrar);
+  runtime->peers().SetRegistrar(registrar);
   worker::JoinOptions join;
   join.registrar = registrar;
   join.role = worker::WorkerRole::kTrainer;

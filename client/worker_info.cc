@@ -1,7 +1,6 @@
 // Who is in the job, and which of them a call goes to.
 #include "client/worker_info.h"
 
-#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -47,7 +46,7 @@ absl::StatusOr<WorkerInfo> WorkerInfo::FromValue(const Value& value) {
 
 absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
   PSD_RETURN_IF_ERROR(CheckRunning());
-  const std::string registrar = runtime->registrar();
+  const std::string registrar = runtime->peers().registrar();
   if (registrar.empty()) {
     return std::vector<WorkerInfo>{{options.name, runtime->incarnation(), 0}};
   }
@@ -62,25 +61,15 @@ absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
 }
 
 absl::Status Worker::State::MakeReachable(const std::string& name) {
-  if (name == options.name) return absl::OkStatus();
-  {
-    MutexLock lock(mutex);
-    if (reachable.contains(name)) return absl::OkStatus();
-  }
-  const std::vector<rpc::PeerStatus> peers = runtime->agent().Peers();
-  const bool known = std::any_of(peers.begin(), peers.end(), [&](const rpc::PeerStatus& peer) {
-    return peer.peer.name == name;
-  });
-  if (!known) PSD_RETURN_IF_ERROR(runtime->FindPeer(name).Wait());
-  MutexLock lock(mutex);
-  reachable.insert(name);
-  return absl::OkStatus();
+  if (runtime->agent().ReachOf(name) == rpc::Reach::kReachable) return absl::OkStatus();
+  // Without a registrar the agent says which workers it knows.
+  if (runtime->peers().registrar().empty()) return absl::OkStatus();
+  return runtime->peers().MakeKnown(name).Wait().status();
 }
 
 absl::StatusOr<std::string> Worker::State::Resolve(const Callee& callee) {
   if (const auto* name = std::get_if<std::string>(&callee.who())) {
-    // Without a registrar the agent says which workers it knows.
-    if (!runtime->registrar().empty()) PSD_RETURN_IF_ERROR(MakeReachable(*name));
+    PSD_RETURN_IF_ERROR(MakeReachable(*name));
     return *name;
   }
   if (const auto* info = std::get_if<WorkerInfo>(&callee.who())) {

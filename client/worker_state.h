@@ -9,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "client/open_steps.h"
 #include "client/psd.h"
-#include "core/base/mutex.h"
 #include "core/worker/exchange.h"
 #include "core/worker/registrar_client.h"
 #include "core/worker/runtime.h"
@@ -27,9 +25,6 @@ struct Worker::State {
   // Shared with the steps, which outcomes in the user's hand may keep open.
   const std::shared_ptr<OpenSteps> open_steps = std::make_shared<OpenSteps>();
   std::atomic<int64_t> default_timeout_ns{0};
-  Mutex mutex;  // leaf
-  // Workers that the agent was once found to know: it forgets none.
-  absl::flat_hash_set<std::string> reachable PSD_GUARDED_BY(mutex);
 
   absl::Status Attach();
   absl::Status JoinWorld();
@@ -47,8 +42,9 @@ struct Worker::State {
   // The worker that a call goes to, reachable.
   absl::StatusOr<std::string> Resolve(const Callee& callee);
   absl::StatusOr<std::vector<WorkerInfo>> AskInfos();
+  // Makes the agent know the worker, if there is a registrar.
   // Errors: NOT_FOUND naming the nearest; UNAVAILABLE for one that nobody can dial.
-  absl::Status MakeReachable(const std::string& name) PSD_EXCLUDES(mutex);
+  absl::Status MakeReachable(const std::string& name);
 
   absl::StatusOr<std::map<std::string, Value>> AllGather(const std::string& name,
                                                          const Value& value,

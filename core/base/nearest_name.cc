@@ -10,7 +10,7 @@ namespace psd {
 namespace {
 
 constexpr size_t kComparedCharacters = 64;
-constexpr int kMaxComparisons = 10'000;
+constexpr size_t kMaxPairs = 1'000'000;
 
 using Row = std::array<int, kComparedCharacters + 1>;
 
@@ -33,20 +33,37 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return previous[b.size()];
 }
 
+// Removes what both begin and end with: it takes no edit.
+void RemoveCommonEnds(absl::string_view& a, absl::string_view& b) {
+  const size_t shorter = std::min(a.size(), b.size());
+  size_t begin = 0;
+  while (begin < shorter && a[begin] == b[begin]) ++begin;
+  a.remove_prefix(begin);
+  b.remove_prefix(begin);
+  size_t end = 0;
+  while (end < shorter - begin && a[a.size() - 1 - end] == b[b.size() - 1 - end]) ++end;
+  a.remove_suffix(end);
+  b.remove_suffix(end);
+}
+
 }  // namespace
 
 NearestNameFinder::NearestNameFinder(absl::string_view name)
     : name_(name.substr(0, kComparedCharacters)),
       best_distance_(static_cast<int>((name_.size() + 2) / 3) + 1),
-      comparisons_left_(kMaxComparisons) {}
+      pairs_left_(kMaxPairs) {}
 
 void NearestNameFinder::Consider(absl::string_view candidate) {
-  const absl::string_view compared = candidate.substr(0, kComparedCharacters);
+  absl::string_view compared = candidate.substr(0, kComparedCharacters);
   const int length_difference =
       std::abs(static_cast<int>(compared.size()) - static_cast<int>(name_.size()));
-  if (length_difference >= best_distance_ || comparisons_left_ == 0) return;
-  --comparisons_left_;
-  const int distance = EditDistance(name_, compared);
+  if (length_difference >= best_distance_) return;
+  absl::string_view name = name_;
+  RemoveCommonEnds(name, compared);
+  const size_t pairs = name.size() * compared.size();
+  if (pairs > pairs_left_) return;
+  pairs_left_ -= pairs;
+  const int distance = EditDistance(name, compared);
   if (distance >= best_distance_) return;
   best_distance_ = distance;
   nearest_ = std::string(candidate);

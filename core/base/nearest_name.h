@@ -2,6 +2,7 @@
 
 // "Did you mean": the known name that a wrong one was probably meant to be.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,9 @@ namespace psd {
 
 // Collects the candidate nearest to a name by edit distance (insertions, deletions, replacements
 // and swaps of neighbours each count one). At most a third of the name's characters, rounded up,
-// may differ. Cost is bounded: names are compared in their first 64 characters, and after 10,000
-// comparisons further candidates are ignored. Thread-compatible.
+// may differ. The cost is bounded to about a millisecond: names are compared in their first 64
+// characters, and once a million pairs of characters have been compared, further candidates are
+// ignored. Thread-compatible.
 class NearestNameFinder {
  public:
   explicit NearestNameFinder(absl::string_view name);
@@ -26,7 +28,7 @@ class NearestNameFinder {
   const std::string name_;
   std::string nearest_;
   int best_distance_;  // a candidate must be below it
-  int comparisons_left_;
+  size_t pairs_left_;  // of characters, that may still be compared
 };
 
 // The nearest of `candidates` (anything that iterates over strings); empty if none is near.

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
@@ -44,6 +45,10 @@ struct SavedValue {
   uint64_t version = 0;  // when it was saved
   std::string file;
 };
+
+// Errors: INVALID_ARGUMENT, naming the value, if its elements or its shape do not fit its kind:
+// parameters and rows have floating elements; rows have a shape [rows, width] that is not empty.
+absl::Status CheckKind(const SavedValue& value);
 
 // One array of state.
 struct SavedSlot {

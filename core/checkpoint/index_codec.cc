@@ -210,10 +210,8 @@ absl::StatusOr<SavedValue> ValueFrom(const Json& json) {
   PSD_ASSIGN_OR_RETURN(value.requires_grad, BoolMember(json, "requires_grad", what));
   PSD_ASSIGN_OR_RETURN(value.version, UnsignedMember(json, "version", what));
   PSD_ASSIGN_OR_RETURN(value.file, StringMember(json, "file", what));
-  if (value.kind != ValueKind::kTensor && !IsFloating(value.dtype))
-    return Bad(absl::StrCat("calls '", what, "' a ", kind, ", whose elements are not floating"));
-  if (value.kind == ValueKind::kRows && (value.shape.rank() != 2 || value.shape.NumElements() == 0))
-    return Bad(absl::StrCat("has rows '", what, "' of the shape ", value.shape.ToString()));
+  if (absl::Status fits = CheckKind(value); !fits.ok())
+    return Bad(absl::StrCat("says: ", fits.message()));
   return value;
 }
 

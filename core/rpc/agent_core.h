@@ -45,6 +45,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
   MethodKind KindOf(const Request& request) const;
   std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);
+  Reach ReachOf(const std::string& name) const PSD_EXCLUDES(mutex_);
   void Shutdown(absl::Duration drain) PSD_EXCLUDES(mutex_);
 
   // ---- From links.

@@ -97,6 +97,13 @@ void AgentCore::Run(const std::shared_ptr<ServedCall>& call, const Method& metho
   call->Reply(absl::CancelledError(absl::StrCat("cancelled before ", method.name, " began")), {});
 }
 
+Reach AgentCore::ReachOf(const std::string& name) const {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.callers().find(name);
+  if (found == sessions_.callers().end() || found->second->Forgettable()) return Reach::kUnknown;
+  return found->second->unreachable() ? Reach::kLost : Reach::kReachable;
+}
+
 std::vector<PeerStatus> AgentCore::Peers() const {
   std::map<std::string, PeerStatus> peers;  // by name
   MutexLock lock(mutex_);

@@ -172,6 +172,13 @@ struct AgentOptions {
   size_t max_sessions = 65'536;
 };
 
+// How a call to a worker would go now.
+enum class Reach {
+  kUnknown,    // the worker was never added and is not connected
+  kLost,       // the latest attempt to reach the worker failed
+  kReachable,  // connected, this worker itself, or not tried yet
+};
+
 // A peer as seen from here, for status pages.
 struct PeerStatus {
   PeerInfo peer;
@@ -221,6 +228,7 @@ class RpcAgent {
   virtual Call StartCall(const std::string& peer, Request request, const CallOptions& options) = 0;
 
   virtual std::vector<PeerStatus> Peers() const = 0;
+  virtual Reach ReachOf(const std::string& name) const = 0;
 
   // An orderly stop. Tells all peers, refuses new calls from outside with UNAVAILABLE ("draining,
   // not applied"), and waits at most `drain` until functions that run are done, our own pending

@@ -257,7 +257,6 @@ class Core : public std::enable_shared_from_this<Core> {
   void AskWhenMade(const RRef& fork);
   void AskToCount(const RRef& fork, bool may_search);
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
-  bool Knows(const std::string& worker) const;
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void FreeIfUnheld(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
   // Counts a handle on each of `values`. One future for each: of its entry where it is being made,

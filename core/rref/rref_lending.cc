@@ -1,5 +1,4 @@
 // References that travel between workers of which neither, or not the sender, is their owner.
-#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -89,7 +88,7 @@ void Core::AskToCount(const RRef& fork, bool may_search) {
   out.set_fork_counter(fork.body()->fork_id().counter);
   Gate::Entry entry(gate_);
   if (!entry.open()) return Counted(fork, absl::CancelledError("this worker is shutting down"));
-  if (may_search && find_peer_ != nullptr && !Knows(fork.owner())) {
+  if (may_search && find_peer_ != nullptr && agent_.ReachOf(fork.owner()) == rpc::Reach::kUnknown) {
     return find_peer_(fork.owner())
         .OnReady([core = shared_from_this(), fork](const absl::StatusOr<Unit>& found) {
           if (!found.ok()) return core->Counted(fork, found.status());
@@ -103,13 +102,6 @@ void Core::AskToCount(const RRef& fork, bool may_search) {
       .OnReady([core = shared_from_this(), fork](const absl::StatusOr<rpc::Reply>& reply) {
         core->Counted(fork, reply);
       });
-}
-
-bool Core::Knows(const std::string& worker) const {
-  if (worker == self_.name) return true;
-  const std::vector<rpc::PeerStatus> peers = agent_.Peers();
-  return std::any_of(peers.begin(), peers.end(),
-                     [&](const rpc::PeerStatus& peer) { return peer.peer.name == worker; });
 }
 
 void Core::Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply) {

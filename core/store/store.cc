@@ -126,7 +126,11 @@ class StoreImpl : public Store {
   // Ends the creation of `name` with `result`, and hosts it if it is a value.
   absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
                                           absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
-  absl::Status UnknownName(const std::string& name) const PSD_REQUIRES(mutex_);
+  // Null if no value has that name.
+  absl::StatusOr<EntryPtr> DropIfThere(const std::string& name, GlobalId only) PSD_EXCLUDES(mutex_);
+  // Names that sort near `name`: a bounded number, among which a misspelt one is looked for.
+  std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
+  absl::Status UnknownName(const std::string& name) const PSD_EXCLUDES(mutex_);
 
   const StoreOptions options_;
   IdSource& ids_;
@@ -246,24 +250,46 @@ absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
   return result;
 }
 
+std::vector<std::string> StoreImpl::NamesAround(const std::string& name) const {
+  constexpr int kToEachSide = 500;
+  auto from = names_.lower_bound(name);
+  for (int i = 0; i < kToEachSide && from != names_.begin(); ++i) --from;
+  std::vector<std::string> names;
+  for (; from != names_.end() && names.size() < 2 * kToEachSide; ++from) {
+    names.emplace_back(from->first);
+  }
+  return names;
+}
+
 absl::Status StoreImpl::UnknownName(const std::string& name) const {
-  NearestNameFinder finder(name);
-  for (const auto& [known, named] : names_) finder.Consider(known);
+  std::vector<std::string> candidates;
+  {
+    MutexLock lock(mutex_);
+    candidates = NamesAround(name);
+  }
   return absl::NotFoundError(
-      absl::StrCat("no value is called '", name, "'", DidYouMean(finder.nearest())));
+      absl::StrCat("no value is called '", name, "'", DidYouMean(NearestName(name, candidates))));
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
-  MutexLock lock(mutex_);
-  auto found = names_.find(name);
-  if (found == names_.end()) return UnknownName(name);
-  return found->second.entry;
+  {
+    MutexLock lock(mutex_);
+    auto found = names_.find(name);
+    if (found != names_.end()) return found->second.entry;
+  }
+  return UnknownName(name);
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name, GlobalId only) {
+  absl::StatusOr<EntryPtr> dropped = DropIfThere(name, only);
+  if (dropped.ok() && *dropped == nullptr) return UnknownName(name);
+  return dropped;
+}
+
+absl::StatusOr<EntryPtr> StoreImpl::DropIfThere(const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
-  if (found == names_.end()) return UnknownName(name);
+  if (found == names_.end()) return EntryPtr();
   if (!only.IsNone() && found->second.entry->id != only) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", name, "' is the name of another value than ", only.ToString(), " now"));

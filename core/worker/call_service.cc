@@ -81,6 +81,13 @@ bool IsOwn(const Value& value) {
   return rref.valid() && rref.is_owner();
 }
 
+std::vector<rref::RRef> OwnAmong(const std::vector<rref::RRef>& rrefs) {
+  std::vector<rref::RRef> own;
+  for (const rref::RRef& rref : rrefs)
+    if (rref.is_owner()) own.push_back(rref);
+  return own;
+}
+
 // A leaf that requires grad and was made here: it becomes a parameter under the id of its value.
 // One that was read from a parameter leads there already.
 bool IsNewLeaf(const Value& value) {
@@ -302,18 +309,38 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   auto shared = std::make_shared<Arguments>(*std::move(arguments));
-  const auto run = [this, call, name, run = function->run, shared,
-                    done](const absl::Status& ready) {
-    if (!ready.ok()) return done(ready, shared->context);
-    SubmitUser(call, shared->context, done, [this, call, name, run, shared, done] {
-      RunFunctionHere(call, name, run, std::move(*shared), done);
+  const auto run = [this, call, name, run = function->run, shared](const absl::Status& ready,
+                                                                   const Done& ended) {
+    if (!ready.ok()) return ended(ready, shared->context);
+    SubmitUser(call, shared->context, ended, [this, call, name, run, shared, ended] {
+      RunFunctionHere(call, name, run, std::move(*shared), ended);
     });
   };
-  if (!function->on_object || shared->values.empty()) return WhenCounted(*shared, run);
-  WhenCounted(*shared, [this, call, shared, run](const absl::Status& counted) {
-    if (!counted.ok()) return run(counted);
-    WhenHere(call, CollectReferences({shared->values.front()}), run);
+  const bool on_object = function->on_object && !shared->values.empty();
+  WhenCounted(*shared, [this, call, shared, run, done, on_object](const absl::Status& counted) {
+    if (!counted.ok()) return run(counted, done);
+    const std::vector<rref::RRef> needed =
+        OwnAmong(CollectReferences(on_object ? Values{shared->values.front()} : shared->values));
+    if (AllMade(needed)) return run(absl::OkStatus(), done);
+    if (!on_object) {
+      if (auto early = StartEarly(); early != nullptr) {
+        return run(absl::OkStatus(),
+                   [early, done](absl::StatusOr<Values> results, const ContextPtr& context) {
+                     done(std::move(results), context);
+                   });
+      }
+    }
+    WhenHere(call, needed, [run, done](const absl::Status& here) { run(here, done); });
   });
+}
+
+std::shared_ptr<void> CallService::StartEarly() {
+  constexpr int kMaxEarly = 64;  // fewer than the threads that a pool adds for waiting functions
+  if (early_->fetch_add(1) < kMaxEarly) {
+    return std::shared_ptr<void>(early_.get(), [early = early_](void*) { early->fetch_sub(1); });
+  }
+  early_->fetch_sub(1);
+  return nullptr;
 }
 
 void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
@@ -389,9 +416,7 @@ void CallService::WhenCounted(const Arguments& arguments,
 
 void CallService::WhenHere(const CallPtr& call, const std::vector<rref::RRef>& rrefs,
                            std::function<void(const absl::Status&)> next) {
-  std::vector<rref::RRef> own;
-  for (const rref::RRef& rref : rrefs)
-    if (rref.is_owner()) own.push_back(rref);
+  const std::vector<rref::RRef> own = OwnAmong(rrefs);
   if (AllMade(own)) return next(absl::OkStatus());
   Promise<Unit> here;
   here.future().OnReady([gate = gate_, next = std::move(next)](const absl::StatusOr<Unit>& made) {

@@ -64,6 +64,7 @@ absl::StatusOr<HostedValue> Decode(const v1::SavedValue& message) {
   PSD_ASSIGN_OR_RETURN(value.shape, DecodeShape(message.shape(), value.name));
   value.requires_grad = message.requires_grad();
   value.version = message.version();
+  PSD_RETURN_IF_ERROR(checkpoint::CheckKind(value));
   return hosted;
 }
 

@@ -18,12 +18,15 @@ namespace {
 // INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::TensorSpec>& specs,
                                              const store::Store::Stats& stats) {
-  uint64_t bytes = 0;
-  for (const checkpoint::TensorSpec& spec : specs) bytes += spec.bytes();
-  if (stats.limit_bytes != 0 && bytes > stats.limit_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("room for ", bytes, " bytes was asked for, and the memory budget is ",
-                     stats.limit_bytes, "; raise it, or load elsewhere"));
+  uint64_t left = stats.limit_bytes == 0 ? UINT64_MAX : stats.limit_bytes;
+  for (const checkpoint::TensorSpec& spec : specs) {
+    if (spec.bytes() > left) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("room was asked for an array of ", spec.bytes(), " bytes, ", left,
+                       " of the memory budget of ", stats.limit_bytes,
+                       " bytes are left to it; raise the budget, or load elsewhere"));
+    }
+    left -= spec.bytes();
   }
   std::vector<Tensor> arrays;
   for (const checkpoint::TensorSpec& spec : specs) {

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/host_port.h"
-#include "core/base/nearest_name.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -14,7 +13,6 @@
 #include "core/worker/gradient_service.h"
 #include "core/worker/info_service.h"
 #include "core/worker/optimizer_service.h"
-#include "core/worker/registrar_client.h"
 #include "core/worker/rows_service.h"
 #include "core/worker/save_service.h"
 #include "core/worker/status_service.h"
@@ -93,8 +91,9 @@ absl::Status Runtime::Assemble() {
   store_ = store::Store::Create(std::move(store), ids_);
   rrefs_ =
       rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_, continuations_);
-  rrefs_->FindPeersWith([this](const std::string& worker) { return FindPeer(worker); });
-  SetRegistrar(options_.registrar);
+  peers_ = std::make_unique<PeerDirectory>(*agent_);
+  peers_->SetRegistrar(options_.registrar);
+  rrefs_->FindPeersWith([this](const std::string& worker) { return peers_->Find(worker); });
   autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
   values_ = std::make_unique<ValueService>(*this);
@@ -117,43 +116,6 @@ absl::StatusOr<std::string> Runtime::Start() {
   PSD_ASSIGN_OR_RETURN(const std::string bound, agent_->Start(options_.listen));
   PSD_ASSIGN_OR_RETURN(address_, AdvertisedAddress(bound, options_.advertise));
   return address_;
-}
-
-std::string Runtime::registrar() const {
-  MutexLock lock(mutex_);
-  return registrar_;
-}
-
-void Runtime::SetRegistrar(const std::string& name) {
-  MutexLock lock(mutex_);
-  registrar_ = name;
-}
-
-Future<Unit> Runtime::FindPeer(const std::string& worker) {
-  const std::string asked = registrar();
-  if (asked.empty()) {
-    return Future<Unit>::Ready(absl::NotFoundError(
-        absl::StrCat(options_.name, " does not know worker '", worker,
-                     "', and there is no registrar to ask; name one, or connect the two")));
-  }
-  return AskWorld(*agent_, asked, {})
-      .Then([this, worker, asked](const absl::StatusOr<World>& world) -> absl::Status {
-        if (!world.ok()) return world.status();
-        NearestNameFinder nearest(worker);
-        for (const WorldMember& member : world->members) {
-          if (member.name != options_.name) nearest.Consider(member.name);
-          if (member.name != worker) continue;
-          if (member.address.empty()) {
-            return absl::UnavailableError(
-                absl::StrCat(worker, " does not listen, so it cannot be called by ", options_.name,
-                             ", which it is not connected to; let one of the two listen"));
-          }
-          agent_->AddPeer(member.name, member.address);
-          return absl::OkStatus();
-        }
-        return absl::NotFoundError(absl::StrCat("the registrar ", asked, " knows no worker '",
-                                                worker, "'", DidYouMean(nearest.nearest())));
-      });
 }
 
 void Runtime::Shutdown(absl::Duration drain) {

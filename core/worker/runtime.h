@@ -18,7 +18,6 @@
 #include "core/base/ids.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
-#include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -30,6 +29,7 @@
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
 #include "core/worker/functions.h"
+#include "core/worker/peer_directory.h"
 
 namespace psd::worker {
 
@@ -94,14 +94,9 @@ class Runtime {
   // Errors: UNAVAILABLE naming the address (port in use).
   absl::StatusOr<std::string> Start();
 
-  // The worker that knows the world; empty: nobody does. A daemon's is in its options, a trainer is
+  // Finds other workers through the registrar. A daemon's registrar is in its options, a trainer is
   // told by its owners.
-  std::string registrar() const PSD_EXCLUDES(mutex_);
-  void SetRegistrar(const std::string& name) PSD_EXCLUDES(mutex_);
-  // Makes a worker reachable that this one has never met: asks the registrar where it listens.
-  // Errors: NOT_FOUND (no registrar, or it knows none of that name), UNAVAILABLE (it does not
-  // listen, so it must connect here by itself).
-  Future<Unit> FindPeer(const std::string& worker);
+  PeerDirectory& peers() { return *peers_; }
 
   // See RpcAgent::Shutdown; then releases everything. May be repeated.
   void Shutdown(absl::Duration drain);
@@ -149,6 +144,7 @@ class Runtime {
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;
+  std::unique_ptr<PeerDirectory> peers_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<rref::RRefContext> rrefs_;
   std::unique_ptr<dist_autograd::DistAutograd> autograd_;
@@ -162,8 +158,6 @@ class Runtime {
   std::unique_ptr<SaveService> saves_;
   std::unique_ptr<InfoService> info_;
   std::unique_ptr<StatusService> status_;
-  mutable Mutex mutex_;  // leaf
-  std::string registrar_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::worker

@@ -101,6 +101,25 @@ TEST_F(GroupTest, RPC_10_RPC_63_WorkersThatNeverMetCallEachOtherByRankInfoAndNam
       << "the others declared no group";
 }
 
+TEST_F(GroupTest, RPC_63_AWorkerThatCameBackElsewhereIsFoundAgain) {
+  auto moving = StartListening("moving"), caller = Start("caller");
+  ASSERT_TRUE(caller->RpcSync("moving", Named("who"), {}).ok());
+  ASSERT_TRUE(moving->Shutdown().ok());
+  moving = StartListening("moving");
+  // Calls fail while only the former address is known; each has the new one looked up.
+  while (!caller->RpcSync("moving", Named("who"), {}).ok()) std::this_thread::yield();
+  EXPECT_EQ(Must(caller->Info("moving")), moving->Info());
+}
+
+TEST_F(GroupTest, RPC_63_AStrangerThatLeftIsLookedForAgain) {
+  auto callee = StartListening("callee"), stranger = StartListening("stranger");
+  ASSERT_TRUE(stranger->RpcSync("callee", Named("who"), {}).ok());
+  ASSERT_TRUE(callee->RpcSync("stranger", Named("who"), {}).ok()) << "on the stranger's connection";
+  ASSERT_TRUE(stranger->Shutdown().ok());
+  stranger = StartListening("stranger");
+  while (!callee->RpcSync("stranger", Named("who"), {}).ok()) std::this_thread::yield();
+}
+
 TEST_F(GroupTest, RREF_11_AReferenceReachesAWorkerThatNeverMetItsOwner) {
   auto a = StartListening("a"), b = Start("b");
   worker::CallTarget echo{nullptr, {}, "echo"};

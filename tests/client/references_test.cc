@@ -395,6 +395,21 @@ TEST_F(ReferencesTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
   WaitUntilReleased();
 }
 
+TEST_F(ReferencesTest, RREF_21_FunctionsThatWaitForAnArgumentLeaveThreadsToOthers) {
+  constexpr int kWaiting = 400;  // more than an owner has threads, those for waiting ones included
+  {
+    RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
+    std::vector<Future<Values>> waiting;
+    for (int i = 0; i < kWaiting; ++i) {
+      waiting.push_back(trainer_->RpcAsync("owner0", Named("fetch"), {slow}));
+    }
+    EXPECT_EQ(IntOf(Must(trainer_->RpcSync("owner0", Named("add"), {1, 2}))[0]), 3);
+    parking_.Take().Set(Values{Tensor::Scalar(4.0f)});
+    for (const Future<Values>& each : waiting) EXPECT_TRUE(each.Wait().ok());
+  }
+  WaitUntilReleased();
+}
+
 TEST_F(ReferencesTest, RREF_21_AProgramThatNobodyWaitsForDoesNotWaitForItsArgument) {
   RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
   CallOptions shortly;

@@ -105,6 +105,7 @@ class FakeAgent : public rpc::RpcAgent {
   rpc::Call StartCall(const std::string& peer, rpc::Request request,
                       const rpc::CallOptions& options) override;
   std::vector<rpc::PeerStatus> Peers() const override { return {}; }
+  rpc::Reach ReachOf(const std::string&) const override { return rpc::Reach::kReachable; }
   void Shutdown(absl::Duration) override {}
 
   // The epoch of all sessions of this worker.

@@ -46,10 +46,18 @@ TEST(NearestNameTest, LongNamesAreComparedByTheirBeginning) {
   EXPECT_EQ(Nearest(std::string(1 << 20, 'a'), {std::string(1 << 20, 'b')}), "");
 }
 
+TEST(NearestNameTest, CommonEndsCostNothing) {
+  const std::string stem = "model.layers.", rest = ".attention.query_projection.weight";
+  NearestNameFinder finder(stem + "9999" + rest);
+  for (int i = 0; i < 9'000; ++i) finder.Consider(stem + std::to_string(i % 10) + rest);
+  finder.Consider(stem + "999" + rest);
+  EXPECT_EQ(finder.nearest(), stem + "999" + rest);
+}
+
 TEST(NearestNameTest, ManyCandidatesCostABoundedTime) {
   NearestNameFinder finder("weight");
-  for (int i = 0; i < 10'000; ++i) finder.Consider("xxxxxx");
-  finder.Consider("weight");  // beyond the bound
+  for (int i = 0; i < 1'000'000 / (6 * 6); ++i) finder.Consider("xxxxxx");
+  finder.Consider("eightw");  // near, and beyond the bound
   EXPECT_EQ(finder.nearest(), "");
 }
 
