@@ -41,13 +41,16 @@ absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::Tenso
 void CheckpointService::HoldCopies(const CallPtr& call, GlobalId id, Outbound& out) {
   auto arrays = DenseCopies(out);
   if (!arrays.ok()) return call->Reply(arrays.status());
-  if (absl::Status kept = Keep(call, id, *std::move(arrays)); !kept.ok()) return call->Reply(kept);
+  absl::Status kept = Keep(call, id, Transfer::Direction::kOut, *std::move(arrays));
+  if (!kept.ok()) return call->Reply(kept);
   call->Reply(rpc::Payload{}, {FieldsAttachment(out.reply)});
 }
 
-absl::Status CheckpointService::Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays) {
+absl::Status CheckpointService::Keep(const CallPtr& call, GlobalId id,
+                                     Transfer::Direction direction, std::vector<Tensor> arrays) {
   const GlobalId session = SessionOf(*call);
-  PSD_RETURN_IF_ERROR(transfers_.Put(session, id, std::make_shared<Transfer>(std::move(arrays))));
+  PSD_RETURN_IF_ERROR(
+      transfers_.Put(session, id, std::make_shared<Transfer>(direction, std::move(arrays))));
   // The session may have ended meanwhile, and nobody would release it.
   if (call->cancelled()) transfers_.Release(session, id);
   return absl::OkStatus();
@@ -81,7 +84,7 @@ void CheckpointService::ServeMakeRoom(const CallPtr& call) {
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
   auto arrays = Allocate(*specs, runtime_.store().stats());
   if (!arrays.ok()) return call->Reply(arrays.status());
-  absl::Status kept = Keep(call, IdOf(*request), *std::move(arrays));
+  absl::Status kept = Keep(call, IdOf(*request), Transfer::Direction::kIn, *std::move(arrays));
   if (!kept.ok()) return call->Reply(kept);
   call->Reply(rpc::Payload{});
 }

@@ -82,7 +82,8 @@ class CheckpointService {
   void ServeRelease(const CallPtr& call);
   void HoldCopies(const CallPtr& call, GlobalId id, Outbound& out);
   // A transfer of the caller's session.
-  absl::Status Keep(const CallPtr& call, GlobalId id, std::vector<Tensor> arrays);
+  absl::Status Keep(const CallPtr& call, GlobalId id, Transfer::Direction direction,
+                    std::vector<Tensor> arrays);
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
   // The tensors of a request: its own, or those of a room that was filled.
   absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);

@@ -104,10 +104,10 @@ Future<rpc::CallOptions> WhenReady(Runtime& runtime, const std::vector<rref::RRe
   }
   CollectAll(pending).OnReady([&runtime, &clock, promise, options, begun, bounded,
                                timer](const absl::StatusOr<std::vector<Unit>>& created) {
+    if (bounded) runtime.timers().Cancel(timer);
     if (!created.ok()) return static_cast<void>(promise.Set(created.status()));
     rpc::CallOptions left = options;
     if (bounded) {
-      runtime.timers().Cancel(timer);
       left.timeout = std::max(options.timeout - (clock.Now() - begun), absl::Microseconds(1));
     }
     promise.Set(left);

@@ -174,7 +174,7 @@ v1::WorkerStatus StatusService::Collect(const v1::StatusRequest& request) const 
   status.set_address(runtime_.address());
   status.set_version(kVersion);
   status.set_uptime_s(absl::ToDoubleSeconds(runtime_.options().clock->Now() - started_));
-  status.set_registrar(runtime_.options().registrar);
+  status.set_registrar(runtime_.peers().registrar());
   AddNumbers(runtime_, status);
   AddPeers(runtime_, status);
   AddValues(runtime_, limit, status);

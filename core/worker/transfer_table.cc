@@ -14,6 +14,11 @@ absl::Status Unknown(GlobalId id) {
                    " of this session is under way here; its session may have ended: start again"));
 }
 
+absl::Status NotToBeFilled() {
+  return absl::FailedPreconditionError(
+      "this transfer holds an export of the owner, which nobody may write to; make room first");
+}
+
 }  // namespace
 
 absl::Status Transfer::CheckRange(uint64_t array, uint64_t first_byte, uint64_t bytes) const {
@@ -33,6 +38,7 @@ absl::StatusOr<Buffer> Transfer::Piece(uint64_t array, uint64_t first_byte, uint
 }
 
 absl::Status Transfer::Fill(uint64_t array, uint64_t first_byte, const Buffer& bytes) {
+  if (direction_ != Direction::kIn) return NotToBeFilled();
   PSD_RETURN_IF_ERROR(CheckRange(array, first_byte, bytes.size()));
   if (!bytes.empty())
     std::memcpy(arrays_[array].mutable_raw_data() + first_byte, bytes.data(), bytes.size());
@@ -68,6 +74,7 @@ absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Take(GlobalId session, 
   if (found == transfers_.end()) return Unknown(id);
   auto transfer = found->second.find(id);
   if (transfer == found->second.end()) return Unknown(id);
+  if (transfer->second->direction() != Transfer::Direction::kIn) return NotToBeFilled();
   // Others get theirs from here only, under this lock.
   if (transfer->second.use_count() > 1)
     return absl::FailedPreconditionError("pieces of this transfer are still arriving");

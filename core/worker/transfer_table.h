@@ -17,21 +17,28 @@
 
 namespace psd::worker {
 
-// The arrays of one value and its state: copies that a peer fetches piece by piece, or memory that
-// it fills. Contiguous all of them.
+// The arrays of one value and its state, each of them contiguous.
 class Transfer {
  public:
-  explicit Transfer(std::vector<Tensor> arrays) : arrays_(std::move(arrays)) {}
+  enum class Direction {
+    kOut,  // a peer fetches the arrays piece by piece; they may be shared with the value itself
+    kIn,   // the arrays are new memory, which a peer fills
+  };
+  Transfer(Direction direction, std::vector<Tensor> arrays)
+      : direction_(direction), arrays_(std::move(arrays)) {}
 
+  Direction direction() const { return direction_; }
   const std::vector<Tensor>& arrays() const { return arrays_; }
-  // Bytes of one array, shared. Errors: INVALID_ARGUMENT when it has them not.
+  // Returns bytes of one array, shared. Errors: INVALID_ARGUMENT if the array does not have them.
   absl::StatusOr<Buffer> Piece(uint64_t array, uint64_t first_byte, uint64_t bytes) const;
-  // Requires: nobody reads the arrays yet. Errors: as above.
+  // Requires: nobody reads the arrays yet.
+  // Errors: as above; FAILED_PRECONDITION if the transfer is on its way out.
   absl::Status Fill(uint64_t array, uint64_t first_byte, const Buffer& bytes);
 
  private:
   absl::Status CheckRange(uint64_t array, uint64_t first_byte, uint64_t bytes) const;
 
+  const Direction direction_;
   std::vector<Tensor> arrays_;
 };
 
@@ -49,8 +56,9 @@ class TransferTable {
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Transfer>> Find(GlobalId session, GlobalId id) const
       PSD_EXCLUDES(mutex_);
-  // Out of the table, for whoever uses up what was filled.
-  // Errors: NOT_FOUND; FAILED_PRECONDITION while it is still being filled: it stays then.
+  // Removes a transfer that was filled, for whoever uses up its arrays.
+  // Errors: NOT_FOUND; FAILED_PRECONDITION while it is still being filled, or if it is on its way
+  // out: it stays then.
   absl::StatusOr<std::shared_ptr<Transfer>> Take(GlobalId session, GlobalId id)
       PSD_EXCLUDES(mutex_);
   // What is not there is no error.

@@ -73,7 +73,9 @@ absl::StatusOr<std::shared_ptr<const RowRepeats>> RowRepeats::Find(const Tensor&
   kernels::GroupRows(id, count, &found->groups_);
   const std::vector<int64_t>& distinct = found->groups_.ids;
   if (distinct.size() > count / 8 * 7) return none;
-  found->distinct_ = Tensor::Of<int64_t>({static_cast<int64_t>(distinct.size())}, distinct);
+  const Shape shape({static_cast<int64_t>(distinct.size())});
+  PSD_ASSIGN_OR_RETURN(found->distinct_, Tensor::Empty(shape, DType::kI64));
+  std::copy(distinct.begin(), distinct.end(), found->distinct_.mutable_data<int64_t>());
   PSD_ASSIGN_OR_RETURN(found->places_, Tensor::Empty(ids.shape(), DType::kI64));
   int64_t* places = found->places_.mutable_data<int64_t>();
   for (size_t k = 0; k < distinct.size(); ++k) {

@@ -15,9 +15,26 @@ namespace {
 
 constexpr GlobalId kSession{1, 1}, kOther{1, 2}, kId{7, 1}, kNext{7, 2};
 
-std::shared_ptr<Transfer> Room() {
-  return std::make_shared<Transfer>(std::vector<Tensor>{Tensor::Of<int32_t>(Shape{2}, {1, 2}),
+std::shared_ptr<Transfer> With(Transfer::Direction direction) {
+  return std::make_shared<Transfer>(direction,
+                                    std::vector<Tensor>{Tensor::Of<int32_t>(Shape{2}, {1, 2}),
                                                         Tensor::Of<int32_t>(Shape{0}, {})});
+}
+std::shared_ptr<Transfer> Room() {
+  return With(Transfer::Direction::kIn);
+}
+
+TEST(Transfer, AnExportIsReadAndNeverWritten) {
+  const std::shared_ptr<Transfer> exported = With(Transfer::Direction::kOut);
+  EXPECT_EQ(exported->Fill(0, 0, Buffer::FromString("none")).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(exported->arrays()[0].data<int32_t>()[0], 1);
+  EXPECT_TRUE(exported->Piece(0, 0, 8).ok());
+  TransferTable table;
+  ASSERT_TRUE(table.Put(kSession, kId, exported).ok());
+  EXPECT_EQ(table.Take(kSession, kId).status().code(), absl::StatusCode::kFailedPrecondition)
+      << "its arrays may be those of a value";
+  EXPECT_TRUE(table.Find(kSession, kId).ok());
 }
 
 TEST(Transfer, PiecesStayWithinTheArrays) {

@@ -28,7 +28,8 @@ void Check(bool condition) {
 }
 
 Transfer NewTransfer() {
-  return Transfer({*Tensor::Zeros(Shape{5, 7}, DType::kF32), *Tensor::Zeros(Shape{0}, DType::kF64),
+  return Transfer(Transfer::Direction::kIn,
+                  {*Tensor::Zeros(Shape{5, 7}, DType::kF32), *Tensor::Zeros(Shape{0}, DType::kF64),
                    *Tensor::Zeros(Shape{3}, DType::kU8)});
 }
 
