@@ -161,10 +161,10 @@ std::string UsageText() {
                           absl::AsciiStrToUpper(field.type), field.help, field.range,
                           standard.empty() ? "none" : standard);
   }
-  absl::StrAppend(
-      &text,
-      "\nExit codes: 0 stopped in order; 1 failure while running; 2 wrong usage or "
-      "configuration;\n3 cannot listen; 4 told twice to stop before calls had ended.\n");
+  absl::StrAppend(&text,
+                  "\nExit codes: 0 stopped in order; 1 failure while running; 2 wrong usage or "
+                  "configuration;\n3 cannot listen; 4 told twice to stop before calls had ended; "
+                  "5 the system refuses threads\nor memory.\n");
   return text;
 }
 

@@ -97,7 +97,8 @@ absl::StatusOr<DaemonConfig> MakeConfig(const CommandLine& line, bool* may_move)
 void PrintHowToConnect(const std::string& name, const std::string& address) {
   std::printf(
       "psd %s ready at %s\n"
-      "  in C++:  psd::WorkerOptions options;  options.owners = {{\"%s\", \"%s\"}};\n"
+      "  in C++:  psd::WorkerOptions options;  options.name = \"trainer0\";\n"
+      "           options.owners = {{\"%s\", \"%s\"}};\n"
       "  look:    tools/psctl status --address %s\n"
       "  stop:    Ctrl-C\n",
       name.c_str(), address.c_str(), name.c_str(), address.c_str(), address.c_str());

@@ -52,12 +52,14 @@ TEST(CommandLine, TellsAllProblemsAtOnce) {
   EXPECT_THAT(problems, HasSubstr("--name: the value is missing"));
 }
 
-TEST(CommandLine, UsageNamesEveryField) {
+TEST(CommandLine, UsageNamesEveryFieldAndExitCode) {
   const std::string usage = UsageText();
   for (const ConfigField& field : ConfigFields())
     EXPECT_THAT(usage, HasSubstr("--" + std::string(field.name) + " "));
   EXPECT_THAT(usage, HasSubstr("--ready_fd N"));
-  EXPECT_THAT(usage, HasSubstr("Exit codes"));
+  EXPECT_THAT(usage, HasSubstr("Exit codes: 0 "));
+  for (const char* code : {"; 1 ", "; 2 ", ";\n3 ", "; 4 ", "; 5 "})
+    EXPECT_THAT(usage, HasSubstr(code));
 }
 
 }  // namespace

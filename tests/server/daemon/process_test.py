@@ -58,6 +58,7 @@ class ProcessTest(unittest.TestCase):
             took = time.monotonic() - start
             self.assertEqual(psd.stop(signal.SIGINT), 0)
             self.assertIn("psd owner0 ready at " + psd.address, psd.output)
+            self.assertIn('options.name = "trainer0";', psd.output)
             self.assertIn('options.owners = {{"owner0", "%s"}};' % psd.address, psd.output)
             self.assertIn("tools/psctl status --address " + psd.address, psd.output)
         print("--dev was ready in %.3f s" % took)
