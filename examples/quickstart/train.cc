@@ -28,8 +28,10 @@ absl::Status Train(const char* address) {
   const psd::Tensor y = psd::Tensor::Of<float>({4, 1}, {-4, -1, 2, 5});
   for (int step = 0; step <= 100; ++step) {
     PSD_ASSIGN_OR_RETURN(psd::Context context, worker->NewContext());
+    // One exchange for each owner.
     PSD_ASSIGN_OR_RETURN(auto values, worker->ToHere({w, b}, context));
     const psd::Variable loss = psd::Mse(psd::Linear(x, values[0], values[1]), y);
+    // Gradients stay with their owners, and the optimizer steps where the parameters live.
     PSD_RETURN_IF_ERROR(context.Backward({loss}));
     PSD_RETURN_IF_ERROR(optimizer->Step(context));
     if (step % 20 == 0) {

@@ -97,12 +97,17 @@ def _uniq_keep_last(tokens):
         out.append(t)
     return reversed(out)
 
+# The setting as a repository of system libraries names it, whether psd is the main one or not: as
+# text, a label of the main repository says nothing of whose it is.
+_STATIC_LINK_LABEL = str(Label("//third_party/system:static_link"))
+_STATIC_LINK = _STATIC_LINK_LABEL if _STATIC_LINK_LABEL.startswith("@") else "@" + _STATIC_LINK_LABEL
+
 _BUILD_LIB = """
 cc_library(
     name = {name},
     defines = {defines},
     linkopts = select({{
-        "@//third_party/system:static_link": {static},
+        "{static_link}": {static},
         "//conditions:default": {shared},
     }}),
 )
@@ -131,6 +136,7 @@ def _cc_lib(rctx, name, pkgs):
         name = repr(name),
         defines = repr([c[2:] for c in _pc(rctx, ["--cflags"], pkgs) if c.startswith("-D")]),
         shared = repr(["-Wl,--as-needed"] + _libs(rctx, ["--libs"], pkgs)),
+        static_link = _STATIC_LINK,
         static = repr(["-Wl,--as-needed"] + _static(rctx, libdir, _libs(rctx, ["--static", "--libs"], pkgs))),
     )
 
@@ -139,27 +145,27 @@ _SPDLOG_HEADER_ONLY = """
 cc_library(
     name = "fmt",
     defines = select({{
-        "@//third_party/system:static_link": ["FMT_HEADER_ONLY=1"],
+        "{static_link}": ["FMT_HEADER_ONLY=1"],
         "//conditions:default": [],
     }}),
     linkopts = select({{
-        "@//third_party/system:static_link": [],
+        "{static_link}": [],
         "//conditions:default": ["-Wl,--as-needed", "-lfmt"],
     }}),
 )
 cc_library(
     name = "spdlog",
     defines = ["SPDLOG_FMT_EXTERNAL"] + select({{
-        "@//third_party/system:static_link": [],
+        "{static_link}": [],
         "//conditions:default": ["SPDLOG_SHARED_LIB", "SPDLOG_COMPILED_LIB"],
     }}),
     linkopts = select({{
-        "@//third_party/system:static_link": ["-lpthread"],
+        "{static_link}": ["-lpthread"],
         "//conditions:default": ["-Wl,--as-needed", "-lspdlog", "-lpthread"],
     }}),
     deps = [":fmt"],
 )
-""".format()
+""".format(static_link = _STATIC_LINK)
 
 # Debian ships oneDNN without a .pc file, and shared only.
 _DNNL = """
@@ -246,13 +252,28 @@ def _alias_impl(rctx):
 
 _alias_repo = repository_rule(implementation = _alias_impl, attrs = {"aliases": attr.string_dict()})
 
-def system_repos():
-    _stub_rules(name = "rules_cc", dir = "cc")
-    _stub_rules(name = "rules_java", dir = "java")
-    _stub_rules(name = "rules_proto", dir = "proto")
-    _stub_coverage(name = "remote_coverage_tools")
+def _unless_defined(rule, name, **attributes):
+    """Defines a repository, but leaves alone what the workspace that uses psd has under that name."""
+    if native.existing_rule(name) == None:
+        rule(name = name, **attributes)
 
-    _system_deps(
+def _from_system(rule, name, **attributes):
+    """Defines a repository that cannot be another than Debian's: Debian's gRPC was built with it."""
+    defined = native.existing_rule(name)
+    if defined != None and defined["kind"] not in ["_absl", "_alias_repo", "_system_deps"]:
+        fail("This workspace defines @%s, but psd links Debian's gRPC, and " % name +
+             "nothing but Debian's own packages fits that. Remove it, and use the one that " +
+             "psd_dependencies() defines under the same name.")
+    rule(name = name, **attributes)
+
+def system_repos():
+    _unless_defined(_stub_rules, name = "rules_cc", dir = "cc")
+    _unless_defined(_stub_rules, name = "rules_java", dir = "java")
+    _unless_defined(_stub_rules, name = "rules_proto", dir = "proto")
+    _unless_defined(_stub_coverage, name = "remote_coverage_tools")
+
+    _from_system(
+        _system_deps,
         name = "system_deps",
         libs = {
             "grpc++": ["grpc++"],
@@ -269,12 +290,12 @@ def system_repos():
         },
         tools = ["protoc", "grpc_cpp_plugin", "grpc_python_plugin"],
     )
-    _absl(name = "com_google_absl")
-    _alias_repo(name = "grpc", aliases = {"grpc++": "@system_deps//:grpc++"})
-    _alias_repo(name = "com_google_protobuf", aliases = {"protobuf": "@system_deps//:protobuf"})
-    _alias_repo(name = "com_google_googletest", aliases = {
+    _from_system(_absl, name = "com_google_absl")
+    _from_system(_alias_repo, name = "grpc", aliases = {"grpc++": "@system_deps//:grpc++"})
+    _from_system(_alias_repo, name = "com_google_protobuf", aliases = {"protobuf": "@system_deps//:protobuf"})
+    _unless_defined(_alias_repo, name = "com_google_googletest", aliases = {
         "gtest": "@system_deps//:gtest",
         "gtest_main": "@system_deps//:gtest_main",
         "gmock": "@system_deps//:gmock",
     })
-    _alias_repo(name = "com_github_gabime_spdlog", aliases = {"spdlog": "@system_deps//:spdlog"})
+    _from_system(_alias_repo, name = "com_github_gabime_spdlog", aliases = {"spdlog": "@system_deps//:spdlog"})
