@@ -1,7 +1,6 @@
 #include "core/rpc/session_table.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +55,7 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
                                  Actions& actions) {
   using Kind = HelloOutcome::Kind;
   const PeerInfo peer{hello.name, hello.incarnation};
-  std::optional<std::string> former;  // where the session came from whose place gets free
+  const CalleeSession* former = nullptr;  // the session whose place gets free
   if (auto held = epochs_.find(peer.name); held != epochs_.end()) {
     const CalleeSession& holder = *sessions_.at(held->second);
     if (holder.caller().incarnation != peer.incarnation) {
@@ -67,15 +66,13 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
     } else if (hello.epoch == holder.epoch() && hello.callee_incarnation == self_.incarnation) {
       return {Kind::kWelcome, holder.epoch(), true, absl::OkStatus()};
     }
-    if (!leaving_) {
-      former = holder.origin();
-      End(holder.epoch(), actions);
-    }
+    former = &holder;
   }
   if (leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
-  absl::Status room =
-      former.has_value() ? shares_.CheckExchange(*former, origin) : shares_.Check(origin);
+  absl::Status room = former != nullptr ? shares_.CheckExchange(former->origin(), origin)
+                                        : shares_.Check(origin);
   if (!room.ok()) return {Kind::kRefused, 0, false, Annotate(room, self_.name)};
+  if (former != nullptr) End(former->epoch(), actions);
   return {Kind::kWelcome, Open(now, origin, peer), false, absl::OkStatus()};
 }
 

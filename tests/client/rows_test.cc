@@ -217,6 +217,15 @@ TEST_F(RowsTest, OPT_40_WeightDecayOfAdagradWithSparseGradientsIsRefused) {
   }
 }
 
+TEST_F(RowsTest, OPT_40_StochasticRoundingOfRowsIsRefused) {
+  for (const char* type : {"sgd", "adagrad"}) {
+    const OptimizerSpec spec{type, {{"stochastic_rounding", 1}}};
+    absl::Status refused = DistributedOptimizer::Create(*trainer_, spec, {Table(2, 1)}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("stochastic_rounding"));
+  }
+}
+
 TEST_F(RowsTest, RowwiseAdagradKeepsOneAccumulatorPerRow) {
   RRef table = Table(3, 4);
   RowwiseAdagrad adagrad;

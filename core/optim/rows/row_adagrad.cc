@@ -13,7 +13,7 @@ class RowAdagrad : public RowOptimizer {
   RowAdagrad(const OptimizerSpec& spec, AdagradState state)
       : state_(state),
         initial_(spec.options.at("initial_accumulator_value")),
-        status_(CheckNoDecay(spec, spec.options.at("weight_decay"))) {
+        status_(CheckOptionsForRows(spec)) {
     options_.lr = spec.options.at("lr");
     options_.lr_decay = spec.options.at("lr_decay");
     options_.eps = spec.options.at("eps");

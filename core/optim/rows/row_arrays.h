@@ -3,9 +3,11 @@
 // From untyped row arrays to what the kernels take, and what most row optimizers share.
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/tensor/dtype.h"
@@ -46,12 +48,20 @@ void WithRowType(const RowArrays& arrays, const Run& run) {
   }
 }
 
-// Errors: INVALID_ARGUMENT unless `weight_decay` is 0.
-inline absl::Status CheckNoDecay(const OptimizerSpec& spec, double weight_decay) {
-  if (weight_decay == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(spec.type, ": weight_decay = ", weight_decay,
-                   ", but rows and sparse gradients need 0: it would move rows that have none"));
+// Checks the options of an optimizer that also steps dense parameters.
+// Errors: INVALID_ARGUMENT unless weight_decay and stochastic_rounding are 0.
+inline absl::Status CheckOptionsForRows(const OptimizerSpec& spec) {
+  const auto refusal = [&](absl::string_view option, absl::string_view reason) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.type, ": ", option, " = ", spec.options.at(std::string(option)),
+                     ", but rows and sparse gradients need 0: ", reason));
+  };
+  if (spec.options.at("weight_decay") != 0)
+    return refusal("weight_decay", "it would move rows that have no gradient");
+  const auto rounding = spec.options.find("stochastic_rounding");
+  if (rounding != spec.options.end() && rounding->second != 0)
+    return refusal("stochastic_rounding", "it is for bf16 only");
+  return absl::OkStatus();
 }
 
 }  // namespace psd::optim

@@ -11,7 +11,7 @@ namespace {
 class RowSgd : public RowOptimizer {
  public:
   explicit RowSgd(const OptimizerSpec& spec)
-      : status_(CheckNoDecay(spec, spec.options.at("weight_decay"))) {
+      : status_(CheckOptionsForRows(spec)) {
     options_.lr = spec.options.at("lr");
     options_.momentum = spec.options.at("momentum");
     options_.dampening = spec.options.at("dampening");

@@ -168,6 +168,13 @@ TEST_F(SessionTableSharesTest, WhoHasAPlaceComesBackToItWhateverItsShare) {
   EXPECT_EQ(Hello(6, "grpc 10.0.0.1:9").status.code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(SessionTableSharesTest, WhoIsRefusedKeepsTheSessionThatItHad) {
+  const HelloOutcome first = Hello(5, "grpc 10.0.0.2:1");
+  Flood("10.0.0.1");
+  EXPECT_EQ(Hello(5, "grpc 10.0.0.1:9").status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Hello(5, "grpc 10.0.0.2:1", first.epoch).resumed);
+}
+
 TEST_F(SessionTableSharesTest, ASessionCountsWhereItWasResumedAndNoLongerWhenItEnds) {
   std::vector<uint64_t> epochs;
   for (Incarnation who = 1; who <= 33; ++who) epochs.push_back(Hello(who, "grpc 10.0.0.1:1").epoch);
