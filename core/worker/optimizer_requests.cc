@@ -72,27 +72,27 @@ Future<optim::PartReport> OptimizerService::Part(const std::string& owner, const
 
 template <typename Message>
 Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimizer,
-                                         Message& message, const rpc::CallOptions& options,
-                                         rpc::Call* under_way) {
+                                         Message& message, const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(optimizer);
   if (!usable.ok()) return Future<rpc::Reply>::Ready(usable);
   EncodeOptimizer(optimizer.value_id(), message);
   rpc::Request request = PlainRequest(method, message);
   request.only_incarnation = optimizer.body()->owner_incarnation();
   request.session_bound = true;
-  const rpc::Call call = runtime_.agent().StartCall(optimizer.owner(), std::move(request), options);
-  if (under_way != nullptr) *under_way = call;
-  return call.reply().Then(
-      [this, optimizer](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<rpc::Reply> {
-        // A call that just missed the end of its session finds nothing in the next one.
-        if (absl::IsNotFound(reply.status()))
-          PSD_RETURN_IF_ERROR(runtime_.rrefs().CheckUsable(optimizer));
-        return reply;
-      });
+  return runtime_.agent()
+      .StartCall(optimizer.owner(), std::move(request), options)
+      .reply()
+      .Then(
+          [this, optimizer](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<rpc::Reply> {
+            // A call that just missed the end of its session finds nothing in the next one.
+            if (absl::IsNotFound(reply.status()))
+              PSD_RETURN_IF_ERROR(runtime_.rrefs().CheckUsable(optimizer));
+            return reply;
+          });
 }
 
 Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall& step,
-                                          const rpc::CallOptions& options, rpc::Call* under_way) {
+                                          const rpc::CallOptions& options) {
   v1::StepRequest message;
   EncodeContexts(step.contexts, message);
   message.set_step_incarnation(step.step.incarnation);
@@ -101,7 +101,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   message.set_in_turn(step.in_turn);
   EncodeLifeId(step.life, message);
   EncodeTerms(step.terms, message);
-  return Ask("optimizer.step", optimizer, message, options, under_way)
+  return Ask("optimizer.step", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
         if (!reply.ok()) return reply.status();
         PSD_ASSIGN_OR_RETURN(auto message,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "core/base/parallel_for.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/parameters/kept_tensor.h"
@@ -76,16 +77,20 @@ absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(Runtime& runtime,
   return groups;
 }
 
-absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
-  const auto* object = entry->value.As<std::shared_ptr<store::Object>>();
+absl::StatusOr<OptimizerPtr> OptimizerIn(const store::Entry& entry) {
+  const auto* object = entry.value.As<std::shared_ptr<store::Object>>();
   auto optimizer = object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
   if (optimizer == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat(entry->name.empty() ? id.ToString() : entry->name, " is ", entry->KindName(),
-                     ", not an optimizer"));
+        absl::StrCat(entry.name.empty() ? entry.id.ToString() : entry.name, " is ",
+                     entry.KindName(), ", not an optimizer"));
   }
   return optimizer;
+}
+
+absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
+  return OptimizerIn(*entry);
 }
 
 // What contexts have collected here for an optimizer's parameters; those of other optimizers may
@@ -182,17 +187,12 @@ absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message
                                                  IncarnationToString(call.caller().incarnation)));
 }
 
-// `Message`: a StepRequest or a PrepareRequest.
-template <typename Message>
-absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
+absl::StatusOr<Collected> Collect(Runtime& runtime, OptimizerPtr optimizer,
+                                  absl::Span<const GlobalId> contexts) {
   Collected collected;
-  PSD_ASSIGN_OR_RETURN(collected.optimizer,
-                       FindOptimizer(runtime.store(), DecodeOptimizer(message)));
-  PSD_RETURN_IF_ERROR(optim::CheckLife(DecodeLifeId(message), collected.optimizer->life()));
-  PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
-                       DecodeIds(message.context_incarnations(), message.context_counters()));
+  collected.optimizer = std::move(optimizer);
   const optim::ParameterTable& table = collected.optimizer->table();
-  for (const GlobalId& id : ids) {
+  for (const GlobalId& id : contexts) {
     PSD_ASSIGN_OR_RETURN(auto context, runtime.autograd().Find(id));
     Collected::OfContext& of_context = collected.contexts.emplace_back();
     of_context.leaves = context->Gradients();
@@ -214,6 +214,17 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
     });
   }
   return collected;
+}
+
+// `Message`: a StepRequest or a PrepareRequest.
+template <typename Message>
+absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(runtime.store(), DecodeOptimizer(message)));
+  PSD_RETURN_IF_ERROR(optim::CheckLife(DecodeLifeId(message), optimizer->life()));
+  PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
+                       DecodeIds(message.context_incarnations(), message.context_counters()));
+  return Collect(runtime, std::move(optimizer), ids);
 }
 
 }  // namespace
@@ -240,7 +251,7 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
   runtime_.RegisterMethod({"optimizer.leave", MethodKind::kMutation, RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeLeave(call); }});
   runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
-    OnSessionEnded({peer.incarnation, epoch});
+    EndSession({peer.incarnation, epoch});
   });
 }
 
@@ -370,6 +381,25 @@ void OptimizerService::ServeStep(const CallPtr& call) {
            });
 }
 
+void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& step,
+                                optim::Member member,
+                                absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
+  auto found = OptimizerIn(optimizer);
+  if (!found.ok()) return done(found.status());
+  auto collected = Collect(runtime_, *found, step.contexts);
+  if (!collected.ok()) return done(collected.status());
+  absl::StatusOr<StepPlan> plan = collected->Plan();
+  if (!plan.ok()) return done(plan.status());
+  optim::StepRequest request;
+  request.step_id = step.step;
+  request.ended_before = step.ended_before;
+  request.member = std::move(member);
+  request.plan = *std::move(plan);
+  request.terms = step.terms;
+  request.done = std::move(done);
+  (*found)->Step(std::move(request));
+}
+
 void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   auto request = ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
@@ -443,7 +473,7 @@ void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer
   next_sweep_ = 2 * optimizers_.size() + 64;
 }
 
-void OptimizerService::OnSessionEnded(GlobalId session) {
+void OptimizerService::EndSession(GlobalId session) {
   std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
   {
     MutexLock lock(mutex_);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
@@ -16,6 +18,7 @@
 #include "core/optim/steps/step_request.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
+#include "core/store/value.h"
 #include "core/worker/exchange.h"
 
 namespace psd::worker {
@@ -71,10 +74,18 @@ class OptimizerService {
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
-  // Applies what the contexts have collected on the optimizer's owner. If `under_way` is given, it
-  // is set to the call, which may be cancelled.
+  // Applies what the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
-                                 const rpc::CallOptions& options, rpc::Call* under_way = nullptr);
+                                 const rpc::CallOptions& options);
+
+  // The same for a client that is no worker, on an optimizer that lives here. `done` is called when
+  // the step has ended, which is never before its last byte is written. The step ends early only
+  // when `member`'s session ends (see EndSession).
+  void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
+                absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
+  // The session {incarnation, epoch} never comes back: no step of it waits any more, and others
+  // wait for it no longer.
+  void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
 
   // Checks what such a step would check, and measures the gradients if `measure` (for which it may
   // wait as a step does). Changes nothing; the terms are not looked at.
@@ -116,14 +127,13 @@ class OptimizerService {
   optim::OptimizerLife OwnLife(bool unfinished);
   // Optimizers are told when a session ends.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
-  void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
 
   // Here if it is cheap, else on the executor; a full queue answers the call.
   void RunSized(const CallPtr& call, int64_t elements, Task run);
   // Sends `message` to the optimizer's owner.
   template <typename Message>
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
-                         const rpc::CallOptions& options, rpc::Call* under_way = nullptr);
+                         const rpc::CallOptions& options);
 
   Runtime& runtime_;
 

@@ -56,19 +56,20 @@ bool ClientSessions::IsOpen(SessionId id) const {
   return it != sessions_.end() && !it->second.ending;
 }
 
-ClientSessions::Ended ClientSessions::Close(SessionId id) {
+std::string ClientSessions::Client(SessionId id) const {
+  return IsOpen(id) ? sessions_.find(id)->second.client : std::string();
+}
+
+std::optional<ClientSessions::Ended> ClientSessions::Close(SessionId id) {
+  auto it = sessions_.find(id);
+  if (it == sessions_.end() || it->second.ending) return std::nullopt;
+  Session& session = it->second;
   Ended ended;
   ended.id = id;
-  auto it = sessions_.find(id);
-  if (it == sessions_.end() || it->second.ending) return ended;
-  Session& session = it->second;
   ended.client = session.client;
   ended.contexts.assign(session.contexts.begin(), session.contexts.end());
   session.contexts.clear();
   session.ending = true;
-  for (const auto& [sequence, call] : session.calls) {
-    if (call.running) ended.running.push_back(sequence);
-  }
   if (session.running == 0) Remove(it);
   return ended;
 }
@@ -80,7 +81,7 @@ std::vector<ClientSessions::Ended> ClientSessions::Expire(absl::Time now) {
   }
   std::vector<Ended> ended;
   ended.reserve(expired.size());
-  for (SessionId id : expired) ended.push_back(Close(id));
+  for (SessionId id : expired) ended.push_back(*Close(id));
   return ended;
 }
 

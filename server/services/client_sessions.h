@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,12 +61,13 @@ class ClientSessions {
     SessionId id = 0;
     std::string client;
     std::vector<ContextId> contexts;  // to be released
-    std::vector<uint64_t> running;    // calls to be stopped; it is gone when they have finished
   };
-  // Empty but for `id` if there is no such session, or if it ends already.
-  Ended Close(SessionId id);
+  // The calls that run are to be stopped; the session is gone when they have finished. None if
+  // there is no such session, or if it ends already.
+  std::optional<Ended> Close(SessionId id);
   // Ends the sessions whose lease has ended.
   std::vector<Ended> Expire(absl::Time now);
+  std::vector<Ended> CloseAll() { return Expire(absl::InfiniteFuture()); }
 
   // From now on no session is opened and no call runs for the first time: UNAVAILABLE. Repeated
   // calls are answered as ever.
@@ -90,6 +92,8 @@ class ClientSessions {
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
   // False once the session ends: what is not applied yet must not be.
   bool IsOpen(SessionId id) const;
+  // The client's name. Empty once the session ends.
+  std::string Client(SessionId id) const;
 
   // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
   absl::Status AddContext(SessionId id, ContextId context);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -28,13 +29,17 @@ using store::EntryPtr;
 constexpr uint32_t kMaxPage = 1000;
 // What protobuf can carry in one message, with room for the rest.
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
-// Of the calls that this service makes for a client, to this worker itself.
-constexpr absl::Duration kTimeout = absl::Seconds(60);
-
+// Of the creations that this service asks this worker for. They take what they take: an answer
+// before their end would say of a creation that goes on that it failed.
 rpc::CallOptions SelfCall() {
   rpc::CallOptions options;
-  options.timeout = kTimeout;
+  options.timeout = absl::ZeroDuration();
   return options;
+}
+
+// A client's session as optimizers know it: as that of a worker that never comes twice.
+GlobalId MemberSession(ClientSessions::SessionId session) {
+  return {session, 1};
 }
 
 // FlowId::space of the clients of this service, beside the sessions of workers.
@@ -201,7 +206,6 @@ void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const R
   {
     MutexLock lock(mutex_);
     sessions_.Finish(id.first, id.second, std::move(answer));
-    under_way_.erase(id);
   }
   Answer(call, status);
   MutexLock lock(mutex_);
@@ -209,13 +213,26 @@ void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const R
 }
 
 void UnaryService::Drain(absl::Duration limit) {
+  {
+    MutexLock lock(mutex_);
+    sessions_.RefuseNew(WithDetail(
+        absl::UnavailableError(absl::StrCat("worker ", runtime_.name(),
+                                            " is draining (it is about to stop); the call was not "
+                                            "applied")),
+        ErrorDetail{runtime_.name(), "", "call it again when it is back", false}));
+  }
+  AwaitAnswers(limit);
+  std::vector<ClientSessions::Ended> sessions;
+  {
+    MutexLock lock(mutex_);
+    sessions = sessions_.CloseAll();
+  }
+  for (const ClientSessions::Ended& session : sessions) Stop(session);
+}
+
+void UnaryService::AwaitAnswers(absl::Duration limit) {
   const absl::Time until = Clock::Steady().Now() + limit;
   MutexLock lock(mutex_);
-  sessions_.RefuseNew(WithDetail(
-      absl::UnavailableError(absl::StrCat("worker ", runtime_.name(),
-                                          " is draining (it is about to stop); the call was not "
-                                          "applied")),
-      ErrorDetail{runtime_.name(), "", "call it again when it is back", false}));
   while (mutations_ > 0) {
     const absl::Duration left = until - Clock::Steady().Now();
     if (left <= absl::ZeroDuration()) return;
@@ -223,27 +240,8 @@ void UnaryService::Drain(absl::Duration limit) {
   }
 }
 
-void UnaryService::StopWithSession(const MutationId& id, const rpc::Call& under_way) {
-  {
-    MutexLock lock(mutex_);
-    if (sessions_.IsOpen(id.first)) {
-      under_way_[id] = under_way;
-      return;
-    }
-  }
-  under_way.Cancel();
-}
-
 void UnaryService::Stop(const ClientSessions::Ended& ended) {
-  std::vector<rpc::Call> calls;
-  {
-    MutexLock lock(mutex_);
-    for (uint64_t sequence : ended.running) {
-      auto call = under_way_.find({ended.id, sequence});
-      if (call != under_way_.end()) calls.push_back(call->second);
-    }
-  }
-  for (const rpc::Call& call : calls) call.Cancel();
+  runtime_.optimizer_service().EndSession(MemberSession(ended.id));
   ReleaseContexts(ended.contexts);
 }
 
@@ -285,12 +283,12 @@ void UnaryService::RenewSession(UnaryCall& call, const v1::RenewSessionRequest& 
 
 void UnaryService::CloseSession(UnaryCall& call, const v1::CloseSessionRequest& request,
                                 v1::CloseSessionReply&) {
-  ClientSessions::Ended ended;
+  std::optional<ClientSessions::Ended> ended;
   {
     MutexLock lock(mutex_);
     ended = sessions_.Close(request.session());
   }
-  Stop(ended);
+  if (ended.has_value()) Stop(*ended);
   Answer(call, absl::OkStatus());
 }
 
@@ -499,24 +497,29 @@ void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request
 
 void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                              const Done& done) {
-  auto context = FindContext(request.header().session(), request.context());
+  const v1::MutationHeader& header = request.header();
+  auto context = FindContext(header.session(), request.context());
   if (!context.ok()) return done(context.status());
   auto optimizer = runtime_.store().Lookup(request.optimizer());
   if (!optimizer.ok()) return done(optimizer.status());
-  // The session runs each of its sequences once, so nobody asks for this step again.
-  const GlobalId step = runtime_.ids().Next();
-  rpc::Call under_way;
-  Future<optim::StepResult> stepped =
-      runtime_.optimizer_service().Step(runtime_.rrefs().LocalRRef(*optimizer),
-                                        {step, {(*context)->id()}, {}}, SelfCall(), &under_way);
-  StopWithSession({request.header().session(), request.header().sequence()}, under_way);
-  stepped.OnReady([reply, done](const absl::StatusOr<optim::StepResult>& result) {
-    if (!result.ok()) return done(result.status());
-    reply->set_steps_accepted(result->steps_accepted);
-    reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
-    reply->set_max_staleness(result->max_staleness);
-    done(absl::OkStatus());
-  });
+  optim::Member member{MemberSession(header.session()), ""};
+  {
+    MutexLock lock(mutex_);
+    member.name = sessions_.Client(header.session());
+  }
+  worker::StepCall step;
+  step.step = {header.session(), header.sequence()};
+  step.contexts = {(*context)->id()};
+  step.ended_before = header.acknowledged() + 1;
+  runtime_.optimizer_service().StepHere(
+      **optimizer, step, std::move(member),
+      [reply, done](const absl::StatusOr<optim::StepResult>& result) {
+        if (!result.ok()) return done(result.status());
+        reply->set_steps_accepted(result->steps_accepted);
+        reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));
+        reply->set_max_staleness(result->max_staleness);
+        done(absl::OkStatus());
+      });
 }
 
 }  // namespace psd::server

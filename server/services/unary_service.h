@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/executor.h"
@@ -40,7 +39,8 @@ class UnaryService {
   // The server runs.
   void Serve(carrier::ServiceHost& host);
   // Refuses new sessions and mutations with UNAVAILABLE ("draining, not applied") from now on, and
-  // waits at most `limit` until those that run are answered.
+  // waits at most `limit` until those that run are answered. Then what still waits for others is
+  // stopped, and every session ends.
   void Drain(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
@@ -90,10 +90,10 @@ class UnaryService {
   template <typename Reply>
   void FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
                       const absl::Status& status) PSD_EXCLUDES(mutex_);
-  // The mutation goes on as `under_way`, which is cancelled if its session ends before it is
-  // applied.
-  void StopWithSession(const MutationId& id, const rpc::Call& under_way) PSD_EXCLUDES(mutex_);
-  void Stop(const ClientSessions::Ended& ended) PSD_EXCLUDES(mutex_);
+  void AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
+  // Stops what a session that ends has waiting, and releases what it held. What is being applied
+  // goes on, and the session is gone only when that has ended.
+  void Stop(const ClientSessions::Ended& ended);
 
   absl::Status PullInto(const v1::PullRequest& request, v1::PullReply& reply) const;
   absl::Status Accumulate(const v1::PushGradientRequest& request) PSD_EXCLUDES(mutex_);
@@ -113,7 +113,6 @@ class UnaryService {
   v1::ParameterService::AsyncService service_;
   mutable Mutex mutex_;  // leaf
   ClientSessions sessions_ PSD_GUARDED_BY(mutex_);
-  absl::flat_hash_map<MutationId, rpc::Call> under_way_ PSD_GUARDED_BY(mutex_);
   size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet
   CondVar answered_;                             // `mutations_` is 0 again
   bool timer_armed_ PSD_GUARDED_BY(mutex_) = false;

@@ -7,6 +7,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/log.h"
+#include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
@@ -37,12 +40,12 @@ std::string Bytes(const std::vector<T>& elements) {
 
 class UnaryServiceTest : public ::testing::Test {
  protected:
-  UnaryServiceTest() {
+  explicit UnaryServiceTest(ServerExtensions extensions = {}) {
     DaemonConfig config;
     config.name = "owner0";
     config.listen = "127.0.0.1:0";
     config.memory_budget_bytes = 1 << 20;
-    server_ = *Server::Create(config, {}, NewNullLogger());
+    server_ = *Server::Create(config, std::move(extensions), NewNullLogger());
     stub_ = v1::ParameterService::NewStub(
         grpc::CreateChannel(*server_->Start(), grpc::InsecureChannelCredentials()));
     v1::OpenSessionRequest open;
@@ -114,6 +117,11 @@ class UnaryServiceTest : public ::testing::Test {
     request.set_optimizer("main");
     request.set_context(context);
     return request;
+  }
+  void CloseSession() {
+    v1::CloseSessionRequest close;
+    close.set_session(session_);
+    EXPECT_TRUE(Call(&Stub::CloseSession, close).ok());
   }
   std::vector<float> PullW() {
     v1::PullRequest request;
@@ -204,14 +212,10 @@ class UnaryRoundTest : public UnaryServiceTest {
     EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE);
     EXPECT_THAT(again.error_message(), HasSubstr("is being applied"));
   }
-  void CloseSession() {
-    v1::CloseSessionRequest close;
-    close.set_session(session_);
-    EXPECT_TRUE(Call(&Stub::CloseSession, close).ok());
-  }
   void ExpectNotApplied() {
     waits_.join();
-    EXPECT_EQ(first_.error_code(), StatusCode::CANCELLED) << first_.error_message();
+    EXPECT_EQ(first_.error_code(), StatusCode::ABORTED) << first_.error_message();
+    EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
   }
 
   v1::StepOptimizerRequest step_;
@@ -239,6 +243,81 @@ TEST_F(UnaryRoundTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
   CloseSession();
   ExpectNotApplied();
   stops.join();
+}
+
+// Steps by -1 once it may.
+class HeldOptimizer : public optim::FunctionalOptimizer {
+ public:
+  explicit HeldOptimizer(std::function<void()> hold) : hold_(std::move(hold)) {}
+  const optim::OptimizerSpec& spec() const override { return spec_; }
+  std::vector<optim::StateSlot> Slots(DType) const override { return {}; }
+  absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
+  void Apply(const optim::StepArrays& arrays) const override {
+    hold_();
+    const auto* current = reinterpret_cast<const float*>(arrays.parameter);
+    auto* next = reinterpret_cast<float*>(arrays.next);
+    for (int64_t i = 0; i < arrays.elements; ++i) next[i] = current[i] - 1;
+  }
+
+ private:
+  const optim::OptimizerSpec spec_{"held", {}};
+  const std::function<void()> hold_;
+};
+
+// A step that is held inside its kernel.
+class UnaryHeldStepTest : public UnaryServiceTest {
+ protected:
+  UnaryHeldStepTest() : UnaryServiceTest(Held(*this)) {
+    CreateW();
+    EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, Optimizer("held")).ok());
+    const uint64_t context = NewContext();
+    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
+    step_ = Step(context);
+    step_.mutable_header()->set_session(session_);
+    step_.mutable_header()->set_sequence(++sequence_);
+    steps_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
+    begun_.get_future().wait();
+  }
+  void Release() {
+    may_end_.set_value();
+    steps_.join();
+  }
+
+  v1::StepOptimizerRequest step_;
+  grpc::Status first_;
+
+ private:
+  static ServerExtensions Held(UnaryHeldStepTest& test) {
+    ServerExtensions extensions;
+    const auto hold = [&test] {
+      test.begun_.set_value();
+      test.may_end_.get_future().wait();
+    };
+    EXPECT_TRUE(extensions.optimizers
+                    .Register("held",
+                              [hold](const optim::OptimizerSpec&) {
+                                return std::make_unique<HeldOptimizer>(hold);
+                              })
+                    .ok());
+    return extensions;
+  }
+
+  std::promise<void> begun_, may_end_;
+  std::thread steps_;
+};
+
+TEST_F(UnaryHeldStepTest, ASessionIsNotGoneWhileItsStepIsBeingApplied) {
+  CloseSession();
+  for (int i = 0; i < 3; ++i) {
+    const grpc::Status again = Call(&Stub::Step, step_);
+    EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE) << again.error_message();
+    EXPECT_THAT(again.error_message(), HasSubstr("still being stopped or applied"));
+  }
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+  Release();
+  EXPECT_TRUE(first_.ok()) << first_.error_message();
+  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "once, and before the session was gone";
 }
 
 TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
