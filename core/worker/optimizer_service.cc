@@ -31,9 +31,6 @@ using store::EntryPtr;
 
 using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store and running calls
 
-// Below this many elements a step is cheaper than handing it to another thread.
-constexpr int64_t kInlineElements = 512 * 1024;
-
 // Large steps run on as many of the threads of the executor as there are cores; one of them is the
 // step's own.
 Helpers StepHelpers(Runtime& runtime) {
@@ -125,7 +122,8 @@ optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, 
   optim::StepRequest request;
   request.step_id = step_id;
   request.ticket = optimizer.NewTicket();
-  request.member = {SessionOf(call), call.caller().name};
+  request.member = {SessionOf(call), call.caller().name,
+                    rpc::LabelOf(WorkLabel::Kind::kOwn, call).flow};
   return request;
 }
 
@@ -278,9 +276,10 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (life->id.IsNone()) *life = OwnLife(request->unfinished());
   auto create = [this, settings, life = *life,
                  groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
-    PSD_ASSIGN_OR_RETURN(auto optimizer,
-                         OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(),
-                                                runtime_.store(), StepHelpers(runtime_)));
+    PSD_ASSIGN_OR_RETURN(
+        auto optimizer,
+        OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(), runtime_.store(),
+                               StepHelpers(runtime_), &runtime_.executor()));
     optimizer->SetLife(std::move(life));
     Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
@@ -342,7 +341,7 @@ void OptimizerService::ServePart(const CallPtr& call) {
 }
 
 void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
-  if (elements <= kInlineElements) return run();
+  if (elements <= optim::kInlineElements) return run();
   absl::Status queued =
       runtime_.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
   if (!queued.ok()) call->Reply(queued);

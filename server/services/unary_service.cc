@@ -502,7 +502,7 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   if (!context.ok()) return done(context.status());
   auto optimizer = runtime_.store().Lookup(request.optimizer());
   if (!optimizer.ok()) return done(optimizer.status());
-  optim::Member member{MemberSession(header.session()), ""};
+  optim::Member member{MemberSession(header.session()), "", {kSessionFlows, header.session()}};
   {
     MutexLock lock(mutex_);
     member.name = sessions_.Client(header.session());

@@ -8,12 +8,15 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/read_version.h"
+#include "core/base/executor.h"
+#include "core/base/fair_queue.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/loss_scale.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_sweep.h"
+#include "core/optim/rows/sparse_gradient.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
@@ -42,6 +45,15 @@ struct Batch {
   absl::InlinedVector<Step, 1> steps;
 };
 
+int64_t ElementsOf(const StepPlan& plan) {
+  int64_t elements = 0;
+  for (const ParameterGradient& each : plan.gradients) {
+    elements += each.rows == nullptr ? each.gradient->NumElements()
+                                     : each.rows->entries.values().NumElements();
+  }
+  return elements;
+}
+
 // What a batch is run with, as it is at its turn.
 struct RunState {
   GroupFunctions functions;
@@ -52,10 +64,12 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                            public std::enable_shared_from_this<OwnerOptimizerImpl> {
  public:
   OwnerOptimizerImpl(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
-                     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers)
+                     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
+                     Executor* large_steps)
       : registry_(registry),
         store_(store),
         helpers_(helpers),
+        large_steps_(large_steps),
         claim_id_(store.NewId()),
         settings_(settings),
         created_(SpecsOf(groups.functions())),
@@ -120,12 +134,15 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
   absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
+  // Runs what handles so many elements: here, or on `large_steps_`.
+  void RunSized(int64_t elements, FlowId flow, Task run);
   // Steps whose turn it is.
   void Run(std::vector<StepRequest> steps);
   void Start(std::unique_ptr<Batch> batch);
 
   // The following run with the claim granted.
 
+  void Finish(Batch& batch, WriteClaims::ClaimId claim);
   // Applies what applies of the batch and sets all its results.
   void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
   // What was applied before, or never may be, is answered so.
@@ -145,7 +162,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   const OptimizerRegistry& registry_;
   store::Store& store_;
   const Helpers helpers_;
-  const GlobalId claim_id_;  // claimed by every step: steps of one optimizer are serial
+  Executor* const large_steps_;  // or null
+  const GlobalId claim_id_;      // claimed by every step: steps of one optimizer are serial
   const OptimizerSettings settings_;
   const std::vector<OptimizerSpec> created_;  // of each group
   const std::string type_;
@@ -179,10 +197,27 @@ void OwnerOptimizerImpl::Step(StepRequest request) {
 }
 
 void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
-  if (steps[0].measures) return measure_.Run(std::move(steps));
+  if (steps[0].measures) {
+    int64_t elements = 0;
+    for (const StepRequest& step : steps) elements += ElementsOf(step.plan);
+    const FlowId flow = steps[0].member.flow;
+    return RunSized(elements, flow,
+                    [self = shared_from_this(), steps = std::move(steps)]() mutable {
+                      self->measure_.Run(std::move(steps));
+                    });
+  }
   auto batch = std::make_unique<Batch>();
   for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
   Start(std::move(batch));
+}
+
+void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
+  if (large_steps_ == nullptr || elements <= kInlineElements) return run();
+  // Shared with the executor, which destroys what it refuses.
+  auto task = std::make_shared<Task>(std::move(run));
+  const absl::Status queued =
+      large_steps_->SubmitAs({WorkLabel::Kind::kOwn, flow}, [task] { (*task)(); });
+  if (!queued.ok()) (*task)();
 }
 
 void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
@@ -253,13 +288,22 @@ std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
 
 void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
   std::vector<GlobalId> ids = ClaimedIds(*batch);
-  store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
-                                                  WriteClaims::ClaimId claim) {
-    self->Apply(*batch);
-    for (Batch::Step& step : batch->steps) step.request.plan = {};
-    self->store_.write_claims().Release(claim);
-    for (Batch::Step& step : batch->steps) step.request.done(std::move(step.result));
-  });
+  int64_t elements = 0;
+  for (const Batch::Step& step : batch->steps) elements += ElementsOf(step.request.plan);
+  store_.write_claims().Claim(
+      std::move(ids), [self = shared_from_this(), elements,
+                       batch = std::move(batch)](WriteClaims::ClaimId claim) mutable {
+        const FlowId flow = batch->steps[0].request.member.flow;
+        self->RunSized(elements, flow,
+                       [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
+      });
+}
+
+void OwnerOptimizerImpl::Finish(Batch& batch, WriteClaims::ClaimId claim) {
+  Apply(batch);
+  for (Batch::Step& step : batch.steps) step.request.plan = {};
+  store_.write_claims().Release(claim);
+  for (Batch::Step& step : batch.steps) step.request.done(std::move(step.result));
 }
 
 void OwnerOptimizerImpl::Apply(Batch& batch) {
@@ -540,12 +584,13 @@ std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) cons
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
-    const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers) {
+    const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
+    Executor* large_steps) {
   PSD_ASSIGN_OR_RETURN(ReservedGroups reserved,
                        ReserveGroups(std::move(groups), settings, registry, store.memory()));
   return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
       std::move(reserved.options), ParameterTable(std::move(reserved.parameters)), settings,
-      registry, store, helpers));
+      registry, store, helpers, large_steps));
 }
 
 }  // namespace psd::optim

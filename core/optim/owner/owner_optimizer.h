@@ -11,6 +11,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "core/base/executor.h"
 #include "core/base/ids.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
@@ -27,6 +28,9 @@
 
 namespace psd::optim {
 
+// Up to so many elements a step is cheaper than handing it to another thread.
+inline constexpr int64_t kInlineElements = 512 * 1024;
+
 // How far behind the gradients for one parameter were.
 struct ParameterStaleness {
   std::string parameter;  // its name, or its id
@@ -42,7 +46,10 @@ class OwnerOptimizer : public store::Object {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
   // which may be none, so that no step fails for memory. Large steps are shared out to `helpers`.
-  // `registry`, `store` and the helpers' executor outlive the last step.
+  // Steps and measures of more than kInlineElements run on `large_steps`, whoever ends their wait:
+  // that may be a thread of the carrier or of the timer, which must not compute for long. They run
+  // on that thread after all if `large_steps` is null or full.
+  // `registry`, `store` and the executors outlive the last step.
   // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
   // unknown or out of range; a value that is no parameter or does not require grad; a repeated
   // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
@@ -51,7 +58,8 @@ class OwnerOptimizer : public store::Object {
                                                                 const OptimizerSettings& settings,
                                                                 const OptimizerRegistry& registry,
                                                                 store::Store& store,
-                                                                const Helpers& helpers = {});
+                                                                const Helpers& helpers = {},
+                                                                Executor* large_steps = nullptr);
 
   // Its parameters here: which there are never changes.
   virtual const ParameterTable& table() const = 0;
@@ -64,8 +72,8 @@ class OwnerOptimizer : public store::Object {
 
   // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
   // calls `done`. Parameters without a gradient are untouched, and so are their state and step
-  // count. Runs on this thread, or on that of the last step before it, or on the thread that ends
-  // the wait that its mode asks for.
+  // count. A small step runs on this thread, or on that of the last step before it, or on the
+  // thread that ends the wait that its mode asks for; see Create for large ones.
   // A step that was applied before is answered `repeated`.
   // Errors (through `done`): CANCELLED, what Check says, FAILED_PRECONDITION (a step that its
   // trainer has given up, or that is too old to tell whether it was applied), ABORTED (of a session

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "core/base/fair_queue.h"
 #include "core/base/ids.h"
 #include "core/optim/parameters/parameter_table.h"
 
@@ -38,6 +39,7 @@ struct StepTerms {
 struct Member {
   GlobalId session;  // {incarnation, epoch}
   std::string name;  // for messages
+  FlowId flow = {};  // whose share of the executor its long steps take
 };
 
 // What one step did on one owner.

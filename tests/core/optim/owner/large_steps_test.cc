@@ -12,14 +12,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/executor.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/owner/step_sweep.h"
 #include "core/optim/parameters/stepped_parameter.h"
+#include "core/optim/steps/step_request.h"
 #include "core/store/store.h"
+#include "core/store/write_claims.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/random.h"
@@ -97,7 +101,7 @@ TEST_F(LargeStepsTest, NorDoesStochasticRounding) {
   ExpectSameOnAnyThreads({"adamw", {{"stochastic_rounding", 1}}}, DType::kBF16);
 }
 
-// Takes tasks and never runs them.
+// Takes tasks and runs them only when told.
 class StuckExecutor : public Executor {
  public:
   absl::Status Submit(Task task) override {
@@ -105,6 +109,9 @@ class StuckExecutor : public Executor {
     return absl::OkStatus();
   }
   size_t waiting() const { return tasks_.size(); }
+  void RunAll() {
+    for (Task& task : std::exchange(tasks_, {})) task();
+  }
 
  private:
   std::vector<Task> tasks_;
@@ -125,6 +132,88 @@ TEST_F(LargeStepsTest, SmallStepsAskNobody) {
   auto optimizer = *NewOptimizer(kSgd1, {a}, {}, {&executor, 8});
   EXPECT_TRUE(Step(*optimizer, {{a->id, a->parameter->Pin()->tensor}}).ok());
   EXPECT_EQ(executor.waiting(), 0u);
+}
+
+class FullExecutor : public Executor {
+ public:
+  absl::Status Submit(Task) override { return absl::ResourceExhaustedError("full"); }
+};
+
+class LargeTurnTest : public LargeStepsTest {
+ protected:
+  void Make(int64_t elements, Executor& executor, const UpdateMode& mode = {}) {
+    a_ = NewParameter("a", *Tensor::Full({elements}, DType::kF32, 1));
+    OptimizerSettings settings;
+    settings.mode = mode;
+    optimizer_ = *NewOptimizer(kSgd1, {a_}, settings, {}, &executor);
+  }
+  StepRequest Request(uint64_t trainer) {
+    StepRequest request;
+    request.step_id = ids_.Next();
+    request.member = {{trainer, 1}, std::to_string(trainer), {}};
+    request.plan = *optimizer_->table().Plan({{a_->id, a_->parameter->Pin()->tensor}});
+    request.done = [this](const absl::StatusOr<StepResult>& result) { ended_ += result.ok(); };
+    return request;
+  }
+  // Starts a step that waits for another writer of its parameter, and ends that one's turn.
+  void StepAfterAnotherWriter() {
+    store::WriteClaims& claims = store_->write_claims();
+    const auto claim = claims.Claim({a_->id}, [](store::WriteClaims::ClaimId) {});
+    optimizer_->Step(Request(1));
+    EXPECT_EQ(First(a_), 1);
+    claims.Release(claim);
+  }
+
+  EntryPtr a_;
+  std::shared_ptr<OwnerOptimizer> optimizer_;
+  int ended_ = 0;
+};
+
+TEST_F(LargeTurnTest, ALargeStepDoesNotRunOnTheThreadThatEndsItsWait) {
+  StuckExecutor executor;
+  Make(kInlineElements + 1, executor);
+  StepAfterAnotherWriter();
+  EXPECT_EQ(First(a_), 1);
+  ASSERT_EQ(executor.waiting(), 1u);
+  executor.RunAll();
+  EXPECT_EQ(First(a_), 0);
+  EXPECT_EQ(ended_, 1);
+}
+
+TEST_F(LargeTurnTest, ASmallOneDoes) {
+  StuckExecutor executor;
+  Make(kInlineElements, executor);
+  StepAfterAnotherWriter();
+  EXPECT_EQ(First(a_), 0);
+  EXPECT_EQ(executor.waiting(), 0u);
+}
+
+TEST_F(LargeTurnTest, AStepThatTheExecutorRefusesRunsAnyway) {
+  FullExecutor executor;
+  Make(kInlineElements + 1, executor);
+  StepAfterAnotherWriter();
+  EXPECT_EQ(First(a_), 0);
+  EXPECT_EQ(ended_, 1);
+}
+
+// The timer's thread, say, on which the lease of the last missing member ends.
+TEST_F(LargeTurnTest, ALargeRoundDoesNotRunOnTheThreadThatCompletesIt) {
+  StuckExecutor executor;
+  Make(kInlineElements, executor, UpdateMode::Synchronous(2));
+  for (uint64_t trainer : {1, 2}) optimizer_->Step(Request(trainer));
+  ASSERT_EQ(executor.waiting(), 1u) << "two gradients, one of each";
+  executor.RunAll();
+  EXPECT_EQ(ended_, 2);
+  for (uint64_t trainer : {1, 2}) {
+    optimizer_->Measure(Request(trainer), [this](const absl::StatusOr<double>& sum) {
+      EXPECT_TRUE(sum.ok()) << sum.status();
+      ++ended_;
+    });
+  }
+  ASSERT_EQ(executor.waiting(), 1u);
+  EXPECT_EQ(ended_, 2);
+  executor.RunAll();
+  EXPECT_EQ(ended_, 4);
 }
 
 // Takes no step, but says when it is asked to.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/buffer.h"
+#include "core/base/executor.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/parallel_for.h"
@@ -50,9 +51,10 @@ class OwnerOptimizerTest : public ::testing::Test {
   }
   absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(
       const OptimizerSpec& spec, std::vector<store::EntryPtr> parameters,
-      const OptimizerSettings& settings = {}, const Helpers& helpers = {}) {
+      const OptimizerSettings& settings = {}, const Helpers& helpers = {},
+      Executor* large_steps = nullptr) {
     return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_,
-                                  helpers);
+                                  helpers, large_steps);
   }
   // A step of its own id unless given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
