@@ -485,10 +485,13 @@ void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too,
 
 void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
   absl::Status reason = WrongIncarnation(peer_.incarnation, now_there);
+  // Without a session a call that was not sent is for whoever answers, unless it names one.
+  const bool had_session = epoch_ != 0;
   LoseSession(
       reason,
-      [](const Pending& call) {
-        return call.sends > 0 || (!call.spec.wait_for_ready && !call.spec.connect_only);
+      [had_session](const Pending& call) {
+        return call.sends > 0 ||
+               (had_session && !call.spec.wait_for_ready && !call.spec.connect_only);
       },
       actions);
 }

@@ -24,12 +24,12 @@ class CallerSessionTest : public ::testing::Test {
     actions_.clear();
   }
   // A link is there, and "b" answers its greeting.
-  void Connect(uint64_t epoch, bool resumed) {
+  void Connect(uint64_t epoch, bool resumed, Incarnation incarnation = 7) {
     session_.OnLink(kNow, kLink, actions_);
     Header welcome;
     welcome.kind = MessageKind::kWelcome;
     welcome.name = "b";
-    welcome.incarnation = 7;
+    welcome.incarnation = incarnation;
     welcome.epoch = epoch;
     welcome.resumed = resumed;
     welcome.sequence = ++hellos_;
@@ -162,6 +162,30 @@ TEST_F(CallerSessionTest, RPC_61_AMutationIsSentAgainInItsSessionUnderItsNumber)
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[1].sequence, sent[0].sequence);
   EXPECT_TRUE(Outcomes().empty());
+}
+
+TEST_F(CallerSessionTest, TheFirstCallAfterAnOrderlyStopIsForWhoeverAnswersNext) {
+  session_.set_address("b:1");
+  Header leaving;
+  leaving.epoch = 3;
+  leaving.callee_incarnation = 7;
+  session_.OnLeaving(kLink, leaving, actions_);
+  EXPECT_EQ(session_.state(), CallerSession::State::kLeft);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Ask(1);
+  Connect(1, /*resumed=*/false, /*incarnation=*/8);
+  EXPECT_TRUE(Outcomes().empty());
+  ASSERT_EQ(Requests().size(), 1u);
+  EXPECT_EQ(Requests()[0].callee_incarnation, 8u);
+}
+
+TEST_F(CallerSessionTest, ACallThatWaitsWhileItsSessionIsOpenIsNotForARestartedPeer) {
+  session_.set_address("b:1");
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Ask(1);
+  Connect(1, /*resumed=*/false, /*incarnation=*/8);
+  EXPECT_EQ(Outcomes(), std::vector<absl::StatusCode>{absl::StatusCode::kAborted});
+  EXPECT_TRUE(Requests().empty());
 }
 
 TEST_F(CallerSessionTest, RPC_61_AMutationIsNeverSentInAnotherSession) {
