@@ -75,20 +75,26 @@ void AgentCore::Do(SendRequestAction action) {
 }
 
 void AgentCore::Do(SendAnswerAction action) {
-  SendReply(action.link, action.call_id, true, static_cast<Answer&>(*action.answer).message);
+  const auto answer = std::static_pointer_cast<Answer>(std::move(action.answer));
+  SendReply(action.link, answer, answer->message);
 }
 
-void AgentCore::SendReply(LinkId link, CallId call_id, bool mutation, carrier::Message message) {
+void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
+                          carrier::Message message) {
   absl::Status sent = Send(link, std::move(message));
   if (sent.ok() || absl::IsUnavailable(sent)) return;
-  // The answer is there, but the carrier does not take it: say so.
+  // The answer is there, but the carrier does not take it: say so, now and to repeated requests.
+  const AnsweredCall& call = answer->call;
   Header header;
   header.kind = MessageKind::kReply;
-  header.call_id = call_id;
+  header.call_id = call.id;
   header.status =
       WithDetail(Annotate(sent, "the answer cannot be sent"),
-                 ErrorDetail{options_.self.name, "", "ask for less at a time", mutation});
-  Send(link, carrier::Message{EncodeHeader(header), {}}).IgnoreError();
+                 ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
+  auto error = std::make_shared<Answer>(call, carrier::Message{EncodeHeader(header), {}},
+                                        std::vector<Task>());
+  OnAnswerRefused(answer, error);
+  Send(link, error->message).IgnoreError();
 }
 
 void AgentCore::Do(CompleteAction action) {

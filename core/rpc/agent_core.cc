@@ -286,6 +286,16 @@ bool AgentCore::BeginApply(const ServedCall& call) {
   return !stopped_ && sessions_.BeginApply(call.session_epoch(), call.id());
 }
 
+// `error` is the answer from now on.
+void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer,
+                                std::shared_ptr<Answer> error) {
+  const AnsweredCall call = answer->call;
+  const size_t bytes = error->message.header.size();
+  Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    sessions_.OnAnswerRefused(call.epoch, call.sequence, answer, std::move(error), bytes, actions);
+  });
+}
+
 void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                            std::vector<Attachment> attachments) {
   Header header;
@@ -301,16 +311,15 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
   }
   size_t bytes = BytesOf(header, message.buffers);
   message.header = EncodeHeader(header);
-  bool mutation = call.sequence() != 0;
   // Only a mutation's answer may be needed again.
-  auto answer =
-      std::make_shared<Answer>(mutation ? message : carrier::Message{}, call.TakeOnDropped());
+  auto answer = std::make_shared<Answer>(
+      AnsweredCall{call.session_epoch(), call.id(), call.sequence()},
+      call.sequence() != 0 ? message : carrier::Message{}, call.TakeOnDropped());
   LinkId link = 0;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    link =
-        sessions_.OnReply(now, call.session_epoch(), call.id(), std::move(answer), bytes, actions);
+    link = sessions_.OnReply(now, call.session_epoch(), call.id(), answer, bytes, actions);
   });
-  if (link != 0) SendReply(link, call.id(), mutation, std::move(message));
+  if (link != 0) SendReply(link, answer, std::move(message));
 }
 
 }  // namespace psd::rpc

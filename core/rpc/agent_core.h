@@ -94,7 +94,10 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void DialSelf() PSD_EXCLUDES(mutex_);
   LinkPtr FindLink(LinkId link) const PSD_EXCLUDES(mutex_);
   absl::Status Send(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
-  void SendReply(LinkId link, CallId call_id, bool mutation, carrier::Message message)
+  void OnAnswerRefused(const std::shared_ptr<Answer>& answer, std::shared_ptr<Answer> error)
+      PSD_EXCLUDES(mutex_);
+  // If the carrier does not take the message, which is that of `answer`, an error is the answer.
+  void SendReply(LinkId link, const std::shared_ptr<Answer>& answer, carrier::Message message)
       PSD_EXCLUDES(mutex_);
 
   // ---- Functions.

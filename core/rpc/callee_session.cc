@@ -90,6 +90,19 @@ LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, si
   return link_;
 }
 
+void CalleeSession::OnAnswerRefused(uint64_t sequence, const std::shared_ptr<Opaque>& answer,
+                                    std::shared_ptr<Opaque> error, size_t bytes, Actions& actions) {
+  if (sequence != 0) {
+    auto record = records_.find(sequence);
+    // Given up meanwhile, or refused on another link too.
+    if (record == records_.end() || record->second.answer != answer) return;
+    remembered_bytes_ = remembered_bytes_ - record->second.bytes + bytes;
+    record->second.answer = std::move(error);
+    record->second.bytes = bytes;
+  }
+  actions.push_back(AnswerDroppedAction{answer});
+}
+
 bool CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions) {
   auto record = records_.find(sequence);
   if (record != records_.end() && record->second.answer != nullptr) {

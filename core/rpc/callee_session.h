@@ -84,6 +84,10 @@ class CalleeSession {
   // The call is answered. Returns the link to answer on; 0: nowhere now (a mutation's answer is
   // remembered for the retry, a read's is dropped). `bytes` is what remembering it holds.
   LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions);
+  // The carrier did not take the answer of that mutation, or of a read (sequence 0), and never
+  // will: `error` is the answer from now on.
+  void OnAnswerRefused(uint64_t sequence, const std::shared_ptr<Opaque>& answer,
+                       std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
   // The caller has given the call up: it stops, unless it applies already; its answer is dropped,
   // and a copy of the request that is still under way is stale. May be repeated. False, as below.
   bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);

@@ -31,12 +31,20 @@ class CancelState : public Opaque {
   std::vector<Task> callbacks_ PSD_GUARDED_BY(mutex_);
 };
 
+// Which of its caller's calls is answered.
+struct AnsweredCall {
+  uint64_t epoch = 0;
+  CallId id = 0;
+  uint64_t sequence = 0;  // 0: a read
+};
+
 // A remembered or sent answer. The message never changes.
 struct Answer : Opaque {
-  Answer(carrier::Message message, std::vector<Task> on_dropped)
-      : message(std::move(message)), on_dropped(std::move(on_dropped)) {}
-  const carrier::Message message;
-  std::vector<Task> on_dropped;  // for whoever performs its one AnswerDroppedAction
+  Answer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped)
+      : call(call), message(std::move(message)), on_dropped(std::move(on_dropped)) {}
+  const AnsweredCall call;
+  const carrier::Message message;  // empty for a read, whose answer is not needed again
+  std::vector<Task> on_dropped;    // for whoever performs its one AnswerDroppedAction
 };
 
 class ServedCall;

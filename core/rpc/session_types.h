@@ -119,7 +119,7 @@ struct CompleteAction {
 struct CancelWorkAction {
   std::shared_ptr<Opaque> work;
 };
-// The caller has given a mutation up, and its answer will not be taken.
+// The caller has given the call up, or the carrier has refused the answer: nobody takes it.
 struct AnswerDroppedAction {
   std::shared_ptr<Opaque> answer;
 };

@@ -491,6 +491,15 @@ LinkId WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
   return link;
 }
 
+void WorkerSessions::OnAnswerRefused(uint64_t epoch, uint64_t sequence,
+                                     const std::shared_ptr<Opaque>& answer,
+                                     std::shared_ptr<Opaque> error, size_t bytes,
+                                     Actions& actions) {
+  CalleeSession* session = table_.Find(epoch);
+  if (session == nullptr) return;  // it took all that it held along
+  session->OnAnswerRefused(sequence, answer, std::move(error), bytes, actions);
+}
+
 // ---------------------------------------------------------------- time
 
 void WorkerSessions::Tick(absl::Time now, Actions& actions) {

@@ -93,6 +93,9 @@ class WorkerSessions {
   // Returns the link to answer on, 0: nowhere.
   LinkId OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
                  size_t bytes, Actions& actions);
+  // See CalleeSession.
+  void OnAnswerRefused(uint64_t epoch, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
+                       std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
 
   // ---- Time. Tick is expected at NextWake(), which is never far (the stall detector's bound).
   void Tick(absl::Time now, Actions& actions);

@@ -46,6 +46,33 @@ TEST_F(CalleeSessionTest, RPC_61_ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Count<SendAnswerAction>(), 1u);
 }
 
+TEST_F(CalleeSessionTest, AnAnswerThatIsRefusedIsDroppedOnceAndTheErrorIsRepeated) {
+  const auto answer = std::make_shared<Opaque>();
+  const auto error = std::make_shared<Opaque>();
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.OnReply(1, answer, 10, actions_);
+  session_.OnAnswerRefused(1, answer, error, 3, actions_);
+  ASSERT_EQ(Count<AnswerDroppedAction>(), 1u);
+  EXPECT_EQ(std::get<AnswerDroppedAction>(actions_.back()).answer, answer);
+  EXPECT_EQ(session_.remembered_bytes(), 3u);
+  session_.OnAnswerRefused(1, answer, std::make_shared<Opaque>(), 4, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u) << "refused on another link too";
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
+  EXPECT_EQ(std::get<SendAnswerAction>(actions_.back()).answer, error);
+  Ask(2, 2, Ack{1, {}});
+  EXPECT_EQ(session_.remembered_bytes(), 0u);
+}
+
+TEST_F(CalleeSessionTest, ARefusalThatComesAfterTheCancelDropsNothingMore) {
+  const auto answer = std::make_shared<Opaque>();
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_.OnReply(1, answer, 10, actions_);
+  session_.OnCancel(1, 1, actions_);
+  session_.OnAnswerRefused(1, answer, std::make_shared<Opaque>(), 3, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+  EXPECT_EQ(session_.remembered_bytes(), 0u);
+}
+
 TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
   EXPECT_EQ(Ask(2, 2), RequestVerdict::kRun);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
+#include "core/carrier/carrier.h"
 #include "gtest/gtest.h"
 #include "tests/core/rpc/agent_pair.h"
 
@@ -296,6 +297,21 @@ TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItsCallerNoLongerTakesIt) {
   call.Cancel();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo", "behind the cancel")).ok());
   served->Reply(Payload{});
+  EXPECT_EQ(dropped, 2);
+}
+
+TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItCannotBeSent) {
+  StartBoth();
+  int dropped = 0;
+  for (const char* method : {"test.park", "test.park_read"}) {
+    Call call = a_->agent->StartCall("b", Ask(method), {});
+    ServerCallPtr served = TakeParked();
+    served->OnAnswerDropped([&] { ++dropped; });
+    const size_t too_much = carrier::Limits().max_header_bytes;
+    served->Reply(Payload{std::string(too_much, 'x'), {}});
+    const absl::Status status = call.reply().Wait().status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "the answer cannot be sent")) << status;
+  }
   EXPECT_EQ(dropped, 2);
 }
 
