@@ -83,6 +83,8 @@ class StopDemoTest(unittest.TestCase):
         self.folder = folder.name
         self.phases = os.path.join(self.folder, "phases")
         self.output = os.path.join(self.folder, "output")
+        self.temporary = os.path.join(self.folder, "temporary")
+        os.mkdir(self.temporary)
         self.mark = uuid.uuid4().hex
         self.addCleanup(self.kill_what_is_left)
         self.program("dpkg-query", ALL_INSTALLED)
@@ -115,7 +117,7 @@ class StopDemoTest(unittest.TestCase):
         demo_test.write_set(data, "train", 2560, seed=1)
         demo_test.write_set(data, "t10k", 200, seed=2)
         environment = dict(os.environ, PATH=self.folder + ":" + os.environ["PATH"],
-                           PSD_PHASES=self.phases)
+                           PSD_PHASES=self.phases, TMPDIR=self.temporary)
         environment[MARK] = self.mark
 
         def prepare():
@@ -139,13 +141,14 @@ class StopDemoTest(unittest.TestCase):
             return False
 
     def expect_end(self, demo, number):
-        """It ends with the code of that signal, and nothing that it has started is left."""
+        """It ends with the code of that signal, and leaves no process and no file behind."""
         code = demo.wait(timeout=WAIT_S)
         with open(self.output, encoding="utf-8") as file:
             text = file.read()
         self.assertEqual(code, 128 + number, text)
         self.assertNotIn("result:", text)
         wait_for(lambda: not marked(self.mark), "the end of all processes: %s" % text)
+        self.assertEqual(os.listdir(self.temporary), [])
 
     def test_packages(self):
         for number, ignored in ((signal.SIGINT, ()), (signal.SIGTERM, ()),
@@ -210,6 +213,7 @@ class StopDemoTest(unittest.TestCase):
         demo = self.start()
         self.assertEqual(demo.wait(timeout=WAIT_S), 0)
         self.assertTrue(self.said("result: accuracy=0.7500"))
+        self.assertEqual(os.listdir(self.temporary), [])
 
 
 if __name__ == "__main__":
