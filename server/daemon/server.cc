@@ -116,6 +116,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
                                                                   runtime.logger());
   ClientSessionOptions sessions;
   sessions.lease = config.lease;
+  sessions.memory = runtime.options().memory;
   server->unary_ = std::make_unique<UnaryService>(runtime, sessions);
   server->grpc_services_->Set(*server->unary_);
   return server;

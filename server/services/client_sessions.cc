@@ -11,6 +11,11 @@
 namespace psd::server {
 namespace {
 
+// What a session and a remembered call take, the answer included: answers of the service are a few
+// numbers, or an error with the names of a request.
+constexpr size_t kSessionBytes = 2048;
+constexpr size_t kCallBytes = 1024;
+
 absl::Status NoSession(ClientSessions::SessionId id) {
   return absl::AbortedError(absl::StrCat(
       "session ", IncarnationToString(id),
@@ -32,12 +37,27 @@ absl::Status ClientSessions::Open(SessionId id, const std::string& client, const
   PSD_RETURN_IF_ERROR(Annotate(CheckWorkerName(client), "client"));
   PSD_RETURN_IF_ERROR(refused_);
   PSD_RETURN_IF_ERROR(shares_.Check(peer));
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeSession());
   shares_.Take(peer);
   Session& session = sessions_[id];
+  session.charge = std::move(charge);
   session.client = client;
   session.peer = peer;
   session.lease_end = now + options_.lease;
   return absl::OkStatus();
+}
+
+absl::StatusOr<MemoryCharge> ClientSessions::ChargeSession() const {
+  if (options_.memory == nullptr) return MemoryCharge();
+  return options_.memory->essential()->Charge(kSessionBytes);
+}
+
+absl::StatusOr<MemoryCharge> ClientSessions::ChargeCall(const Session& session,
+                                                        const Mutation& mutation) const {
+  if (options_.memory == nullptr) return MemoryCharge();
+  const bool few = session.calls.size() < kOwnCalls;
+  const auto& account = few ? options_.memory->essential() : options_.memory->transit();
+  return account->Charge(kCallBytes + mutation.method.size() + mutation.fingerprint.size());
 }
 
 absl::Status ClientSessions::Renew(SessionId id, absl::Time now) {
@@ -146,7 +166,9 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, Mutati
         " bytes) of this session are not "
         "acknowledged; set `acknowledged` to the last sequence number whose answer has arrived"));
   }
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeCall(session, mutation));
   Call& call = session.calls[sequence];
+  call.charge = std::move(charge);
   call.method = std::string(mutation.method);
   call.fingerprint = std::move(mutation.fingerprint);
   ++session.running;

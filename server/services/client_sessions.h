@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/memory_budget.h"
 #include "core/base/table_shares.h"
 
 namespace psd::server {
@@ -27,6 +29,8 @@ struct ClientSessionOptions {
   size_t max_contexts = 4096;
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
+  // Charged for sessions and for what they remember; null: they are not charged.
+  std::shared_ptr<MemoryBudget> memory;  // shared with the worker
 };
 
 // What a mutating call was answered with; kept for its retries.
@@ -45,12 +49,16 @@ class ClientSessions {
   using SessionId = uint64_t;
   using ContextId = uint64_t;
 
+  // Calls of a session that find room whatever others hold, as long as so few are not acknowledged.
+  static constexpr size_t kOwnCalls = 4;
+
   explicit ClientSessions(const ClientSessionOptions& options)
       : options_(options), shares_(options.max_sessions) {}
 
   // `id`: random, never used before. `peer`: the client's end of its connection,
   // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
-  // there are too many, or too many of that connection or host; or see RefuseNew.
+  // there are too many, or too many of that connection or host, or no memory for one; or see
+  // RefuseNew.
   absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
                     absl::Time now);
   // Errors: ABORTED when there is no such session (any more); UNAVAILABLE while it ends.
@@ -87,7 +95,8 @@ class ClientSessions {
   // A mutating call has come. If it is to run, Finish must follow.
   // Errors: ABORTED (no such session); INVALID_ARGUMENT (sequence 0; acknowledged already; used by
   // another method or with another request); UNAVAILABLE (the same call is running: ask again; the
-  // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged).
+  // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged, or
+  // there is no memory to remember one more: nothing has changed).
   absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
   // False once the session ends: what is not applied yet must not be.
@@ -116,12 +125,14 @@ class ClientSessions {
   struct Call {
     std::string method;
     std::string fingerprint;
+    MemoryCharge charge;  // for the call and its answer
     bool running = true;
     RememberedAnswer answer;
   };
   struct Session {
     std::string client;
     std::string peer;
+    MemoryCharge charge;
     absl::Time lease_end;
     uint64_t acknowledged = 0;
     std::map<uint64_t, Call> calls;  // by sequence, those not acknowledged
@@ -132,6 +143,9 @@ class ClientSessions {
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 
+  // For a session, or for a further call of `session`. Null where nothing is charged.
+  absl::StatusOr<MemoryCharge> ChargeSession() const;
+  absl::StatusOr<MemoryCharge> ChargeCall(const Session& session, const Mutation& mutation) const;
   static absl::Status CheckRepeated(const Call& call, const Mutation& mutation);
   void Acknowledge(Session& session, uint64_t up_to);
   // Nothing of it runs any more.

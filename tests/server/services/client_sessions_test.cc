@@ -7,9 +7,12 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/memory_budget.h"
 
 namespace psd::server {
 namespace {
@@ -148,6 +151,35 @@ TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
   EXPECT_EQ(sessions_.Open(4, "d", "ipv4:10.0.0.4:1", kStart).code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
+}
+
+TEST(ClientSessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
+  ClientSessionOptions options = Options();
+  options.max_unacknowledged_answers = 1000;
+  options.memory = MemoryBudget::Create(size_t{4} << 20);
+  const MemoryAccount& transit = *options.memory->transit();
+  std::vector<MemoryCharge> filled;
+  for (auto more = options.memory->transit()->Charge(512); more.ok();
+       more = options.memory->transit()->Charge(512))
+    filled.push_back(*std::move(more));
+  const size_t before = transit.used_bytes();
+  ClientSessions sessions(options);
+  ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
+  EXPECT_GT(transit.used_bytes(), before);
+  uint64_t sequence = 0;
+  const auto call = [&](uint64_t acknowledged) {
+    auto start = sessions.Begin(1, {++sequence, acknowledged, "Step", "same"}, kStart);
+    if (start.ok()) sessions.Finish(1, sequence, {absl::OkStatus(), "done"});
+    return start.status();
+  };
+  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i) EXPECT_TRUE(call(0).ok());
+  const absl::Status refused = call(0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the budget is 4194304 bytes"));
+  EXPECT_THAT(sessions.List(kStart).at(0).answers, ClientSessions::kOwnCalls);
+  EXPECT_TRUE(call(1).ok()) << "one was acknowledged";
+  sessions.Close(1);
+  EXPECT_EQ(transit.used_bytes(), before);
 }
 
 TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
