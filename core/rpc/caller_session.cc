@@ -203,7 +203,7 @@ void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions
   CallId id = call->first;
   Pending pending = std::move(call->second);
   pending_.erase(call);
-  if (pending.sends > 0) {
+  if (pending.sends > 0 && !FaultOn("given_up_counts_as_received")) {
     given_up_.emplace(id, pending.sequence);
     if (state_ == State::kOpen) SendCancel(id, pending.sequence, actions);
   } else if (pending.sequence != 0) {  // no copy of it is anywhere
@@ -308,7 +308,8 @@ void CallerSession::Greet(absl::Time now, Actions& actions) {
   header.protocol_version = kProtocolVersion;
   header.epoch = epoch_;
   header.callee_incarnation = peer_.incarnation;
-  header.sequence = hello_number_ = ++hellos_;
+  hello_number_ = FaultOn("greetings_numbered_for_each_peer") ? hello_number_ + 1 : ++hellos_;
+  header.sequence = hello_number_;
   header.ack = settled_.ToAck();
   SendControl(link_, std::move(header), actions);
 }

@@ -29,6 +29,7 @@ void ExpectEveryProbe(const SessionProbes& p) {
   EXPECT_GT(p.stale_hello, 0u);
   EXPECT_GT(p.refused_dial, 0u);
   EXPECT_GT(p.dialled_both, 0u);
+  EXPECT_GT(p.goodbye, 0u);
 }
 
 void Accumulate(const SessionProbes& from, SessionProbes& to) {
@@ -51,6 +52,21 @@ void RunSeeds(uint64_t first) {
     Accumulate(world.probes(), probes);
   }
   ExpectEveryProbe(probes);
+}
+
+TEST(SessionSim, RPC_61_NothingIsLostOrDoneTwiceInAThousandHistories) {
+  for (uint64_t seed = 0; seed < 1000; ++seed)
+    ASSERT_EQ(World(seed).Run(), "") << "replay with --test_env=PSD_SIM_SEED=" << seed;
+}
+
+// A member's new session would end with the late news of its old one.
+TEST(SessionSim, NoticesWithoutTheirEpochAreFound) {
+  Rules rules;
+  rules.notices_carry_epochs = false;
+  std::string broken;
+  for (uint64_t seed = 0; seed < kSeedsPerTest && broken.empty(); ++seed)
+    broken = World(seed, rules).Run();
+  EXPECT_NE(broken, "");
 }
 
 // Four tests, so that they can run in shards.

@@ -33,7 +33,7 @@ void AddProbes(const SessionProbes& from, SessionProbes& to) {
 
 }  // namespace
 
-World::World(uint64_t seed) : random_(seed) {
+World::World(uint64_t seed, const Rules& rules) : random_(seed), rules_(rules) {
   options_.lease = absl::Milliseconds(900);
   options_.retry_window = absl::Milliseconds(2500);
   options_.reconnect_min = absl::Milliseconds(20);
@@ -200,8 +200,11 @@ void World::Perform(Process& process, Actions& actions) {
     } else if (auto* dropped = std::get_if<AnswerDroppedAction>(&action)) {
       DropFork(*dropped->answer);
     } else if (auto* ended = std::get_if<SessionEndedAction>(&action)) {
-      EndForks(process, ended->epoch);
-      process.members.Leave(ended->peer.name, ended->peer.incarnation, ended->epoch);
+      // Whoever is told may be busy, and hears of the end when the next session lives.
+      const absl::Duration late = faulty_ && Chance(0.3) ? Within(0, 300) : absl::ZeroDuration();
+      On(process.id, late, [this, peer = ended->peer, epoch = ended->epoch](Process& self) {
+        EndSession(self, peer, epoch);
+      });
     }
   }
 }
@@ -306,7 +309,8 @@ void World::Receive(Process& self, LinkId link, const WirePtr& wire) {
     if (wire->control.kind == MessageKind::kRequest) {
       auto work = std::make_shared<SimWork>();
       if (self.sessions->OnRequest(now_, link, wire->meta, work, actions)) {
-        Serve(self, wire->call, wire->meta);
+        self.leaving ? Answer(self, wire->call, wire->meta, /*ok=*/false)
+                     : Serve(self, wire->call, wire->meta);
       }
     } else if (wire->control.kind == MessageKind::kReply) {
       auto body = self.sessions->OnAnswer(now_, link, wire->call_id, Pick(1, 100), actions);
@@ -363,6 +367,7 @@ void World::Meet() {
 }
 
 void World::Ask(Process& process, int peer, MethodKind kind, absl::Time deadline) {
+  if (process.leaving) return;
   auto call = std::make_shared<SimCall>();
   call->uid = calls_.size();
   call->caller = process.id;
@@ -427,6 +432,13 @@ void World::EndForks(const Process& process, uint64_t epoch) {
   for (const auto& call : calls_) {
     if (call->fork_at == process.id && call->fork_epoch == epoch) call->fork_held = false;
   }
+}
+
+void World::EndSession(Process& process, const PeerInfo& peer, uint64_t epoch) {
+  EndForks(process, epoch);
+  const uint64_t of_latest = process.joined[peer.name];
+  process.members.Leave(peer.name, peer.incarnation,
+                        rules_.notices_carry_epochs ? epoch : of_latest);
 }
 
 void World::Join(Process& process, const Process& caller, uint64_t epoch) {
@@ -496,16 +508,30 @@ void World::RestartProcess() {
 // A process goes in an orderly way, and another may come in its place.
 void World::Leave() {
   Process* process = Living(NameOf(static_cast<int>(Pick(0, names_ - 1))));
-  if (process == nullptr || process->paused_until > now_) return;
+  if (process == nullptr || process->paused_until > now_ || process->leaving) return;
+  process->leaving = true;
+  if (Chance(0.3)) return FinishLeaving(*process);
+  Step(*process, [&](Actions& actions) { process->sessions->BeginLeaving(now_, actions); });
+  AwaitSettled(process->id, now_ + Within(0, 1000));
+}
+
+void World::AwaitSettled(int id, absl::Time until) {
+  On(id, Within(0, 20), [this, id, until](Process& self) {
+    if (self.sessions->Settled(now_) || now_ >= until) return FinishLeaving(self);
+    AwaitSettled(id, until);
+  });
+}
+
+void World::FinishLeaving(Process& process) {
   Actions actions;
-  process->sessions->Leave(actions);
+  process.sessions->Leave(actions);
   for (const Action& action : actions) {
     if (std::holds_alternative<SendRequestAction>(action))
       broken_ = "begins a call while it leaves";
   }
-  Perform(*process, actions);
-  const int worker = process->name[1] - '0';
-  Kill(process->id);
+  Perform(process, actions);
+  const int worker = process.name[1] - '0';
+  Kill(process.id);
   At(now_ + Within(0, 1200), [this, worker] {
     if (Living(NameOf(worker)) == nullptr) Spawn(NameOf(worker), worker < owners_);
   });
@@ -546,7 +572,10 @@ void World::Heal() {
   // A trainer whose name was held by another tries again until it is let in.
   for (int again = 0; again < 4; ++again) {
     At(now_ + again * absl::Seconds(2), [this] {
-      for (int i = owners_; i < names_; ++i) ConnectToOwners(*Living(NameOf(i)));
+      for (int i = owners_; i < names_; ++i) {
+        Process* trainer = Living(NameOf(i));
+        if (trainer != nullptr && !trainer->leaving) ConnectToOwners(*trainer);
+      }
     });
   }
 }

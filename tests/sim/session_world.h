@@ -41,9 +41,14 @@ struct SimCall : Opaque {
   bool fork_held = false;
 };
 
+// What may be put back to how it was, to show that the histories are hard enough.
+struct Rules {
+  bool notices_carry_epochs = true;  // otherwise whoever's session has ended is no member any more
+};
+
 class World {
  public:
-  explicit World(uint64_t seed);
+  explicit World(uint64_t seed, const Rules& rules = {});
 
   // Lets the faults rage, then heals everything and waits. Returns what went wrong; empty: nothing.
   std::string Run();
@@ -69,6 +74,7 @@ class World {
     Incarnation incarnation = 0;
     bool listens = false;
     bool alive = true;
+    bool leaving = false;  // in an orderly way: it begins nothing new
     absl::Time paused_until = absl::InfinitePast();
     absl::Time tick_at = absl::InfiniteFuture();
     server::RegistrarLedger members;
@@ -131,6 +137,8 @@ class World {
   void Ask(Process& process, int peer, MethodKind kind, absl::Time deadline);
   void Meet();
   void Leave();
+  void AwaitSettled(int process, absl::Time until);
+  void FinishLeaving(Process& process);
   void Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta);
   void Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
               bool ok);
@@ -138,6 +146,7 @@ class World {
   void GiveFork(const Process& process, const RequestMeta& meta, SimCall& call);
   void DropFork(const Opaque& answer);
   void EndForks(const Process& process, uint64_t epoch);
+  void EndSession(Process& process, const PeerInfo& peer, uint64_t epoch);
   void Fault();
   void StopProcess();
   void RestartProcess();
@@ -150,6 +159,7 @@ class World {
   std::string JudgeCall(const SimCall& call) const;
 
   std::mt19937_64 random_;
+  const Rules rules_;
   SessionOptions options_;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t order_ = 0;
