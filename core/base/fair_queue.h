@@ -7,13 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <set>
+#include <memory>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/recycling_set.h"
 
 namespace psd {
 
@@ -62,13 +64,13 @@ class FairQueue {
   // is moved from only if it was taken.
   absl::Status Push(const FlowId& flow, Item&& item) {
     auto found = accounts_.find(flow);
-    const size_t waiting = found == accounts_.end() ? 0 : found->second.items.size();
+    const size_t waiting = found == accounts_.end() ? 0 : found->second->items.size();
     if (waiting >= max_items_ - size_) return Full(waiting);
-    if (found == accounts_.end()) found = accounts_.try_emplace(flow).first;
-    Account& account = found->second;
+    if (found == accounts_.end()) found = accounts_.emplace(flow, NewAccount()).first;
+    Account& account = *found->second;
     if (account.IsResting()) {
       ++active_;
-      resting_.erase({account.spent, flow});
+      resting_.Erase({account.spent, flow});
     }
     account.items.push_back(std::move(item));
     ++size_;
@@ -83,7 +85,7 @@ class FairQueue {
   // The next item. Requires: not empty, and Charge follows.
   Taken Pop() {
     const FlowId flow = TakeTurn();
-    Account& account = accounts_.find(flow)->second;
+    Account& account = *accounts_.find(flow)->second;
     Taken taken{flow, std::move(account.items.front())};
     account.items.pop_front();
     --size_;
@@ -98,7 +100,7 @@ class FairQueue {
     cost = std::max(cost, kLeastCost);
     const auto sharers = static_cast<int64_t>(active_);
     share_ += (cost + sharers - 1) / sharers;
-    Account& account = accounts_.find(flow)->second;
+    Account& account = *accounts_.find(flow)->second;
     const bool waits = !account.items.empty();
     if (waits) Dequeue(flow, account);
     account.spent += cost - kLeastCost;
@@ -106,12 +108,16 @@ class FairQueue {
     if (waits) Enqueue(flow, account);
     if (account.IsResting()) {
       --active_;
-      resting_.insert({account.spent, flow});
+      resting_.Insert({account.spent, flow});
     }
     CatchUp();
   }
 
  private:
+  // Accounts of flows that ended which are kept for flows that come: as many as there are likely to
+  // be at a time. Without them every task of a session that has nothing else to do would allocate.
+  static constexpr size_t kMaxSpare = 64;
+
   struct Account {
     std::deque<Item> items;
     size_t taken = 0;  // and not charged yet
@@ -123,37 +129,41 @@ class FairQueue {
   void Enqueue(const FlowId& flow, Account& account) {
     account.turn = next_turn_++;
     if (account.spent <= share_) {
-      due_.insert({account.turn, flow});
+      due_.Insert({account.turn, flow});
     } else {
-      indebted_.insert({account.spent, account.turn, flow});
+      indebted_.Insert({account.spent, account.turn, flow});
     }
   }
   void Dequeue(const FlowId& flow, const Account& account) {
-    if (due_.erase({account.turn, flow}) == 0) {
-      indebted_.erase({account.spent, account.turn, flow});
+    if (!due_.Erase({account.turn, flow})) {
+      indebted_.Erase({account.spent, account.turn, flow});
     }
   }
   FlowId TakeTurn() {
-    if (due_.empty()) {
-      const FlowId flow = std::get<FlowId>(*indebted_.begin());
-      indebted_.erase(indebted_.begin());
-      return flow;
-    }
-    const FlowId flow = due_.begin()->second;
-    due_.erase(due_.begin());
-    return flow;
+    return due_.empty() ? std::get<FlowId>(indebted_.PopFront()) : due_.PopFront().second;
   }
   // The share has grown: some are due now, and some accounts say nothing any more.
   void CatchUp() {
-    while (!indebted_.empty() && std::get<int64_t>(*indebted_.begin()) <= share_) {
-      const auto& [spent, turn, flow] = *indebted_.begin();
-      due_.insert({turn, flow});
-      indebted_.erase(indebted_.begin());
+    while (!indebted_.empty() && std::get<int64_t>(indebted_.front()) <= share_) {
+      const auto [spent, turn, flow] = indebted_.PopFront();
+      due_.Insert({turn, flow});
     }
-    while (!resting_.empty() && (active_ == 0 || resting_.begin()->first <= share_)) {
-      accounts_.erase(resting_.begin()->second);
-      resting_.erase(resting_.begin());
+    while (!resting_.empty() && (active_ == 0 || resting_.front().first <= share_)) {
+      EndAccount(resting_.PopFront().second);
     }
+  }
+  std::unique_ptr<Account> NewAccount() {
+    if (spare_.empty()) return std::make_unique<Account>();
+    std::unique_ptr<Account> account = std::move(spare_.back());
+    spare_.pop_back();
+    return account;
+  }
+  // Requires: it rests.
+  void EndAccount(const FlowId& flow) {
+    auto ended = accounts_.find(flow);
+    ended->second->spent = 0;
+    if (spare_.size() < kMaxSpare) spare_.push_back(std::move(ended->second));
+    accounts_.erase(ended);
   }
   absl::Status Full(size_t waiting) const {
     return absl::ResourceExhaustedError(
@@ -167,12 +177,14 @@ class FairQueue {
   size_t active_ = 0;  // flows with an item that waits or is taken
   int64_t share_ = 0;
   uint64_t next_turn_ = 0;
-  absl::flat_hash_map<FlowId, Account> accounts_;
+  absl::flat_hash_map<FlowId, std::unique_ptr<Account>> accounts_;
+  std::vector<std::unique_ptr<Account>> spare_;
   // Flows with items: those that spent no more than the share, by turn, and the others, by what
   // they spent.
-  std::set<std::pair<uint64_t, FlowId>> due_;
-  std::set<std::tuple<int64_t, uint64_t, FlowId>> indebted_;
-  std::set<std::pair<int64_t, FlowId>> resting_;  // flows that have a debt only, by what they spent
+  RecyclingSet<std::pair<uint64_t, FlowId>> due_;
+  RecyclingSet<std::tuple<int64_t, uint64_t, FlowId>> indebted_;
+  // Flows that have a debt only, by what they spent.
+  RecyclingSet<std::pair<int64_t, FlowId>> resting_;
 };
 
 }  // namespace psd

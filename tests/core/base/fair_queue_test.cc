@@ -3,10 +3,30 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
+
+namespace {
+
+int allocations = 0;  // this program has one thread
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  std::abort();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
+  std::free(memory);
+}
 
 namespace psd {
 namespace {
@@ -43,6 +63,25 @@ TEST(FairQueueTest, AFlowsItemsComeInOrder) {
     queue.Charge(taken.flow, i * kHeavy);
   }
   EXPECT_TRUE(queue.empty());
+}
+
+// One task at a time, as of a session that waits for each answer, or of several that come and go.
+TEST(FairQueueTest, FlowsThatComeAndGoTakeNoMemory) {
+  constexpr int kTasks = 10'000;
+  Queue queue(100);
+  const auto serve = [&queue](int tasks) {
+    for (int i = 0; i < tasks; ++i) {
+      PushMany(queue, FlowId{1, static_cast<uint64_t>(i % 30)}, 1);
+      Serve(queue, kSmall);
+    }
+    PushMany(queue, kA, 3);
+    PushMany(queue, kC, 3);
+    for (int i = 0; i < 6; ++i) Serve(queue, kHeavy);
+  };
+  serve(100);
+  const int before = allocations;
+  serve(kTasks);
+  EXPECT_LT(allocations - before, kTasks / 16) << "a deque takes some for every hundred items";
 }
 
 TEST(FairQueueTest, EqualFlowsTakeTurns) {
