@@ -15,10 +15,12 @@ namespace psd {
 
 // Sees the sum of a variable's gradients over all its uses and returns what goes on in its place:
 // another tensor of the same shape and dtype, or `gradient` itself. Its elements are shared: it
-// must not write to them. An error fails the pass.
+// must not write to them. An error fails the pass, and so does an exception, as INTERNAL with its
+// text.
 using GradientHook = std::function<absl::StatusOr<Tensor>(const Tensor& gradient)>;
 
-// Sees the gradient of a leaf after it was handed to the pass's sink. An error fails the pass.
+// Sees the gradient of a leaf after it was handed to the pass's sink. Errors and exceptions as
+// above.
 using AccumulatedHook = std::function<absl::Status(const Tensor& gradient)>;
 
 // The hooks of one node, each called once per pass, in the order in which they were added; not at

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/caught_exception.h"
 #include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/mutex.h"
@@ -155,7 +156,8 @@ class Future {
   const std::shared_ptr<Executor>& executor() const { return executor_; }
 
   // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
-  // is there, else when it is set.
+  // is there, else when it is set. The callback must not throw: nobody would hear of it, so the
+  // process ends. What may throw goes to Then.
   void OnReady(typename internal::FutureState<T>::Callback callback) const {
     auto state = state_;  // the callback may destroy this handle
     state->OnReady(executor_ == nullptr || state->IsReady() ? std::move(callback)
@@ -163,23 +165,22 @@ class Future {
   }
 
   // A future with what `function(const absl::StatusOr<T>&)` returns: a U, an absl::StatusOr<U> or
-  // an absl::Status. Runs also when this future failed, and where OnReady's callbacks do.
+  // an absl::Status. Runs also when this future failed, and where OnReady's callbacks do. If it
+  // throws, the future fails with INTERNAL and the exception's text.
   template <typename F>
   auto Then(F function) const {
     using R = std::invoke_result_t<F&, const absl::StatusOr<T>&>;
     using U = typename internal::UnwrapStatusOr<R>::type;
     auto next = std::make_shared<internal::FutureState<U>>();
     OnReady([next, function = std::move(function)](const absl::StatusOr<T>& result) mutable {
-      if constexpr (std::is_same_v<R, absl::Status>) {
-        absl::Status status = function(result);
-        if (status.ok()) {
-          next->Set(U{});
+      next->Set(Catching([&]() -> absl::StatusOr<U> {
+        if constexpr (std::is_same_v<R, absl::Status>) {
+          PSD_RETURN_IF_ERROR(function(result));
+          return U{};
         } else {
-          next->Set(std::move(status));
+          return function(result);
         }
-      } else {
-        next->Set(function(result));
-      }
+      }));
     });
     return Future<U>(std::move(next), executor_);
   }

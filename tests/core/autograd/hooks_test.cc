@@ -1,5 +1,6 @@
 #include "core/autograd/hooks.h"
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,27 @@ TEST(HooksTest, AnErrorOrAnotherShapeEndsThePass) {
               fails ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("gradient hook"));
     EXPECT_EQ(sink.calls(), 0);
+  }
+}
+
+TEST(HooksTest, AnExceptionEndsThePassWithItsText) {
+  for (bool before : {true, false}) {
+    Variable x = Leaf(3);
+    if (before) {
+      ASSERT_TRUE(x.AddGradientHook([](const Tensor&) -> absl::StatusOr<Tensor> {
+                     throw std::runtime_error("no gradient today");
+                   }).ok());
+    } else {
+      ASSERT_TRUE(x.AddAccumulatedHook([](const Tensor&) -> absl::Status {
+                     throw std::runtime_error("no gradient today");
+                   }).ok());
+    }
+    FakeSink sink;
+    const absl::Status status = Backward({x * 2.0}, sink);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(before ? "gradient hook" : "accumulated"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("threw std::runtime_error: no gradient today"));
   }
 }
 

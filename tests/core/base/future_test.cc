@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -245,6 +246,32 @@ TEST(ThenTest, RPC_23_ChainsOfTwentyKeepTheirOrder) {
   }
   promise.Set("");
   EXPECT_EQ(*chain.Wait(), "abcdefghijklmnopqrst");
+}
+
+TEST(ThenTest, WhatTheFunctionThrowsIsTheError) {
+  Promise<int> promise;
+  Future<int> of_value = promise.future().Then(
+      [](const absl::StatusOr<int>&) -> int { throw std::runtime_error("by a value"); });
+  Future<Unit> of_status = promise.future().Then(
+      [](const absl::StatusOr<int>&) -> absl::Status { throw std::runtime_error("by a status"); });
+  Future<int> of_anything =
+      promise.future().Then([](const absl::StatusOr<int>&) -> absl::StatusOr<int> { throw 7; });
+  Future<int> next = of_value.Then([](const absl::StatusOr<int>& result) { return result; });
+  ASSERT_TRUE(promise.Set(1)) << "and the thread that set it goes on";
+  EXPECT_EQ(of_value.Wait().status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(of_value.Wait().status().message(), "threw std::runtime_error: by a value");
+  EXPECT_EQ(of_status.Wait().status().message(), "threw std::runtime_error: by a status");
+  EXPECT_EQ(of_anything.Wait().status().message(), "threw int");
+  EXPECT_EQ(next.Wait().status(), of_value.Wait().status());
+}
+
+TEST(ThenTest, WhatTheFunctionThrowsOnAnExecutorIsTheErrorToo) {
+  auto pool = std::make_shared<ThreadPool>(ThreadPoolOptions{});
+  Promise<int> promise;
+  Future<int> thrown = promise.future().On(pool).Then(
+      [](const absl::StatusOr<int>&) -> int { throw std::runtime_error("on a pool"); });
+  promise.Set(1);
+  EXPECT_EQ(thrown.Wait().status().message(), "threw std::runtime_error: on a pool");
 }
 
 TEST(ThenTest, TheFunctionRunsWithoutAHandleToTheResult) {
