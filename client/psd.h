@@ -215,6 +215,8 @@ struct PulledParameter {
 class Worker {
  public:
   // Joins: attaches to the owners, gets a rank from the registrar that they name.
+  // RESOURCE_EXHAUSTED too if the system refuses a thread, naming what is in use and the limits;
+  // nothing stays behind then.
   static absl::StatusOr<std::unique_ptr<Worker>> Start(WorkerOptions options);
   ~Worker();
 

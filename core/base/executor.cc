@@ -1,8 +1,10 @@
 #include "core/base/executor.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/memory_scope.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
@@ -24,12 +26,8 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
       own_(options.max_queue),
       user_(options.max_queue) {
   MutexLock lock(mutex_);
-  // The first one is needed: if the system refuses it, the constructor throws as std::thread's
-  // does.
-  threads_.emplace_back([this] { Run(); });
-  ++alive_;
-  while (alive_ < wanted_threads_ && AddThread()) {
-  }
+  while (started_.ok() && alive_ < wanted_threads_) started_ = AddThread();
+  stopping_ = !started_.ok();
 }
 
 ThreadPool::~ThreadPool() {
@@ -116,12 +114,13 @@ bool ThreadPool::MayRunUser() const {
          alive_ - users_running_ > std::min(options_.reserved, alive_ - 1);
 }
 
-bool ThreadPool::AddThread() {
-  auto thread = StartThread([this] { Run(); });
-  if (!thread.ok()) return false;
-  threads_.push_back(*std::move(thread));
+absl::Status ThreadPool::AddThread() {
+  const std::string what =
+      absl::StrCat("thread ", alive_ + 1, " of ", wanted_threads_, " for ", options_.purpose);
+  PSD_ASSIGN_OR_RETURN(std::thread thread, StartThread(what, [this] { Run(); }));
+  threads_.push_back(std::move(thread));
   ++alive_;
-  return true;
+  return absl::OkStatus();
 }
 
 void ThreadPool::EnterBlocking() {
@@ -133,7 +132,9 @@ void ThreadPool::EnterBlocking() {
     const int added = alive_ - wanted_threads_;
     // Threads once added stay: the next burst of waiting tasks needs them again. When the system
     // refuses one, the waiting tasks simply keep the threads there are.
-    if (runnable < wanted_threads_ && added < options_.max_compensation) AddThread();
+    if (runnable < wanted_threads_ && added < options_.max_compensation) {
+      AddThread().IgnoreError();
+    }
   }
   wake_.NotifyOne();  // another user's task may run meanwhile
 }

@@ -56,6 +56,8 @@ class InlineExecutor : public Executor {
 };
 
 struct ThreadPoolOptions {
+  // What its threads are for, in errors: "functions".
+  const char* purpose = "tasks";
   // Threads that run tasks. At most so many user tasks run at once, those that wait inside a
   // ScopedBlocking not counted.
   int threads = 4;
@@ -74,13 +76,17 @@ struct ThreadPoolOptions {
 
 // Own work goes first. Within a kind, the flows are served in turn by the time that their tasks
 // took on a thread, waits inside a ScopedBlocking not counted. Thread-safe. The destructor shuts
-// down.
+// down. A pool that the system refused a thread is like one that was shut down.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(const ThreadPoolOptions& options);
   ~ThreadPool() override;
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // OK, or RESOURCE_EXHAUSTED: the system refused one of the threads that were asked for. To be
+  // looked at by whoever made the pool.
+  const absl::Status& started() const { return started_; }
 
   absl::Status Submit(Task task) override { return SubmitAs({}, std::move(task)); }
   absl::Status SubmitAs(const WorkLabel& label, Task task) override PSD_EXCLUDES(mutex_);
@@ -115,14 +121,15 @@ class ThreadPool : public Executor {
   FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {
     return kind == WorkLabel::Kind::kOwn ? own_ : user_;
   }
-  // False when the system has no more threads.
-  bool AddThread() PSD_REQUIRES(mutex_);
+  // Errors: RESOURCE_EXHAUSTED when the system has no more threads.
+  absl::Status AddThread() PSD_REQUIRES(mutex_);
   void EnterBlocking() PSD_EXCLUDES(mutex_);
   void LeaveBlocking() PSD_EXCLUDES(mutex_);
 
   const ThreadPoolOptions options_;
   const int wanted_threads_;
-  mutable Mutex mutex_;  // leaf: no other lock is taken under it
+  absl::Status started_;  // fixed by the constructor
+  mutable Mutex mutex_;   // leaf: no other lock is taken under it
   CondVar wake_;
   FairQueue<Task> own_ PSD_GUARDED_BY(mutex_);
   FairQueue<Task> user_ PSD_GUARDED_BY(mutex_);

@@ -5,16 +5,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/system_limits.h"
 
 namespace psd {
 
-absl::StatusOr<std::thread> StartThread(absl::AnyInvocable<void()> run) {
+absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> run) {
   try {
     return std::thread(std::move(run));
   } catch (const std::system_error& error) {
+    char limits[1024];
+    DescribeSystemLimits(limits, sizeof(limits));
     return absl::ResourceExhaustedError(
-        absl::StrCat("the system refuses to start a thread (", error.code().message(),
-                     "); raise its limit of threads (TasksMax, pids.max, ulimit -u)"));
+        absl::StrCat("the system refuses ", what, " (", error.code().message(), "); ", limits));
   }
 }
 

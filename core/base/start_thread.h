@@ -4,10 +4,12 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace psd {
 
-// A thread that runs `run`. Errors: RESOURCE_EXHAUSTED when the system refuses one.
-absl::StatusOr<std::thread> StartThread(absl::AnyInvocable<void()> run);
+// A thread that runs `run`. `what` names it in the error: "a thread for timers".
+// Errors: RESOURCE_EXHAUSTED when the system refuses it, naming what is in use and the limits.
+absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> run);
 
 }  // namespace psd

@@ -2,9 +2,19 @@
 
 #include <utility>
 
+#include "core/base/start_thread.h"
+
 namespace psd {
 
-TimerQueue::TimerQueue(const Clock& clock) : clock_(clock), thread_([this] { Run(); }) {}
+TimerQueue::TimerQueue(const Clock& clock) : clock_(clock) {
+  auto thread = StartThread("a thread for timers", [this] { Run(); });
+  started_ = thread.status();
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+  } else {
+    Stop();
+  }
+}
 
 TimerQueue::~TimerQueue() {
   Stop();

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/base/executor.h"
@@ -15,7 +16,8 @@
 namespace psd {
 
 // Thread-safe. Callbacks must be short: they run one after another on the queue's thread, without
-// a lock held. The destructor drops what has not run yet and joins the thread.
+// a lock held. The destructor drops what has not run yet and joins the thread. A queue whose thread
+// the system refused is like one that was stopped.
 class TimerQueue {
  public:
   using Id = uint64_t;  // never zero
@@ -26,6 +28,10 @@ class TimerQueue {
   ~TimerQueue();
   TimerQueue(const TimerQueue&) = delete;
   TimerQueue& operator=(const TimerQueue&) = delete;
+
+  // OK, or RESOURCE_EXHAUSTED: the system refused the queue its thread. To be looked at by whoever
+  // made the queue.
+  const absl::Status& started() const { return started_; }
 
   Id RunAt(absl::Time when, Task task) PSD_EXCLUDES(mutex_);
   Id RunAfter(absl::Duration delay, Task task) {
@@ -53,6 +59,7 @@ class TimerQueue {
   std::map<std::pair<absl::Time, Id>, Task> tasks_ PSD_GUARDED_BY(mutex_);
   std::map<Id, absl::Time> times_ PSD_GUARDED_BY(mutex_);
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
+  absl::Status started_;  // fixed by the constructor
   std::thread thread_;
 };
 

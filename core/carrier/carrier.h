@@ -91,7 +91,7 @@ using AcceptCallback = std::function<std::shared_ptr<LinkHandler>(std::shared_pt
 
 // The outcome of Connect, called exactly once, before any call of the handler.
 // Errors: UNAVAILABLE with "refused" in its text when nobody listens there, UNAVAILABLE otherwise,
-// DEADLINE_EXCEEDED when `timeout` passed.
+// DEADLINE_EXCEEDED when `timeout` passed, RESOURCE_EXHAUSTED when the system refuses a thread.
 using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<Link>>)>;
 
 // Makes links. Thread-safe. Destroying it shuts down.
@@ -104,7 +104,8 @@ class Carrier {
 
   // Accepts links at `address` ("127.0.0.1:7071", port 0 = any free one); returns the address as a
   // peer would dial it. At most once per carrier.
-  // Errors: UNAVAILABLE naming the address and the system's reason (port in use, no permission).
+  // Errors: UNAVAILABLE naming the address and the system's reason (port in use, no permission);
+  // RESOURCE_EXHAUSTED when the system refuses a thread.
   virtual absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) = 0;
 
   // Opens a link to the carrier that listens at `address`. `handler` is kept until its OnClosed

@@ -32,7 +32,8 @@ class Writer {
 
   // Before anything is given. Errors: RESOURCE_EXHAUSTED for no thread.
   absl::Status Start() {
-    PSD_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+    PSD_ASSIGN_OR_RETURN(thread_,
+                         StartThread("a thread that writes a file of a save", [this] { Run(); }));
     return absl::OkStatus();
   }
 

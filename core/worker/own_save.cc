@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<OwnSave>> OwnSave::Start(std::unique_ptr<FoundFol
     return made;
   }
   std::unique_ptr<OwnSave> save(new OwnSave(std::move(folder), std::move(files)));
-  auto thread = StartThread([raw = save.get()] { raw->Run(); });
+  auto thread = StartThread("a thread for a save", [raw = save.get()] { raw->Run(); });
   if (!thread.ok()) {
     for (const auto& file : save->files_) save->folder_->Remove(file->name()).IgnoreError();
     return thread.status();

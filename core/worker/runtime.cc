@@ -24,6 +24,7 @@ namespace {
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
   carrier::GrpcCarrierOptions grpc;
   grpc.allocator = options.memory->transit();
+  grpc.start_threads = options.listen.empty();
   return carrier::NewGrpcCarrier(grpc);
 }
 
@@ -65,16 +66,21 @@ Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(Ne
 
 absl::Status Runtime::Assemble() {
   ThreadPoolOptions pool;
+  pool.purpose = "functions and steps";
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
   pool.reserved = 1;
   // Without a limit nobody asks who holds what, and results need no charge.
   if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
   executor_ = std::make_shared<ThreadPool>(pool);
+  PSD_RETURN_IF_ERROR(executor_->started());
+  pool.purpose = "callbacks of futures";
   pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
   pool.reserved = 0;
   continuations_ = std::make_shared<ThreadPool>(pool);
+  PSD_RETURN_IF_ERROR(continuations_->started());
   timers_ = std::make_shared<TimerQueue>(*options_.clock);
+  PSD_RETURN_IF_ERROR(timers_->started());
 
   rpc::AgentOptions agent;
   agent.self = {options_.name, ids_.incarnation()};

@@ -81,7 +81,8 @@ struct RuntimeOptions {
 class Runtime {
  public:
   // Assembles, does not serve yet.
-  // Errors: INVALID_ARGUMENT naming the option.
+  // Errors: INVALID_ARGUMENT naming the option; RESOURCE_EXHAUSTED when the system refuses a
+  // thread.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options);
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -91,7 +92,8 @@ class Runtime {
   void RegisterMethod(rpc::Method method) { agent_->RegisterMethod(std::move(method)); }
 
   // Serves. Returns the address at which it can be dialled ("" when not listening).
-  // Errors: UNAVAILABLE naming the address (port in use).
+  // Errors: UNAVAILABLE naming the address (port in use); RESOURCE_EXHAUSTED when the system
+  // refuses a thread.
   absl::StatusOr<std::string> Start();
 
   // Finds other workers through the registrar. A daemon's registrar is in its options, a trainer is

@@ -67,6 +67,11 @@ int WaitForStopSignal() {
   return number;
 }
 
+ExitCode ExitCodeOf(const absl::Status& failed_start) {
+  if (absl::IsUnavailable(failed_start)) return kExitCannotListen;
+  return absl::IsResourceExhausted(failed_start) ? kExitExhausted : kExitFailure;
+}
+
 int Fail(ExitCode code, const absl::Status& status) {
   std::fprintf(stderr, "psd: %s\n", std::string(status.message()).c_str());
   return code;
@@ -116,8 +121,7 @@ class Daemon {
     SetMemoryBudget();
     absl::Status started = Start(std::move(extensions));
     if (!started.ok()) {
-      const bool cannot_listen = started.code() == absl::StatusCode::kUnavailable;
-      return Fail(cannot_listen ? kExitCannotListen : kExitFailure, started);
+      return Fail(ExitCodeOf(started), started);
     }
     TrimMallocLater();
     absl::Status announced = Announce();
@@ -207,7 +211,7 @@ class Daemon {
 
   // A second signal ends the process here and now.
   void EndAtSecondSignal() {
-    auto waits = StartThread([logger = logger_] {
+    auto waits = StartThread("a thread that waits for a second signal", [logger = logger_] {
       WaitForStopSignal();
       logger->Log(LogLevel::kWarning, "daemon_stopped", "told twice to stop: calls were cut off",
                   {{"exit_code", static_cast<int>(kExitImpatient)}});

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/clock.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 
 namespace psd::carrier {
@@ -98,6 +99,8 @@ absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Bind(
   }
   listener->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (listener->wake_ < 0) return CannotListen(address, std::strerror(errno));
+  PSD_ASSIGN_OR_RETURN(listener->thread_, StartThread("a thread that takes connections",
+                                                      [raw = listener.get()] { raw->Run(); }));
   return listener;
 }
 
@@ -125,19 +128,36 @@ ConnectionListener::~ConnectionListener() {
 }
 
 void ConnectionListener::Start(OnConnection on_connection, OnChange on_change) {
-  on_connection_ = std::move(on_connection);
-  on_change_ = std::move(on_change);
-  thread_ = std::thread([this] { Run(); });
+  {
+    MutexLock lock(mutex_);
+    on_connection_ = std::move(on_connection);
+    on_change_ = std::move(on_change);
+    phase_ = Phase::kStarted;
+  }
+  changed_.NotifyAll();
 }
 
 void ConnectionListener::Stop() {
   if (!thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    phase_ = Phase::kStopped;
+  }
+  changed_.NotifyAll();
   const uint64_t one = 1;
   PSD_CHECK(write(wake_, &one, sizeof(one)) == sizeof(one), "an eventfd takes its first number");
   thread_.join();
 }
 
+// False: it is stopped before.
+bool ConnectionListener::AwaitStart() {
+  MutexLock lock(mutex_);
+  while (phase_ == Phase::kBound) changed_.Wait(mutex_);
+  return phase_ == Phase::kStarted;
+}
+
 void ConnectionListener::Run() {
+  if (!AwaitStart()) return;
   std::vector<pollfd> polled = {{wake_, POLLIN, 0}};
   for (int fd : sockets_) polled.push_back({fd, POLLIN, 0});
   for (;;) {

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/mutex.h"
 #include "core/carrier/grpc/unheard_connections.h"
 
 namespace psd::carrier {
@@ -34,7 +35,8 @@ class ConnectionListener {
   // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
   // yet. `user_timeout`: a connection whose data nobody acknowledges for so long ends.
   // `handshake_timeout`: how long a peer has for its handshake and its first call.
-  // Errors: UNAVAILABLE naming the address and the system's reason.
+  // Errors: UNAVAILABLE naming the address and the system's reason; RESOURCE_EXHAUSTED when the
+  // system refuses a thread.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const std::string& address,
                                                                   absl::Duration user_timeout,
                                                                   absl::Duration handshake_timeout);
@@ -47,26 +49,32 @@ class ConnectionListener {
   UnheardConnections& unheard() { return unheard_; }
 
   // Both are called on the listener's own thread. `on_change` may be null.
-  void Start(OnConnection on_connection, OnChange on_change);
+  void Start(OnConnection on_connection, OnChange on_change) PSD_EXCLUDES(mutex_);
   // No callback begins or runs after it.
-  void Stop();
+  void Stop() PSD_EXCLUDES(mutex_);
 
  private:
   explicit ConnectionListener(absl::Duration handshake_timeout) : unheard_(handshake_timeout) {}
   // Bind's work for one address; an empty text or the system's reason.
   std::string Add(const addrinfo& target, absl::Duration user_timeout);
-  void Run();
+  // Of the thread, which waits for Start.
+  void Run() PSD_EXCLUDES(mutex_);
+  bool AwaitStart() PSD_EXCLUDES(mutex_);
   void AcceptAll(int listening);
   void Refusing(const absl::Status& why);
 
   UnheardConnections unheard_;
   std::vector<int> sockets_;
   int port_ = 0;
-  int wake_ = -1;  // an eventfd, written once, to stop
-  OnConnection on_connection_;
-  OnChange on_change_;
-  bool refusing_ = false;   // of the thread
-  bool exhausted_ = false;  // of the thread: not even to be refused; try again later
+  int wake_ = -1;               // an eventfd, written once, to stop
+  OnConnection on_connection_;  // of the thread, once it has started
+  OnChange on_change_;          // as above
+  bool refusing_ = false;       // of the thread
+  bool exhausted_ = false;      // of the thread: not even to be refused; try again later
+  enum class Phase { kBound, kStarted, kStopped };
+  Mutex mutex_;  // leaf
+  CondVar changed_;
+  Phase phase_ PSD_GUARDED_BY(mutex_) = Phase::kBound;
   std::thread thread_;
 };
 

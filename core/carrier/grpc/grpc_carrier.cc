@@ -96,11 +96,18 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions
   TeachMallocToKeepBuffers();
   GrpcCarrierOptions complete = options;
   if (complete.allocator == nullptr) complete.allocator = NewHeapAllocator();
-  return std::static_pointer_cast<Carrier>(std::make_shared<GrpcCarrier>(complete));
+  auto carrier = std::make_shared<GrpcCarrier>(complete);
+  PSD_RETURN_IF_ERROR(carrier->Start());
+  return std::static_pointer_cast<Carrier>(std::move(carrier));
 }
 
 GrpcCarrier::GrpcCarrier(const GrpcCarrierOptions& options)
     : core_(std::make_shared<GrpcCore>(options)) {}
+
+absl::Status GrpcCarrier::Start() {
+  PSD_RETURN_IF_ERROR(core_->started());
+  return core_->options().start_threads ? core_->ReadyToDial() : absl::OkStatus();
+}
 
 GrpcCarrier::~GrpcCarrier() {
   Shutdown();
@@ -121,6 +128,8 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, Acce
 absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
                                                        AcceptCallback accept, Listener* listener) {
   const GrpcCarrierOptions& options = core_->options();
+  // All threads come first: nothing has to be taken back when the system refuses one.
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Poller> poller, Poller::Create(options.poll_threads));
   PSD_ASSIGN_OR_RETURN(
       listener->connections,
       ConnectionListener::Bind(address, options.keepalive_timeout, options.handshake_timeout));
@@ -136,11 +145,11 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   grpc::ServerCompletionQueue* requests = queue.get();
   if (options.server_hook != nullptr) options.server_hook->Configure(builder);
   listener->server = builder.BuildAndStart();
+  poller->Watch(std::move(queue));
   if (listener->server == nullptr) {
-    const Poller drained(std::move(queue), 1);
     return absl::InternalError(absl::StrCat("gRPC cannot serve at ", address));
   }
-  core_->Poll(std::move(queue));
+  core_->Keep(std::move(poller));
   listener->host.SetQueue(requests);
   listener->host.SetConnections(listener->connections.get());
   // The listener outlives all streams: it goes when the carrier is quiet.

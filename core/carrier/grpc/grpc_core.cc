@@ -8,25 +8,31 @@
 #include <vector>
 
 #include "core/base/ids.h"
+#include "core/base/status.h"
 #include "core/carrier/grpc/grpc_credentials.h"
 
 namespace psd::carrier {
 
 GrpcCore::GrpcCore(const GrpcCarrierOptions& options) : options_(options) {}
 
+absl::Status GrpcCore::ReadyToDial() {
+  MutexLock lock(mutex_);
+  if (is_quiet_) return absl::UnavailableError("this carrier was shut down");
+  if (!pollers_.empty()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Poller> poller, Poller::Create(options_.poll_threads));
+  poller->Watch(std::make_unique<grpc::CompletionQueue>());
+  pollers_.push_back(std::move(poller));
+  return absl::OkStatus();
+}
+
 grpc::CompletionQueue* GrpcCore::dial_queue() {
   MutexLock lock(mutex_);
-  if (pollers_.empty()) StartPoller(std::make_unique<grpc::CompletionQueue>());
   return pollers_.front()->queue();
 }
 
-void GrpcCore::Poll(std::unique_ptr<grpc::CompletionQueue> queue) {
+void GrpcCore::Keep(std::unique_ptr<Poller> poller) {
   MutexLock lock(mutex_);
-  StartPoller(std::move(queue));
-}
-
-void GrpcCore::StartPoller(std::unique_ptr<grpc::CompletionQueue> queue) {
-  pollers_.push_back(std::make_unique<Poller>(std::move(queue), options_.poll_threads));
+  pollers_.push_back(std::move(poller));
 }
 
 std::shared_ptr<grpc::Channel> GrpcCore::NewChannel(const std::string& address,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/frame.h"
@@ -29,10 +30,15 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   const GrpcCarrierOptions& options() const { return options_; }
   const std::shared_ptr<Allocator>& allocator() const { return options_.allocator; }
   TimerQueue& timers() { return timers_; }
-  // Where streams are dialled: the queue that was added first, or one that is made now.
+  // OK, or RESOURCE_EXHAUSTED: the system refused a thread.
+  const absl::Status& started() const { return timers_.started(); }
+  // Has threads and a queue for streams that are dialled.
+  // Errors: RESOURCE_EXHAUSTED when the system refuses a thread; UNAVAILABLE once it is quiet.
+  absl::Status ReadyToDial() PSD_EXCLUDES(mutex_);
+  // Where streams are dialled: the queue that came first. Requires: ReadyToDial was OK.
   grpc::CompletionQueue* dial_queue() PSD_EXCLUDES(mutex_);
-  // Has the carrier's threads wait on `queue` until Stop.
-  void Poll(std::unique_ptr<grpc::CompletionQueue> queue) PSD_EXCLUDES(mutex_);
+  // Keeps `poller`, which has its queue, until Stop.
+  void Keep(std::unique_ptr<Poller> poller) PSD_EXCLUDES(mutex_);
 
   // A channel with a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Window window) const;
@@ -56,8 +62,6 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   void Stop();
 
  private:
-  void StartPoller(std::unique_ptr<grpc::CompletionQueue> queue) PSD_REQUIRES(mutex_);
-
   const GrpcCarrierOptions options_;
   TimerQueue timers_;
 

@@ -33,6 +33,9 @@ struct GrpcCarrierOptions {
   // works, but each message that one of them takes wakes the next to watch in its place, which on a
   // small machine costs more than it gains.
   int poll_threads = DefaultPollThreads();
+  // Starts the threads for dialling with the carrier, so that NewGrpcCarrier says when the system
+  // refuses them, and not the first Connect. For carriers that never listen.
+  bool start_threads = false;
   // Streams for messages above 2 MiB, per link, each on a connection of its own (a file descriptor)
   // with one piece on its way at a time: they fill each other's gaps and use several cores. At
   // most 16.
@@ -58,7 +61,8 @@ struct GrpcCarrierOptions {
   std::shared_ptr<GrpcServerHook> server_hook;  // shared with the owner of those services
 };
 
-// Errors: INVALID_ARGUMENT for options out of range.
+// Errors: INVALID_ARGUMENT for options out of range; RESOURCE_EXHAUSTED when the system refuses a
+// thread.
 absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions& options);
 
 }  // namespace psd::carrier

@@ -44,6 +44,7 @@ void GrpcLink::Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
 }
 
 void GrpcLink::StartDialling(absl::Duration timeout) {
+  if (absl::Status ready = core_->ReadyToDial(); !ready.ok()) return End(ready);
   StreamGone gone = core_->CountStream();
   if (gone == nullptr) return;  // shut down meanwhile, which told the caller
   auto channel = core_->NewChannel(address_, Window::kFixed);

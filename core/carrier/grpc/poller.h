@@ -8,6 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "core/base/mutex.h"
+
 namespace psd::carrier {
 
 // Completes what its queue hands back: all tags are CompletionTags. As few threads as may be, since
@@ -15,22 +18,33 @@ namespace psd::carrier {
 // code of users has threads of its own. Thread-safe.
 class Poller {
  public:
-  Poller(std::unique_ptr<grpc::CompletionQueue> queue, int threads);
+  // The threads are there, and wait for a queue. Errors: RESOURCE_EXHAUSTED when the system refuses
+  // one of them.
+  static absl::StatusOr<std::unique_ptr<Poller>> Create(int threads);
   // Stops.
   ~Poller();
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  grpc::CompletionQueue* queue() { return queue_.get(); }
+  // Completes what `queue` hands back from now on. To be called once at most, before Stop.
+  void Watch(std::unique_ptr<grpc::CompletionQueue> queue) PSD_EXCLUDES(mutex_);
+  // Null before Watch.
+  grpc::CompletionQueue* queue() const PSD_EXCLUDES(mutex_);
 
   // Shuts the queue down and joins the threads.
   // Requires: no operation is started during or after it. Not from a poller thread.
-  void Stop();
+  void Stop() PSD_EXCLUDES(mutex_);
 
  private:
-  void Run();
+  Poller() = default;
+  void Run() PSD_EXCLUDES(mutex_);
+  // Null when it stops before it was given any.
+  grpc::CompletionQueue* AwaitQueue() PSD_EXCLUDES(mutex_);
 
-  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  mutable Mutex mutex_;  // leaf
+  CondVar changed_;
+  std::unique_ptr<grpc::CompletionQueue> queue_ PSD_GUARDED_BY(mutex_);
+  bool stopping_ PSD_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

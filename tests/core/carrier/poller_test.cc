@@ -54,7 +54,9 @@ class Work : public CompletionTag {
 };
 
 std::unique_ptr<Poller> NewPoller(int threads) {
-  return std::make_unique<Poller>(std::make_unique<grpc::CompletionQueue>(), threads);
+  auto poller = Poller::Create(threads);
+  (*poller)->Watch(std::make_unique<grpc::CompletionQueue>());
+  return *std::move(poller);
 }
 
 TEST(PollerTest, CompletesWhatItsQueueHandsBack) {
@@ -67,6 +69,13 @@ TEST(PollerTest, CompletesWhatItsQueueHandsBack) {
 
 TEST(PollerTest, StopsWithoutHavingHadAnythingToDo) {
   NewPoller(1)->Stop();
+}
+
+TEST(PollerTest, StopsWithoutAQueue) {
+  auto poller = Poller::Create(2);
+  ASSERT_TRUE(poller.ok());
+  EXPECT_EQ((*poller)->queue(), nullptr);
+  (*poller)->Stop();
 }
 
 }  // namespace
