@@ -38,11 +38,15 @@ inline int ListenOnLoopback(int* port) {
 }
 
 // Forwards every connection to the target, with a thread per direction. Bytes arrive `one_way`
-// after they were sent, in either direction. Thread-safe.
+// after they were sent, in either direction. To the target all connections come from `source`, an
+// address of the loopback. Thread-safe.
 class TcpRoute {
  public:
-  explicit TcpRoute(int target_port, absl::Duration one_way = absl::ZeroDuration())
+  explicit TcpRoute(int target_port, absl::Duration one_way = absl::ZeroDuration(),
+                    const std::string& source = "127.0.0.1")
       : target_port_(target_port), one_way_(one_way) {
+    source_.sin_family = AF_INET;
+    PSD_CHECK(inet_pton(AF_INET, source.c_str(), &source_.sin_addr) == 1, source);
     listener_ = ListenOnLoopback(&port_);
     acceptor_ = std::thread([this] { Accept(); });
   }
@@ -80,6 +84,7 @@ class TcpRoute {
       address.sin_family = AF_INET;
       address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
       address.sin_port = htons(static_cast<uint16_t>(target_port_));
+      bind(far, reinterpret_cast<sockaddr*>(&source_), sizeof(source_));
       int connected = connect(far, reinterpret_cast<sockaddr*>(&address), sizeof(address));
       MutexLock lock(mutex_);
       fds_.push_back(near);
@@ -143,6 +148,7 @@ class TcpRoute {
   }
 
   const int target_port_;
+  sockaddr_in source_ = {};
   const absl::Duration one_way_;
   int port_ = 0;
   int listener_ = -1;

@@ -1,0 +1,174 @@
+// Hosts that open more sessions of workers than they need, while others come.
+//
+//   bazel run -c opt //tests/attack:session_attack_test -- --rounds=6 --places=65536
+//
+// lets six hosts attack one after the other, and prints a line about each.
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/timer.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/rpc/header.h"
+#include "core/rpc/header_codec.h"
+#include "core/rpc/rpc_agent.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/core/carrier/tcp_route.h"
+
+ABSL_FLAG(int, rounds, 2, "how many hosts attack, at most 6");
+ABSL_FLAG(int, places, 64, "sessions of workers for which the owner has room; a daemon: 65536");
+
+namespace psd::attack {
+namespace {
+
+// Nobody is let in because others have gone.
+constexpr absl::Duration kLease = absl::Hours(1);
+
+int PortOf(const std::string& address) {
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  return port;
+}
+
+// A host of its own, each at another address of the loopback. Confined to one thread.
+class Host {
+ public:
+  Host(int number, const std::string& owner)
+      : owner_port_(PortOf(owner)),
+        own_address_(absl::StrCat("127.0.", number / 250, ".", 2 + number % 250)) {}
+
+  // Where the owner is reached from it, for one more connection.
+  std::string RouteForOneConnection() {
+    constexpr int kPerRoute = 64;  // a route has threads for each connection that it ever had
+    if (connections_++ % kPerRoute == 0) {
+      route_ = std::make_unique<carrier::TcpRoute>(owner_port_, absl::ZeroDuration(), own_address_);
+    }
+    return route_->address();
+  }
+
+ private:
+  const int owner_port_;
+  const std::string own_address_;
+  int connections_ = 0;
+  std::unique_ptr<carrier::TcpRoute> route_;
+};
+
+// Opens a session. Errors: the owner's.
+using OpenSession = std::function<absl::Status(Host& from)>;
+
+// In each round a host opens sessions until it is refused, and then newcomers open one each.
+void Attack(const std::string& owner, int places, const OpenSession& open) {
+  constexpr int kNewcomers = 5, kMostRounds = 6;  // then few places are left
+  int hosts = 0;
+  const int rounds = std::min(absl::GetFlag(FLAGS_rounds), kMostRounds);
+  for (int round = 0; round < rounds; ++round) {
+    Host attacker(++hosts, owner);
+    int opened = 0;
+    absl::Status refused;
+    while (refused.ok() && opened < places) {
+      refused = open(attacker);
+      opened += refused.ok();
+    }
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_LE(opened, places / 2 + 1);
+    for (int i = 0; i < kNewcomers; ++i) {
+      Host newcomer(++hosts, owner);
+      const absl::Status came = open(newcomer);
+      EXPECT_TRUE(came.ok()) << came;
+    }
+    std::printf("round %d: a host took %d of %d sessions, %d newcomers one each; it was told: %s\n",
+                round, opened, places, kNewcomers, std::string(refused.message()).c_str());
+  }
+}
+
+// The owner's part of workers' sessions, with as many places as the flag says.
+class SmallOwner {
+ public:
+  explicit SmallOwner(int places) {
+    rpc::AgentOptions options;
+    options.self = {"owner0", 1};
+    options.session.lease = kLease;
+    options.carrier = Must(carrier::NewGrpcCarrier({}));
+    options.executor = std::make_shared<InlineExecutor>();
+    options.timers = timers_;
+    options.max_sessions = static_cast<size_t>(places);
+    agent_ = Must(rpc::RpcAgent::Create(std::move(options)));
+    address_ = Must(agent_->Start("127.0.0.1:0"));
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  const std::shared_ptr<TimerQueue> timers_ = std::make_shared<TimerQueue>();
+  std::unique_ptr<rpc::RpcAgent> agent_;
+  std::string address_;
+};
+
+// A link on which a worker greets. Its session outlives it.
+class Greeting : public carrier::LinkHandler {
+ public:
+  // OK once the peer has opened a session.
+  Future<Unit> outcome() const { return outcome_.future(); }
+
+  void OnMessage(carrier::Message message) override {
+    const absl::StatusOr<rpc::Header> answer = rpc::DecodeHeader(message.header);
+    if (!answer.ok()) {
+      outcome_.Set(answer.status());
+    } else if (answer->kind == rpc::MessageKind::kWelcome) {
+      outcome_.Set(Unit{});
+    } else if (answer->kind == rpc::MessageKind::kRefused) {
+      outcome_.Set(answer->status);
+    }
+  }
+  void OnClosed(absl::Status reason) override { outcome_.Set(std::move(reason)); }
+
+ private:
+  const Promise<Unit> outcome_;
+};
+
+TEST(SessionAttack, WorkersSessionsOfOneHostLetOthersIn) {
+  const int places = absl::GetFlag(FLAGS_places);
+  const SmallOwner owner(places);
+  const auto network = Must(carrier::NewGrpcCarrier({}));
+  Incarnation next = 2;
+  Attack(owner.address(), places, [&](Host& from) -> absl::Status {
+    auto greeting = std::make_shared<Greeting>();
+    const Promise<std::shared_ptr<carrier::Link>> connected;
+    network->Connect(from.RouteForOneConnection(), absl::InfiniteDuration(), greeting,
+                     [&](auto link) { connected.Set(std::move(link)); });
+    const auto link = Must(connected.future().Wait());
+    rpc::Header hello;
+    hello.kind = rpc::MessageKind::kHello;
+    hello.name = absl::StrCat("worker", next);
+    hello.incarnation = next++;
+    hello.protocol_version = rpc::kProtocolVersion;
+    hello.sequence = 1;
+    EXPECT_TRUE(link->Send({rpc::EncodeHeader(hello), {}}).ok());
+    const absl::Status opened = greeting->outcome().Wait().status();
+    link->Close();
+    return opened;
+  });
+  network->Shutdown();
+}
+
+}  // namespace
+}  // namespace psd::attack
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  absl::ParseCommandLine(argc, argv);
+  return RUN_ALL_TESTS();
+}
