@@ -51,6 +51,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
                       (bracketed && (c == ':' || c == '%'));
     if (!fits) return Expected(kWhat, address);
   }
+  if (host.size() > kMaxHostBytes)
+    return Expected(absl::StrCat("a host of at most ", kMaxHostBytes, " bytes"), address);
   HostPort result;
   result.host = std::string(host);
   const bool digits = !port.empty() && port.size() <= 5 &&

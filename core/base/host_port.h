@@ -3,6 +3,7 @@
 // Addresses of workers: "127.0.0.1:7071", "[::1]:0", "owner-0.psd:7071". A host and a port, nothing
 // looked up.
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,9 @@ struct HostPort {
   // Reads back to the same.
   std::string ToString() const;
 };
+
+// The longest host: that of a domain name.
+inline constexpr size_t kMaxHostBytes = 253;
 
 // Errors: INVALID_ARGUMENT saying what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);

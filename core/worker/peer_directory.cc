@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/base/remedy.h"
 
 namespace psd::worker {
 
@@ -45,9 +46,10 @@ Future<Unit> PeerDirectory::Find(const std::string& worker) {
 void PeerDirectory::AskAndFind(const std::string& worker, bool again, const Promise<Unit>& found) {
   const std::string asked = registrar();
   if (asked.empty()) {
-    found.Set(absl::NotFoundError(
-        absl::StrCat(agent_.self().name, " does not know worker '", worker,
-                     "', and there is no registrar to ask; name one, or connect the two")));
+    found.Set(
+        WithRemedy(absl::NotFoundError(absl::StrCat(agent_.self().name, " does not know worker '",
+                                                    worker, "', and there is no registrar to ask")),
+                   "name one, or connect the two"));
     return;
   }
   const Question question = Ask(asked);
@@ -82,9 +84,10 @@ void PeerDirectory::FindIn(const World& world, const std::string& worker, bool m
     if (member.name != agent_.self().name) nearest.Consider(member.name);
     if (member.name != worker) continue;
     if (member.address.empty()) {
-      found.Set(absl::UnavailableError(
-          absl::StrCat(worker, " does not listen, so it cannot be called by ", agent_.self().name,
-                       ", which it is not connected to; let one of the two listen")));
+      found.Set(WithRemedy(absl::UnavailableError(
+                               absl::StrCat(worker, " does not listen, so it cannot be called by ",
+                                            agent_.self().name, ", which it is not connected to")),
+                           "let one of the two listen"));
       return;
     }
     agent_.AddPeer(member.name, member.address);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
@@ -21,7 +22,12 @@ v1::WorkerRole ToWire(WorkerRole role) {
   return role == WorkerRole::kOwner ? v1::WORKER_ROLE_OWNER : v1::WORKER_ROLE_TRAINER;
 }
 
-absl::StatusOr<World> DecodeWorld(const v1::RegistrarWorldReply& reply) {
+absl::StatusOr<World> DecodeWorld(const rpc::Payload& payload) {
+  v1::RegistrarWorldReply reply;
+  const absl::string_view bytes =
+      payload.buffers.size() == 1 ? payload.buffers[0].view() : absl::string_view();
+  if (!reply.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return absl::InternalError("registrar.world: the answer cannot be read");
   const int size = reply.names_size();
   if (reply.incarnations_size() != size || reply.ranks_size() != size ||
       reply.roles_size() != size || reply.addresses_size() != size) {
@@ -45,21 +51,19 @@ absl::StatusOr<std::map<std::string, rpc::Payload>> DecodeGathered(
   PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarBarrierReply>(reply->payload.header,
                                                                              "registrar.barrier"));
   const std::vector<Buffer>& buffers = reply->payload.buffers;
-  if (message.values_size() != message.names_size() ||
-      message.buffers_size() != message.names_size()) {
+  if (message.buffers_size() != message.names_size())
     return absl::InternalError("all-gather: columns of different lengths");
-  }
   std::map<std::string, rpc::Payload> gathered;
   size_t next = 0;
   for (int i = 0; i < message.names_size(); ++i) {
-    if (message.buffers(i) > buffers.size() - next) {
-      return absl::InternalError("all-gather: fewer buffers than it says");
-    }
+    const size_t given = message.buffers(i);
+    if (given == 0 || given > buffers.size() - next)
+      return absl::InternalError("all-gather: other buffers than it says");
     rpc::Payload& payload = gathered[message.names(i)];
-    payload.header = std::move(*message.mutable_values(i));
-    payload.buffers.assign(buffers.begin() + static_cast<ptrdiff_t>(next),
-                           buffers.begin() + static_cast<ptrdiff_t>(next + message.buffers(i)));
-    next += message.buffers(i);
+    payload.header = std::string(buffers[next].view());
+    payload.buffers.assign(buffers.begin() + static_cast<ptrdiff_t>(next + 1),
+                           buffers.begin() + static_cast<ptrdiff_t>(next + given));
+    next += given;
   }
   return gathered;
 }
@@ -277,9 +281,7 @@ Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
       .reply()
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<World> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarWorldReply>(
-                                               reply->payload.header, "registrar.world"));
-        return DecodeWorld(message);
+        return DecodeWorld(reply->payload);
       });
 }
 

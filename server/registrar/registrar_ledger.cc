@@ -4,8 +4,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 
 namespace psd::server {
+namespace {
+
+// What the key of a barrier holds.
+size_t BytesOf(const std::pair<std::string, std::vector<std::string>>& key) {
+  size_t bytes = sizeof(key) + key.first.size();
+  for (const std::string& member : key.second) bytes += sizeof(member) + member.size();
+  return bytes;
+}
+
+}  // namespace
 
 const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarnation) const {
   auto it = members_.find(name);
@@ -35,15 +47,16 @@ absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
   const size_t others = Trainers() - (was_trainer ? 1 : 0);
   if (others == 0) return absl::OkStatus();
   if (group_size != group_size_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("declares a group of ", group_size, " trainers where the others declared ",
-                     group_size_, " (0: not declared); all trainers of a job must say the same"));
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat("declares a group of ", group_size,
+                                                   " trainers where the others declared ",
+                                                   group_size_, " (0: not declared)")),
+        "give all trainers of the job the same group size");
   }
   if (group_size_ != 0 && others >= group_size_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the declared group of ", group_size_,
-                     " trainers is complete; declare a "
-                     "larger one, or wait until a member has left"));
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat("finds the declared group of ",
+                                                                group_size_, " trainers complete")),
+                      "declare a larger one, or wait until a member has left");
   }
   return absl::OkStatus();
 }
@@ -56,13 +69,14 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   auto it = members_.find(name);
   Member* holder = it == members_.end() ? nullptr : &it->second;
   if (names_.IsFenced(incarnation)) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        name, " of incarnation ", IncarnationToString(incarnation), " was replaced by ",
-        holder == nullptr ? "one that has left" : IncarnationToString(holder->incarnation),
-        "; start the worker again"));
+    return WithRemedy(
+        absl::AlreadyExistsError(absl::StrCat(
+            name, " of incarnation ", IncarnationToString(incarnation), " was replaced by ",
+            holder == nullptr ? "one that has left" : IncarnationToString(holder->incarnation))),
+        "start the worker again");
   }
   absl::Status group = CheckGroup(holder, role, group_size);
-  if (!group.ok()) return absl::Status(group.code(), absl::StrCat(name, " ", group.message()));
+  if (!group.ok()) return Annotate(group, name);
 
   // A request of an earlier session may be carried out after one of a later.
   const bool same_life = holder != nullptr && holder->incarnation == incarnation;
@@ -70,8 +84,9 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   Joined joined;
   if (holder == nullptr) {
     if (members_.size() >= kMaxMembers) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(name, " cannot join: the world has ", kMaxMembers, " members"));
+      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                            name, " cannot join: the world has ", kMaxMembers, " members")),
+                        "wait until a member has left");
     }
     const uint32_t rank = LowestFreeRank();
     ranks_.insert(rank);
@@ -147,15 +162,36 @@ RegistrarLedger::Answers RegistrarLedger::EnterBarrier(Ticket ticket, const std:
   std::sort(key.second.begin(), key.second.end());
   absl::Status status = CheckEntry(Find(name, incarnation), key.second);
   if (!status.ok()) return {{ticket, std::move(status)}};
-  barriers_[key][name].push_back(ticket);
-  barrier_of_ticket_[ticket] = {key, name};
-  return CompleteIfAll(key);
+  absl::StatusOr<Barriers::iterator> found = FindOrAdd(std::move(key));
+  if (!found.ok()) return {{ticket, found.status()}};
+  (*found)->second[name].push_back(ticket);
+  barrier_of_ticket_[ticket] = {*found, name};
+  return CompleteIfAll(*found);
 }
 
-RegistrarLedger::Answers RegistrarLedger::CompleteIfAll(const BarrierKey& key) {
-  auto it = barriers_.find(key);
+absl::StatusOr<RegistrarLedger::Barriers::iterator> RegistrarLedger::FindOrAdd(BarrierKey key) {
+  auto found = barriers_.find(key);
+  if (found != barriers_.end()) return found;
+  const size_t bytes = BytesOf(key);
+  if (bytes > kMaxKeyBytes - key_bytes_) {
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          "barrier: its name and members take ", bytes, " bytes, and those of ",
+                          barriers_.size(), " others take ", key_bytes_, " of ", kMaxKeyBytes)),
+                      "try again later, or meet in the declared group");
+  }
+  key_bytes_ += bytes;
+  return barriers_.emplace(std::move(key), Barrier()).first;
+}
+
+RegistrarLedger::Barriers::iterator RegistrarLedger::Erase(Barriers::iterator barrier) {
+  key_bytes_ -= BytesOf(barrier->first);
+  return barriers_.erase(barrier);
+}
+
+RegistrarLedger::Answers RegistrarLedger::CompleteIfAll(Barriers::iterator it) {
+  const BarrierKey& key = it->first;
   const size_t needed = key.second.empty() ? group_size_ : key.second.size();
-  if (it == barriers_.end() || it->second.size() < needed) return {};
+  if (it->second.size() < needed) return {};
   Answers answers;
   for (auto member = it->second.begin(); member != it->second.end();) {
     const Ticket ticket = member->second.front();
@@ -164,7 +200,7 @@ RegistrarLedger::Answers RegistrarLedger::CompleteIfAll(const BarrierKey& key) {
     member->second.pop_front();
     member = member->second.empty() ? it->second.erase(member) : std::next(member);
   }
-  if (it->second.empty()) barriers_.erase(it);
+  if (it->second.empty()) Erase(it);
   return answers;
 }
 
@@ -185,7 +221,7 @@ RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
         barrier_of_ticket_.erase(ticket);
       }
     }
-    it = barriers_.erase(it);
+    it = Erase(it);
   }
   return answers;
 }
@@ -193,8 +229,7 @@ RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
 std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) const {
   auto it = barrier_of_ticket_.find(ticket);
   if (it == barrier_of_ticket_.end()) return std::nullopt;
-  const BarrierKey& key = it->second.first;
-  const Barrier& arrived = barriers_.at(key);
+  const auto& [key, arrived] = *it->second.first;
   std::vector<std::string> missing;
   if (!key.second.empty()) {
     for (const std::string& name : key.second) {
@@ -211,12 +246,12 @@ std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) 
 bool RegistrarLedger::Withdraw(Ticket ticket) {
   auto it = barrier_of_ticket_.find(ticket);
   if (it == barrier_of_ticket_.end()) return false;
-  auto barrier = barriers_.find(it->second.first);
+  const Barriers::iterator barrier = it->second.first;
   auto member = barrier->second.find(it->second.second);
   std::deque<Ticket>& tickets = member->second;
   tickets.erase(std::find(tickets.begin(), tickets.end(), ticket));
   if (tickets.empty()) barrier->second.erase(member);
-  if (barrier->second.empty()) barriers_.erase(barrier);
+  if (barrier->second.empty()) Erase(barrier);
   barrier_of_ticket_.erase(it);
   return true;
 }

@@ -46,9 +46,10 @@ class RegistrarLedger {
   };
   using Answers = std::vector<Answer>;
 
-  // At most so many members, and barrier calls that wait.
+  // At most so many members, barrier calls that wait, and bytes of the names and sets of barriers.
   static constexpr size_t kMaxMembers = 65'536;
   static constexpr size_t kMaxWaiting = 262'144;
+  static constexpr size_t kMaxKeyBytes = size_t{64} << 20;
 
   struct Joined {
     uint32_t rank = 0;
@@ -99,14 +100,19 @@ class RegistrarLedger {
   using BarrierKey = std::pair<std::string, std::vector<std::string>>;
   // By member: its calls that wait, in order.
   using Barrier = std::map<std::string, std::deque<Ticket>>;
+  using Barriers = std::map<BarrierKey, Barrier>;
 
   const Member* Find(const std::string& name, Incarnation incarnation) const;
   absl::Status CheckGroup(const Member* known, Role role, uint32_t group_size) const;
   absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
   uint32_t LowestFreeRank() const;
   size_t Trainers() const;
+  // The barrier of that key, made if there is none. Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);
+  // The one behind it.
+  Barriers::iterator Erase(Barriers::iterator barrier);
   // Removes one call of each member and answers them, if all are there.
-  Answers CompleteIfAll(const BarrierKey& key);
+  Answers CompleteIfAll(Barriers::iterator barrier);
   // Every barrier that cannot complete without `gone` fails.
   Answers FailBarriersOf(const Member& gone, const absl::Status& status);
 
@@ -114,8 +120,10 @@ class RegistrarLedger {
   std::set<uint32_t> ranks_;               // taken
   uint32_t group_size_ = 0;
   NameFence names_{2 * kMaxMembers};
-  std::map<BarrierKey, Barrier> barriers_;
-  std::map<Ticket, std::pair<BarrierKey, std::string>> barrier_of_ticket_;  // and its member
+  Barriers barriers_;
+  size_t key_bytes_ = 0;  // of barriers_
+  std::map<Ticket, std::pair<Barriers::iterator, std::string>>
+      barrier_of_ticket_;  // and its member
 };
 
 }  // namespace psd::server

@@ -1,6 +1,7 @@
 #include "server/registrar/registrar_service.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/buffer.h"
 #include "core/base/host_port.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
@@ -81,6 +83,12 @@ std::vector<Member> RegistrarService::World() const {
 
 absl::Status RegistrarService::CheckJoin(const rpc::PeerInfo& caller, Role role,
                                          const std::string& address) const {
+  if (address.empty() && role == Role::kOwner) {
+    return WithRemedy(
+        absl::InvalidArgumentError(
+            absl::StrCat("registrar.join: ", caller.name, " joins as an owner and has no address")),
+        "let it listen (`listen`), or join as a trainer");
+  }
   if (!address.empty()) {
     const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
     absl::Status dialable = parsed.status();
@@ -152,25 +160,29 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
     if (member.role == Role::kOwner) absent.erase(member.name);
   }
   for (const std::string& name : absent) reply.add_absent_owners(name);
-  call->Reply(PlainPayload(reply));
+  call->Reply(rpc::Payload{{}, {Buffer::FromString(reply.SerializeAsString())}});
 }
 
 void RegistrarService::ServeBarrier(const CallPtr& call) {
   auto request = ParseMessage<v1::RegistrarBarrierRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  absl::StatusOr<size_t> bytes = CheckSizes(*request, call->payload().buffers);
+  std::vector<Buffer> given = std::move(call->payload().buffers);
+  call->payload() = {};  // a parked call holds nothing of it
+  absl::StatusOr<size_t> bytes = CheckSizes(*request, given);
   if (!bytes.ok()) return call->Reply(bytes.status());
+  given.insert(given.begin(), Buffer::FromString(std::move(*request->mutable_values())));
   const absl::Duration timeout = absl::Milliseconds(
       static_cast<int64_t>(std::min<uint64_t>(request->timeout_ms(), kMostTimeoutMs)));
   RegistrarLedger::Ticket ticket = 0;
   RegistrarLedger::Answers answers;
   // An all-gather and a barrier of one name are two.
-  const std::string name = absl::StrCat(request->gather() ? "gather " : "", request->name());
+  const std::string name =
+      absl::StrCat(request->gather() ? "all-gather " : "barrier ", request->name());
   {
     MutexLock lock(mutex_);
     ticket = next_ticket_++;
     parked_bytes_ += *bytes;
-    parked_[ticket] = {call, request->gather(), std::move(*request->mutable_values()), *bytes, 0};
+    parked_[ticket] = {call, request->gather(), std::move(given), *bytes, 0};
     answers =
         parked_bytes_ > kMaxParkedBytes
             ? RegistrarLedger::Answers{{ticket, TooManyBytes()}}
@@ -261,11 +273,9 @@ rpc::Payload RegistrarService::Gathered(std::vector<Parked>& met) {
   std::vector<Buffer> buffers;
   for (Parked& parked : met) {
     if (!parked.gather) continue;
-    std::vector<Buffer>& given = parked.call->payload().buffers;
     reply.add_names(parked.call->caller().name);
-    reply.add_values(std::move(parked.values));
-    reply.add_buffers(static_cast<uint32_t>(given.size()));
-    buffers.insert(buffers.end(), given.begin(), given.end());
+    reply.add_buffers(static_cast<uint32_t>(parked.given.size()));
+    std::move(parked.given.begin(), parked.given.end(), std::back_inserter(buffers));
   }
   rpc::Payload payload = PlainPayload(reply);
   payload.buffers = std::move(buffers);

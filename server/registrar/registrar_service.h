@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "core/base/buffer.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
@@ -42,8 +43,8 @@ class RegistrarService {
   struct Parked {
     CallPtr call;
     bool gather = false;
-    std::string values;  // what it gives, in an all-gather; its buffers are the call's
-    size_t bytes = 0;    // of both
+    std::vector<Buffer> given;  // in an all-gather
+    size_t bytes = 0;           // of these
     TimerQueue::Id timer = 0;
   };
   void Arm(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);

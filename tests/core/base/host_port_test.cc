@@ -22,6 +22,13 @@ TEST(HostPort, RefusesBadAddresses) {
     EXPECT_FALSE(ParseHostPort(address).ok()) << address;
 }
 
+TEST(HostPort, AHostIsAsLongAsADomainNameMayBe) {
+  EXPECT_TRUE(ParseHostPort(std::string(kMaxHostBytes, 'a') + ":5").ok());
+  const absl::Status refused = ParseHostPort(std::string(kMaxHostBytes + 1, 'a') + ":5").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at most 253 bytes"));
+}
+
 TEST(HostPort, ReadsBackToTheSame) {
   for (const char* address : {"[fe80::1%eth0]:5", "127.0.0.1:0", "psd-0.psd:7071"}) {
     const absl::StatusOr<HostPort> parsed = ParseHostPort(address);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace psd::server {
 namespace {
@@ -89,6 +90,7 @@ TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(2)));
   EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(3)));
+  EXPECT_FALSE(GetDetail(refused)->remedy.empty());
 }
 
 // The session rules refuse a newcomer while the holder's session lives; here the holder's session
@@ -113,10 +115,13 @@ TEST_F(RegistrarLedgerTest, RPC_63_TrainersAgreeOnTheGroupSize) {
   absl::Status other = JoinError("t1", 3, Role::kTrainer, 3);
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other.message()), HasSubstr("group of 3"));
+  EXPECT_FALSE(GetDetail(other)->remedy.empty());
   EXPECT_EQ(JoinError("t1", 3, Role::kTrainer, 0).code(), absl::StatusCode::kFailedPrecondition)
       << "a dynamic member in a declared group";
   Join("t1", 3, Role::kTrainer, 2);
-  EXPECT_EQ(JoinError("t2", 4, Role::kTrainer, 2).code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status full = JoinError("t2", 4, Role::kTrainer, 2);
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(GetDetail(full)->remedy.empty());
   Join("owner1", 5, Role::kOwner);   // owners are not counted
   Join("t1", 6, Role::kTrainer, 2);  // nor is who comes back
   ledger_.Leave("t0", 2, 1);
@@ -184,6 +189,22 @@ TEST_F(RegistrarLedgerTest, BarrierMistakes) {
   EXPECT_EQ(code("t0", 2, {"t0", "t0"}), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code("t0", 2, {"t0", "t1"}), absl::StatusCode::kNotFound);
   EXPECT_EQ(ledger_.waiting(), 0u);
+}
+
+TEST_F(RegistrarLedgerTest, NamesAndSetsOfBarriersAreBoundedAndCountedOnce) {
+  Join("a", 1, Role::kTrainer);
+  Join("b", 2, Role::kTrainer);
+  const std::vector<std::string> both = {"a", "b"};
+  const std::string one(RegistrarLedger::kMaxKeyBytes / 2 + 1, 'x');
+  const std::string other(one.size(), 'y');
+  EXPECT_TRUE(ledger_.EnterBarrier(1, "a", 1, one, both).empty());
+  EXPECT_TRUE(ledger_.EnterBarrier(2, "a", 1, one, both).empty()) << "another call to the same";
+  const auto refused = ledger_.EnterBarrier(3, "b", 2, other, both);
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ledger_.EnterBarrier(4, "b", 2, one, both).size(), 2u);
+  EXPECT_TRUE(ledger_.Withdraw(2));
+  EXPECT_TRUE(ledger_.EnterBarrier(5, "b", 2, other, both).empty());
 }
 
 TEST_F(RegistrarLedgerTest, RPC_54_WhoGivesUpIsNotAnsweredAndDoesNotCount) {

@@ -1,0 +1,211 @@
+// The registrar's methods message by message, without carrier and sessions.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
+#include "core/base/future.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/base/timer.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/message_io.h"
+#include "core/worker/peer_directory.h"
+#include "core/worker/registrar_client.h"
+#include "proto/psd/v1/registrar.pb.h"
+#include "server/registrar/registrar_service.h"
+#include "tests/core/fake_rpc.h"
+
+namespace psd::server {
+namespace {
+
+using testing::FakeAgent;
+using testing::FakeNetwork;
+
+// The registrar's agent. Calls may also be given to its methods by hand.
+class RegistrarAgent : public FakeAgent {
+ public:
+  using FakeAgent::FakeAgent;
+  void RegisterMethod(rpc::Method method) override {
+    handlers_[method.name] = method.handler;
+    FakeAgent::RegisterMethod(std::move(method));
+  }
+  void Serve(std::shared_ptr<rpc::ServerCall> call) { handlers_.at(call->method())(call); }
+
+ private:
+  std::map<std::string, rpc::Handler> handlers_;
+};
+
+// A call whose request can be looked at.
+class WatchedCall : public rpc::ServerCall {
+ public:
+  WatchedCall(rpc::PeerInfo caller, std::string method, std::string request)
+      : caller_(std::move(caller)), method_(std::move(method)), payload_{std::move(request), {}} {}
+  const rpc::PeerInfo& caller() const override { return caller_; }
+  uint64_t session_epoch() const override { return 1; }
+  absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  const std::string& method() const override { return method_; }
+  rpc::Payload& payload() override { return payload_; }
+  const std::string* attachment(uint32_t) const override { return nullptr; }
+  bool cancelled() const override { return false; }
+  void OnCancel(Task) override {}
+  bool BeginApply() override { return true; }
+  void OnAnswerDropped(Task) override {}
+  void Reply(absl::StatusOr<rpc::Payload>, std::vector<rpc::Attachment>) override {
+    replied_ = true;
+  }
+  bool replied() const { return replied_; }
+
+ private:
+  const rpc::PeerInfo caller_;
+  const std::string method_;
+  rpc::Payload payload_;
+  bool replied_ = false;
+};
+
+class RegistrarRequestsTest : public ::testing::Test {
+ protected:
+  FakeAgent& NewTrainer(const std::string& name) {
+    trainers_.push_back(
+        std::make_unique<FakeAgent>(network_, rpc::PeerInfo{name, trainers_.size() + 2}));
+    v1::RegistrarJoinRequest join;
+    join.set_role(v1::WORKER_ROLE_TRAINER);
+    EXPECT_TRUE(Ask(*trainers_.back(), "registrar.join", join).Wait().ok());
+    return *trainers_.back();
+  }
+  // The answer, if it is there once nothing moves any more.
+  template <typename Message>
+  Future<rpc::Reply> Ask(FakeAgent& asker, const std::string& method, const Message& message) {
+    Future<rpc::Reply> reply =
+        asker.StartCall("owner0", worker::PlainRequest(method, message), {}).reply();
+    network_.RunAll();
+    return reply;
+  }
+  static v1::RegistrarBarrierRequest Meeting(const std::string& name,
+                                             const std::vector<std::string>& members, bool gather,
+                                             std::string values = "") {
+    v1::RegistrarBarrierRequest request;
+    request.set_name(name);
+    *request.mutable_members() = {members.begin(), members.end()};
+    request.set_gather(gather);
+    request.set_values(std::move(values));
+    return request;
+  }
+
+  FakeNetwork network_;
+  RegistrarAgent agent_{network_, {"owner0", 1}};
+  TimerQueue timers_;
+  std::shared_ptr<Logger> logger_ = NewNullLogger();
+  std::vector<std::unique_ptr<FakeAgent>> trainers_;
+  RegistrarService registrar_{agent_, timers_, *logger_};
+};
+
+// Together they are more than a header may be.
+TEST_F(RegistrarRequestsTest, WhatIsGatheredTravelsBesideTheHeader) {
+  constexpr size_t kMembers = 17, kEach = size_t{1} << 20;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kMembers; ++i) names.push_back(absl::StrCat("t", 10 + i));
+  for (const std::string& name : names) NewTrainer(name);
+  std::vector<Future<rpc::Reply>> replies;
+  for (size_t i = 0; i < kMembers; ++i) {
+    const std::string values(kEach, static_cast<char>('a' + i));
+    replies.push_back(
+        Ask(*trainers_[i], "registrar.barrier", Meeting("g", names, /*gather=*/true, values)));
+  }
+  for (const Future<rpc::Reply>& future : replies) {
+    ASSERT_TRUE(future.IsReady());
+    const absl::StatusOr<rpc::Reply>& reply = future.Wait();
+    ASSERT_TRUE(reply.ok()) << reply.status();
+    EXPECT_LT(reply->payload.header.size(), 1000u);
+    ASSERT_EQ(reply->payload.buffers.size(), kMembers);
+    EXPECT_EQ(reply->payload.buffers[1].view(), std::string(kEach, 'b'));
+  }
+}
+
+TEST_F(RegistrarRequestsTest, ABarrierAndAnAllGatherNeverMeet) {
+  FakeAgent& a = NewTrainer("a");
+  FakeAgent& b = NewTrainer("b");
+  const std::vector<std::string> both = {"a", "b"};
+  for (const char* name : {"gather x", "all-gather x"}) {
+    const auto barrier = Ask(a, "registrar.barrier", Meeting(name, both, /*gather=*/false));
+    const auto gather = Ask(b, "registrar.barrier", Meeting("x", both, /*gather=*/true));
+    EXPECT_FALSE(barrier.IsReady() || gather.IsReady()) << name;
+    network_.EndSessionsOf("a");
+    network_.RunAll();
+    v1::RegistrarJoinRequest join;
+    join.set_role(v1::WORKER_ROLE_TRAINER);
+    ASSERT_TRUE(Ask(a, "registrar.join", join).Wait().ok());
+  }
+}
+
+TEST_F(RegistrarRequestsTest, ACallThatWaitsHoldsNothingOfItsRequest) {
+  NewTrainer("a");
+  NewTrainer("b");
+  const auto call =
+      std::make_shared<WatchedCall>(trainers_[0]->self(), "registrar.barrier",
+                                    Meeting("x", {"a", "b"}, /*gather=*/false).SerializeAsString());
+  agent_.Serve(call);
+  EXPECT_FALSE(call->replied());
+  EXPECT_TRUE(call->payload().header.empty());
+}
+
+TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
+  const auto reply = Ask(NewTrainer("a"), "registrar.world", v1::RegistrarWorldRequest());
+  ASSERT_TRUE(reply.Wait().ok());
+  EXPECT_TRUE(reply.Wait()->payload.header.empty());
+  ASSERT_EQ(reply.Wait()->payload.buffers.size(), 1u);
+  const auto world = worker::AskWorld(*trainers_[0], "owner0", {});
+  network_.RunAll();
+  ASSERT_TRUE(world.Wait().ok()) << world.Wait().status();
+  ASSERT_EQ(world.Wait()->members.size(), 1u);
+  EXPECT_EQ(world.Wait()->members[0].name, "a");
+}
+
+TEST_F(RegistrarRequestsTest, WhoCannotBeFoundIsAnErrorWithARemedy) {
+  FakeAgent& asker = NewTrainer("asker");
+  NewTrainer("silent");
+  worker::PeerDirectory directory(asker);
+  const auto remedy_for = [&](const std::string& worker) {
+    const Future<Unit> found = directory.Find(worker);
+    network_.RunAll();
+    return GetDetail(found.Wait().status()).value_or(ErrorDetail{}).remedy;
+  };
+  EXPECT_EQ(remedy_for("silent"), "name one, or connect the two");
+  directory.SetRegistrar("owner0");
+  EXPECT_EQ(remedy_for("silent"), "let one of the two listen");
+}
+
+// A save skips nobody silently: whoever is an owner can be asked.
+TEST_F(RegistrarRequestsTest, AnOwnerHasAnAddress) {
+  FakeAgent owner(network_, {"owner1", 9});
+  v1::RegistrarJoinRequest join;
+  join.set_role(v1::WORKER_ROLE_OWNER);
+  const absl::Status refused = Ask(owner, "registrar.join", join).Wait().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "owner1")) << refused;
+  EXPECT_FALSE(GetDetail(refused)->remedy.empty());
+  join.set_address("10.0.0.1:7071");
+  EXPECT_TRUE(Ask(owner, "registrar.join", join).Wait().ok());
+}
+
+TEST_F(RegistrarRequestsTest, AnAddressIsNoLongerThanAHostMayBe) {
+  FakeAgent long_winded(network_, {"long", 9});
+  v1::RegistrarJoinRequest join;
+  join.set_role(v1::WORKER_ROLE_TRAINER);
+  join.set_address(std::string(9 << 20, 'a') + ":1");
+  const absl::Status refused = Ask(long_winded, "registrar.join", join).Wait().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_LT(refused.message().size(), 1000u);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "at most 253 bytes")) << refused;
+}
+
+}  // namespace
+}  // namespace psd::server
