@@ -10,7 +10,7 @@ std::string Quoted(absl::string_view text) {
   for (char c : text.substr(0, kMaxShown)) {
     shown += absl::ascii_isprint(static_cast<unsigned char>(c)) ? c : '?';
   }
-  return shown + (text.size() > kMaxShown ? "…'" : "'");
+  return shown + (text.size() > kMaxShown ? "...'" : "'");
 }
 
 }  // namespace psd

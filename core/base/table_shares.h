@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/remedy.h"
 
 namespace psd {
 
@@ -72,9 +73,9 @@ class TableShares {
                         " while so few are left");
   }
   absl::Status Refusal(const std::string& excess) const {
-    return absl::ResourceExhaustedError(absl::StrCat(taken_, " of ", places_, " sessions are open",
-                                                     excess,
-                                                     "; close some, or wait for leases to end"));
+    return WithRemedy(absl::ResourceExhaustedError(
+                          absl::StrCat(taken_, " of ", places_, " sessions are open", excess)),
+                      "close some, or wait for leases to end");
   }
 
   const size_t places_;

@@ -424,7 +424,7 @@ void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused
   if (absl::IsUnavailable(status)) return;
   absl::Status reason = Annotate(status, absl::StrCat(peer_.name, " refuses ", self_.name));
   LoseSession(
-      reason, [](const Pending&) { return true; }, actions);
+      reason, reason, [](const Pending&) { return true; }, actions);
 }
 
 // ---------------------------------------------------------------- losing the session
@@ -464,7 +464,8 @@ absl::Status CallerSession::Expired() const {
 }
 
 template <typename Predicate>
-void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too, Actions& actions) {
+void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& error,
+                                Predicate fails_too, Actions& actions) {
   const bool had_session = epoch_ != 0;
   // Before the calls fail: who hears of one may ask again at once, and must find it known.
   if (had_session) actions.push_back(SessionLostAction{peer_, reason});
@@ -474,7 +475,7 @@ void CallerSession::LoseSession(const absl::Status& reason, Predicate fails_too,
         if (FaultOn("mutation_sent_in_the_next_session")) return false;
         return call.sequence != 0 || (had_session && call.spec.session_bound) || fails_too(call);
       },
-      reason, actions);
+      error, actions);
   epoch_ = 0;
   next_sequence_ = 1;
   settled_ = SequenceSet();
@@ -489,7 +490,7 @@ void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
   // Without a session a call that was not sent is for whoever answers, unless it names one.
   const bool had_session = epoch_ != 0;
   LoseSession(
-      reason,
+      reason, reason,
       [had_session](const Pending& call) {
         return call.sends > 0 ||
                (had_session && !call.spec.wait_for_ready && !call.spec.connect_only);
@@ -507,7 +508,7 @@ void CallerSession::OnEnded(const absl::Status& why, Actions& actions) {
                        why.ok() ? "" : ": ", why.message())),
       ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
   LoseSession(
-      reason,
+      reason, reason,
       [](const Pending& call) {
         return call.spec.kind == MethodKind::kMutation && !call.spec.connect_only &&
                (call.sends > 0 || !call.spec.wait_for_ready);
@@ -594,9 +595,14 @@ void CallerSession::EndWithPeer(Actions& actions) {
   state_ = State::kLeft;
   expected_back_ = false;
   trouble_ = "it is draining (it is about to stop)";
+  const absl::Status ended =
+      WithRemedy(absl::UnavailableError(absl::StrCat(
+                     peer_.name, " has stopped in order; the references and contexts that ",
+                     self_.name, " held there are gone")),
+                 "look up its names again when it is back");
   LoseSession(
-      PeerStops(), [](const Pending& call) { return !call.spec.wait_for_ready || call.sends > 0; },
-      actions);
+      ended, PeerStops(),
+      [](const Pending& call) { return !call.spec.wait_for_ready || call.sends > 0; }, actions);
 }
 
 void CallerSession::OnPeerGone(bool left, Actions& actions) {
@@ -611,9 +617,9 @@ void CallerSession::GiveUpIfGone(Actions& actions) {
     FailWhere([](const Pending& call) { return !call.spec.wait_for_ready; }, Unreachable(),
               actions);
   }
+  const absl::Status left = absl::UnavailableError(absl::StrCat(peer_.name, " has left"));
   LoseSession(
-      absl::UnavailableError(absl::StrCat(peer_.name, " has left")),
-      [](const Pending&) { return false; }, actions);
+      left, left, [](const Pending&) { return false; }, actions);
 }
 
 // ---------------------------------------------------------------- time

@@ -149,9 +149,11 @@ class CallerSession {
   template <typename Predicate>
   void FailWhere(Predicate predicate, const absl::Status& status, Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);
-  // Every call that belongs to the session fails, and those for which `fails_too` holds.
+  // Every call that belongs to the session fails with `error`, and those for which `fails_too`
+  // holds.
   template <typename Predicate>
-  void LoseSession(const absl::Status& reason, Predicate fails_too, Actions& actions);
+  void LoseSession(const absl::Status& reason, const absl::Status& error, Predicate fails_too,
+                   Actions& actions);
   void OnRestarted(Incarnation now_there, Actions& actions);
   void OnEnded(const absl::Status& why, Actions& actions);
   void FailOtherIncarnations(Actions& actions);

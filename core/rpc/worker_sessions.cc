@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rpc {
@@ -273,13 +274,16 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   HelloOutcome outcome;
   if (hello.protocol_version != kProtocolVersion) {
     outcome.kind = HelloOutcome::Kind::kRefused;
-    outcome.status = absl::FailedPreconditionError(
-        absl::StrCat(options_.self.name, " speaks version ", kProtocolVersion, " of the protocol, ",
-                     peer.name, " version ", hello.protocol_version, "; upgrade the older one"));
+    outcome.status =
+        WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                       options_.self.name, " speaks version ", kProtocolVersion,
+                       " of the protocol, ", peer.name, " version ", hello.protocol_version)),
+                   "upgrade the older one");
   } else if (peer.name == options_.self.name && peer.incarnation != options_.self.incarnation) {
     outcome.kind = HelloOutcome::Kind::kRefused;
-    outcome.status = absl::AlreadyExistsError(
-        absl::StrCat("the name ", peer.name, " is this worker's own; choose another name"));
+    outcome.status = WithRemedy(
+        absl::AlreadyExistsError(absl::StrCat("the name ", peer.name, " is this worker's own")),
+        "choose another name");
   } else {
     size_t from = actions.size();
     outcome = table_.OnHello(now, link, state.origin, hello, actions);

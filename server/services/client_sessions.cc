@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 
@@ -17,17 +18,19 @@ constexpr size_t kSessionBytes = 2048;
 constexpr size_t kCallBytes = 1024;
 
 absl::Status NoSession(ClientSessions::SessionId id) {
-  return absl::AbortedError(absl::StrCat(
-      "session ", IncarnationToString(id),
-      " is not known here: its lease has ended, it was closed, or this worker was restarted; open "
-      "a new session (what was pending in the old one was not applied after that)"));
+  return WithRemedy(
+      absl::AbortedError(absl::StrCat(
+          "session ", IncarnationToString(id),
+          " is not known here: its lease has ended, it was closed, or this worker was restarted; "
+          "what was pending in it was not applied after that")),
+      "open a new session");
 }
 
 absl::Status Ending(ClientSessions::SessionId id) {
-  return absl::UnavailableError(
-      absl::StrCat("session ", IncarnationToString(id),
-                   " has ended, but a call of it is still being stopped or applied; repeat this "
-                   "until it is ABORTED, then open a new session"));
+  return WithRemedy(absl::UnavailableError(absl::StrCat(
+                        "session ", IncarnationToString(id),
+                        " has ended, but a call of it is still being stopped or applied")),
+                    "repeat this until it is ABORTED, then open a new session");
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "core/base/status.h"
+
 namespace psd {
 namespace {
 
@@ -45,6 +47,7 @@ TEST(TableSharesTest, AnotherConnectionOfAHostFindsWhatOneMayNotTake) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("the connection from ipv4:10.0.0.2:1"), std::string::npos)
       << refused;
+  EXPECT_EQ(GetDetail(refused)->remedy, "close some, or wait for leases to end");
   EXPECT_TRUE(shares.Check(Peer(2, 2)).ok());
 }
 

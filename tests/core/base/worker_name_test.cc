@@ -28,7 +28,7 @@ TEST(WorkerName, TheMessageIsShortWhateverTheName) {
 TEST(Quoted, IsOneShortLine) {
   EXPECT_EQ(Quoted("owner0"), "'owner0'");
   EXPECT_EQ(Quoted("a\nb\x1b"), "'a?b?'");
-  EXPECT_EQ(Quoted(std::string(65, 'x')), "'" + std::string(64, 'x') + "…'");
+  EXPECT_EQ(Quoted(std::string(65, 'x')), "'" + std::string(64, 'x') + "...'");
 }
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "core/base/status.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
 #include "gtest/gtest.h"
@@ -171,6 +173,10 @@ TEST_F(CallerSessionTest, TheFirstCallAfterAnOrderlyStopIsForWhoeverAnswersNext)
   leaving.callee_incarnation = 7;
   session_.OnLeaving(kLink, leaving, actions_);
   EXPECT_EQ(session_.state(), CallerSession::State::kLeft);
+  const auto* lost = std::get_if<SessionLostAction>(&actions_.back());
+  ASSERT_NE(lost, nullptr);
+  EXPECT_TRUE(absl::StrContains(lost->reason.message(), "b has stopped in order")) << lost->reason;
+  EXPECT_FALSE(GetDetail(lost->reason)->remedy.empty());
   session_.OnLinkClosed(kNow, kLink, actions_);
   Ask(1);
   Connect(1, /*resumed=*/false, /*incarnation=*/8);

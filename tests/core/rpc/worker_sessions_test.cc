@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/status.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
 #include "gtest/gtest.h"
@@ -37,6 +40,34 @@ void GreetFromTrainer(WorkerSessions& owner, Actions& actions) {
   hello.protocol_version = kProtocolVersion;
   hello.sequence = 1;
   owner.OnControl(kNow, 1, hello, actions);
+}
+
+// What "owner0" answers to such a hello that it refuses.
+absl::Status Refusal(const std::string& name, uint32_t version) {
+  WorkerSessions owner(OwnerOptions());
+  owner.OnAccepted(kNow, 1, "grpc 10.0.0.7:1");
+  Header hello;
+  hello.kind = MessageKind::kHello;
+  hello.name = name;
+  hello.incarnation = 7;
+  hello.protocol_version = version;
+  hello.sequence = 1;
+  Actions actions;
+  owner.OnControl(kNow, 1, hello, actions);
+  for (const Action& action : actions) {
+    const auto* sent = std::get_if<std::unique_ptr<SendControlAction>>(&action);
+    if (sent != nullptr && (*sent)->header.kind == MessageKind::kRefused)
+      return (*sent)->header.status;
+  }
+  return absl::OkStatus();
+}
+
+TEST(WorkerSessionsHello, ARefusalSaysWhatToDo) {
+  for (const absl::Status& refused :
+       {Refusal("trainer0", kProtocolVersion + 1), Refusal("owner0", kProtocolVersion)}) {
+    ASSERT_TRUE(GetDetail(refused).has_value()) << refused;
+    EXPECT_FALSE(GetDetail(refused)->remedy.empty()) << refused;
+  }
 }
 
 class WorkerSessionsTest : public ::testing::Test {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/memory_budget.h"
+#include "core/base/status.h"
 
 namespace psd::server {
 namespace {
@@ -119,6 +120,7 @@ TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
   const absl::Status gone = sessions_.Renew(1, kStart);
   EXPECT_EQ(gone.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(gone.message()), HasSubstr("open a new session"));
+  EXPECT_EQ(GetDetail(gone)->remedy, "open a new session");
 }
 
 TEST_F(ClientSessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
@@ -221,7 +223,9 @@ TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   for (uint64_t sequence : {2, 3}) {
     EXPECT_EQ(BeginCode(sequence), absl::StatusCode::kUnavailable);
     EXPECT_EQ(BeginCode(4), absl::StatusCode::kUnavailable);
-    EXPECT_EQ(sessions_.Renew(1, kStart).code(), absl::StatusCode::kUnavailable);
+    const absl::Status ending = sessions_.Renew(1, kStart);
+    EXPECT_EQ(ending.code(), absl::StatusCode::kUnavailable);
+    EXPECT_FALSE(GetDetail(ending)->remedy.empty());
     sessions_.Finish(1, sequence, {absl::OkStatus(), "late"});
   }
   EXPECT_EQ(BeginCode(2), absl::StatusCode::kAborted);
