@@ -11,6 +11,12 @@ namespace {
 
 constexpr size_t kSharedBlockBytes = size_t{256} << 10;
 constexpr size_t kSmallBufferBytes = size_t{64} << 10;
+// Headers up to this are not charged: what reads them is bounded in number.
+constexpr size_t kSmallHeaderBytes = size_t{4} << 10;
+// How much header of a refused message is kept, at most, so that its sender can be told.
+constexpr size_t kMaxRefusedHeaderBytes = size_t{64} << 10;
+// What the bookkeeping of a transfer takes, beside its shape.
+constexpr size_t kTransferBytes = 512;
 
 size_t Padded(size_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
@@ -34,13 +40,25 @@ Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
   return group;
 }
 
+absl::StatusOr<MemoryCharge> ChargeHeader(size_t bytes, const ReceiveMemory& memory) {
+  if (bytes <= kSmallHeaderBytes) return MemoryCharge();
+  return memory.headers->Charge(bytes);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MessageAssembly>> MessageAssembly::Create(const MessageShape& shape,
-                                                                         Allocator& allocator) {
+absl::StatusOr<std::unique_ptr<MessageAssembly>> MessageAssembly::Create(
+    const MessageShape& shape, const ReceiveMemory& memory) {
   auto assembly = std::make_unique<MessageAssembly>();
+  PSD_ASSIGN_OR_RETURN(assembly->header_charge_, ChargeHeader(shape.header_bytes, memory));
   assembly->targets_.reserve(shape.buffer_bytes.size());
-  PSD_RETURN_IF_ERROR(assembly->AllocateBlocks(shape, allocator));
+  PSD_RETURN_IF_ERROR(assembly->AllocateBlocks(shape, *memory.buffers));
+  assembly->header_.resize(shape.header_bytes);
+  return assembly;
+}
+
+std::unique_ptr<MessageAssembly> MessageAssembly::KeepHeader(const MessageShape& shape) {
+  auto assembly = std::make_unique<MessageAssembly>();
   assembly->header_.resize(shape.header_bytes);
   return assembly;
 }
@@ -69,7 +87,7 @@ void MessageAssembly::Fill(size_t offset, ByteReader bytes) {
   }
   auto target = std::upper_bound(targets_.begin(), targets_.end(), offset,
                                  [](size_t at, const Target& t) { return at < t.end; });
-  for (; bytes.remaining() > 0; ++target) {
+  for (; bytes.remaining() > 0 && target != targets_.end(); ++target) {
     size_t skip = offset - (target->end - target->size);
     size_t part = std::min(bytes.remaining(), target->size - skip);
     if (part > 0) bytes.Read(target->data + skip, part);
@@ -80,6 +98,7 @@ void MessageAssembly::Fill(size_t offset, ByteReader bytes) {
 Message MessageAssembly::Take() {
   Message message;
   message.header = std::move(header_);
+  message.charge = std::move(header_charge_);
   message.buffers.reserve(targets_.size());
   for (Target& target : targets_) {
     message.buffers.emplace_back(std::move(target.block), target.data, target.size);
@@ -88,31 +107,46 @@ Message MessageAssembly::Take() {
   return message;
 }
 
-absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, Allocator& allocator) {
+absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, const ReceiveMemory& memory) {
   if (frame.shape.buffer_bytes.empty()) {
     Message message;
+    PSD_ASSIGN_OR_RETURN(message.charge, ChargeHeader(frame.shape.header_bytes, memory));
     message.header.resize(frame.shape.header_bytes);
     ByteReader payload = frame.payload;
     payload.Read(message.header.data(), message.header.size());
     return message;
   }
-  PSD_ASSIGN_OR_RETURN(auto assembly, MessageAssembly::Create(frame.shape, allocator));
+  PSD_ASSIGN_OR_RETURN(auto assembly, MessageAssembly::Create(frame.shape, memory));
   assembly->Fill(0, frame.payload);
   return assembly->Take();
 }
 
+RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why) {
+  const auto assembly = MessageAssembly::KeepHeader(frame.shape);
+  assembly->Fill(0, frame.payload);
+  return {assembly->Take().header, std::move(why)};
+}
+
 struct Assembler::Transfer {
   MessageShape shape;
+  MemoryCharge charge;  // for `shape` and the rest of this
   size_t piece_bytes = 0;
   size_t total_bytes = 0;
   size_t cost_bytes = 0;
   std::vector<bool> begun;                    // one per piece
   size_t unfinished = 0;                      // pieces not yet filled
-  std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces
+  bool moved = true;                          // since the last look for stalls
+  PlaceInLine place;                          // while it has no assembly
+  std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces; null: no room
+  absl::Status refused;                       // not OK: the assembly keeps only the header
 };
 
-Assembler::Assembler(const Limits& limits, std::shared_ptr<Allocator> allocator)
-    : limits_(limits), allocator_(std::move(allocator)) {}
+Assembler::Assembler(const Limits& limits, ReceiveMemory memory,
+                     std::shared_ptr<MemoryAccount> bookkeeping, WaitingRules waiting)
+    : limits_(limits),
+      memory_(std::move(memory)),
+      bookkeeping_(std::move(bookkeeping)),
+      waiting_(std::move(waiting)) {}
 
 Assembler::~Assembler() = default;
 
@@ -126,6 +160,10 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
     return absl::InvalidArgumentError(
         absl::StrCat("transfer ", announce.transfer, " was announced twice, differently"));
   }
+  if (transfers_.size() >= kMaxTransfers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("more than ", kMaxTransfers, " messages in pieces at once"));
+  }
   auto transfer = std::make_unique<Transfer>();
   transfer->cost_bytes = AssemblyBytes(announce.shape);
   if (transfer->cost_bytes > limits_.max_assembly_bytes - assembly_bytes_) {
@@ -134,7 +172,9 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
         assembly_bytes_,
         " partly received ones exceeds max_assembly_bytes = ", limits_.max_assembly_bytes));
   }
-  PSD_ASSIGN_OR_RETURN(transfer->assembly, MessageAssembly::Create(announce.shape, *allocator_));
+  PSD_ASSIGN_OR_RETURN(
+      transfer->charge,
+      bookkeeping_->Charge(kTransferBytes + announce.shape.buffer_bytes.size() * sizeof(size_t)));
   transfer->shape = announce.shape;
   transfer->piece_bytes = announce.piece_bytes;
   transfer->total_bytes = announce.shape.TotalBytes();
@@ -143,6 +183,29 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
   transfer->unfinished = pieces;
   assembly_bytes_ += transfer->cost_bytes;
   transfers_.emplace(announce.transfer, std::move(transfer));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Assembler::FindRoom(uint64_t id, absl::Time now) {
+  auto found = transfers_.find(id);
+  if (found == transfers_.end()) return true;  // BeginPiece says what is wrong
+  Transfer& transfer = *found->second;
+  transfer.moved = true;
+  if (transfer.assembly != nullptr) return true;
+  const bool may_wait = transfer.cost_bytes <= memory_.headers->limit_bytes();
+  absl::StatusOr<bool> room = transfer.place.Seek(waiting_, now, may_wait, [&]() -> absl::Status {
+    PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));
+    return absl::OkStatus();
+  });
+  if (room.ok()) return room;
+  PSD_RETURN_IF_ERROR(Refuse(transfer, room.status()));
+  return true;
+}
+
+absl::Status Assembler::Refuse(Transfer& transfer, const absl::Status& why) {
+  if (transfer.shape.header_bytes > kMaxRefusedHeaderBytes) return why;
+  transfer.refused = why;
+  transfer.assembly = MessageAssembly::KeepHeader(transfer.shape);
   return absl::OkStatus();
 }
 
@@ -174,15 +237,25 @@ absl::StatusOr<Assembler::Slot> Assembler::BeginPiece(const PieceFrame& piece) {
   return slot;
 }
 
-std::optional<Message> Assembler::EndPiece(const Slot& slot) {
+std::optional<Assembler::Whole> Assembler::EndPiece(const Slot& slot) {
   auto found = transfers_.find(slot.transfer_);
   if (found == transfers_.end()) return std::nullopt;  // given up meanwhile
   Transfer& transfer = *found->second;
   if (--transfer.unfinished > 0) return std::nullopt;
-  Message message = transfer.assembly->Take();
+  Whole whole{transfer.assembly->Take(), std::move(transfer.refused)};
   assembly_bytes_ -= transfer.cost_bytes;
   transfers_.erase(found);
-  return message;
+  return whole;
+}
+
+absl::Status Assembler::LookForStall() {
+  for (auto& [id, transfer] : transfers_) {
+    if (std::exchange(transfer->moved, false)) continue;
+    return absl::DeadlineExceededError(
+        absl::StrCat("the peer stopped in the middle of a message: of its ", transfer->begun.size(),
+                     " pieces, ", transfer->unfinished, " never came"));
+  }
+  return absl::OkStatus();
 }
 
 void Assembler::Clear() {

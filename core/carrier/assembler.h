@@ -11,23 +11,34 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/carrier/byte_reader.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/frame.h"
+#include "core/carrier/waiting_line.h"
 
 namespace psd::carrier {
+
+// Where received messages go. Both accounts may be of one budget.
+struct ReceiveMemory {
+  std::shared_ptr<Allocator> buffers;      // shared with whoever else hands out such memory
+  std::shared_ptr<MemoryAccount> headers;  // charged for headers of more than 4 KiB
+};
 
 // Memory for one message of a known shape, filled in any order.
 //
 // A large buffer gets a block of its own; small ones share blocks of at most 256 KiB, each at a
 // multiple of kBlockAlignment, so that a message of a thousand small buffers costs few allocations.
+// One that was made by KeepHeader drops what belongs to buffers.
 // Thread-compatible; Fill may run at once on several threads for ranges that do not overlap.
 class MessageAssembly {
  public:
-  // Errors: RESOURCE_EXHAUSTED from the allocator.
+  // Errors: RESOURCE_EXHAUSTED from `memory`; nothing is taken then.
   static absl::StatusOr<std::unique_ptr<MessageAssembly>> Create(const MessageShape& shape,
-                                                                 Allocator& allocator);
+                                                                 const ReceiveMemory& memory);
+  static std::unique_ptr<MessageAssembly> KeepHeader(const MessageShape& shape);
 
   // Copies all of `bytes` to [offset, ...), counted over header and buffers.
   // Requires: the range lies within the message.
@@ -47,18 +58,35 @@ class MessageAssembly {
   absl::Status AllocateBlocks(const MessageShape& shape, Allocator& allocator);
 
   std::string header_;
+  MemoryCharge header_charge_;
   std::vector<Target> targets_;
 };
 
-// A whole message from one frame. Errors: RESOURCE_EXHAUSTED from the allocator.
-absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, Allocator& allocator);
+// A whole message from one frame. Errors: RESOURCE_EXHAUSTED from `memory`.
+absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, const ReceiveMemory& memory);
+
+// A message that came and could not be kept.
+struct RefusedMessage {
+  std::string header;
+  absl::Status why;  // RESOURCE_EXHAUSTED
+};
+// The same of a message in one frame.
+RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why);
 
 // The transfers of one link that are on their way in. Pure bookkeeping; thread-compatible: call
-// OnAnnounce, BeginPiece and EndPiece under one lock, and copy between the latter two without it.
+// OnAnnounce, FindRoom, BeginPiece and EndPiece under one lock, and copy between the latter two
+// without it.
+//
+// An announce costs no more than its own bytes. When the first piece has come, memory for the whole
+// message is taken at once: two transfers with half of theirs each would wait for each other. A
+// transfer that finds no room waits in line. When its patience ends it is refused: its pieces are
+// dropped as they come, and only its header is kept. A transfer that stops in the middle is found
+// by LookForStall.
 //
 // Errors of all calls: INVALID_ARGUMENT when the peer broke the protocol (an unknown transfer, a
-// piece twice, a wrong offset or size, more than max_assembly_bytes at once); RESOURCE_EXHAUSTED
-// when there is no memory. After an error the link must end.
+// piece twice, a wrong offset or size, more than max_assembly_bytes or kMaxTransfers at once);
+// RESOURCE_EXHAUSTED when there is no memory even to refuse; DEADLINE_EXCEEDED by LookForStall.
+// After an error the link must end.
 class Assembler {
   struct Transfer;
 
@@ -76,19 +104,36 @@ class Assembler {
     std::shared_ptr<MessageAssembly> assembly_;  // shared with the transfer
   };
 
-  // `allocator` is shared with whoever hands out memory for received payloads.
-  Assembler(const Limits& limits, std::shared_ptr<Allocator> allocator);
+  // Transfers under way at once, at most. An honest peer has a few.
+  static constexpr size_t kMaxTransfers = 1024;
+
+  // `bookkeeping` is charged for transfers that have no memory yet.
+  Assembler(const Limits& limits, ReceiveMemory memory, std::shared_ptr<MemoryAccount> bookkeeping,
+            WaitingRules waiting);
   ~Assembler();
 
-  // The first announce of a transfer reserves its memory; a repeated one must say the same. Ids
-  // are the sender's choice, unique among its transfers under way.
+  // A repeated announce of a transfer must say the same as the first. Ids are the sender's choice,
+  // unique among its transfers under way.
   absl::Status OnAnnounce(const AnnounceFrame& announce);
 
-  // Checks a piece and marks it as received.
+  // Before a piece of `transfer` can begin. False: there is no room yet; leave the piece where it
+  // is, and ask again soon.
+  absl::StatusOr<bool> FindRoom(uint64_t transfer, absl::Time now);
+
+  // Checks a piece and marks it as received. Requires: FindRoom said true.
   absl::StatusOr<Slot> BeginPiece(const PieceFrame& piece);
 
-  // `slot` was filled. The message, if this was its last piece.
-  std::optional<Message> EndPiece(const Slot& slot);
+  // What the last piece of a transfer completes.
+  struct Whole {
+    Message message;
+    absl::Status refused;  // not OK: `message` is only the header
+  };
+  // `slot` was filled. None: pieces are missing.
+  std::optional<Whole> EndPiece(const Slot& slot);
+
+  // Call at even intervals, long enough for a piece to come. Errors: DEADLINE_EXCEEDED if a
+  // transfer is where it was at the call before.
+  absl::Status LookForStall();
 
   // Gives up all transfers.
   void Clear();
@@ -97,8 +142,14 @@ class Assembler {
   size_t assembly_bytes() const { return assembly_bytes_; }
 
  private:
+  // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
+  // header can be kept.
+  static absl::Status Refuse(Transfer& transfer, const absl::Status& why);
+
   const Limits limits_;
-  const std::shared_ptr<Allocator> allocator_;  // shared with the carrier
+  const ReceiveMemory memory_;
+  const std::shared_ptr<MemoryAccount> bookkeeping_;  // shared with the other links
+  const WaitingRules waiting_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Transfer>> transfers_;
   size_t assembly_bytes_ = 0;
 };

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 
 namespace psd::carrier {
 
@@ -25,6 +26,8 @@ namespace psd::carrier {
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;
+  // For a header of more than 4 KiB, where the carrier charges messages; buffers have their own.
+  MemoryCharge charge = nullptr;
 
   size_t TotalBytes() const {
     size_t total = header.size();
@@ -44,21 +47,26 @@ struct Limits {
   // Bytes of partly received messages that one link may hold; beyond it the link ends.
   size_t max_assembly_bytes = size_t{8} << 30;
   // Bytes accepted by Send and not yet handed to the network. Beyond it Send answers
-  // RESOURCE_EXHAUSTED for messages that carry buffers; messages without buffers always pass.
+  // RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers pass: a link whose
+  // peer reads nothing ends when there is no memory for them, or when it stalls.
   size_t max_send_queue_bytes = size_t{8} << 30;
 };
 
 class Link;
 
-// What a link calls. Calls for one link never overlap: OnMessage any number of times, then OnClosed
-// exactly once, then nothing. They run on the carrier's threads and must not block; what takes time
-// goes to an executor. The link may be used (Send, Close) from inside them.
+// What a link calls. Calls for one link never overlap: OnMessage and OnRefused any number of times,
+// then OnClosed exactly once, then nothing. They run on the carrier's threads and must not block;
+// what takes time goes to an executor. The link may be used (Send, Close) from inside them.
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
   virtual void OnMessage(Message message) = 0;
+  // A message has come and found no room: its buffers were dropped as they came. `why` is
+  // RESOURCE_EXHAUSTED. The handler tells the sender.
+  virtual void OnRefused(std::string header, absl::Status why) = 0;
   // UNAVAILABLE: the peer or the connection went away. INVALID_ARGUMENT: the peer sent what no
-  // honest peer sends. CANCELLED: this end closed it.
+  // honest peer sends. DEADLINE_EXCEEDED: the peer is there, and takes or sends nothing any more.
+  // CANCELLED: this end closed it.
   virtual void OnClosed(absl::Status reason) = 0;
 };
 
@@ -73,7 +81,8 @@ class Link {
   // Guarantees: a message is delivered whole, at most once, or the link ends. Messages of at most
   // 64 KiB in total arrive in the order sent; larger ones travel beside them, above 2 MiB in
   // pieces, and arrive when complete, so that control never queues behind bulk. Errors: UNAVAILABLE
-  // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits.
+  // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits; RESOURCE_EXHAUSTED
+  // where there is no memory for what is copied.
   virtual absl::Status Send(Message message) = 0;
 
   // Ends the link; OnClosed(CANCELLED) follows, here and (as UNAVAILABLE) at the peer. Messages

@@ -164,6 +164,9 @@ class FrameDecoder {
   // Errors: INVALID_ARGUMENT saying which field is wrong; nothing can be read after it.
   absl::StatusOr<std::optional<Frame>> Next();
 
+  // Bytes behind the last frame.
+  size_t remaining() const { return bytes_.remaining(); }
+
  private:
   ByteReader bytes_;
   const Limits limits_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_scope.h"
 #include "core/base/status.h"
 #include "core/rpc/header_codec.h"
 #include "core/rpc/link_handler.h"
@@ -213,15 +214,20 @@ void AgentCore::OnSendRefused(const std::string& peer, CallId id, const absl::St
 }
 
 void AgentCore::OnClosed(LinkId link, const absl::Status& reason) {
-  options_.logger->Log(LogLevel::kDebug, "link_closed", reason.message(), {{"link", link}});
+  PeerInfo peer;
   LinkPtr closed;  // destroyed after the lock
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
     auto found = links_.find(link);
     if (found == links_.end()) return;
     closed = std::move(found->second);
     links_.erase(found);
+    peer = sessions_.PeerOf(link);
     sessions_.OnLinkClosed(now, link, actions);
   });
+  const bool stalled = absl::IsDeadlineExceeded(reason);
+  options_.logger->Log(stalled ? LogLevel::kWarning : LogLevel::kDebug,
+                       stalled ? "peer_stalled" : "link_closed", reason.message(),
+                       {{"link", link}, {"peer", peer.name}});
 }
 
 void AgentCore::EndLink(LinkId link, const absl::Status& reason) {
@@ -230,24 +236,37 @@ void AgentCore::EndLink(LinkId link, const absl::Status& reason) {
 }
 
 void AgentCore::OnMessage(LinkId link, carrier::Message message) {
+  MemoryScope memory(options_.memory.get());
+  Take(link, std::move(message), absl::OkStatus());
+}
+
+void AgentCore::OnRefused(LinkId link, std::string header, const absl::Status& why) {
+  carrier::Message message;
+  message.header = std::move(header);
+  Take(link, std::move(message), Annotate(why, options_.self.name));
+}
+
+void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& refused) {
   absl::StatusOr<Header> header = DecodeHeader(message.header);
   if (!header.ok()) return EndLink(link, header.status());
   switch (header->kind) {
     case MessageKind::kRequest:
-      return OnRequest(link, *std::move(header), std::move(message.buffers));
+      return OnRequest(link, *std::move(header), std::move(message), refused);
     case MessageKind::kReply:
+      if (!refused.ok()) header->status = refused;
       return OnReply(link, *std::move(header), std::move(message.buffers));
-    default:
+    default:  // control is its header, so that it is never refused
       return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
         sessions_.OnControl(now, link, *header, actions);
       });
   }
 }
 
-void AgentCore::OnRequest(LinkId link, Header header, std::vector<Buffer> buffers) {
+void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,
+                          const absl::Status& refused) {
   absl::Time deadline = DeadlineOf(header, Now());
   auto call = std::make_shared<ServedCall>(shared_from_this(), std::move(header),
-                                           std::move(buffers), deadline);
+                                           std::move(message), deadline);
   bool run = false;
   bool draining = false;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
@@ -264,6 +283,7 @@ void AgentCore::OnRequest(LinkId link, Header header, std::vector<Buffer> buffer
                    ErrorDetail{options_.self.name, "", "call it again when it is back", false}),
         {});
   }
+  if (!refused.ok()) return call->Reply(refused, {});
   Dispatch(call);
 }
 

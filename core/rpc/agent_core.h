@@ -50,6 +50,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   // ---- From links.
   void OnMessage(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
+  void OnRefused(LinkId link, std::string header, const absl::Status& why) PSD_EXCLUDES(mutex_);
   void OnClosed(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 
   // ---- CallHost.
@@ -70,7 +71,12 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnTimer(absl::Time when) PSD_EXCLUDES(mutex_);
   LinkId AddLink(LinkPtr link) PSD_REQUIRES(mutex_);
   std::shared_ptr<carrier::LinkHandler> Accept(LinkPtr link) PSD_EXCLUDES(mutex_);
-  void OnRequest(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
+  // `refused` not OK: there was no room for the buffers of `message`. A request is answered with
+  // that and not run, a call of ours whose reply it was ends with it.
+  void Take(LinkId link, carrier::Message message, const absl::Status& refused)
+      PSD_EXCLUDES(mutex_);
+  void OnRequest(LinkId link, Header header, carrier::Message message, const absl::Status& refused)
+      PSD_EXCLUDES(mutex_);
   void OnReply(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
   void EndLink(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 

@@ -24,6 +24,9 @@ class LinkHandler : public carrier::LinkHandler {
   void OnMessage(carrier::Message message) override {
     if (auto core = core_.lock()) core->OnMessage(link_.load(), std::move(message));
   }
+  void OnRefused(std::string header, absl::Status why) override {
+    if (auto core = core_.lock()) core->OnRefused(link_.load(), std::move(header), why);
+  }
   void OnClosed(absl::Status reason) override {
     closed_.store(true);
     if (auto core = core_.lock()) core->OnClosed(link_.load(), reason);

@@ -169,6 +169,9 @@ struct AgentOptions {
   std::shared_ptr<Executor> executor;  // runs RunsOn::kExecutor and kUserQueue functions
   std::shared_ptr<TimerQueue> timers;  // deadlines, lease renewal, reconnects
   std::shared_ptr<Logger> logger;
+  // What large results of methods that run on the carrier's threads are made in; null: ordinary
+  // process memory.
+  std::shared_ptr<Allocator> memory;  // shared with the worker
   size_t max_sessions = 65'536;
 };
 

@@ -36,13 +36,14 @@ void CancelState::Finish() {
   dropped.swap(callbacks_);
 }
 
-ServedCall::ServedCall(std::shared_ptr<CallHost> host, Header header, std::vector<Buffer> buffers,
+ServedCall::ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::Message message,
                        absl::Time deadline)
     : host_(std::move(host)),
       cancel_(std::make_shared<CancelState>()),
       header_(std::move(header)),
       deadline_(deadline),
-      payload_{std::move(header_.payload), std::move(buffers)} {}
+      payload_{std::move(header_.payload), std::move(message.buffers)},
+      charge_(std::move(message.charge)) {}
 
 ServedCall::~ServedCall() {
   if (replied_.load(std::memory_order_relaxed)) return;

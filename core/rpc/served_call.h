@@ -61,8 +61,8 @@ class CallHost {
 
 class ServedCall : public ServerCall {
  public:
-  // `header` is that of the request.
-  ServedCall(std::shared_ptr<CallHost> host, Header header, std::vector<Buffer> buffers,
+  // `header` is that of the request, decoded from `message`.
+  ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::Message message,
              absl::Time deadline);
   ~ServedCall() override;
 
@@ -97,6 +97,7 @@ class ServedCall : public ServerCall {
   const absl::Time deadline_;
   PeerInfo caller_;
   Payload payload_;
+  const MemoryCharge charge_;     // for the header
   std::vector<Task> on_dropped_;  // of the thread that replies
   std::atomic<bool> replied_{false};
 };

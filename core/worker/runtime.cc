@@ -23,7 +23,7 @@ namespace {
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
   carrier::GrpcCarrierOptions grpc;
-  grpc.allocator = options.memory->transit();
+  grpc.memory = options.memory;
   grpc.start_threads = options.listen.empty();
   return carrier::NewGrpcCarrier(grpc);
 }
@@ -83,6 +83,7 @@ absl::Status Runtime::Assemble() {
   PSD_RETURN_IF_ERROR(timers_->started());
 
   rpc::AgentOptions agent;
+  agent.memory = pool.memory;
   agent.self = {options_.name, ids_.incarnation()};
   agent.session = options_.session;
   agent.clock = options_.clock;

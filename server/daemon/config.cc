@@ -209,7 +209,8 @@ constexpr ConfigField kFields[] = {
      "save is refused while one of them is missing. Empty: whoever joins as an owner is one.",
      ParseOwners, [](const C& c) { return absl::StrJoin(c.owners, ","); }},
     {"memory_budget", "size", "0 to 1024TiB; 0 takes 80 % of what this process may have",
-     "Memory that all hosted values may take. What does not fit is refused with "
+     "Memory that this owner may take: three quarters of it for hosted values, the rest for "
+     "messages, gradients and results under way. What does not fit is refused with "
      "RESOURCE_EXHAUSTED. 0: 80 % of the least of the machine's memory and the limits of its "
      "control groups, divided by daemons_on_host.",
      ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},

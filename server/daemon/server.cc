@@ -29,10 +29,10 @@ void LogRefusing(Logger& logger, const absl::Status& why) {
 }
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
-    std::shared_ptr<carrier::GrpcServerHook> hook, const MemoryBudget& memory,
+    std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<MemoryBudget> memory,
     std::shared_ptr<Logger> logger) {
   carrier::GrpcCarrierOptions options;
-  options.allocator = memory.transit();
+  options.memory = std::move(memory);
   options.server_hook = std::move(hook);
   options.on_refusing = [logger = std::move(logger)](const absl::Status& why) {
     LogRefusing(*logger, why);
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
   PSD_ASSIGN_OR_RETURN(options.carrier,
-                       MakeCarrier(server->grpc_services_, *options.memory, std::move(logger)));
+                       MakeCarrier(server->grpc_services_, options.memory, std::move(logger)));
   if (!config.checkpoint_root.empty()) {
     PSD_ASSIGN_OR_RETURN(options.checkpoint_root,
                          checkpoint::CheckpointRoot::Open(config.checkpoint_root));

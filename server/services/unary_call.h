@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "core/base/memory_budget.h"
 #include "core/base/tsan.h"
 #include "core/carrier/grpc/completion_tag.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
@@ -23,11 +25,15 @@ class UnaryCall {
   // its reply are gone afterwards.
   virtual void Finish(const grpc::Status& status) = 0;
 
+  // Keeps `charge` until the call is gone. Before Finish.
+  void Hold(MemoryCharge charge) { held_.push_back(std::move(charge)); }
+
  protected:
   ~UnaryCall() = default;
 
  private:
   grpc::ServerContext context_;
+  std::vector<MemoryCharge> held_;
 };
 
 // How one method is served.

@@ -29,6 +29,8 @@ using store::EntryPtr;
 constexpr uint32_t kMaxPage = 1000;
 // What protobuf can carry in one message, with room for the rest.
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
+// Requests and replies up to this are not charged: the executor's queue bounds them.
+constexpr size_t kSmallBytes = size_t{4} << 10;
 // Of the creations that this service asks this worker for. They take what they take: an answer
 // before their end would say of a creation that goes on that it failed.
 rpc::CallOptions SelfCall() {
@@ -125,6 +127,8 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
     WorkLabel::Kind kind, typename UnaryMethod<Request, Reply>::Ask ask,
     void (UnaryService::*method)(UnaryCall&, const Request&, Reply&)) {
   const auto handle = [this, kind, method](UnaryCall& call, const Request& request, Reply& reply) {
+    const absl::Status taken = Charge(call, request.ByteSizeLong());
+    if (!taken.ok()) return Answer(call, taken);
     absl::Status queued = runtime_.executor().SubmitAs(
         {kind, FlowOf(SessionOf(request, 0), call)},
         [this, method, &call, &request, &reply] { (this->*method)(call, request, reply); });
@@ -140,6 +144,14 @@ FlowId UnaryService::FlowOf(uint64_t session, UnaryCall& call) const {
   }
   const std::string peer = call.context().peer();  // "ipv4:10.0.0.5:41234"
   return {kHostFlows, absl::HashOf(absl::string_view(peer).substr(0, peer.rfind(':')))};
+}
+
+absl::Status UnaryService::Charge(UnaryCall& call, size_t bytes) const {
+  if (bytes <= kSmallBytes) return absl::OkStatus();
+  absl::StatusOr<MemoryCharge> charge = runtime_.memory().transit()->Charge(bytes);
+  if (!charge.ok()) return Annotate(charge.status(), runtime_.name());
+  call.Hold(*std::move(charge));
+  return absl::OkStatus();
 }
 
 void UnaryService::Answer(UnaryCall& call, const absl::Status& status) {
@@ -337,10 +349,11 @@ void UnaryService::List(UnaryCall& call, const v1::ListValuesRequest& request,
 }
 
 void UnaryService::Pull(UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply) {
-  Answer(call, PullInto(request, reply));
+  Answer(call, PullInto(call, request, reply));
 }
 
-absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullReply& reply) const {
+absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& request,
+                                    v1::PullReply& reply) const {
   std::vector<EntryPtr> entries;
   for (const std::string& name : request.names()) {
     PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(name));
@@ -355,6 +368,8 @@ absl::Status UnaryService::PullInto(const v1::PullRequest& request, v1::PullRepl
                                                    "of ",
                                                    kMaxPullBytes, "; pull fewer at a time"));
   }
+  // The reply holds a copy of each, however often it is named, and the network another.
+  PSD_RETURN_IF_ERROR(Charge(call, 2 * bytes));
   for (const store::PinnedVersion& version : pinned) {
     PSD_RETURN_IF_ERROR(EncodeTensor(version.tensor, *reply.add_tensors()));
     reply.add_versions(version.version);

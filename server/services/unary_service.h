@@ -95,7 +95,11 @@ class UnaryService {
   // goes on, and the session is gone only when that has ended.
   void Stop(const ClientSessions::Ended& ended);
 
-  absl::Status PullInto(const v1::PullRequest& request, v1::PullReply& reply) const;
+  // Charges `bytes` of the call's request or reply until the call is gone.
+  // Errors: RESOURCE_EXHAUSTED naming need, budget and use.
+  absl::Status Charge(UnaryCall& call, size_t bytes) const;
+  absl::Status PullInto(UnaryCall& call, const v1::PullRequest& request,
+                        v1::PullReply& reply) const;
   absl::Status Accumulate(const v1::PushGradientRequest& request) PSD_EXCLUDES(mutex_);
   absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> FindContext(uint64_t session,
                                                                            uint64_t context) const

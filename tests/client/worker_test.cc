@@ -4,6 +4,7 @@
 
 #include "client/psd.h"
 #include "core/base/memory_budget.h"
+#include "core/carrier/grpc/grpc_factory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -259,6 +260,30 @@ TEST_F(WorkerTest, AMemoryBudgetRefusesByNumbersAndServesOn) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("1048576"));
   EXPECT_TRUE(trainer->GetOrCreate("small", "little", Zeros({16})).ok());
+}
+
+TEST_F(WorkerTest, AMessageThatFindsNoRoomIsRefusedAndChangesNothing) {
+  worker::RuntimeOptions options;
+  options.memory = MemoryBudget::Create(32 << 20);
+  carrier::GrpcCarrierOptions network;
+  network.memory = options.memory;
+  network.room_patience = absl::Milliseconds(20);
+  options.carrier = *carrier::NewGrpcCarrier(network);
+  MemoryAccount& transit = *options.memory->transit();
+  TestOwner full("full", std::move(options));
+  auto trainer = StartTrainer("trainer1", {full.address()});
+  const RRef w = *trainer->GetOrCreate("full", "w", Zeros({1 << 20}));
+  const Tensor ones = *Tensor::Full({1 << 20}, DType::kF32, 1);
+  MemoryCharge held = *transit.Charge(20 << 20);
+  const absl::Status refused = trainer->Assign(w, ones).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const char* part : {"full", "4194304", "33554432", "and 2097"}) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(part)) << "owner, need, budget and use";
+  }
+  EXPECT_EQ(Read(*trainer, w).at(0), 0) << "reading goes on, and nothing has changed";
+  held.reset();
+  EXPECT_TRUE(trainer->Assign(w, ones).ok());
+  EXPECT_EQ(Read(*trainer, w).at(0), 1);
 }
 
 TEST_F(WorkerTest, WhatIsCreatedIsBoundedByTheBudgetNotByWhatAResultMayBe) {

@@ -36,7 +36,7 @@ class PsctlTest(unittest.TestCase):
         code, output, errors = psctl("status", "--address", self.psd.address)
         self.assertEqual((code, errors), (0, ""))
         self.assertIn("owner0 at %s, version " % self.psd.address, output)
-        self.assertIn("of 1 GiB", output)
+        self.assertRegex(output, r"memory: .* of values and .* in transit, of 1 GiB")
         self.assertNotIn("\033", output, "colour is for terminals")
         code, output, _ = psctl("status", "--json", address=self.psd.address)
         status = json.loads(output)

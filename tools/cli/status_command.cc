@@ -32,8 +32,9 @@ void PrintSummary(const v1::WorkerStatus& status) {
               FormatIncarnation(status.incarnation()).c_str(),
               FormatSeconds(status.uptime_s()).c_str());
   std::printf("registrar:  %s\n", Printable(status.registrar()).c_str());
-  std::printf("memory:     %s, %s in transit, %s\n", FormatBytes(memory.used_bytes()).c_str(),
-              FormatBytes(memory.transit_bytes()).c_str(), budget.c_str());
+  std::printf("memory:     %s of values and %s in transit, %s\n",
+              FormatBytes(memory.used_bytes()).c_str(), FormatBytes(memory.transit_bytes()).c_str(),
+              budget.c_str());
   std::printf("threads:    %u, %u idle, %u blocked; %llu calls queued\n", executor.threads(),
               executor.idle(), executor.blocked(),
               static_cast<unsigned long long>(executor.queued()));

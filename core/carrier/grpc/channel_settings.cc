@@ -1,6 +1,7 @@
 #include "core/carrier/grpc/channel_settings.h"
 
 #include <grpc/impl/codegen/grpc_types.h>
+#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <limits>
@@ -14,12 +15,20 @@ namespace {
 
 using Settings = std::vector<std::pair<const char*, int>>;
 
+// How much gRPC reads ahead of us on one stream, which no account counts.
+int LookaheadBytes(const GrpcCarrierOptions& options) {
+  constexpr size_t kLeast = size_t{1} << 20;
+  constexpr size_t kMost = size_t{64} << 20;
+  const size_t budget = options.memory->limit_bytes();
+  return static_cast<int>(budget == 0 ? kMost : std::clamp(budget / 128, kLeast, kMost));
+}
+
 // The defaults are for small calls over long distances. Large frames and a large window of streams
 // triple the rate of large payloads on a fast network.
 Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
   return {
       {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, (16 << 20) - 1},
-      {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 20},
+      {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, LookaheadBytes(options)},
       {GRPC_ARG_HTTP2_BDP_PROBE, window == Window::kProbed ? 1 : 0},
       {GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 << 10},
       {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 1 << 20},
@@ -63,6 +72,14 @@ grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Win
 void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& builder) {
   for (const auto& [key, value] : CommonSettings(options, Window::kProbed)) {
     builder.AddChannelArgument(key, value);
+  }
+  if (options.memory->limit_bytes() != 0) {
+    // The last guard against peers that fill the buffers of many connections: gRPC breaks streams
+    // off. A few connections never come near it.
+    constexpr size_t kLeastQuota = size_t{32} << 20;
+    grpc::ResourceQuota quota("psd");
+    quota.Resize(std::max(kLeastQuota, options.memory->limit_bytes() / 8));
+    builder.SetResourceQuota(quota);
   }
   // Until TLS is agreed and the peer's settings have come; the connection ends after it.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,

@@ -95,7 +95,8 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewGrpcCarrier(const GrpcCarrierOptions
   PSD_RETURN_IF_ERROR(CheckOptions(options));
   TeachMallocToKeepBuffers();
   GrpcCarrierOptions complete = options;
-  if (complete.allocator == nullptr) complete.allocator = NewHeapAllocator();
+  if (complete.memory == nullptr) complete.memory = MemoryBudget::Create(0);
+  if (complete.allocator == nullptr) complete.allocator = complete.memory->transit();
   auto carrier = std::make_shared<GrpcCarrier>(complete);
   PSD_RETURN_IF_ERROR(carrier->Start());
   return std::static_pointer_cast<Carrier>(std::move(carrier));

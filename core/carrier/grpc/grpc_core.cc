@@ -1,5 +1,6 @@
 #include "core/carrier/grpc/grpc_core.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -9,11 +10,53 @@
 
 #include "core/base/ids.h"
 #include "core/base/status.h"
+#include "core/base/tsan.h"
+#include "core/carrier/grpc/completion_tag.h"
 #include "core/carrier/grpc/grpc_credentials.h"
 
 namespace psd::carrier {
 
-GrpcCore::GrpcCore(const GrpcCarrierOptions& options) : options_(options) {}
+namespace {
+
+// A task that waits for its time in a completion queue, and then is gone.
+class DelayedTask final : public CompletionTag {
+ public:
+  DelayedTask(Task task, StreamGone gone) : task_(std::move(task)), gone_(std::move(gone)) {}
+
+  void Start(grpc::CompletionQueue* queue, absl::Duration delay) {
+    const gpr_timespec span = gpr_time_from_micros(absl::ToInt64Microseconds(delay), GPR_TIMESPAN);
+    CompletionTag* tag = this;
+    PSD_TSAN_RELEASE(tag);
+    alarm_.Set(queue, gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), span), tag);
+  }
+  void Complete(bool) override {
+    std::unique_ptr<DelayedTask> self(this);
+    const StreamGone gone = std::move(gone_);
+    std::exchange(task_, nullptr)();
+    self.reset();  // with its alarm, before the carrier may stop
+    gone();
+  }
+
+ private:
+  Task task_;
+  StreamGone gone_;
+  grpc::Alarm alarm_;
+};
+
+}  // namespace
+
+GrpcCore::GrpcCore(const GrpcCarrierOptions& options)
+    : options_(options),
+      bulk_memory_{options.allocator, options.memory->transit()},
+      small_memory_{options.memory->essential(), options.memory->essential()},
+      waiting_{std::make_shared<WaitingLine>(), options.room_patience} {}
+
+void GrpcCore::RunAfter(absl::Duration delay, Task task) {
+  StreamGone gone = CountStream();
+  if (gone == nullptr) return;
+  auto* delayed = new DelayedTask(std::move(task), std::move(gone));  // deletes itself
+  delayed->Start(dial_queue(), delay);
+}
 
 absl::Status GrpcCore::ReadyToDial() {
   MutexLock lock(mutex_);

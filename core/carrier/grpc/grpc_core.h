@@ -10,8 +10,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "core/base/executor.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
+#include "core/carrier/assembler.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -28,10 +30,16 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   explicit GrpcCore(const GrpcCarrierOptions& options);
 
   const GrpcCarrierOptions& options() const { return options_; }
-  const std::shared_ptr<Allocator>& allocator() const { return options_.allocator; }
+  // For messages that may wait for room, and for small ones, which may not.
+  const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
+  const ReceiveMemory& small_memory() const { return small_memory_; }
+  const WaitingRules& waiting() const { return waiting_; }
   TimerQueue& timers() { return timers_; }
   // OK, or RESOURCE_EXHAUSTED: the system refused a thread.
   const absl::Status& started() const { return timers_.started(); }
+  // Runs `task` on one of the carrier's threads, after `delay`. It is dropped when no stream may be
+  // made any more. Requires: a stream was made.
+  void RunAfter(absl::Duration delay, Task task) PSD_EXCLUDES(mutex_);
   // Has threads and a queue for streams that are dialled.
   // Errors: RESOURCE_EXHAUSTED when the system refuses a thread; UNAVAILABLE once it is quiet.
   absl::Status ReadyToDial() PSD_EXCLUDES(mutex_);
@@ -63,6 +71,9 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
 
  private:
   const GrpcCarrierOptions options_;
+  const ReceiveMemory bulk_memory_;
+  const ReceiveMemory small_memory_;
+  const WaitingRules waiting_;
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // leaf

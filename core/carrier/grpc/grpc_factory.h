@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/carrier/carrier.h"
 
 namespace psd::carrier {
@@ -26,7 +27,15 @@ inline int DefaultPollThreads() {
 
 struct GrpcCarrierOptions {
   Limits limits;
-  // Where received payloads go; null: ordinary process memory.
+  // What messages are charged to, until whoever gets them lets go; null: a budget without limit.
+  std::shared_ptr<MemoryBudget> memory;  // shared with the worker
+  // How long a message of more than 64 KiB waits for room in the budget, its stream unread
+  // meanwhile. Then it is refused, and its sender told.
+  absl::Duration room_patience = absl::Seconds(5);
+  // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
+  // for between one and two times this.
+  absl::Duration stall_timeout = absl::Minutes(1);
+  // Where received payloads of more than 64 KiB go; null: the budget's memory in transit.
   std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
   // Threads that wait for the network; as many again for a carrier that has dialled before it
   // listens. They also run the handlers. Several keep a link lively while another link's handler

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/carrier/grpc/byte_buffer.h"
 #include "core/carrier/grpc/grpc_status.h"
 
 namespace psd::carrier {
@@ -26,7 +25,8 @@ GrpcLink::GrpcLink(std::shared_ptr<GrpcCore> core, std::string address, const Li
       dialled_(dialled),
       send_limits_(core_->options().limits),
       bulk_queue_(core_->options().piece_bytes),
-      assembler_(core_->options().limits, core_->allocator()) {}
+      assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,
+                 core_->waiting()) {}
 
 // Opening.
 
@@ -100,6 +100,7 @@ void GrpcLink::OpenAccepted(const std::shared_ptr<GrpcStream>& control,
   }
   Pump(kControl);
   control->Read();
+  WatchForStalls();
 }
 
 void GrpcLink::SetPeerLimits(const Limits& peer) {
@@ -113,6 +114,7 @@ void GrpcLink::SetPeerLimits(const Limits& peer) {
 
 void GrpcLink::TellOpened() {
   if (connected_ == nullptr) return;  // ended meanwhile
+  WatchForStalls();
   std::exchange(connected_, nullptr)(std::static_pointer_cast<Link>(shared_from_this()));
 }
 
@@ -164,6 +166,7 @@ bool GrpcLink::BeginEnd(Farewell farewell) {
       if (outlet.stream != nullptr) broken.push_back(outlet.stream);
     }
     bulk_queue_.Clear();
+    if (!orderly) control_charges_.clear();
   }
   for (const auto& stream : broken) stream->Abort();
   if (lingering != nullptr) {
@@ -205,147 +208,35 @@ bool GrpcLink::Ended() const {
   return phase_ == Phase::kEnded;
 }
 
-// Receiving.
+// Stalls.
 
-void GrpcLink::OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) {
-  if (Ended()) return stream->Read();  // only to see the stream's end
-  Received received;
-  absl::Status status = HandleFrames(stream, bytes, &received);
-  if (status.ok()) return Deliver(stream, std::move(received));
-  if (status.code() == absl::StatusCode::kResourceExhausted) {
-    status = absl::UnavailableError(absl::StrCat("no memory to receive: ", status.message()));
-  }
-  End(Annotate(status, Description()));
-}
-
-void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received received) {
-  if (received.messages.empty() && !received.opened && !received.goodbye) return stream->Read();
-  const size_t bytes = received.Bytes();
-  const bool is_last = received.goodbye;
-  const bool ahead = unhandled_bytes_.fetch_add(bytes) < kReadAheadBytes;
-  const bool drain = runner_.Add(
-      [self = shared_from_this(), stream, bytes, ahead, received = std::move(received)]() mutable {
-        const bool goes_on = self->Handle(received);
-        self->unhandled_bytes_.fetch_sub(bytes);
-        if (goes_on && !ahead) stream->Read();
+void GrpcLink::WatchForStalls() {
+  core_->timers().RunAfter(
+      core_->options().stall_timeout, [weak = std::weak_ptr<GrpcLink>(shared_from_this())] {
+        std::shared_ptr<GrpcLink> self = weak.lock();
+        if (self == nullptr || self->Ended()) return;
+        const absl::Status stalled = self->LookForStalls();
+        if (stalled.ok()) return self->WatchForStalls();
+        self->core_->RunAfter(absl::ZeroDuration(), [self, stalled] { self->End(stalled); });
       });
-  // What comes next has its place behind this, on whatever thread it comes.
-  if (ahead && !is_last) stream->Read();
-  if (drain) runner_.Drain();
 }
 
-bool GrpcLink::Handle(Received& received) {
-  if (received.opened) TellOpened();
-  if (connected_ != nullptr) {
-    End(absl::InvalidArgumentError("the peer spoke before its hello"));
-    return false;
-  }
-  for (Message& message : received.messages) {
-    if (handler_ == nullptr) break;
-    handler_->OnMessage(std::move(message));
-  }
-  if (!received.goodbye) return true;
-  End(absl::UnavailableError(absl::StrCat(address_, " closed the link")));
-  return false;
+absl::Status GrpcLink::LookForStalls() {
+  PSD_RETURN_IF_ERROR(LookForUnread());
+  MutexLock lock(receive_mutex_);
+  return Annotate(assembler_.LookForStall(), Description());
 }
 
-size_t GrpcLink::Received::Bytes() const {
-  size_t bytes = 0;
-  for (const Message& message : messages) bytes += sizeof(Message) + message.TotalBytes();
-  return bytes;
-}
-
-absl::Status GrpcLink::HandleFrames(const std::shared_ptr<GrpcStream>& stream,
-                                    const grpc::ByteBuffer& bytes, Received* received) {
-  ReceivedBytes chunks;
-  if (!chunks.Open(bytes)) return absl::InvalidArgumentError("an unreadable network message");
-  FrameDecoder decoder(chunks.reader(), core_->options().limits);
-  while (!received->goodbye) {
-    PSD_ASSIGN_OR_RETURN(std::optional<Frame> frame, decoder.Next());
-    if (!frame.has_value()) break;
-    PSD_RETURN_IF_ERROR(HandleFrame(stream, *frame, received));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GrpcLink::HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
-                                   Received* received) {
-  if (const auto* message = std::get_if<MessageFrame>(&frame)) {
-    PSD_ASSIGN_OR_RETURN(Message whole, AssembleWhole(*message, *core_->allocator()));
-    received->messages.push_back(std::move(whole));
-    return absl::OkStatus();
-  }
-  if (const auto* announce = std::get_if<AnnounceFrame>(&frame)) {
-    MutexLock lock(receive_mutex_);
-    return assembler_.OnAnnounce(*announce);
-  }
-  if (const auto* piece = std::get_if<PieceFrame>(&frame)) return HandlePiece(*piece, received);
-  if (const auto* ack = std::get_if<AckFrame>(&frame)) return HandleAck(ack->transfer);
-  if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
-    return HandleHello(stream, *hello, received);
-  }
-  if (std::holds_alternative<OpenBulkFrame>(frame)) {
-    if (!dialled_) return absl::InvalidArgumentError("asked to dial by the end that dialled");
-    WantBulk();
-    return absl::OkStatus();
-  }
-  received->goodbye = true;
-  return absl::OkStatus();
-}
-
-absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
-                                   const HelloFrame& hello, Received* received) {
+absl::Status GrpcLink::LookForUnread() {
   MutexLock lock(send_mutex_);
-  const size_t number = NumberOf(stream.get());
-  if (number == kOutlets) return absl::UnavailableError("the stream has ended meanwhile");
-  Outlet& outlet = outlets_[number];
-  if (number != kControl && !dialled_ && !outlet.greeted) {
-    outlet.greeted = true;
-    return absl::OkStatus();
+  bool moves = std::exchange(bulk_moved_, false) || bulk_queue_.empty();
+  for (Outlet& outlet : outlets_) {
+    const bool idle = !outlet.writing && outlet.queue.empty();
+    moves = (std::exchange(outlet.moved, false) || idle) && moves;
   }
-  bool expected = number == kControl && dialled_ && phase_ == Phase::kOpening &&
-                  hello.token == token_ && hello.role == StreamRole::kControl;
-  if (!expected) return absl::InvalidArgumentError("a hello where none belongs");
-  core_->timers().Cancel(connect_timer_);
-  SetPeerLimits(hello.limits);
-  phase_ = Phase::kOpen;
-  received->opened = true;
-  return absl::OkStatus();
-}
-
-absl::Status GrpcLink::HandlePiece(const PieceFrame& piece, Received* received) {
-  absl::StatusOr<Assembler::Slot> slot;
-  {
-    MutexLock lock(receive_mutex_);
-    slot = assembler_.BeginPiece(piece);
-  }
-  if (!slot.ok()) return slot.status();
-  slot->Fill();
-  std::optional<Message> message;
-  {
-    MutexLock lock(receive_mutex_);
-    message = assembler_.EndPiece(*slot);
-  }
-  if (!message.has_value()) return absl::OkStatus();
-  received->messages.push_back(*std::move(message));
-  {
-    MutexLock lock(send_mutex_);
-    if (phase_ != Phase::kOpen) return absl::OkStatus();
-    AppendControl([&piece](FrameEncoder& encoder) { encoder.Ack(piece.transfer); });
-  }
-  Pump(kControl);
-  return absl::OkStatus();
-}
-
-absl::Status GrpcLink::HandleAck(uint64_t transfer) {
-  {
-    MutexLock lock(send_mutex_);
-    if (phase_ == Phase::kEnded) return absl::OkStatus();
-    PSD_RETURN_IF_ERROR(bulk_queue_.OnAck(transfer));
-    if (bulk_queue_.empty()) return absl::OkStatus();
-  }
-  PumpBulk();
-  return absl::OkStatus();
+  if (moves) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(address_, " reads nothing of the ", queued_bytes_, " bytes that wait for it"));
 }
 
 }  // namespace psd::carrier

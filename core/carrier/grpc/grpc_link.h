@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/carrier/assembler.h"
 #include "core/carrier/bulk_queue.h"
@@ -19,6 +20,7 @@
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_stream.h"
 #include "core/carrier/serial_runner.h"
+#include "core/carrier/waiting_line.h"
 
 namespace psd::carrier {
 
@@ -57,6 +59,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   static constexpr size_t kBatchBytes = size_t{256} << 10;
   // A stream is read on while less than this waits for the handler, of all streams.
   static constexpr size_t kReadAheadBytes = size_t{1} << 20;
+  // What waits for the control stream is charged in such units; less than one is not charged.
+  static constexpr size_t kControlUnit = size_t{1} << 20;
 
   // Numbers of the link's outlets; those from kFirstBulk on carry pieces.
   static constexpr size_t kControl = 0;
@@ -73,6 +77,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     bool started = false;
     bool greeted = false;  // the peer's hello has come, where one is due
     bool writing = false;
+    bool moved = true;  // something was written since the last look for stalls
     size_t writing_bytes = 0;
     std::deque<FrameEncoder> queue;  // goes out in order; one that carries pieces: before them
   };
@@ -80,10 +85,20 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // What one network message brought, besides what was handled on the spot.
   struct Received {
     std::vector<Message> messages;
+    std::vector<RefusedMessage> refused;
     bool opened = false;  // the peer's answer to our hello
     bool goodbye = false;
+
+    bool empty() const { return messages.empty() && refused.empty() && !opened && !goodbye; }
     // What waits for the handler, roughly.
     size_t Bytes() const;
+  };
+
+  // A network message, as far as its frames were handled.
+  struct Inbound {
+    Received received;
+    size_t handled_bytes = 0;
+    PlaceInLine place;  // of the next frame, if it is a whole message that found no room
   };
 
   // Opening.
@@ -111,11 +126,13 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   template <typename F>
   void AppendControl(F append) PSD_REQUIRES(send_mutex_) {
     std::deque<FrameEncoder>& queue = outlets_[kControl].queue;
+    if (queue.empty()) outlets_[kControl].moved = true;
     if (queue.empty() || queue.back().bytes() >= kBatchBytes) queue.emplace_back();
     FrameEncoder& encoder = queue.back();
     size_t before = encoder.bytes();
     append(encoder);
     queued_bytes_ += encoder.bytes() - before;
+    control_bytes_ += encoder.bytes() - before;
   }
   // Writes what comes next, unless something is being written.
   void Pump(size_t number) PSD_EXCLUDES(send_mutex_);
@@ -129,21 +146,45 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 
-  // Receiving.
-  absl::Status HandleFrames(const std::shared_ptr<GrpcStream>& stream,
-                            const grpc::ByteBuffer& bytes, Received* received);
-  absl::Status HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
-                           Received* received);
-  // Asks the stream for more, then calls the handler with what came: so acknowledgements and the
-  // peer's end are heard while the handler works. When much waits for the handler already, the
-  // stream is asked afterwards.
-  void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received);
+  // Charges what waits for the control stream, in large units. Errors: RESOURCE_EXHAUSTED.
+  absl::Status ChargeControl(size_t more) PSD_REQUIRES(send_mutex_);
+  void ControlWritten(size_t bytes) PSD_REQUIRES(send_mutex_);
+  // Ends the link of a peer that reads nothing: control cannot be left out.
+  void EndUnread(const absl::Status& why);
+
+  // Stalls. Looks at even intervals, and ends the link where nothing has moved since the last look.
+  void WatchForStalls();
+  absl::Status LookForStalls() PSD_EXCLUDES(send_mutex_, receive_mutex_);
+  absl::Status LookForUnread() PSD_EXCLUDES(send_mutex_);
+
+  // Receiving. A frame that finds no room is tried again later, and its stream is not read
+  // meanwhile: the message that waits there may be long.
+  void HandleInbound(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes,
+                     Inbound inbound);
+  // False: the next frame finds no room yet.
+  absl::StatusOr<bool> HandleFrames(const std::shared_ptr<GrpcStream>& stream,
+                                    const grpc::ByteBuffer& bytes, Inbound& inbound);
+  absl::StatusOr<bool> HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
+                                   Inbound& inbound);
+  absl::StatusOr<bool> HandleMessage(const std::shared_ptr<GrpcStream>& stream,
+                                     const MessageFrame& frame, Inbound& inbound);
+  absl::Status HandleControl(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
+                             Received* received);
+  // Errors: INVALID_ARGUMENT if `stream` is the one for control, which never waits for room.
+  absl::Status CheckMayWait(const GrpcStream* stream) const PSD_EXCLUDES(send_mutex_);
+  // Asks the stream for more, if `more`, then calls the handler with what came: so acknowledgements
+  // and the peer's end are heard while the handler works. When much waits for the handler already,
+  // the stream is asked afterwards.
+  void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more);
   // The handler's part, on runner_. False: the link has ended.
   bool Handle(Received& received);
   absl::Status HandleHello(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello,
                            Received* received) PSD_EXCLUDES(send_mutex_);
-  absl::Status HandlePiece(const PieceFrame& piece, Received* received)
+  absl::Status HandleAnnounce(const AnnounceFrame& announce) PSD_EXCLUDES(receive_mutex_);
+  absl::StatusOr<bool> HandlePiece(const PieceFrame& piece, Received* received)
       PSD_EXCLUDES(receive_mutex_);
+  // Tells the peer that a transfer has come whole.
+  void Acknowledge(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
   absl::Status HandleAck(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
 
   const std::shared_ptr<GrpcCore> core_;  // shared by all links of the carrier
@@ -164,7 +205,10 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   std::array<Outlet, kOutlets> outlets_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
+  bool bulk_moved_ PSD_GUARDED_BY(send_mutex_) = true;  // as Outlet::moved
   size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
+  size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;  // of these, for the control stream
+  std::vector<MemoryCharge> control_charges_ PSD_GUARDED_BY(send_mutex_);  // of kControlUnit each
 
   Mutex receive_mutex_;
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);

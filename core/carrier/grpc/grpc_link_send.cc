@@ -12,11 +12,12 @@ namespace psd::carrier {
 absl::Status GrpcLink::Send(Message message) {
   const size_t bytes = message.TotalBytes();
   if (bytes <= kMaxInlineBytes) {
-    PSD_RETURN_IF_ERROR(EnqueueInline(message));
-    Pump(kControl);
-    return absl::OkStatus();
+    const absl::Status queued = EnqueueInline(message);
+    if (queued.ok()) Pump(kControl);
+    if (absl::IsResourceExhausted(queued) && message.buffers.empty()) EndUnread(queued);
+    return queued;
   }
-  if (bytes <= kMaxWholeBytes) {
+  if (bytes <= kMaxWholeBytes && message.header.size() <= kMaxInlineBytes) {
     PSD_RETURN_IF_ERROR(EnqueueWhole(message));
     WantBulk();
     Pump(kWhole);
@@ -46,8 +47,30 @@ absl::Status GrpcLink::CheckRoom(const Message& message) const {
 absl::Status GrpcLink::EnqueueInline(const Message& message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
+  PSD_RETURN_IF_ERROR(ChargeControl(message.TotalBytes()));
   AppendControl([&message](FrameEncoder& encoder) { encoder.Whole(message); });
   return absl::OkStatus();
+}
+
+absl::Status GrpcLink::ChargeControl(size_t more) {
+  while (control_bytes_ + more > (control_charges_.size() + 1) * kControlUnit) {
+    PSD_ASSIGN_OR_RETURN(MemoryCharge charge, core_->small_memory().headers->Charge(kControlUnit));
+    control_charges_.push_back(std::move(charge));
+  }
+  return absl::OkStatus();
+}
+
+void GrpcLink::ControlWritten(size_t bytes) {
+  control_bytes_ -= bytes;
+  const size_t needed = control_bytes_ / kControlUnit;
+  if (needed < control_charges_.size()) control_charges_.resize(needed);
+}
+
+void GrpcLink::EndUnread(const absl::Status& why) {
+  const absl::Status reason = absl::DeadlineExceededError(
+      absl::StrCat(address_, " does not read what it is sent: ", why.message()));
+  // The caller may hold locks that its handler takes: tell it on a thread of the carrier.
+  core_->RunAfter(absl::ZeroDuration(), [self = shared_from_this(), reason] { self->End(reason); });
 }
 
 absl::Status GrpcLink::EnqueueWhole(const Message& message) {
@@ -56,14 +79,21 @@ absl::Status GrpcLink::EnqueueWhole(const Message& message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
   queued_bytes_ += frame.bytes();
-  outlets_[kWhole].queue.push_back(std::move(frame));
+  Outlet& outlet = outlets_[kWhole];
+  if (outlet.queue.empty()) outlet.moved = true;
+  outlet.queue.push_back(std::move(frame));
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::EnqueueBulk(Message message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
+  if (message.header.size() > kMaxInlineBytes) {
+    PSD_ASSIGN_OR_RETURN(message.charge,
+                         core_->small_memory().headers->Charge(message.header.size()));
+  }
   queued_bytes_ += message.TotalBytes();
+  if (bulk_queue_.empty()) bulk_moved_ = true;
   bulk_queue_.Add(std::move(message));
   return absl::OkStatus();
 }
@@ -79,6 +109,7 @@ void GrpcLink::Open(size_t number) {
   FrameEncoder& first = outlet.queue.emplace_front();
   first.Hello({token_, RoleOf(number), static_cast<uint32_t>(index), core_->options().limits});
   queued_bytes_ += first.bytes();
+  if (number == kControl) control_bytes_ += first.bytes();
   outlet.started = true;
 }
 
@@ -98,9 +129,11 @@ void GrpcLink::Pump(size_t number) {
       if (number < kFirstBulk || phase_ != Phase::kOpen) return;
       piece = bulk_queue_.Next(number - kFirstBulk);
       if (!piece.has_value()) return;
+      bulk_moved_ = true;
       outlet.writing_bytes = piece->bytes;
     }
     outlet.writing = true;
+    outlet.moved = true;
     stream = outlet.stream;
   }
   if (piece.has_value()) piece->Encode(&frames);
@@ -119,7 +152,9 @@ void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
     if (number == kOutlets) return;  // it has ended meanwhile
     Outlet& outlet = outlets_[number];
     outlet.writing = false;
+    outlet.moved = true;
     queued_bytes_ -= outlet.writing_bytes;
+    if (number == kControl) ControlWritten(outlet.writing_bytes);
   }
   Pump(number);
 }

@@ -12,6 +12,13 @@ namespace {
 
 constexpr size_t kPiece = kMinPieceBytes;
 
+constexpr absl::Time kNow = absl::UnixEpoch();
+constexpr absl::Duration kPatience = absl::Seconds(5);
+
+WaitingRules Waiting() {
+  return {std::make_shared<WaitingLine>(), kPatience};
+}
+
 Message LargeMessage() {
   Message message;
   message.header = "header";
@@ -24,9 +31,7 @@ Message LargeMessage() {
 // Feeds what a BulkQueue sends into an assembler, as a link does.
 class AssemblerTest : public testing::Test {
  protected:
-  AssemblerTest() : assembler_(limits_, NewHeapAllocator()), queue_(kPiece) {
-    queue_.set_peer_assembly_bytes(limits_.max_assembly_bytes);
-  }
+  AssemblerTest() : queue_(kPiece) { queue_.set_peer_assembly_bytes(limits_.max_assembly_bytes); }
 
   static std::string Encode(const BulkQueue::Piece& piece) {
     FrameEncoder encoder;
@@ -50,11 +55,12 @@ class AssemblerTest : public testing::Test {
   }
 
   absl::Status FeedPiece(const PieceFrame& piece) {
+    EXPECT_EQ(assembler_.FindRoom(piece.transfer, kNow).value_or(false), true);
     absl::StatusOr<Assembler::Slot> slot = assembler_.BeginPiece(piece);
     if (!slot.ok()) return slot.status();
     slot->Fill();
-    std::optional<Message> message = assembler_.EndPiece(*slot);
-    if (message.has_value()) whole_.push_back(*std::move(message));
+    std::optional<Assembler::Whole> whole = assembler_.EndPiece(*slot);
+    if (whole.has_value()) whole_.push_back(std::move(whole->message));
     return absl::OkStatus();
   }
 
@@ -65,7 +71,8 @@ class AssemblerTest : public testing::Test {
   }
 
   Limits limits_;
-  Assembler assembler_;
+  const std::shared_ptr<MemoryAccount> account_ = MemoryAccount::Create(0, NewHeapAllocator());
+  Assembler assembler_{limits_, {account_, account_}, account_, Waiting()};
   BulkQueue queue_;
   std::vector<Message> whole_;
 };
@@ -108,23 +115,162 @@ TEST_F(AssemblerTest, WhatNoHonestPeerSendsIsRefused) {
 TEST(Assembler, AssemblyIsBounded) {
   Limits limits;
   limits.max_assembly_bytes = 250'000;
-  Assembler assembler(limits, NewHeapAllocator());
+  const auto account = MemoryAccount::Create(0, NewHeapAllocator());
+  Assembler assembler(limits, {account, account}, account, Waiting());
   EXPECT_TRUE(assembler.OnAnnounce({1, kPiece, {0, {100'000}}}).ok());
   EXPECT_TRUE(assembler.OnAnnounce({2, kPiece, {0, {100'000}}}).ok());
   EXPECT_EQ(assembler.OnAnnounce({3, kPiece, {0, {100'000}}}).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(Assembler, ExhaustedMemoryIsSaid) {
-  class Empty : public Allocator {
-    absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t) override {
-      return absl::ResourceExhaustedError("none left");
-    }
-  };
-  Assembler assembler(Limits(), std::make_shared<Empty>());
-  EXPECT_EQ(assembler.OnAnnounce({1, kPiece, {0, {100'000}}}).code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(assembler.assembly_bytes(), 0u);
+// Two links that receive into one budget of 8 MiB, of which transit may have 6.75.
+class FullMemoryTest : public testing::Test {
+ protected:
+  // A message with one buffer, in two pieces.
+  static AnnounceFrame Announce(uint64_t id, size_t header_bytes, size_t buffer_bytes) {
+    return {id, kMaxPieceBytes, {header_bytes, {buffer_bytes}}};
+  }
+  bool FindsRoom(Assembler& assembler, uint64_t id, absl::Time now = kNow) {
+    const absl::StatusOr<bool> found = assembler.FindRoom(id, now);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.value_or(false);
+  }
+  // All of it in one piece.
+  std::optional<Assembler::Whole> Bring(Assembler& assembler, uint64_t id, size_t bytes) {
+    const std::string payload(bytes, 'x');
+    const absl::string_view chunk = payload;
+    auto slot = assembler.BeginPiece({id, 0, ByteReader(absl::MakeConstSpan(&chunk, 1))});
+    EXPECT_TRUE(slot.ok()) << slot.status();
+    slot->Fill();
+    return assembler.EndPiece(*slot);
+  }
+  size_t used() const { return budget_->transit()->used_bytes(); }
+
+  const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(8 << 20);
+  const ReceiveMemory memory_{budget_->transit(), budget_->transit()};
+  const WaitingRules rules_ = Waiting();
+  Assembler one_{Limits(), memory_, budget_->essential(), rules_};
+  Assembler other_{Limits(), memory_, budget_->essential(), rules_};
+};
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+TEST_F(FullMemoryTest, AnAnnounceTakesNoMoreThanItsOwnBytes) {
+  for (uint64_t id = 1; id <= 100; ++id) {
+    ASSERT_TRUE(one_.OnAnnounce(Announce(id, 16 * kMiB, kMiB)).ok());
+  }
+  EXPECT_LT(used(), 100 * 1024u);
+  one_.Clear();
+  EXPECT_EQ(used(), 0u);
+}
+
+TEST_F(FullMemoryTest, WhatFindsNoRoomWaitsAndIsTakenWhenThereIsSome) {
+  MemoryCharge full = *budget_->transit()->Charge(6 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  EXPECT_FALSE(FindsRoom(one_, 1, kNow + kPatience - absl::Milliseconds(1)));
+  full.reset();
+  EXPECT_TRUE(FindsRoom(one_, 1, kNow + kPatience - absl::Milliseconds(1)));
+  const auto whole = Bring(one_, 1, kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_TRUE(whole->refused.ok());
+  EXPECT_EQ(whole->message.buffers.at(0).size(), kMiB);
+}
+
+TEST_F(FullMemoryTest, WhatWaitsTooLongIsRefusedWithItsHeaderKept) {
+  const MemoryCharge full = *budget_->transit()->Charge(6 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  EXPECT_TRUE(FindsRoom(one_, 1, kNow + kPatience));
+  const auto whole = Bring(one_, 1, kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(whole->message.header, "xxxxxxxxxx");
+  EXPECT_TRUE(whole->message.buffers.empty());
+  EXPECT_EQ(used(), 6 * kMiB);
+}
+
+TEST_F(FullMemoryTest, WhatFitsNeverIsRefusedAtOnce) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 9 * kMiB)).ok());
+  EXPECT_TRUE(FindsRoom(one_, 1));
+  const auto whole = Bring(one_, 1, 9 * kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(FullMemoryTest, NobodyOvertakesWhoWaits) {
+  MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  EXPECT_FALSE(FindsRoom(other_, 1)) << "there is room for it, but one waits for more";
+  full.reset();
+  EXPECT_FALSE(FindsRoom(other_, 1));
+  EXPECT_TRUE(FindsRoom(one_, 1));
+  EXPECT_TRUE(FindsRoom(other_, 1));
+}
+
+TEST_F(FullMemoryTest, WhoEndsWaitsNoMore) {
+  const MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  EXPECT_FALSE(FindsRoom(other_, 1));
+  one_.Clear();
+  EXPECT_TRUE(FindsRoom(other_, 1));
+}
+
+TEST_F(FullMemoryTest, AnAnnounceIsHeardWhereTransitIsFull) {
+  const MemoryCharge full = *budget_->transit()->Charge(budget_->transit()->limit_bytes());
+  EXPECT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+}
+
+TEST_F(FullMemoryTest, AfterItsPatienceAMessageTriesOnceMoreWhoeverIsBeforeIt) {
+  const MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1, kNow));
+  EXPECT_FALSE(FindsRoom(other_, 1, kNow));
+  EXPECT_TRUE(FindsRoom(other_, 1, kNow + kPatience));
+  const auto whole = Bring(other_, 1, kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_TRUE(whole->refused.ok()) << whole->refused;
+}
+
+TEST_F(FullMemoryTest, NobodyAnnouncesWithoutEnd) {
+  for (uint64_t id = 0; id < Assembler::kMaxTransfers; ++id) {
+    ASSERT_TRUE(one_.OnAnnounce(Announce(id, 10, kMiB)).ok()) << id;
+  }
+  EXPECT_EQ(one_.OnAnnounce(Announce(Assembler::kMaxTransfers, 10, kMiB)).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(AssemblerTest, ATransferThatDoesNotMoveBetweenTwoLooksHasStalled) {
+  ASSERT_TRUE(assembler_.OnAnnounce({1, kPiece, {0, {3 * kPiece}}}).ok());
+  EXPECT_TRUE(assembler_.LookForStall().ok());
+  ASSERT_TRUE(FeedPiece(1, 0, kPiece).ok());
+  EXPECT_TRUE(assembler_.LookForStall().ok());
+  EXPECT_EQ(assembler_.LookForStall().code(), absl::StatusCode::kDeadlineExceeded);
+  assembler_.Clear();
+  EXPECT_TRUE(assembler_.LookForStall().ok());
+}
+
+TEST_F(FullMemoryTest, AHeaderTooLargeToKeepEndsTheLink) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 9 * kMiB, 10)).ok());
+  EXPECT_EQ(one_.FindRoom(1, kNow).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(FullMemoryTest, ALargeHeaderIsChargedUntilTheMessageGoes) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, kMiB, kMiB)).ok());
+  ASSERT_TRUE(FindsRoom(one_, 1));
+  auto whole = Bring(one_, 1, 2 * kMiB);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(used(), 2 * kMiB);
+  whole->message.buffers.clear();
+  EXPECT_EQ(used(), kMiB);
+  whole.reset();
+  EXPECT_EQ(used(), 0u);
 }
 
 TEST(BulkQueue, MessagesTakeTurnsAndSmallOnesFinishFirst) {
@@ -186,11 +332,12 @@ TEST(MessageAssembly, SmallBuffersShareBlocks) {
     }
     int count = 0;
     std::shared_ptr<Allocator> heap = NewHeapAllocator();
-  } allocator;
+  };
+  const auto allocator = std::make_shared<Counting>();
   MessageShape shape{0, std::vector<size_t>(1000, 1000)};
-  auto assembly = MessageAssembly::Create(shape, allocator);
+  auto assembly = MessageAssembly::Create(shape, {allocator, nullptr});
   ASSERT_TRUE(assembly.ok());
-  EXPECT_LE(allocator.count, 5);
+  EXPECT_LE(allocator->count, 5);
 }
 
 }  // namespace

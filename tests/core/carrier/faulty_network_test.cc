@@ -16,6 +16,7 @@ namespace {
 class Log : public LinkHandler {
  public:
   void OnMessage(Message message) override { heard.push_back(message.header); }
+  void OnRefused(std::string header, absl::Status) override { heard.push_back(header); }
   void OnClosed(absl::Status reason) override { closed.push_back(reason.code()); }
   std::vector<std::string> heard;
   std::vector<absl::StatusCode> closed;

@@ -21,6 +21,7 @@
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "tests/core/carrier/raw_peer.h"
 #include "tests/core/carrier/recorder.h"
 
 namespace psd::carrier {
@@ -32,57 +33,6 @@ GrpcCarrierOptions PatientOptions() {
   options.keepalive_timeout = absl::Seconds(20);
   return options;
 }
-
-// A client that sends what it likes.
-class RawPeer {
- public:
-  RawPeer(const std::string& address, const std::string& method)
-      : stub_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())) {
-    stream_ = stub_.PrepareCall(&context_, method, &queue_);
-    stream_->StartCall(nullptr);
-    Await();
-  }
-  ~RawPeer() {
-    context_.TryCancel();
-    Finish();
-    queue_.Shutdown();
-    while (Await()) {
-    }
-  }
-
-  void Send(const std::string& bytes) {
-    grpc::Slice slice(bytes);
-    stream_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-    Await();
-  }
-  // False when the server ended the stream.
-  bool Receive() {
-    grpc::ByteBuffer bytes;
-    stream_->Read(&bytes, nullptr);
-    return Await();
-  }
-  grpc::Status Finish() {
-    if (finished_) return status_;
-    finished_ = true;
-    stream_->Finish(&status_, nullptr);
-    Await();
-    return status_;
-  }
-
- private:
-  bool Await() {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue_.Next(&tag, &ok) && ok;
-  }
-
-  grpc::CompletionQueue queue_;
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  bool finished_ = false;
-  grpc::Status status_;
-};
 
 std::string Wire(const std::function<void(FrameEncoder&)>& append) {
   FrameEncoder encoder;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_budget.h"
 #include "core/carrier/grpc/completion_tag.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_stream.h"
@@ -73,6 +74,7 @@ class FormerOwner : public StreamOwner {
 class IgnoringHandler : public LinkHandler {
  public:
   void OnMessage(Message) override {}
+  void OnRefused(std::string, absl::Status) override {}
   void OnClosed(absl::Status) override {}
 };
 
@@ -80,7 +82,8 @@ class GrpcLinkTest : public ::testing::Test {
  protected:
   GrpcLinkTest() {
     GrpcCarrierOptions options;
-    options.allocator = NewHeapAllocator();
+    options.memory = MemoryBudget::Create(0);
+    options.allocator = options.memory->transit();
     options.linger = absl::ZeroDuration();
     core_ = std::make_shared<GrpcCore>(options);
     hello_.token = NewLinkToken();
@@ -96,6 +99,12 @@ class GrpcLinkTest : public ::testing::Test {
       return std::make_shared<IgnoringHandler>();
     });
     return core_->Find(hello_.token);
+  }
+  // Travels on the stream for messages in one frame that are not small.
+  static Message Whole() {
+    Message message;
+    message.buffers.push_back(Buffer::FromString(std::string(kMaxInlineBytes + 1, 'x')));
+    return message;
   }
   HelloFrame WholeHello() const {
     HelloFrame hello = hello_;
@@ -125,8 +134,8 @@ TEST_F(GrpcLinkTest, AStreamHasItsOwnerBeforeItsLinkWritesToIt) {
   early->SetOwner(std::make_shared<FormerOwner>([&] { free = link->Adopt(late, WholeHello()); }));
   EXPECT_FALSE(link->Adopt(early, WholeHello())) << "its place was taken meanwhile";
   EXPECT_TRUE(free) << "a write that completes now would be lost";
-  ASSERT_TRUE(link->Send(Message{std::string(kMaxInlineBytes + 1, 'x'), {}}).ok());
-  ASSERT_TRUE(link->Send(Message{std::string(kMaxInlineBytes + 1, 'x'), {}}).ok());
+  ASSERT_TRUE(link->Send(Whole()).ok());
+  ASSERT_TRUE(link->Send(Whole()).ok());
   EXPECT_EQ(late->writes(), 2);
   EXPECT_EQ(early->writes(), 0);
 }

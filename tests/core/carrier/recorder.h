@@ -59,6 +59,12 @@ class Recorder : public LinkHandler {
     changed_.NotifyAll();
   }
 
+  void OnRefused(std::string header, absl::Status why) override {
+    MutexLock lock(mutex_);
+    refused_.emplace_back(std::move(header), std::move(why));
+    changed_.NotifyAll();
+  }
+
   void OnClosed(absl::Status reason) override {
     OnClosedHook hook;
     {
@@ -80,6 +86,14 @@ class Recorder : public LinkHandler {
 
   bool WaitForMessages(size_t count) {
     return WaitUntil([this, count] { return count_ >= count; });
+  }
+  bool WaitForRefused(size_t count) {
+    return WaitUntil([this, count] { return refused_.size() >= count; });
+  }
+  // Headers and reasons of what found no room.
+  std::vector<std::pair<std::string, absl::Status>> refused() const {
+    MutexLock lock(mutex_);
+    return refused_;
   }
   bool WaitForClosed() {
     return WaitUntil([this] { return !closed_.empty(); });
@@ -122,6 +136,7 @@ class Recorder : public LinkHandler {
   OnClosedHook on_closed_;
   bool count_only_ = false;
   std::shared_ptr<Link> link_;
+  std::vector<std::pair<std::string, absl::Status>> refused_ PSD_GUARDED_BY(mutex_);
   std::vector<Message> messages_;
   std::vector<absl::Status> closed_;
   size_t count_ = 0;

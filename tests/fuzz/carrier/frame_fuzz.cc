@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/carrier/assembler.h"
 #include "core/carrier/frame.h"
@@ -31,9 +32,10 @@ std::vector<absl::string_view> Cut(absl::string_view bytes, size_t chunk) {
 }
 
 // Feeds one frame; false when a link would end.
-bool Handle(const Frame& frame, const Limits& limits, Allocator& allocator, Assembler& assembler) {
+bool Handle(const Frame& frame, const Limits& limits, const ReceiveMemory& memory,
+            Assembler& assembler) {
   if (const auto* message = std::get_if<MessageFrame>(&frame)) {
-    absl::StatusOr<Message> whole = AssembleWhole(*message, allocator);
+    absl::StatusOr<Message> whole = AssembleWhole(*message, memory);
     PSD_CHECK(whole.ok() && whole->TotalBytes() <= kMaxWholeBytes,
               "a message in one frame is small");
     return true;
@@ -44,11 +46,13 @@ bool Handle(const Frame& frame, const Limits& limits, Allocator& allocator, Asse
     return ok;
   }
   if (const auto* piece = std::get_if<PieceFrame>(&frame)) {
+    if (!assembler.FindRoom(piece->transfer, absl::UnixEpoch()).ok()) return false;
     absl::StatusOr<Assembler::Slot> slot = assembler.BeginPiece(*piece);
     if (!slot.ok()) return false;
     slot->Fill();
-    std::optional<Message> whole = assembler.EndPiece(*slot);
-    PSD_CHECK(!whole.has_value() || CheckShape(ShapeOf(*whole), limits).ok(), "within the limits");
+    std::optional<Assembler::Whole> whole = assembler.EndPiece(*slot);
+    PSD_CHECK(!whole.has_value() || CheckShape(ShapeOf(whole->message), limits).ok(),
+              "within the limits");
   }
   return true;
 }
@@ -56,15 +60,16 @@ bool Handle(const Frame& frame, const Limits& limits, Allocator& allocator, Asse
 void RunOne(absl::string_view input) {
   if (input.empty()) return;
   Limits limits = SmallLimits();
-  std::shared_ptr<Allocator> allocator = NewHeapAllocator();
-  Assembler assembler(limits, allocator);
+  const auto account = MemoryAccount::Create(0, NewHeapAllocator());
+  const ReceiveMemory memory{account, account};
+  Assembler assembler(limits, memory, account, {std::make_shared<WaitingLine>(), absl::Seconds(1)});
   std::vector<absl::string_view> chunks =
       Cut(input.substr(1), static_cast<unsigned char>(input[0]));
   FrameDecoder decoder(ByteReader(chunks), limits);
   while (true) {
     absl::StatusOr<std::optional<Frame>> frame = decoder.Next();
     if (!frame.ok() || !frame->has_value()) return;
-    if (!Handle(**frame, limits, *allocator, assembler)) return;
+    if (!Handle(**frame, limits, memory, assembler)) return;
   }
 }
 

@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/rref/rref_context.h"
@@ -44,7 +45,7 @@ class UnaryServiceTest : public ::testing::Test {
     DaemonConfig config;
     config.name = "owner0";
     config.listen = "127.0.0.1:0";
-    config.memory_budget_bytes = 1 << 20;
+    config.memory_budget_bytes = 32 << 20;
     server_ = *Server::Create(config, std::move(extensions), NewNullLogger());
     stub_ = v1::ParameterService::NewStub(
         grpc::CreateChannel(*server_->Start(), grpc::InsecureChannelCredentials()));
@@ -333,7 +334,7 @@ TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
   EXPECT_EQ(code(Parameter("w", std::vector<int64_t>(100, 1))), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(code(Parameter("", {2})), StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(code(Parameter("a b", {2})), StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(code(Parameter("big", {1 << 20})), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code(Parameter("big", {1 << 24})), StatusCode::RESOURCE_EXHAUSTED);
   auto request = Parameter("w", {2});
   for (int dtype : {0, 9, 99, -1}) {
     request.set_dtype(static_cast<v1::DataType>(dtype));
@@ -468,6 +469,36 @@ TEST_F(UnaryServiceTest, ReadsOfWhatIsNotThere) {
   EXPECT_TRUE(Call(&Stub::ReleaseContext, release).ok()) << "releasing again is no error";
   release.set_session(session_ + 1);
   EXPECT_EQ(Call(&Stub::ReleaseContext, release).error_code(), StatusCode::ABORTED);
+}
+
+TEST_F(UnaryServiceTest, APullThatNamesOneValueOftenIsRefusedBeforeAnythingIsCopied) {
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateParameter, Parameter("large", {1 << 18})).ok());
+  MemoryAccount& transit = *server_->runtime().memory().transit();
+  const size_t before = transit.used_bytes();
+  v1::PullRequest pull;
+  for (int i = 0; i < 60; ++i) pull.add_names("large");
+  const grpc::Status refused = Call(&Stub::Pull, pull);
+  EXPECT_EQ(refused.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  for (const char* number : {"125829120", "33554432", "1048576"}) {
+    EXPECT_THAT(refused.error_message(), HasSubstr(number)) << "need, budget and use";
+  }
+  pull.clear_names();
+  pull.add_names("large");
+  v1::PullReply reply;
+  ASSERT_TRUE(Call(&Stub::Pull, pull, &reply).ok());
+  EXPECT_EQ(reply.tensors(0).elements().size(), size_t{1} << 20);
+  while (transit.used_bytes() > before) std::this_thread::yield();
+}
+
+TEST_F(UnaryServiceTest, ARequestThatFindsNoRoomIsRefusedAndChangesNothing) {
+  CreateW();
+  const uint64_t context = NewContext();
+  MemoryAccount& transit = *server_->runtime().memory().transit();
+  const MemoryCharge full = *transit.Charge(transit.limit_bytes() - (1 << 19));
+  v1::PushGradientRequest push = Gradient(context, {1, 2, 3, 4});
+  push.mutable_gradient()->set_elements(std::string(1 << 20, 'x'));
+  EXPECT_EQ(Mutate(&Stub::PushGradient, push).error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(PullW(), std::vector<float>(4)) << "small calls find room";
 }
 
 TEST_F(UnaryServiceTest, NanAndInfinityPassUnaltered) {

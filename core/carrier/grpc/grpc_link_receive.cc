@@ -1,0 +1,230 @@
+// The receiving half of GrpcLink.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/carrier/grpc/byte_buffer.h"
+#include "core/carrier/grpc/grpc_link.h"
+
+namespace psd::carrier {
+namespace {
+
+// How often a message that waits for room tries again. Memory is freed under all kinds of locks,
+// where nobody could be called back.
+constexpr absl::Duration kRoomTick = absl::Milliseconds(5);
+
+}  // namespace
+
+void GrpcLink::OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) {
+  HandleInbound(stream, bytes, {});
+}
+
+void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
+                             const grpc::ByteBuffer& bytes, Inbound inbound) {
+  if (Ended()) return stream->Read();  // only to see the stream's end
+  const absl::StatusOr<bool> all = HandleFrames(stream, bytes, inbound);
+  if (!all.ok()) {
+    const bool no_memory = absl::IsResourceExhausted(all.status());
+    return End(Annotate(no_memory ? absl::UnavailableError(absl::StrCat("no memory to receive: ",
+                                                                        all.status().message()))
+                                  : all.status(),
+                        Description()));
+  }
+  if (*all) return Deliver(stream, std::move(inbound.received), /*more=*/true);
+  // What came before the frame that waits may be what takes up the room.
+  Deliver(stream, std::exchange(inbound.received, {}), /*more=*/false);
+  core_->RunAfter(kRoomTick, [self = shared_from_this(), stream, bytes,
+                              inbound = std::move(inbound)]() mutable {
+    self->HandleInbound(stream, bytes, std::move(inbound));
+  });
+}
+
+void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more) {
+  if (received.empty()) return more ? stream->Read() : void();
+  const size_t bytes = received.Bytes();
+  more = more && !received.goodbye;
+  const bool ahead = unhandled_bytes_.fetch_add(bytes) < kReadAheadBytes;
+  const bool more_later = more && !ahead;
+  const bool drain = runner_.Add([self = shared_from_this(), stream, bytes, more_later,
+                                  received = std::move(received)]() mutable {
+    const bool goes_on = self->Handle(received);
+    self->unhandled_bytes_.fetch_sub(bytes);
+    if (goes_on && more_later) stream->Read();
+  });
+  // What comes next has its place behind this, on whatever thread it comes.
+  if (more && ahead) stream->Read();
+  if (drain) runner_.Drain();
+}
+
+bool GrpcLink::Handle(Received& received) {
+  if (received.opened) TellOpened();
+  if (connected_ != nullptr) {
+    End(absl::InvalidArgumentError("the peer spoke before its hello"));
+    return false;
+  }
+  for (Message& message : received.messages) {
+    if (handler_ == nullptr) break;
+    handler_->OnMessage(std::move(message));
+  }
+  for (RefusedMessage& message : received.refused) {
+    if (handler_ == nullptr) break;
+    handler_->OnRefused(std::move(message.header), std::move(message.why));
+  }
+  if (!received.goodbye) return true;
+  End(absl::UnavailableError(absl::StrCat(address_, " closed the link")));
+  return false;
+}
+
+size_t GrpcLink::Received::Bytes() const {
+  size_t bytes = 0;
+  for (const Message& message : messages) bytes += sizeof(Message) + message.TotalBytes();
+  for (const RefusedMessage& message : refused) bytes += sizeof(message) + message.header.size();
+  return bytes;
+}
+
+absl::StatusOr<bool> GrpcLink::HandleFrames(const std::shared_ptr<GrpcStream>& stream,
+                                            const grpc::ByteBuffer& bytes, Inbound& inbound) {
+  ReceivedBytes chunks;
+  if (!chunks.Open(bytes)) return absl::InvalidArgumentError("an unreadable network message");
+  ByteReader reader = chunks.reader();
+  const size_t size = reader.remaining();
+  if (inbound.handled_bytes > 0) reader.Take(inbound.handled_bytes);
+  FrameDecoder decoder(reader, core_->options().limits);
+  while (!inbound.received.goodbye) {
+    PSD_ASSIGN_OR_RETURN(std::optional<Frame> frame, decoder.Next());
+    if (!frame.has_value()) break;
+    PSD_ASSIGN_OR_RETURN(const bool handled, HandleFrame(stream, *frame, inbound));
+    if (!handled) return false;
+    inbound.handled_bytes = size - decoder.remaining();
+  }
+  return true;
+}
+
+absl::StatusOr<bool> GrpcLink::HandleFrame(const std::shared_ptr<GrpcStream>& stream,
+                                           const Frame& frame, Inbound& inbound) {
+  if (const auto* message = std::get_if<MessageFrame>(&frame))
+    return HandleMessage(stream, *message, inbound);
+  if (const auto* piece = std::get_if<PieceFrame>(&frame)) {
+    PSD_RETURN_IF_ERROR(CheckMayWait(stream.get()));
+    return HandlePiece(*piece, &inbound.received);
+  }
+  PSD_RETURN_IF_ERROR(HandleControl(stream, frame, &inbound.received));
+  return true;
+}
+
+absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& stream,
+                                             const MessageFrame& frame, Inbound& inbound) {
+  const size_t bytes = frame.payload.remaining();
+  const bool small = bytes <= kMaxInlineBytes;
+  if (!small) PSD_RETURN_IF_ERROR(CheckMayWait(stream.get()));
+  const ReceiveMemory& memory = small ? core_->small_memory() : core_->bulk_memory();
+  const auto take = [&]() -> absl::Status {
+    PSD_ASSIGN_OR_RETURN(Message whole, AssembleWhole(frame, memory));
+    inbound.received.messages.push_back(std::move(whole));
+    return absl::OkStatus();
+  };
+  const bool may_wait = !small && bytes <= memory.headers->limit_bytes();
+  const absl::Time now = may_wait ? Clock::Steady().Now() : absl::Time();
+  const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, may_wait, take);
+  if (taken.ok()) return taken;
+  inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
+  return true;
+}
+
+absl::Status GrpcLink::HandleControl(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
+                                     Received* received) {
+  if (const auto* announce = std::get_if<AnnounceFrame>(&frame)) return HandleAnnounce(*announce);
+  if (const auto* ack = std::get_if<AckFrame>(&frame)) return HandleAck(ack->transfer);
+  if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
+    return HandleHello(stream, *hello, received);
+  }
+  if (std::holds_alternative<OpenBulkFrame>(frame)) {
+    if (!dialled_) return absl::InvalidArgumentError("asked to dial by the end that dialled");
+    WantBulk();
+    return absl::OkStatus();
+  }
+  received->goodbye = true;
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::CheckMayWait(const GrpcStream* stream) const {
+  MutexLock lock(send_mutex_);
+  if (NumberOf(stream) != kControl) return absl::OkStatus();
+  return absl::InvalidArgumentError("a large message on the stream for control");
+}
+
+absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
+                                   const HelloFrame& hello, Received* received) {
+  MutexLock lock(send_mutex_);
+  const size_t number = NumberOf(stream.get());
+  if (number == kOutlets) return absl::UnavailableError("the stream has ended meanwhile");
+  Outlet& outlet = outlets_[number];
+  if (number != kControl && !dialled_ && !outlet.greeted) {
+    outlet.greeted = true;
+    return absl::OkStatus();
+  }
+  bool expected = number == kControl && dialled_ && phase_ == Phase::kOpening &&
+                  hello.token == token_ && hello.role == StreamRole::kControl;
+  if (!expected) return absl::InvalidArgumentError("a hello where none belongs");
+  core_->timers().Cancel(connect_timer_);
+  SetPeerLimits(hello.limits);
+  phase_ = Phase::kOpen;
+  received->opened = true;
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::HandleAnnounce(const AnnounceFrame& announce) {
+  MutexLock lock(receive_mutex_);
+  return assembler_.OnAnnounce(announce);
+}
+
+absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Received* received) {
+  absl::StatusOr<Assembler::Slot> slot;
+  {
+    MutexLock lock(receive_mutex_);
+    PSD_ASSIGN_OR_RETURN(const bool room,
+                         assembler_.FindRoom(piece.transfer, Clock::Steady().Now()));
+    if (!room) return false;
+    slot = assembler_.BeginPiece(piece);
+  }
+  if (!slot.ok()) return slot.status();
+  slot->Fill();
+  std::optional<Assembler::Whole> whole;
+  {
+    MutexLock lock(receive_mutex_);
+    whole = assembler_.EndPiece(*slot);
+  }
+  if (!whole.has_value()) return true;
+  if (whole->refused.ok()) {
+    received->messages.push_back(std::move(whole->message));
+  } else {
+    received->refused.push_back({std::move(whole->message.header), std::move(whole->refused)});
+  }
+  Acknowledge(piece.transfer);
+  return true;
+}
+
+void GrpcLink::Acknowledge(uint64_t transfer) {
+  {
+    MutexLock lock(send_mutex_);
+    if (phase_ != Phase::kOpen) return;
+    AppendControl([transfer](FrameEncoder& encoder) { encoder.Ack(transfer); });
+  }
+  Pump(kControl);
+}
+
+absl::Status GrpcLink::HandleAck(uint64_t transfer) {
+  {
+    MutexLock lock(send_mutex_);
+    if (phase_ == Phase::kEnded) return absl::OkStatus();
+    PSD_RETURN_IF_ERROR(bulk_queue_.OnAck(transfer));
+    bulk_moved_ = true;
+    if (bulk_queue_.empty()) return absl::OkStatus();
+  }
+  PumpBulk();
+  return absl::OkStatus();
+}
+
+}  // namespace psd::carrier

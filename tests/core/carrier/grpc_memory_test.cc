@@ -1,0 +1,203 @@
+// What a link does with messages when its worker's memory budget is full.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "tests/core/carrier/raw_peer.h"
+#include "tests/core/carrier/recorder.h"
+
+namespace psd::carrier {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// One buffer of `bytes`.
+Message MessageOf(const std::string& header, size_t bytes) {
+  Message message;
+  message.header = header;
+  message.buffers.push_back(Buffer::FromString(std::string(bytes, 'x')));
+  return message;
+}
+
+// A receiver with a budget of 8 MiB, of which transit may have 6.5 MiB, and all that is in use.
+class FullReceiver {
+ public:
+  explicit FullReceiver(absl::Duration patience) {
+    GrpcCarrierOptions options;
+    options.memory = budget_;
+    options.room_patience = patience;
+    server_ = *NewGrpcCarrier(options);
+    const auto address = server_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
+      heard_->SetLink(std::move(link));
+      return heard_;
+    });
+    auto link = ConnectAndWait(*client_, *address, sender_);
+    EXPECT_TRUE(link.ok()) << link.status();
+  }
+  ~FullReceiver() {
+    EXPECT_TRUE(heard_->closed().empty());
+    EXPECT_TRUE(sender_->closed().empty());
+    client_->Shutdown();
+    server_->Shutdown();
+    heard_->SetLink(nullptr);
+    sender_->SetLink(nullptr);
+  }
+
+  void Send(Message message) { EXPECT_TRUE(sender_->WaitForLink()->Send(std::move(message)).ok()); }
+  void MakeRoom() { in_use_.reset(); }
+  Recorder& heard() { return *heard_; }
+
+ private:
+  const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(8 * kMiB);
+  MemoryCharge in_use_ = *budget_->transit()->Charge(6 * kMiB + kMiB / 2);
+  const std::shared_ptr<Recorder> heard_ = std::make_shared<Recorder>();
+  const std::shared_ptr<Recorder> sender_ = std::make_shared<Recorder>();
+  std::shared_ptr<Carrier> server_;
+  const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
+};
+
+// In one frame, and in pieces over several streams.
+class FullBudgetTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(FullBudgetTest, AMessageWaitsForRoomWhileSmallOnesPass) {
+  FullReceiver receiver(absl::Hours(1));
+  receiver.Send(MessageOf("large", GetParam()));
+  receiver.Send(MessageOf("small", 1000));
+  ASSERT_TRUE(receiver.heard().WaitForMessages(1));
+  EXPECT_EQ(receiver.heard().TakeMessages().at(0).header, "small");
+  receiver.MakeRoom();
+  ASSERT_TRUE(receiver.heard().WaitForMessages(2));
+  const Message large = receiver.heard().TakeMessages().at(0);
+  EXPECT_EQ(large.header, "large");
+  EXPECT_EQ(large.buffers.at(0).view(), std::string(GetParam(), 'x'));
+}
+
+TEST_P(FullBudgetTest, AMessageThatWaitedTooLongIsRefusedAndTheLinkLivesOn) {
+  FullReceiver receiver(absl::Milliseconds(20));
+  receiver.Send(MessageOf("large", GetParam()));
+  ASSERT_TRUE(receiver.heard().WaitForRefused(1));
+  EXPECT_EQ(receiver.heard().refused().at(0).first, "large");
+  EXPECT_EQ(receiver.heard().refused().at(0).second.code(), absl::StatusCode::kResourceExhausted);
+  receiver.MakeRoom();
+  receiver.Send(MessageOf("again", GetParam()));
+  ASSERT_TRUE(receiver.heard().WaitForMessages(1));
+  EXPECT_EQ(receiver.heard().TakeMessages().at(0).header, "again");
+}
+
+std::string Wire(FrameEncoder& frames) {
+  std::string wire;
+  for (const Buffer& part : frames.Take()) wire.append(part.view().data(), part.size());
+  return wire;
+}
+
+// A peer that opens a link, reads nothing, and sends what it is told to.
+class DeafPeer {
+ public:
+  explicit DeafPeer(const std::string& address) : address_(address) { Open(control_, {}); }
+
+  // One piece of a message of 8 MiB.
+  void StopInTheMiddle() {
+    HelloFrame hello;
+    hello.role = StreamRole::kBulk;
+    Open(bulk_.emplace(address_, kMethod), hello);
+    const Message message = MessageOf("never whole", 8 * kMiB);
+    FrameEncoder frames;
+    frames.Announce({1, kMiB, ShapeOf(message)});
+    PieceCursor cursor;
+    frames.Piece(1, message, kMiB, &cursor);
+    bulk_->Send(Wire(frames));
+  }
+
+ private:
+  static constexpr char kMethod[] = "/psd.v1.Worker/Exchange";
+  static void Open(RawPeer& stream, const HelloFrame& hello) {
+    FrameEncoder frames;
+    frames.Hello(hello);
+    stream.Send(Wire(frames));
+  }
+
+  const std::string address_;
+  RawPeer control_{address_, kMethod};
+  std::optional<RawPeer> bulk_;
+};
+
+// A receiver that hears what becomes of one link.
+class Listener {
+ public:
+  explicit Listener(const GrpcCarrierOptions& options) : carrier_(*NewGrpcCarrier(options)) {
+    address_ = *carrier_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
+      recorder_->SetLink(std::move(link));
+      return recorder_;
+    });
+  }
+  ~Listener() {
+    recorder_->SetLink(nullptr);
+    carrier_->Shutdown();
+  }
+
+  const std::string& address() const { return address_; }
+  std::shared_ptr<Link> link() { return recorder_->WaitForLink(); }
+  absl::Status WaitForEnd() {
+    if (!recorder_->WaitForClosed()) return absl::OkStatus();
+    return recorder_->closed().at(0);
+  }
+
+ private:
+  const std::shared_ptr<Carrier> carrier_;
+  const std::shared_ptr<Recorder> recorder_ = std::make_shared<Recorder>();
+  std::string address_;
+};
+
+TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(64 * kMiB);
+  {
+    Listener listener(options);
+    DeafPeer peer(listener.address());
+    Message answer;
+    answer.header = std::string(60'000, 'x');
+    size_t sent = 0;
+    while (sent < 10'000 && listener.link()->Send(answer).ok()) ++sent;
+    EXPECT_LT(sent, 64 * kMiB / answer.header.size());
+    EXPECT_EQ(listener.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  EXPECT_EQ(options.memory->transit()->used_bytes(), 0u);
+}
+
+TEST(Stalls, APeerThatReadsNothingLosesItsLink) {
+  GrpcCarrierOptions options;
+  options.stall_timeout = absl::Milliseconds(100);
+  Listener listener(options);
+  DeafPeer peer(listener.address());
+  ASSERT_TRUE(listener.link()->Send(MessageOf("", 4 * kMiB)).ok());
+  EXPECT_EQ(listener.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(Stalls, AMessageThatStopsInTheMiddleGivesItsMemoryBack) {
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(64 * kMiB);
+  options.stall_timeout = absl::Milliseconds(100);
+  Listener listener(options);
+  DeafPeer peer(listener.address());
+  ASSERT_NE(listener.link(), nullptr);
+  peer.StopInTheMiddle();
+  EXPECT_EQ(listener.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
+  while (options.memory->transit()->used_bytes() > 0) std::this_thread::yield();
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, FullBudgetTest, testing::Values(kMiB, 4 * kMiB),
+                         [](const auto& info) {
+                           return std::to_string(info.param / kMiB) + "MiB";
+                         });
+
+}  // namespace
+}  // namespace psd::carrier
