@@ -45,6 +45,14 @@ GradientService::GradientService(Runtime& runtime) : runtime_(runtime) {
 
 Future<Value> GradientService::Fetch(GlobalId context, const RRef& leaf,
                                      const rpc::CallOptions& options) {
+  return AfterCreation<Value>(runtime_, {leaf}, options,
+                              [this, context, leaf](const rpc::CallOptions& left) {
+                                return SendFetch(context, leaf, left);
+                              });
+}
+
+Future<Value> GradientService::SendFetch(GlobalId context, const RRef& leaf,
+                                         const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(leaf);
   if (!usable.ok()) return Future<Value>::Ready(usable);
   v1::GradientRequest message;
@@ -72,6 +80,16 @@ Future<Value> GradientService::Fetch(GlobalId context, const RRef& leaf,
 Future<Unit> GradientService::Push(const ContextPtr& context, const RRef& parameter,
                                    uint64_t version, const Tensor& gradient,
                                    const rpc::CallOptions& options) {
+  return AfterCreation<Unit>(
+      runtime_, {parameter}, options,
+      [this, context, parameter, version, gradient](const rpc::CallOptions& left) {
+        return SendPush(context, parameter, version, gradient, left);
+      });
+}
+
+Future<Unit> GradientService::SendPush(const ContextPtr& context, const RRef& parameter,
+                                       uint64_t version, const Tensor& gradient,
+                                       const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(parameter);
   if (!usable.ok()) return Future<Unit>::Ready(usable);
   auto request =

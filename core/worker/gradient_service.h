@@ -44,6 +44,11 @@ class GradientService {
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  // Require: the creation of the value has ended.
+  Future<store::Value> SendFetch(GlobalId context, const rref::RRef& leaf,
+                                 const rpc::CallOptions& options);
+  Future<Unit> SendPush(const ContextPtr& context, const rref::RRef& parameter, uint64_t version,
+                        const Tensor& gradient, const rpc::CallOptions& options);
   // Why `leaf`, of this worker, has no gradient, where `none` says that it has none.
   absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
   void ServeFetch(const CallPtr& call);

@@ -223,6 +223,14 @@ Future<Unit> ValueService::Drop(const std::string& owner, const std::string& nam
 
 Future<uint64_t> ValueService::Assign(const RRef& parameter, const Tensor& elements,
                                       const rpc::CallOptions& options) {
+  return AfterCreation<uint64_t>(runtime_, {parameter}, options,
+                                 [this, parameter, elements](const rpc::CallOptions& left) {
+                                   return SendAssign(parameter, elements, left);
+                                 });
+}
+
+Future<uint64_t> ValueService::SendAssign(const RRef& parameter, const Tensor& elements,
+                                          const rpc::CallOptions& options) {
   absl::Status usable = runtime_.rrefs().CheckUsable(parameter);
   if (!usable.ok()) return Future<uint64_t>::Ready(usable);
   auto request =

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls.h"
+#include "core/worker/gradient_service.h"
 #include "core/worker/rows_service.h"
 #include "core/worker/value_service.h"
 #include "gmock/gmock.h"
@@ -430,6 +431,28 @@ TEST_F(ReferencesTest, RREF_23_RowsOfATableThatIsBeingMadeAreWaitedFor) {
     parking_.Take().Set(Values{Variable(Tensor::Of<float>({2, 1}, {5, 6}), true)});
     EXPECT_THAT(Elements(Must(looking.Wait())[0].As<Variable>()->tensor()), ElementsAre(6))
         << owner;
+  }
+}
+
+TEST_F(ReferencesTest, RREF_23_AssignmentsAndGradientsOfWhatIsBeingMadeWaitForIt) {
+  const Tensor ones = Tensor::Of<float>({2}, {1, 1});
+  const auto made = [] { return Values{Variable(Tensor::Of<float>({2}, {5, 6}), true)}; };
+  for (const std::string owner : {"trainer0", "owner0"}) {
+    const auto context = trainer_->runtime().autograd().NewContext();
+    RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
+    const auto assigned = trainer_->runtime().values().Assign(slow, ones, {});
+    const auto pushed = trainer_->runtime().gradients().Push(context, slow, 0, ones, {});
+    EXPECT_FALSE(assigned.IsReady() || pushed.IsReady()) << owner;
+    parking_.Take().Set(made());
+    EXPECT_TRUE(assigned.Wait().ok()) << assigned.Wait().status();
+    EXPECT_TRUE(pushed.Wait().ok()) << pushed.Wait().status();
+    // No gradient has come for the next one, which is known once it is made.
+    RRef next = Must(trainer_->Remote(owner, Named("park"), {}));
+    const auto asked = trainer_->runtime().gradients().Fetch(context->id(), next, {});
+    EXPECT_FALSE(asked.IsReady()) << owner;
+    parking_.Take().Set(made());
+    EXPECT_THAT(asked.Wait().status().message(), HasSubstr("no loss depended on it"));
+    trainer_->runtime().autograd().Release(context->id());
   }
 }
 
