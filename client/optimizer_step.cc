@@ -117,8 +117,8 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
     unusable.refused = context->CheckUsable();
     if (!unusable.refused.ok()) return unusable;
     attempt->contexts.push_back(context->id());
-    // An owner that this context never reached has collected nothing in it.
-    std::vector<std::string> reached = context->state_->KnownWorkers();
+    // An owner that this context never reached, not even through others, has collected nothing.
+    std::vector<std::string> reached = context->state_->Reached();
     reached.push_back(runtime.name());
     const absl::flat_hash_set<std::string> known(reached.begin(), reached.end());
     for (size_t i = 0; i < state_->parts.size(); ++i)

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "proto/psd/v1/autograd.pb.h"
 
 namespace psd::dist_autograd {
@@ -181,6 +182,21 @@ absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes) {
   }
   info.status = absl::Status(static_cast<absl::StatusCode>(in.code()), in.message());
   return info;
+}
+
+std::string EncodeReached(const std::vector<std::string>& workers) {
+  v1::PassReply out;
+  for (const std::string& worker : workers) out.add_reached(worker);
+  return out.SerializeAsString();
+}
+
+absl::StatusOr<std::vector<std::string>> DecodeReached(const std::string& bytes) {
+  PSD_ASSIGN_OR_RETURN(auto in, Parse<v1::PassReply>(bytes));
+  if (static_cast<size_t>(in.reached_size()) > kMaxReachedWorkers)
+    return Damaged(absl::StrCat(in.reached_size(), " workers reached"));
+  for (const std::string& worker : in.reached())
+    if (!CheckWorkerName(worker).ok()) return Damaged("the name of a worker reached");
+  return std::vector<std::string>(in.reached().begin(), in.reached().end());
 }
 
 std::string EncodeRelease(const std::vector<GlobalId>& contexts) {

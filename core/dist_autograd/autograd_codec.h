@@ -3,6 +3,7 @@
 // What distributed autograd says on the wire (proto/psd/v1/autograd.proto), as plain structs. The
 // decoders believe nothing; their errors are INVALID_ARGUMENT naming the field.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -66,6 +67,11 @@ struct AbortInfo {
 };
 std::string EncodeAbortInfo(const AbortInfo& info);
 absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes);
+
+// Names of workers that a context has reached, at most kMaxReachedWorkers. No bytes: none.
+inline constexpr size_t kMaxReachedWorkers = 4096;
+std::string EncodeReached(const std::vector<std::string>& workers);
+absl::StatusOr<std::vector<std::string>> DecodeReached(const std::string& bytes);
 
 std::string EncodeRelease(const std::vector<GlobalId>& contexts);
 absl::StatusOr<std::vector<GlobalId>> DecodeRelease(const std::string& bytes);

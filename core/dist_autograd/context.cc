@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
+#include "core/dist_autograd/autograd_codec.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd::dist_autograd {
@@ -52,6 +53,32 @@ std::vector<LeafGradient> LeavesOf(const std::vector<std::pair<LeafInfo, Tensor>
   std::vector<LeafGradient> leaves(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) leaves[i].key = keys[i];
   return leaves;
+}
+
+// A backward that walks from the end meets the leaves from the last to the first.
+template <typename Gradients>
+void ReverseIfDescending(Gradients& gradients) {
+  if (!gradients.empty() && gradients.back().first.key < gradients.front().first.key)
+    std::reverse(gradients.begin(), gradients.end());
+}
+
+// Whether each key is greater than the one before it.
+template <typename Gradients>
+bool Ascends(const Gradients& gradients) {
+  const auto stops = [](const auto& a, const auto& b) { return !(a.first.key < b.first.key); };
+  return std::adjacent_find(gradients.begin(), gradients.end(), stops) == gradients.end();
+}
+
+// Requires: `dense` ascends.
+bool ShareALeaf(const std::vector<std::pair<LeafInfo, Tensor>>& dense,
+                const std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
+  return std::any_of(sparse.begin(), sparse.end(), [&dense](const auto& each) {
+    const GlobalId key = each.first.key;
+    const auto place = std::lower_bound(
+        dense.begin(), dense.end(), key,
+        [](const auto& gradient, GlobalId wanted) { return gradient.first.key < wanted; });
+    return place != dense.end() && place->first.key == key;
+  });
 }
 
 // Requires: it is there.
@@ -128,6 +155,23 @@ std::vector<std::string> ContextState::KnownWorkers() const {
   return known_workers_;
 }
 
+void ContextState::AddReached(const std::vector<std::string>& workers) {
+  MutexLock lock(mutex_);
+  for (const std::string& worker : workers) {
+    if (reached_.size() == kMaxReachedWorkers) return;
+    if (!Contains(known_workers_, worker) && !Contains(reached_, worker))
+      reached_.push_back(worker);
+  }
+}
+
+std::vector<std::string> ContextState::Reached() const {
+  MutexLock lock(mutex_);
+  std::vector<std::string> all = known_workers_;
+  for (const std::string& worker : reached_)
+    if (!Contains(known_workers_, worker)) all.push_back(worker);
+  return all;
+}
+
 std::shared_ptr<SendFunction> ContextState::AddSend(const std::vector<Variable>& variables) {
   return Keep(std::make_shared<SendFunction>(ids_.Next(), variables));
 }
@@ -185,10 +229,10 @@ absl::Status ContextState::AccumulateSparse(const LeafInfo& leaf, SparseTensor g
 
 absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
                                          std::vector<std::pair<LeafInfo, SparseTensor>> sparse) {
-  // A backward that walks from the end meets the leaves from the last to the first.
-  if (!dense.empty() && dense.back().first.key < dense.front().first.key)
-    std::reverse(dense.begin(), dense.end());
-  if (sparse.empty() && TakeFirst(dense)) return absl::OkStatus();
+  if (dense.empty() && sparse.empty()) return absl::OkStatus();
+  ReverseIfDescending(dense);
+  ReverseIfDescending(sparse);
+  if (TakeFirst(dense, sparse)) return absl::OkStatus();
   while (true) {
     std::vector<LeafGradient> sums = LeavesOf(dense, sparse);
     const std::vector<LeafGradient> before = Collected(sums);
@@ -201,19 +245,25 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
   }
 }
 
-bool ContextState::TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& gradients) {
-  const auto ascends = [](const auto& a, const auto& b) { return !(a.first.key < b.first.key); };
-  if (std::adjacent_find(gradients.begin(), gradients.end(), ascends) != gradients.end())
-    return false;
+bool ContextState::TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
+                             std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
+  if (!Ascends(dense) || !Ascends(sparse) || ShareALeaf(dense, sparse)) return false;
   MutexLock lock(mutex_);
   if (gradients_->size() > 0) return false;
   LeafGradients& own = OwnGradients();
-  own.Reserve(gradients.size());
-  for (auto& [leaf, gradient] : gradients) {
+  own.Reserve(dense.size() + sparse.size());
+  const auto add = [&own](const LeafInfo& leaf) -> LeafGradient& {
     LeafGradient& now = *own.TryAdd(leaf.key).first;
     now.version = leaf.version;
-    now.gradient = std::move(gradient);
+    return now;
+  };
+  auto next = sparse.begin();  // before a dense one of a greater key
+  for (auto& [leaf, gradient] : dense) {
+    for (; next != sparse.end() && next->first.key < leaf.key; ++next)
+      add(next->first).sparse.push_back(std::move(next->second));
+    add(leaf).gradient = std::move(gradient);
   }
+  for (; next != sparse.end(); ++next) add(next->first).sparse.push_back(std::move(next->second));
   return true;
 }
 

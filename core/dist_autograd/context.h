@@ -40,6 +40,10 @@ class ContextState {
   // Not OK: the reason of the first session lost that had a part.
   absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
+  // Workers that a pass has reached through others, as those have said. Within a bound.
+  void AddReached(const std::vector<std::string>& workers) PSD_EXCLUDES(mutex_);
+  // The known workers, and those that were reached through them: all that may have gradients.
+  std::vector<std::string> Reached() const PSD_EXCLUDES(mutex_);
 
   // A send function for those of `variables` that require grad, under a new message id.
   std::shared_ptr<SendFunction> AddSend(const std::vector<Variable>& variables)
@@ -86,8 +90,10 @@ class ContextState {
   // The gradients, to be changed: a copy if somebody may look at them.
   LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
   std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
-  // Takes `gradients` over if they are the first, and in the order of their keys; else false.
-  bool TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& gradients) PSD_EXCLUDES(mutex_);
+  // Takes the gradients over if they are the first, in the order of their keys, and no leaf is
+  // named twice; else false.
+  bool TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
+                 std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) PSD_EXCLUDES(mutex_);
   // What was collected for the leaves of `sums`, which name no leaf twice.
   std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
       PSD_EXCLUDES(mutex_);
@@ -100,6 +106,7 @@ class ContextState {
   mutable Mutex mutex_;  // leaf
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
   std::vector<std::string> callees_ PSD_GUARDED_BY(mutex_);  // some of the known ones
+  std::vector<std::string> reached_ PSD_GUARDED_BY(mutex_);  // none of the known ones when it came
   absl::Status usable_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;

@@ -1,7 +1,6 @@
 #include "core/dist_autograd/context_table.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,22 +74,38 @@ ContextTable::Erased ContextTable::Erase(GlobalId context) {
   return erased;
 }
 
-std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session) {
+void ContextTable::EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator entry,
+                              std::vector<Erased>& erased) {
+  Remember(entry->first);
+  erased.push_back({std::move(entry->second.state), std::move(entry->second.pass)});
+  entries_.erase(entry);
+}
+
+// A context that joins after the worker's later session has begun must not be taken for one of the
+// ended session. So those that the worker created are listed first, then it is asked about.
+std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session,
+                                                        absl::FunctionRef<bool()> has_later) {
   std::vector<Erased> erased;
   if (session.peer == self_.incarnation || FaultOn("contexts_outlive_their_session")) return erased;
-  MutexLock lock(mutex_);
-  ended_.Add(session);
-  for (auto it = entries_.begin(); it != entries_.end();) {
-    auto next = std::next(it);
-    const Origin& origin = it->second.origin;
-    const bool brought = origin == session;
-    const bool created = it->first.incarnation == session.peer && origin.peer != session.peer;
-    if (brought || created) {
-      Remember(it->first);
-      erased.push_back({std::move(it->second.state), std::move(it->second.pass)});
-      entries_.erase(it);
+  std::vector<std::shared_ptr<ContextState>> created;
+  {
+    MutexLock lock(mutex_);
+    ended_.Add(session);
+    for (auto it = entries_.begin(); it != entries_.end();) {
+      const auto entry = it++;
+      const Origin& origin = entry->second.origin;
+      if (origin == session) {
+        EraseEntry(entry, erased);
+      } else if (entry->first.incarnation == session.peer && origin.peer != session.peer) {
+        created.push_back(entry->second.state);
+      }
     }
-    it = next;
+  }
+  if (created.empty() || has_later()) return erased;
+  MutexLock lock(mutex_);
+  for (const std::shared_ptr<ContextState>& state : created) {
+    const auto entry = entries_.find(state->id());
+    if (entry != entries_.end() && entry->second.state == state) EraseEntry(entry, erased);
   }
   return erased;
 }

@@ -52,8 +52,10 @@ class ContextTable {
   };
   // No state if it was unknown. It cannot come back.
   Erased Erase(GlobalId context) PSD_EXCLUDES(mutex_);
-  // Those that the session brought, and those that its worker created and others brought.
-  std::vector<Erased> EraseOf(Origin session) PSD_EXCLUDES(mutex_);
+  // Those that the session brought; and those that its worker created and others brought, unless
+  // the worker has another session here by now (`has_later`), for which they may live.
+  std::vector<Erased> EraseOf(Origin session, absl::FunctionRef<bool()> has_later)
+      PSD_EXCLUDES(mutex_);
 
   // The running pass `id` of `context`, made by `make` if there is none. An older pass of the same
   // initiator goes to `*superseded`, to be failed by the caller.
@@ -86,6 +88,8 @@ class ContextTable {
     absl::flat_hash_map<Incarnation, uint64_t> ended;
   };
   absl::Status NotFound(GlobalId context) const;
+  void EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator entry, std::vector<Erased>& erased)
+      PSD_REQUIRES(mutex_);
   void Remember(GlobalId released) PSD_REQUIRES(mutex_);
 
   const rpc::PeerInfo self_;

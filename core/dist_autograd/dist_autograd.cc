@@ -171,7 +171,16 @@ void Core::OnRelease(const CallPtr& call) {
 }
 
 void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
-  for (const auto& erased : table_.EraseOf({peer.incarnation, epoch})) Finish(erased, peer.name);
+  const auto has_later = [&] {
+    Gate::Entry entry(gate_);
+    if (!entry.open()) return false;
+    const std::vector<rpc::PeerStatus> peers = agent_.Peers();
+    return std::any_of(peers.begin(), peers.end(), [&](const rpc::PeerStatus& each) {
+      return each.peer.incarnation == peer.incarnation && each.epoch_here > epoch;
+    });
+  };
+  for (const auto& erased : table_.EraseOf({peer.incarnation, epoch}, has_later))
+    Finish(erased, peer.name);
 }
 
 // ---- messages

@@ -216,9 +216,27 @@ absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
   host_->Send(recv.peer(), std::move(request), info_.timeout)
       .OnReady(
           [self = shared_from_this(), peer = recv.peer()](const absl::StatusOr<rpc::Reply>& reply) {
-            self->OnDelivered(peer, reply.status());
+            self->OnDelivered(peer, self->OnAnswered(reply));
           });
   return absl::OkStatus();
+}
+
+absl::Status Pass::OnAnswered(const absl::StatusOr<rpc::Reply>& reply) {
+  PSD_RETURN_IF_ERROR(reply.status());
+  PSD_ASSIGN_OR_RETURN(std::vector<std::string> reached, DecodeReached(reply->payload.header));
+  context_->AddReached(reached);
+  return absl::OkStatus();
+}
+
+rpc::Payload Pass::ReachedBeside(const std::string& starter) const {
+  std::vector<std::string> reached = context_->Reached();
+  reached.erase(std::remove_if(reached.begin(), reached.end(),
+                               [&](const std::string& worker) {
+                                 return worker == starter || worker == host_->self().name;
+                               }),
+                reached.end());
+  if (reached.size() > kMaxReachedWorkers) reached.resize(kMaxReachedWorkers);
+  return {EncodeReached(reached), {}};
 }
 
 void Pass::OnDelivered(const std::string& peer, const absl::Status& status) {
@@ -251,7 +269,9 @@ void Pass::FinishIfDone() {
   host_->PassEnded(*this);
   if (!committed.ok()) TellAborted(committed, "");
   if (starter != nullptr) {
-    starter->Reply(committed.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : committed);
+    starter->Reply(committed.ok()
+                       ? absl::StatusOr<rpc::Payload>(ReachedBeside(starter->caller().name))
+                       : committed);
   }
   finished_.Set(committed.ok() ? absl::StatusOr<Unit>(Unit{}) : committed);
 }

@@ -110,9 +110,12 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   void CollectLeaves(const SendFunction& send, Tensors gradients) PSD_REQUIRES(mutex_);
   void Feed(const std::shared_ptr<Node>& start, Tensors gradients);
   void DrainLocal();
+  absl::Status OnAnswered(const absl::StatusOr<rpc::Reply>& reply);
   void OnDelivered(const std::string& peer, const absl::Status& status);
   void FinishIfDone();
   absl::Status Commit();
+  // What the message of `starter` is answered with.
+  rpc::Payload ReachedBeside(const std::string& starter) const;
   std::string MissingText() const PSD_REQUIRES(mutex_);
   void TellAborted(const absl::Status& status, const std::string& source);
 

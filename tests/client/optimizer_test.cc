@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "core/store/write_claims.h"
+#include "core/worker/functions.h"
 #include "core/worker/runtime.h"
 #include "core/worker/status_service.h"
+#include "core/worker/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -373,6 +375,32 @@ TEST_F(OptimizerTest, TheOrderOfParametersMakesNoOtherLead) {
   ASSERT_TRUE(mine->StepDetailed(Collect(*trainer_, {{w_, 0.5}, {b_, 0.5}}), scaled).status().ok());
   EXPECT_EQ(First(w_), 8);
   EXPECT_EQ(First(b_), 8);
+}
+
+TEST(NestedCallTest, AnOwnerThatWasReachedThroughAnotherOnlyIsSteppedToo) {
+  worker::RuntimeOptions options;
+  const auto fetch = [](const worker::FunctionCall& call,
+                        const worker::Values& arguments) -> absl::StatusOr<worker::Values> {
+    const std::vector<RRef> wanted = {RRef::FromValue(arguments[0])};
+    return call.runtime.values().Fetch(wanted, call.context, {}).Wait();
+  };
+  ASSERT_TRUE(options.functions.Register("fetch", fetch).ok());
+  TestOwner owner0("owner0", std::move(options)), owner1("owner1");
+  owner0.runtime().agent().AddPeer("owner1", owner1.address().address);
+  auto trainer = StartTrainer("trainer0", {owner0.address(), owner1.address()});
+  const RRef w = MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10})),
+             b = MakeParameter(*trainer, "owner1", "b", Tensor::Of<float>({1}, {10}));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, kSgd1, std::vector<RRef>{w, b}));
+  Context context = Must(trainer->NewContext());
+  CallOptions recorded;
+  recorded.context = &context;
+  const Values got =
+      Must(trainer->RpcSync("owner0", Function::Registered("fetch"), {Value(b)}, recorded));
+  ASSERT_TRUE(context.Backward({Sum(*got[0].As<Variable>())}).ok());
+  const StepOutcome outcome = optimizer->StepDetailed(context);
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(Read(*trainer, b)[0], 9);
+  EXPECT_EQ(Read(*trainer, w)[0], 10);
 }
 
 TEST(LeadTest, OptionsThatAFollowerRefusesChangeNowhere) {

@@ -38,6 +38,43 @@ TEST(ContextStateTest, GradientsThatArriveTogetherAllCount) {
   EXPECT_EQ(sum.data<float>()[1], 2 * kThreads * kAdds);
 }
 
+// Whoever looks at the gradients shares them until they change.
+TEST(ContextStateTest, NothingAddedChangesNothing) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  ASSERT_TRUE(context.Accumulate(Leaf(5), Tensor::Of<float>({2}, {1, 2})).ok());
+  const auto before = context.Gradients();
+  ASSERT_TRUE(context.AccumulateAll({}, {}).ok());
+  EXPECT_EQ(context.Gradients(), before);
+}
+
+TEST(ContextStateTest, FirstGradientsMayBeSparseInPart) {
+  const auto leaf = [](uint64_t key) { return LeafInfo{{2, key}, Shape{2, 1}, DType::kF32, key}; };
+  const auto dense = [&](uint64_t key) {
+    return std::make_pair(leaf(key), Tensor::Of<float>({2, 1}, {1, 1}));
+  };
+  const auto sparse = [&](uint64_t key) {
+    return std::make_pair(leaf(key), *SparseTensor::Create({2, 1}, Tensor::Of<int64_t>({1, 1}, {1}),
+                                                           Tensor::Of<float>({1, 1}, {1})));
+  };
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  ASSERT_TRUE(context.AccumulateAll({dense(6), dense(4)}, {sparse(9), sparse(5), sparse(1)}).ok());
+  std::vector<std::pair<uint64_t, bool>> found;  // key, dense
+  context.Gradients()->ForEach([&](const LeafGradient& each) {
+    EXPECT_EQ(each.version.oldest(), each.key.counter);
+    found.emplace_back(each.key.counter, each.gradient.defined());
+  });
+  const std::vector<std::pair<uint64_t, bool>> all = {
+      {1, false}, {4, true}, {5, false}, {6, true}, {9, false}};
+  EXPECT_EQ(found, all);
+  // Both kinds for one leaf make a dense sum.
+  ContextState mixed({1, 2}, ids);
+  ASSERT_TRUE(mixed.AccumulateAll({dense(4)}, {sparse(4), sparse(5)}).ok());
+  EXPECT_EQ(mixed.Gradient({2, 4})->gradient.data<float>()[1], 2);
+  EXPECT_FALSE(mixed.Gradient({2, 5})->gradient.defined());
+}
+
 TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);

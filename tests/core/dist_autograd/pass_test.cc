@@ -60,6 +60,28 @@ TEST_P(PassTest, OneThatFailedBeforeItsRunSendsNoGradients) {
 INSTANTIATE_TEST_SUITE_P(Modes, PassTest,
                          ::testing::Values(BackwardMode::kExact, BackwardMode::kFast));
 
+TEST(ContextTableTest, ALateNoticeAboutAnOldSessionLeavesTheContextsOfTheNextOne) {
+  constexpr Incarnation kTrainer = 2, kOther = 3;
+  constexpr GlobalId kOld{kTrainer, 1}, kByItself{kTrainer, 2}, kByAnother{kTrainer, 3};
+  IdSource ids(1);
+  ContextTable table({"owner0", 1}, ids);
+  ASSERT_TRUE(table.FindOrJoin(kOld, {kTrainer, 4}).ok());
+  ASSERT_TRUE(table.FindOrJoin(kByItself, {kTrainer, 6}).ok());
+  ASSERT_TRUE(table.FindOrJoin(kByAnother, {kOther, 5}).ok());
+  EXPECT_EQ(table.EraseOf({kTrainer, 4}, [] { return true; }).size(), 1u);
+  EXPECT_FALSE(table.Find(kOld).ok());
+  EXPECT_TRUE(table.Find(kByItself).ok());
+  EXPECT_TRUE(table.Find(kByAnother).ok());
+  // The context that joins while the table asks about its creator is none of the ended session.
+  constexpr GlobalId kJoining{kTrainer, 4};
+  const auto erased = table.EraseOf({kTrainer, 6}, [&] {
+    EXPECT_TRUE(table.FindOrJoin(kJoining, {kOther, 5}).ok());
+    return false;
+  });
+  EXPECT_EQ(erased.size(), 2u);
+  EXPECT_TRUE(table.Find(kJoining).ok());
+}
+
 TEST(ContextTableTest, PassesOfManyThreadsStartWithGrowingIds) {
   IdSource ids(1);
   ContextTable table({"trainer0", 1}, ids);

@@ -116,6 +116,15 @@ TEST_P(DistAutogradTest, DAG_07_WorkersThatMessagesOfTheContextWentToOrCameFrom)
   EXPECT_FALSE(owner2_.autograd->Find(context->id()).ok());
 }
 
+TEST_P(DistAutogradTest, ABackwardTellsWhomItReachedThroughOthers) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable out = trainer_.Call(context, "owner0", "nested", {Variable(Vector({1, 2}), true)})[0];
+  EXPECT_EQ(context->Reached(), std::vector<std::string>{"owner0"});
+  ASSERT_TRUE(trainer_.Backward(context, {Sum(out)}).ok());
+  EXPECT_EQ(context->Reached(), (std::vector<std::string>{"owner0", "owner1"}));
+  EXPECT_EQ(context->KnownWorkers(), std::vector<std::string>{"owner0"});
+}
+
 TEST_P(DistAutogradTest, DAG_10_ReceivedTensorsKeepTheirFlagAndAreNoLeaves) {
   ContextPtr context = trainer_.autograd->NewContext();
   owner0_.functions["look"] = [](TestWorker&, const ContextPtr&, const Variables& v) {

@@ -23,7 +23,7 @@ void RoundTrip(const std::string& bytes, Decode decode, Encode encode) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
       RoundTrip<MessageInfo>(bytes, DecodeMessageInfo, EncodeMessageInfo);
       break;
@@ -35,6 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       RoundTrip<AbortInfo>(bytes, DecodeAbortInfo, EncodeAbortInfo);
+      break;
+    case 4:
+      RoundTrip<std::vector<std::string>>(bytes, DecodeReached, EncodeReached);
       break;
     default:
       RoundTrip<std::vector<psd::GlobalId>>(bytes, DecodeRelease, EncodeRelease);
