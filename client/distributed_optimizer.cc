@@ -176,21 +176,21 @@ absl::StatusOr<optim::GroupOptions> DistributedOptimizer::State::DecideOptions(
     size_t group, const std::map<std::string, double>& changes) {
   const OptimizerPart& part = parts[lead];
   absl::StatusOr<optim::GroupOptions> decided =
-      service().SetOptions(part.optimizer, group, changes, {}, worker->ToCallOptions({})).Wait();
+      service()
+          .SetOptions(part.optimizer, group, changes, 0, life, worker->ToCallOptions({}))
+          .Wait();
   if (!decided.ok()) return CombineFailures("options", {{part.owner, decided.status()}});
   return decided;
 }
 
 absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
                                                         const optim::GroupOptions& decided) {
-  const optim::OptionsVersion version{parts[lead].optimizer.body()->owner_incarnation(),
-                                      decided.version};
   std::vector<Future<optim::GroupOptions>> answers;
   for (size_t i = 0; i < parts.size(); ++i) {
     answers.push_back(i == lead
                           ? Future<optim::GroupOptions>::Ready(decided)
                           : service().SetOptions(parts[i].optimizer, group, decided.spec.options,
-                                                 version, worker->ToCallOptions({})));
+                                                 decided.version, life, worker->ToCallOptions({})));
   }
   std::vector<std::pair<std::string, absl::Status>> failures;
   for (size_t i = 0; i < parts.size(); ++i) {

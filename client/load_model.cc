@@ -255,8 +255,7 @@ absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
   return part;
 }
 
-// As when options change at any time: the lead decides, and the others follow. Where parts stay, it
-// is their options that all have.
+// Every part is told. Where parts stay, it is their options that all have.
 absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
   worker::OptimizerService& service = worker_.runtime().optimizer_service();
   const SavedOptimizer& optimizer = index_.optimizers[number];
@@ -268,21 +267,12 @@ absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
     PSD_ASSIGN_OR_RETURN(MadePart part, WithOptions(std::move(rref), optimizer.groups.size()));
     parts.push_back(std::move(part));
   }
-  const MadePart& lead = *std::min_element(
-      parts.begin(), parts.end(),
-      [](const MadePart& a, const MadePart& b) { return a.rref.owner() < b.rref.owner(); });
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const auto& wanted =
         kept.empty() ? optimizer.groups[i].options : parts[first_kept].options[i].spec.options;
-    if (std::all_of(parts.begin(), parts.end(),
-                    [&](const MadePart& part) { return part.options[i].spec.options == wanted; }))
-      continue;
-    PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided,
-                         service.SetOptions(lead.rref, i, wanted, {}, call_).Wait());
-    const optim::OptionsVersion version{lead.rref.body()->owner_incarnation(), decided.version};
     for (const MadePart& part : parts) {
-      if (&part == &lead) continue;
-      PSD_RETURN_IF_ERROR(service.SetOptions(part.rref, i, wanted, version, call_).Wait());
+      if (part.options[i].spec.options == wanted) continue;
+      PSD_RETURN_IF_ERROR(service.SetOptions(part.rref, i, wanted, 0, {}, call_).Wait());
     }
   }
   return absl::OkStatus();

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/open_steps.h"
+#include "client/open_ids.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/optim/owner/optimizer_life.h"
@@ -71,7 +71,7 @@ struct DistributedOptimizer::State {
 // One step as it was asked for and decided; kept for RetryFailed.
 struct StepAttempt {
   GlobalId step_id;
-  std::shared_ptr<const OpenSteps::Step> open;  // shared with retries; null once it has succeeded
+  std::shared_ptr<const OpenIds::Id> open;  // shared with retries; null once it has succeeded
   std::vector<GlobalId> contexts;
   // By part: the contexts that have reached that owner, and whether it is asked at all.
   std::vector<std::vector<GlobalId>> reached;

@@ -199,12 +199,13 @@ bool DistributedOptimizer::State::TakesTurns() const {
 
 void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& outcome) {
   const RRef& leader = parts[lead].optimizer;
-  outcome.refused =
-      service()
-          .TakeTurn(leader, {attempt.step_id, {}, {}, worker->open_steps->first(), false, life},
-                    worker->ToCallOptions({attempt.options.timeout}))
-          .Wait()
-          .status();
+  // Each try has a turn of its own, so a failed step whose outcome lives keeps no turn open.
+  const auto turn = worker->open_turns->Open(worker->runtime->ids());
+  outcome.refused = service()
+                        .TakeTurn(leader, {turn->id(), worker->open_turns->first(), life},
+                                  worker->ToCallOptions({attempt.options.timeout}))
+                        .Wait()
+                        .status();
   bool applied = false;
   if (outcome.refused.ok() && (attempt.decided || Decide(attempt, outcome))) {
     Apply(attempt, outcome);
@@ -214,7 +215,7 @@ void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& o
                                                 return each.status.ok() || each.fate_unknown;
                                               });
   }
-  service().EndTurn(leader, attempt.step_id, applied);
+  service().EndTurn(leader, turn->id(), applied);
 }
 
 bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outcome) {
@@ -249,11 +250,16 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
   std::vector<Future<PrepareResult>> futures;
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == lead);
-    futures.push_back(
-        prepares ? service().Prepare(parts[i].optimizer,
-                                     {attempt.step_id, attempt.reached[i], {}, 0, false, life},
-                                     measure, worker->ToCallOptions({attempt.options.timeout}))
-                 : Future<PrepareResult>::Ready(PrepareResult{}));
+    futures.push_back(prepares ? service().Prepare(parts[i].optimizer,
+                                                   {attempt.step_id,
+                                                    attempt.reached[i],
+                                                    {},
+                                                    worker->open_steps->first(),
+                                                    false,
+                                                    life},
+                                                   measure,
+                                                   worker->ToCallOptions({attempt.options.timeout}))
+                               : Future<PrepareResult>::Ready(PrepareResult{}));
   }
   bool failed = false;
   for (size_t i = 0; i < parts.size(); ++i) {

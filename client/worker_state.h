@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/open_steps.h"
+#include "client/open_ids.h"
 #include "client/psd.h"
 #include "core/worker/exchange.h"
 #include "core/worker/registrar_client.h"
@@ -23,7 +23,9 @@ struct Worker::State {
   std::unique_ptr<worker::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
   // Shared with the steps, which outcomes in the user's hand may keep open.
-  const std::shared_ptr<OpenSteps> open_steps = std::make_shared<OpenSteps>();
+  const std::shared_ptr<OpenIds> open_steps = std::make_shared<OpenIds>();
+  // Shared with the steps that run, each with its turn.
+  const std::shared_ptr<OpenIds> open_turns = std::make_shared<OpenIds>();
   std::atomic<int64_t> default_timeout_ns{0};
 
   absl::Status Attach();

@@ -42,8 +42,9 @@ class Rows : public Object {
   int64_t NumRows() const { return shape()[0]; }
   size_t width() const { return static_cast<size_t>(shape()[1]); }
   size_t bytes() const { return table_.NumBytes(); }
-  // Starts at 1; one more after each update.
-  uint64_t version() const { return version_.load(std::memory_order_relaxed); }
+  // Starts at 1; one more after each update. Whoever has read a version here, and reads rows after
+  // that, sees everything that made the version.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // The rows of `ids`, in their order: [the extents of ids, width].
   // Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
@@ -59,7 +60,7 @@ class Rows : public Object {
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
   absl::StatusOr<uint64_t> Assign(const Tensor& elements);
   // An update is complete.
-  void FinishUpdate() { version_.fetch_add(1, std::memory_order_relaxed); }
+  void FinishUpdate() { version_.fetch_add(1, std::memory_order_release); }
 
  private:
   static constexpr size_t kStripes = 1024;

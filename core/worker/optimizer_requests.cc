@@ -1,8 +1,10 @@
 // The caller's end of the "optimizer.*" methods.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/worker/life_codec.h"
 #include "core/worker/optimizer_codec.h"
@@ -12,6 +14,12 @@
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::worker {
+namespace {
+
+// Between two attempts to tell a lead that a turn is over.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLongestPause = absl::Seconds(5);
+
+}  // namespace
 
 using optim::GroupOptions;
 using optim::StepResult;
@@ -116,6 +124,7 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
   EncodeContexts(step.contexts, message);
   message.set_step_incarnation(step.step.incarnation);
   message.set_step_counter(step.step.counter);
+  message.set_ended_before(step.ended_before);
   EncodeLifeId(step.life, message);
   message.set_measure(measure);
   return Ask("optimizer.prepare", optimizer, message, options)
@@ -130,20 +139,26 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
 
 namespace {
 
-v1::TurnRequest EncodeTurn(GlobalId step) {
+v1::TurnRequest EncodeTurn(GlobalId turn) {
   v1::TurnRequest message;
-  message.set_step_incarnation(step.incarnation);
-  message.set_step_counter(step.counter);
+  message.set_turn_incarnation(turn.incarnation);
+  message.set_turn_counter(turn.counter);
   return message;
+}
+
+// Whether a message that failed may arrive later in the same session.
+bool MayArriveLater(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 }  // namespace
 
-Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, const StepCall& step,
+Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, const TurnCall& turn,
                                         const rpc::CallOptions& options) {
-  v1::TurnRequest message = EncodeTurn(step.step);
-  message.set_ended_before(step.ended_before);
-  EncodeLifeId(step.life, message);
+  v1::TurnRequest message = EncodeTurn(turn.turn);
+  message.set_ended_before(turn.ended_before);
+  EncodeLifeId(turn.life, message);
   return Ask("optimizer.take_turn", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Unit> {
         if (!reply.ok()) return reply.status();
@@ -151,10 +166,25 @@ Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, const StepCall& s
       });
 }
 
-void OptimizerService::EndTurn(const RRef& optimizer, GlobalId step, bool applied) {
-  v1::TurnRequest message = EncodeTurn(step);
+void OptimizerService::SendEndTurn(const RRef& optimizer, const v1::TurnRequest& message,
+                                   absl::Duration pause) {
+  rpc::CallOptions options;
+  options.timeout = absl::ZeroDuration();  // as long as the session lives
+  v1::TurnRequest copy = message;
+  Ask("optimizer.end_turn", optimizer, copy, options)
+      .OnReady([this, optimizer, message, pause](const absl::StatusOr<rpc::Reply>& reply) {
+        const bool session_lives = runtime_.rrefs().CheckUsable(optimizer).ok();
+        if (!session_lives || !MayArriveLater(reply.status())) return;
+        runtime_.timers().RunAfter(pause, [this, optimizer, message, pause] {
+          SendEndTurn(optimizer, message, std::min(2 * pause, kLongestPause));
+        });
+      });
+}
+
+void OptimizerService::EndTurn(const RRef& optimizer, GlobalId turn, bool applied) {
+  v1::TurnRequest message = EncodeTurn(turn);
   message.set_applied(applied);
-  Ask("optimizer.end_turn", optimizer, message, {});  // nobody waits for the answer
+  SendEndTurn(optimizer, message, kFirstPause);
 }
 
 void OptimizerService::Leave(const RRef& optimizer) {
@@ -182,13 +212,13 @@ Future<GroupOptions> OptimizerService::Options(const RRef& optimizer, size_t gro
 
 Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t group,
                                                   const std::map<std::string, double>& changes,
-                                                  const optim::OptionsVersion& version,
+                                                  uint64_t version, GlobalId life,
                                                   const rpc::CallOptions& options) {
   v1::SetOptionsRequest message;
   message.set_group(static_cast<uint32_t>(group));
   EncodeOptions(changes, message);
-  message.set_version(version.number);
-  message.set_lead_incarnation(version.lead);
+  message.set_version(version);
+  EncodeLifeId(life, message);
   return Ask("optimizer.set_options", optimizer, message, options).Then(ParseOptions);
 }
 

@@ -127,8 +127,8 @@ optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, 
   return request;
 }
 
-void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, bool measure,
-                Collected& collected) {
+void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
+                const v1::PrepareRequest& message, Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
@@ -142,16 +142,17 @@ void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id, 
     reply.set_sum_of_squares(*sum_of_squares);
     call->Reply(PlainPayload(reply));
   };
-  if (!measure) return answer(0);
+  if (!message.measure()) return answer(0);
   optim::StepRequest request = NewRequest(*call, *optimizer, step_id);
   const uint64_t ticket = request.ticket;
+  request.ended_before = message.ended_before();
   request.plan = *std::move(plan);
   optimizer->Measure(std::move(request), std::move(answer));
   if (!optimizer->waits()) return;
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
-// `message`: decoded but for its gradients and terms.
+// `message`: decoded but for its gradients and terms, as above.
 void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
                const v1::StepRequest& message, const optim::StepTerms& terms,
                Collected& collected) {
@@ -174,15 +175,22 @@ void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
-// `Message`: a StepRequest, a PrepareRequest or a TurnRequest.
-// A trainer numbers its own steps only.
-template <typename Message>
-absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
-  const GlobalId step{message.step_incarnation(), message.step_counter()};
-  if (step.incarnation == call.caller().incarnation) return step;
-  return absl::InvalidArgumentError(absl::StrCat("step ", step.ToString(),
+// A trainer numbers its own steps and turns only.
+absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what, GlobalId id) {
+  if (id.incarnation == call.caller().incarnation) return id;
+  return absl::InvalidArgumentError(absl::StrCat(what, " ", id.ToString(),
                                                  " is none of its caller's, whose incarnation is ",
                                                  IncarnationToString(call.caller().incarnation)));
+}
+
+// `Message`: a StepRequest or a PrepareRequest.
+template <typename Message>
+absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
+  return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
+}
+
+absl::StatusOr<GlobalId> DecodeTurnId(const rpc::ServerCall& call, const v1::TurnRequest& message) {
+  return CheckOwn(call, "turn", {message.turn_incarnation(), message.turn_counter()});
 }
 
 absl::StatusOr<Collected> Collect(Runtime& runtime, OptimizerPtr optimizer,
@@ -357,9 +365,9 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
   auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
   if (!step.ok()) return call->Reply(step.status());
   RunSized(call, elements,
-           [call, step = *step, measure = request->measure(),
+           [call, step = *step, message = *std::move(request),
             collected = *std::move(collected)]() mutable {
-             RunPrepare(call, step, measure, collected);
+             RunPrepare(call, step, message, collected);
            });
 }
 
@@ -404,12 +412,12 @@ void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto found = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
   if (!found.ok()) return call->Reply(found.status());
-  auto step = DecodeStepId(*call, *request);
-  if (!step.ok()) return call->Reply(step.status());
+  auto id = DecodeTurnId(*call, *request);
+  if (!id.ok()) return call->Reply(id.status());
   const OptimizerPtr& optimizer = *found;
   if (absl::Status same = optim::CheckLife(DecodeLifeId(*request), optimizer->life()); !same.ok())
     return call->Reply(same);
-  optim::StepRequest turn = NewRequest(*call, *optimizer, *step);
+  optim::StepRequest turn = NewRequest(*call, *optimizer, *id);
   const uint64_t ticket = turn.ticket;
   turn.ended_before = request->ended_before();
   turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {
@@ -425,10 +433,10 @@ void OptimizerService::ServeEndTurn(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
   if (!optimizer.ok()) return call->Reply(optimizer.status());
-  auto step = DecodeStepId(*call, *request);
-  if (!step.ok()) return call->Reply(step.status());
+  auto turn = DecodeTurnId(*call, *request);
+  if (!turn.ok()) return call->Reply(turn.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before its effect"));
-  (*optimizer)->EndTurn(*step, request->applied());
+  (*optimizer)->EndTurn(SessionOf(*call), *turn, request->applied());
   call->Reply(rpc::Payload{});
 }
 
@@ -451,9 +459,8 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
   if (!changes.ok()) return call->Reply(changes.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the change"));
   (*optimizer)
-      ->SetOptions(request->group(), *std::move(changes),
-                   {request->lead_incarnation(), request->version()},
-                   [call](absl::StatusOr<optim::GroupOptions> changed) {
+      ->SetOptions(request->group(), *std::move(changes), request->version(),
+                   DecodeLifeId(*request), [call](absl::StatusOr<optim::GroupOptions> changed) {
                      if (!changed.ok()) return call->Reply(changed.status());
                      call->Reply(PlainPayload(EncodeGroupOptions(*changed)));
                    });

@@ -9,6 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
@@ -20,6 +21,10 @@
 #include "core/rref/rref.h"
 #include "core/store/value.h"
 #include "core/worker/exchange.h"
+
+namespace psd::v1 {
+class TurnRequest;
+}  // namespace psd::v1
 
 namespace psd::worker {
 
@@ -46,6 +51,13 @@ struct StepCall {
   uint64_t ended_before = 0;  // see optim::StepRecords
   bool in_turn = false;       // see optim::StepRequest
   GlobalId life = {};         // the step is refused in another; none: in any
+};
+
+// A turn as a trainer asks for it.
+struct TurnCall {
+  GlobalId turn;              // another one for each try of a step
+  uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
+  GlobalId life = {};         // as in StepCall
 };
 
 // What an owner says before a step.
@@ -92,18 +104,18 @@ class OptimizerService {
   Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
                                 const rpc::CallOptions& options);
 
-  // Waits for the step's turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer.
-  // Of `step`, neither contexts nor terms are looked at.
-  Future<Unit> TakeTurn(const rref::RRef& optimizer, const StepCall& step,
+  // Waits for a turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer. The end
+  // is sent until the owner has it, or until this worker's session there has ended.
+  Future<Unit> TakeTurn(const rref::RRef& optimizer, const TurnCall& turn,
                         const rpc::CallOptions& options);
-  void EndTurn(const rref::RRef& optimizer, GlobalId step, bool applied);
+  void EndTurn(const rref::RRef& optimizer, GlobalId turn, bool applied);
 
-  // See OwnerOptimizer.
+  // See OwnerOptimizer. A change is refused in another life than `life`; none: in none.
   Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
                                       const rpc::CallOptions& options);
   Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,
                                          const std::map<std::string, double>& changes,
-                                         const optim::OptionsVersion& version,
+                                         uint64_t version, GlobalId life,
                                          const rpc::CallOptions& options);
 
   // This worker takes no part in the optimizer's rounds any more, until its next step there.
@@ -134,6 +146,10 @@ class OptimizerService {
   template <typename Message>
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
                          const rpc::CallOptions& options);
+
+  // Sends the end of a turn; after a failure again, when `pause` is over.
+  void SendEndTurn(const rref::RRef& optimizer, const v1::TurnRequest& message,
+                   absl::Duration pause);
 
   Runtime& runtime_;
 

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <future>
 #include <limits>
+#include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "core/carrier/grpc/grpc_factory.h"
 #include "core/store/write_claims.h"
 #include "core/worker/functions.h"
 #include "core/worker/runtime.h"
@@ -18,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
+#include "tests/core/picky_carrier.h"
 
 namespace psd {
 namespace {
@@ -737,6 +741,34 @@ TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
   EXPECT_GT(accepted, 0);
   EXPECT_EQ(First(w_), 10 - accepted);
   EXPECT_EQ(First(b_), 10 - accepted);
+}
+
+// The lead never hears that turns end: they are over with their trainer's next question.
+TEST(LeadTest, ATrainerDoesNotWaitBehindItsOwnLostTurn) {
+  testing::PickyRules rules;
+  rules.loses = [](const carrier::Message& message) {
+    return message.header.find("optimizer.end_turn") != std::string::npos;
+  };
+  worker::RuntimeOptions picky;
+  picky.carrier = std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})), rules);
+  TestOwner lead("owner0", std::move(picky)), follower("owner1");
+  auto trainer = StartTrainer("trainer0", {lead.address(), follower.address()});
+  const RRef w = MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10})),
+             b = MakeParameter(*trainer, "owner1", "b", Tensor::Of<float>({1}, {10}));
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait);
+  auto optimizer = Must(
+      DistributedOptimizer::Create(*trainer, "main", kSgd1, std::vector<RRef>{w, b}, settings));
+  StepOptions clip;
+  clip.clip_norm = 1;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  // It fails with the turn in hand, and may be tried again as long as its outcome lives.
+  const StepOutcome failed = optimizer->StepDetailed(Collect(*trainer, {{w, nan}, {b, 1}}), clip);
+  EXPECT_EQ(failed.status().code(), absl::StatusCode::kInvalidArgument) << failed.status();
+  const StepOutcome outcome = optimizer->StepDetailed(Collect(*trainer, {{w, 1}, {b, 1}}));
+  EXPECT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(Read(*trainer, w)[0], 9);
+  EXPECT_FALSE(optimizer->RetryFailed(failed).status().ok());
 }
 
 TEST_F(ModesTest, ATurnEndsWithTheSessionOfItsTrainer) {

@@ -9,9 +9,6 @@
 namespace psd::optim {
 namespace {
 
-// Lives of the owner that decides, before the present one, that are remembered.
-constexpr size_t kRememberedLeads = 64;
-
 // Whether one may go on with the state of the other.
 bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
@@ -49,35 +46,19 @@ absl::StatusOr<GroupOptions> OptionGroups::Get(size_t group) const {
     return absl::InvalidArgumentError(absl::StrCat("group ", group, " of an optimizer with ",
                                                    groups_.size(), "; they count from 0"));
   }
-  return GroupOptions{groups_[group].function->spec(), groups_[group].version.number};
+  return GroupOptions{groups_[group].function->spec(), groups_[group].version};
 }
 
-bool OptionGroups::IsNews(const Group& group, const OptionsVersion& version) {
-  if (version.number == 0) return true;
-  if (version.lead == group.version.lead) return version.number > group.version.number;
-  return std::find(group.past_leads.begin(), group.past_leads.end(), version.lead) ==
-         group.past_leads.end();
-}
-
-void OptionGroups::SetVersion(Group& group, const OptionsVersion& version) {
-  if (version.number == 0) {
-    ++group.version.number;
-    return;
-  }
-  if (version.lead != group.version.lead && group.version.lead != 0) {
-    group.past_leads.push_back(group.version.lead);
-    if (group.past_leads.size() > kRememberedLeads)
-      group.past_leads.erase(group.past_leads.begin());
-  }
-  group.version = version;
+void OptionGroups::BeginLife() {
+  for (Group& group : groups_) group.version = 1;
 }
 
 absl::StatusOr<GroupOptions> OptionGroups::Change(
-    size_t group, const std::map<std::string, double>& changes, const OptionsVersion& version,
+    size_t group, const std::map<std::string, double>& changes, uint64_t version,
     const OptimizerRegistry& registry,
     absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) {
   PSD_ASSIGN_OR_RETURN(GroupOptions current, Get(group));
-  if (!IsNews(groups_[group], version)) return current;
+  if (version != 0 && version < current.version) return current;
   OptimizerSpec spec = current.spec;
   for (const auto& [name, value] : changes) spec.options[name] = value;
   PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry.Create(spec));
@@ -90,7 +71,7 @@ absl::StatusOr<GroupOptions> OptionGroups::Change(
         " has reserved; create an optimizer with options that need the same"));
   }
   place.function = std::move(changed);
-  SetVersion(place, version);
+  place.version = version == 0 ? place.version + 1 : version;
   return Get(group);
 }
 

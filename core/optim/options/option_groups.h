@@ -14,7 +14,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/ids.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/schedule.h"
@@ -22,14 +21,8 @@
 
 namespace psd::optim {
 
-// Names a decision on a group's options: the incarnation of the lead that made it, and its number
-// among the lead's decisions. Number 0 means that nothing has been decided yet.
-struct OptionsVersion {
-  Incarnation lead = 0;
-  uint64_t number = 0;
-};
-
-// A group's options at one moment. Every change makes a new version, 1 at creation.
+// A group's options at one moment. Every change makes a new version; the first one of the
+// optimizer's life is 1.
 struct GroupOptions {
   OptimizerSpec spec;
   uint64_t version = 0;
@@ -52,26 +45,25 @@ class OptionGroups {
   // Errors: INVALID_ARGUMENT for no group.
   absl::StatusOr<GroupOptions> Get(size_t group) const;
 
-  // Changes options of a group. Number 0: makes the next version; otherwise `changes` are all
-  // options of that version, decided elsewhere. One that is older than what is known changes
-  // nothing: a smaller number of the same life, or any of a life that another one has followed.
+  // Changes options of a group. Version 0: makes the next version; otherwise `changes` are all
+  // options of that version, decided elsewhere in the same life. A version that is older than the
+  // known one changes nothing.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
   // when the changed function would need other state slots; what `check` says of the changed
   // function. Nothing has changed then.
   absl::StatusOr<GroupOptions> Change(
-      size_t group, const std::map<std::string, double>& changes, const OptionsVersion& version,
+      size_t group, const std::map<std::string, double>& changes, uint64_t version,
       const OptimizerRegistry& registry,
       absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check);
+  // The optimizer has another life: the options stay, and their versions count from 1 again.
+  void BeginLife();
 
  private:
   struct Group {
     FunctionPtr function;
-    OptionsVersion version{0, 1};         // of its options
-    std::vector<Incarnation> past_leads;  // whose decisions are outdated; the latest few
-    std::vector<DType> dtypes;            // f32 if there are no parameters
+    uint64_t version = 1;       // of its options
+    std::vector<DType> dtypes;  // f32 if there are no parameters
   };
-  static bool IsNews(const Group& group, const OptionsVersion& version);
-  static void SetVersion(Group& group, const OptionsVersion& version);
 
   std::vector<Group> groups_;
 };

@@ -100,11 +100,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
     if (gate_ != nullptr) gate_->Withdraw(ticket);
   }
   void TakeTurn(StepRequest request) override;
-  void EndTurn(GlobalId step, bool applied) override;
+  void EndTurn(GlobalId session, GlobalId turn, bool applied) override PSD_EXCLUDES(mutex_);
   void Leave(GlobalId session, bool ended) override PSD_EXCLUDES(mutex_);
   absl::Status Check(const StepPlan& plan) const override PSD_EXCLUDES(mutex_);
-  void SetOptions(size_t group, std::map<std::string, double> changes,
-                  const OptionsVersion& version,
+  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                  GlobalId life,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) override
       PSD_EXCLUDES(mutex_);
@@ -114,6 +114,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   }
   void SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    if (life_.id != life.id) groups_.BeginLife();
     life_ = std::move(life);
   }
   Stats stats() const override PSD_EXCLUDES(mutex_);
@@ -130,6 +131,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
       PSD_EXCLUDES(mutex_);
   std::optional<absl::StatusOr<StepResult>> FindKnownLocked(const StepRequest& request)
+      PSD_REQUIRES(mutex_);
+  std::optional<absl::StatusOr<StepResult>> FindEndedTurn(const StepRequest& request)
       PSD_REQUIRES(mutex_);
   absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
   absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
@@ -157,7 +160,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void RecordOverflow(Batch& batch) PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
-                                             const OptionsVersion& version) PSD_EXCLUDES(mutex_);
+                                             uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
 
   const OptimizerRegistry& registry_;
   store::Store& store_;
@@ -173,6 +176,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
   StepRecords records_ PSD_GUARDED_BY(mutex_);
+  // Turns that are over: a question that comes after its turn's end gets none.
+  StepRecords ended_turns_ PSD_GUARDED_BY(mutex_);
   OptimizerLife life_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
@@ -226,8 +231,22 @@ void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
   gate_->Submit(std::move(request));
 }
 
-void OwnerOptimizerImpl::EndTurn(GlobalId step, bool applied) {
-  if (gate_ != nullptr) gate_->EndTurn(step, applied);
+void OwnerOptimizerImpl::EndTurn(GlobalId session, GlobalId turn, bool applied) {
+  if (!TakesTurns()) return;
+  {
+    MutexLock lock(mutex_);
+    if (ended_turns_.Find(session, turn) == StepRecords::Answer::kNew)
+      ended_turns_.End(session, turn);
+  }
+  gate_->EndTurn(turn, applied);
+}
+
+std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindEndedTurn(
+    const StepRequest& request) {
+  if (ended_turns_.Find(request.member.session, request.step_id) != StepRecords::Answer::kNew)
+    return absl::CancelledError("the turn was given back before it came");
+  ended_turns_.Acknowledge(request.step_id.incarnation, request.ended_before);
+  return std::nullopt;
 }
 
 std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
@@ -241,11 +260,11 @@ std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
 
 std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
     const StepRequest& request) {
+  if (request.takes_turn) return FindEndedTurn(request);
   switch (records_.Find(request.member.session, request.step_id)) {
     case StepRecords::Answer::kNew:
       break;
     case StepRecords::Answer::kEnded:
-      if (request.takes_turn) break;  // other owners may not have applied it
       return RepeatedResult();
     case StepRecords::Answer::kTooOld:
       return absl::FailedPreconditionError(absl::StrCat(
@@ -264,6 +283,7 @@ void OwnerOptimizerImpl::Leave(GlobalId session, bool ended) {
     MutexLock lock(mutex_);
     // A session that nobody heard of matters only where it could take a place in a round.
     if (gate_ != nullptr || records_.Knows(session.incarnation)) records_.EndSession(session);
+    if (TakesTurns()) ended_turns_.EndSession(session);
   }
   if (gate_ != nullptr) gate_->Leave(session);
 }
@@ -481,7 +501,7 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   result.loss_scale = loss_scale_.scale();
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    records_.End(step.request.step_id);
+    records_.End(step.request.member.session, step.request.step_id);
     step.result = result;
   }
 }
@@ -490,7 +510,7 @@ void OwnerOptimizerImpl::RecordOverflow(Batch& batch) {
   MutexLock lock(mutex_);
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    records_.End(step.request.step_id);
+    records_.End(step.request.member.session, step.request.step_id);
     loss_scale_.Record(step.request.terms.loss_scale, /*overflow=*/true);
     ++skipped_;
     step.result->steps_accepted = steps_;
@@ -512,19 +532,19 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
 }
 
 void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
-                                    const OptionsVersion& version,
+                                    uint64_t version, GlobalId life,
                                     absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
   store_.write_claims().Claim(
-      {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version,
+      {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version, life,
                     done = std::move(done)](WriteClaims::ClaimId claim) mutable {
-        absl::StatusOr<GroupOptions> changed = self->ChangeOptions(group, changes, version);
+        absl::StatusOr<GroupOptions> changed = self->ChangeOptions(group, changes, version, life);
         self->store_.write_claims().Release(claim);
         done(std::move(changed));
       });
 }
 
 absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
-    size_t group, const std::map<std::string, double>& changes, const OptionsVersion& version) {
+    size_t group, const std::map<std::string, double>& changes, uint64_t version, GlobalId life) {
   const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
     for (size_t i = 0; i < table_.size(); ++i) {
       if (table_[i].group() != group) continue;
@@ -533,6 +553,7 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
     return absl::OkStatus();
   };
   MutexLock lock(mutex_);
+  PSD_RETURN_IF_ERROR(CheckLife(life, life_));
   return groups_.Change(group, changes, version, registry_, check);
 }
 

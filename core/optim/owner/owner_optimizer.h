@@ -95,10 +95,13 @@ class OwnerOptimizer : public store::Object {
   // See StepGate. Does nothing where no step waits.
   virtual void Withdraw(uint64_t ticket) = 0;
   // For an optimizer on several owners in which steps wait one by one: only the owner that leads is
-  // asked for a step's turn, which is then applied on all owners `in_turn`, and ended here. See
-  // docs/decisions/0016-one-lead.md and StepGate. A turn comes at once where no step waits.
+  // asked for a step's turn. The step is then applied on all owners `in_turn`, and its turn is
+  // ended here. See docs/decisions/0016-one-lead.md and StepGate. A turn comes at once where no
+  // step waits. The request's step_id is the turn's, and its ended_before is about turns.
+  // Errors (through `done`): CANCELLED: the turn was ended before the question for it arrived.
   virtual void TakeTurn(StepRequest request) = 0;
-  virtual void EndTurn(GlobalId step, bool applied) = 0;
+  // `session` is that of the trainer.
+  virtual void EndTurn(GlobalId session, GlobalId turn, bool applied) = 0;
   // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
   virtual void Leave(GlobalId session, bool ended) = 0;
 
@@ -109,12 +112,12 @@ class OwnerOptimizer : public store::Object {
   virtual absl::Status Check(const StepPlan& plan) const = 0;
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
-  // options. Number 0: this owner decides and makes the next version; otherwise another one has
+  // options. Version 0: this owner decides and makes the next version; otherwise another one has
   // decided, see OptionGroups::Change.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
-  // when the changed optimizer would need other state than was reserved.
-  virtual void SetOptions(size_t group, std::map<std::string, double> changes,
-                          const OptionsVersion& version,
+  // when the changed optimizer would need other state than was reserved, or is not of `life`.
+  virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                          GlobalId life,
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
   // After loading: as if so many steps had been accepted here, and the loss scale moved (to

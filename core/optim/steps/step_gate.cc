@@ -59,15 +59,15 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
-  void EndTurn(GlobalId step, bool applied) override {
+  void EndTurn(GlobalId turn, bool applied) override {
     Actions actions;
     {
       MutexLock lock(mutex_);
-      if (turns_.erase(step) > 0) {
-        running_.erase(step);
+      if (turns_.erase(turn) > 0) {
+        running_.erase(turn);
         Ended(applied);
-      } else if (waiting_.count(step) > 0 && TakeBack(step)) {
-        Answer(step, absl::CancelledError("the turn was given back before it came"), actions);
+      } else if (waiting_.count(turn) > 0 && TakeBack(turn)) {
+        Answer(turn, absl::CancelledError("the turn was given back before it came"), actions);
       }
       Advance(actions);
     }
@@ -137,18 +137,20 @@ class GateBase : public StepGate {
     waiting_.emplace(step, std::move(request));
   }
 
-  // The trainer has said that it will not ask for these any more, nor end their turns.
+  // The trainer has said that it will not ask for these any more; or, where it asks for a turn,
+  // that these turns of its are over.
   void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_) {
     const GlobalId first{request.step_id.incarnation, 0};
     const GlobalId last{request.step_id.incarnation, request.ended_before};
     std::vector<GlobalId> steps;
     for (auto each = waiting_.lower_bound(first); each != waiting_.end() && each->first < last;
          ++each) {
-      steps.push_back(each->first);
+      if (each->second.takes_turn == request.takes_turn) steps.push_back(each->first);
     }
     for (const GlobalId& step : steps)
       if (TakeBack(step)) Answer(step, absl::CancelledError("its trainer gave it up"), actions);
-    EndTurns([&](GlobalId step, GlobalId) { return !(step < first) && step < last; });
+    if (!request.takes_turn) return;
+    EndTurns([&](GlobalId turn, GlobalId) { return !(turn < first) && turn < last; });
   }
 
   // Of trainers that cannot say any more what they have applied.
@@ -193,7 +195,7 @@ class GateBase : public StepGate {
   const Known known_;
   const Run run_;
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
-  // Running steps that end with EndTurn, and whose they are.
+  // Those of running_ that are turns and end with EndTurn, and whose they are.
   std::map<GlobalId, GlobalId> turns_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -31,7 +31,8 @@ class StepGate {
 
   // Runs the step when its mode allows: now, or on a thread of one of the calls below. Every step
   // ends with its `done`, from `run` or from here.
-  // Steps of the trainer below its `ended_before` wait no longer, and their turns are over.
+  // Steps of the trainer below its `ended_before` wait no longer; where a turn is asked for, it is
+  // the trainer's turns below that number that are over.
   // Errors (through `done`): FAILED_PRECONDITION (no place in the round, the trainer's last step
   // still waits, other terms than those of the round); ABORTED (the step was asked for again, its
   // trainer has left); CANCELLED (withdrawn); UNAVAILABLE (the same step runs just now); what
@@ -40,9 +41,9 @@ class StepGate {
   // The caller of the request with this ticket has given up: unless the step runs already, or was
   // asked for again meanwhile, it is not applied.
   virtual void Withdraw(uint64_t ticket) = 0;
-  // The turn of a step that takes_turn is over; it counts if it was applied anywhere. A step that
-  // waits for its turn does not get it.
-  virtual void EndTurn(GlobalId step, bool applied) = 0;
+  // The turn of a request that takes_turn is over; it counts if its step was applied anywhere. A
+  // request that waits for its turn does not get it.
+  virtual void EndTurn(GlobalId turn, bool applied) = 0;
   // Nobody waits for the session any more, until its next step. Its turns are over.
   virtual void Leave(GlobalId session) = 0;
 

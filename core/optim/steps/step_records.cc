@@ -25,17 +25,22 @@ void StepRecords::Acknowledge(Incarnation trainer, uint64_t step_counter) {
   if (step_counter > 0) Raise(trainers_[trainer], step_counter - 1);
 }
 
-void StepRecords::End(GlobalId step) {
+void StepRecords::End(GlobalId session, GlobalId step) {
   Trainer& trainer = trainers_[step.incarnation];
   trainer.departed = false;
-  trainer.ended.insert(step.counter);
-  if (trainer.ended.size() > kRememberedSteps) Raise(trainer, *trainer.ended.begin());
+  trainer.last_epoch = std::max(trainer.last_epoch, session.counter);
+  trainer.ended.emplace(step.counter, session.counter);
+  if (trainer.ended.size() > kRememberedSteps) Raise(trainer, trainer.ended.begin()->first);
 }
 
 void StepRecords::EndSession(GlobalId session) {
   Trainer& trainer = trainers_[session.incarnation];
   trainer.ended_epoch = std::max(trainer.ended_epoch.value_or(0), session.counter);
-  if (!trainer.ended.empty()) Raise(trainer, *trainer.ended.rbegin());
+  const auto last =
+      std::find_if(trainer.ended.rbegin(), trainer.ended.rend(),
+                   [session](const auto& ended) { return ended.second <= session.counter; });
+  if (last != trainer.ended.rend()) Raise(trainer, last->first);
+  if (trainer.last_epoch > session.counter) return;  // the trainer has come back
   trainer.departed = true;
   departures_.push_back(session.incarnation);
   if (departures_.size() <= kRememberedTrainers) return;

@@ -12,7 +12,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "core/base/ids.h"
 
@@ -38,9 +37,11 @@ class StepRecords {
 
   // Every step of the trainer with a smaller number than `step_counter` has ended for it.
   void Acknowledge(Incarnation trainer, uint64_t step_counter);
-  // The step was applied. Requires: Find says kNew.
-  void End(GlobalId step);
+  // The step was applied, for this session. Requires: Find says kNew.
+  void End(GlobalId session, GlobalId step);
   // The session {incarnation, epoch} has ended for ever, and so have the trainer's earlier ones.
+  // Its steps are forgotten, and older ones are refused. The notice may come late: steps of a later
+  // session stay as they are.
   void EndSession(GlobalId session);
 
   // Whether anything is remembered of a trainer.
@@ -50,8 +51,9 @@ class StepRecords {
 
  private:
   struct Trainer {
-    uint64_t floor = 0;        // steps up to it have ended
-    std::set<uint64_t> ended;  // above `floor`
+    uint64_t floor = 0;                  // steps up to it have ended
+    std::map<uint64_t, uint64_t> ended;  // above `floor`: the epochs of their sessions
+    uint64_t last_epoch = 0;             // of a session that has stepped
     std::optional<uint64_t> ended_epoch;
     bool departed = false;  // its last session that stepped here has ended
   };

@@ -55,7 +55,7 @@ struct StepResult {
 };
 
 struct StepRequest {
-  GlobalId step_id;  // makes it idempotent: applied before, it is answered `repeated`
+  GlobalId step_id;  // makes it idempotent: applied before, it is answered `repeated`. Or a turn's
   // The trainer's steps with smaller numbers have ended for it: see StepRecords.
   uint64_t ended_before = 0;
   uint64_t ticket = 0;  // of this asking of the step, for Withdraw
@@ -64,8 +64,8 @@ struct StepRequest {
   StepTerms terms;
   // Nothing is to be applied: the round's gradients are to be measured before. See RoundMeasure.
   bool measures = false;
-  // Nothing is to be applied here: `done` says that it is this step's turn on all owners, which
-  // lasts until StepGate::EndTurn.
+  // Nothing is to be applied here: step_id names a turn, and `done` says that it has come for all
+  // owners. It lasts until StepGate::EndTurn. ended_before is about the trainer's turns then.
   bool takes_turn = false;
   // It is this step's turn, given by the owner that leads: it does not wait.
   bool in_turn = false;

@@ -323,9 +323,10 @@ TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
 TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   auto a = NewParameter("a", Full(1));
   auto optimizer = *NewOptimizer(kSgd1, {a});
-  const auto set = [&](std::map<std::string, double> changes, const OptionsVersion& version = {}) {
+  const auto set = [&](std::map<std::string, double> changes, uint64_t version = 0,
+                       GlobalId life = {}) {
     absl::StatusOr<GroupOptions> result = absl::UnknownError("not done");
-    optimizer->SetOptions(0, std::move(changes), version,
+    optimizer->SetOptions(0, std::move(changes), version, life,
                           [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
     return result;
   };
@@ -338,14 +339,31 @@ TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
   // Decided elsewhere: the newest wins, in whatever order they come.
-  EXPECT_EQ(set({{"lr", 0.5}}, {7, 9})->version, 9u);
-  EXPECT_EQ(set({{"lr", 0.125}}, {7, 8})->spec.options.at("lr"), 0.5);
-  // The next life of the owner that decides counts from 1 again; what the old one said is over.
-  EXPECT_EQ(set({{"lr", 1}}, {5, 1})->spec.options.at("lr"), 1);
-  EXPECT_EQ(set({{"lr", 0.125}}, {7, 10})->spec.options.at("lr"), 1);
-  EXPECT_EQ(set({{"lr", 0.5}}, {5, 2})->spec.options.at("lr"), 0.5);
+  EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
+  EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 0.25f);
+}
+
+TEST_F(OwnerOptimizerTest, OPT_48_AnOldLifesDecisionsDoNotDisplaceANewOnes) {
+  constexpr GlobalId kOldLife{7, 1}, kLife{5, 1};
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const auto set = [&](double lr, uint64_t version, GlobalId life) {
+    absl::StatusOr<GroupOptions> result = absl::UnknownError("not done");
+    optimizer->SetOptions(0, {{"lr", lr}}, version, life,
+                          [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
+    return result.status();
+  };
+  optimizer->SetLife({kOldLife, {{"owner0", 7}, {"owner1", 77}}});
+  ASSERT_TRUE(set(0.5, 9, kOldLife).ok());
+  // The lead was started again, and counts from 1.
+  optimizer->SetLife({kLife, {{"owner0", 5}, {"owner1", 77}}});
+  EXPECT_EQ(set(0.125, 10, kOldLife).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(set(1, 1, kLife).ok());
+  EXPECT_TRUE(set(0.25, 2, kLife).ok());
+  EXPECT_TRUE(set(1, 1, kLife).ok());  // overtaken
+  EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 0.25);
 }
 
 TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
@@ -483,7 +501,7 @@ TEST_F(OwnerOptimizerTest, OptionsThatADTypeDoesNotAllowAreRefusedLaterToo) {
   auto a = NewParameter("a", Full(1));
   auto optimizer = *NewOptimizer(kSgd1, {a});
   absl::Status refused;
-  optimizer->SetOptions(0, {{"stochastic_rounding", 1}}, {},
+  optimizer->SetOptions(0, {{"stochastic_rounding", 1}}, 0, {},
                         [&](absl::StatusOr<GroupOptions> r) { refused = r.status(); });
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.message(), HasSubstr("bf16"));

@@ -47,8 +47,32 @@ class RoundTest : public OwnerOptimizerTest {
     return step;
   }
 
+  // Trainer n measures a step; its answer goes to measured_[n].
+  void Measure(uint64_t n, GlobalId step, uint64_t ended_before) {
+    StepRequest request;
+    request.step_id = step;
+    request.ended_before = ended_before;
+    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.plan = *optimizer_->table().Plan({{a_->id, Full(1)}});
+    optimizer_->Measure(std::move(request), [this, n](const absl::StatusOr<double>& sum) {
+      measured_[n].push_back(sum.status());
+    });
+  }
+  // Trainer n asks for a turn; the answer goes to turns_[n].
+  void TakeTurn(uint64_t n, uint64_t turn, uint64_t ended_before) {
+    StepRequest request;
+    request.step_id = {n, turn};
+    request.ended_before = ended_before;
+    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.done = [this, n](const absl::StatusOr<StepResult>& result) {
+      turns_[n].push_back(result.status());
+    };
+    optimizer_->TakeTurn(std::move(request));
+  }
+
   EntryPtr a_;
   std::shared_ptr<OwnerOptimizer> optimizer_;
+  std::map<uint64_t, std::vector<absl::Status>> measured_, turns_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
   bool may_apply_ = true;
@@ -147,6 +171,40 @@ TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
   EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
   Offer(2);
   EXPECT_EQ(First(a_), 1.5f);
+}
+
+TEST_F(RoundTest, AMeasureThatWasGivenUpHoldsNoPlaceInTheRound) {
+  Make(UpdateMode::Synchronous(2));
+  Measure(1, {1, 4}, 4);
+  Measure(1, {1, 5}, 5);  // its first question was cut off, and it does not ask that again
+  ASSERT_EQ(measured_[1].size(), 1u);
+  EXPECT_EQ(measured_[1][0].code(), absl::StatusCode::kCancelled);
+  Measure(2, {2, 1}, 1);
+  ASSERT_EQ(measured_[1].size(), 2u);
+  EXPECT_TRUE(measured_[1][1].ok()) << measured_[1][1];
+}
+
+TEST_F(RoundTest, AQuestionThatComesAfterItsTurnWasEndedGetsNone) {
+  Make(UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait));
+  optimizer_->EndTurn({1, 1}, {1, 7}, false);
+  TakeTurn(1, 7, 7);
+  ASSERT_EQ(turns_[1].size(), 1u);
+  EXPECT_EQ(turns_[1][0].code(), absl::StatusCode::kCancelled);
+  TakeTurn(2, 3, 3);
+  ASSERT_EQ(turns_[2].size(), 1u) << "nobody has the turn";
+  EXPECT_TRUE(turns_[2][0].ok());
+}
+
+TEST_F(RoundTest, ATurnWhoseEndWasLostIsOverWithTheTrainersNext) {
+  Make(UpdateMode::BoundedStaleness(1, UpdateMode::WhenStale::kWait));
+  TakeTurn(1, 7, 7);
+  TakeTurn(1, 9, 9);
+  ASSERT_EQ(turns_[1].size(), 2u);
+  EXPECT_TRUE(turns_[1][1].ok());
+  TakeTurn(2, 3, 3);
+  EXPECT_TRUE(turns_[2].empty());
+  optimizer_->EndTurn({1, 1}, {1, 9}, false);
+  EXPECT_EQ(turns_[2].size(), 1u);
 }
 
 TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {

@@ -20,8 +20,8 @@ Answer Find(const StepRecords& records, uint64_t counter) {
 TEST(StepRecordsTest, AnEndedStepIsKnownUntilItsTrainerHasEndedItToo) {
   StepRecords records;
   EXPECT_EQ(Find(records, 3), Answer::kNew);
-  records.End({5, 3});
-  records.End({5, 7});
+  records.End(kSession, {5, 3});
+  records.End(kSession, {5, 7});
   EXPECT_EQ(Find(records, 3), Answer::kEnded);
   EXPECT_EQ(Find(records, 5), Answer::kNew);  // on its way
   records.Acknowledge(5, 7);
@@ -35,7 +35,8 @@ TEST(StepRecordsTest, AnEndedStepIsKnownUntilItsTrainerHasEndedItToo) {
 
 TEST(StepRecordsTest, WhatCannotBeToldIsRefused) {
   StepRecords records;
-  for (uint64_t counter = 1; counter <= kRememberedSteps + 1; ++counter) records.End({5, counter});
+  for (uint64_t counter = 1; counter <= kRememberedSteps + 1; ++counter)
+    records.End(kSession, {5, counter});
   EXPECT_EQ(records.remembered(), kRememberedSteps);
   EXPECT_EQ(Find(records, 1), Answer::kTooOld);
   EXPECT_EQ(Find(records, 2), Answer::kEnded);
@@ -43,7 +44,7 @@ TEST(StepRecordsTest, WhatCannotBeToldIsRefused) {
 
 TEST(StepRecordsTest, NothingOfAnEndedSessionIsApplied) {
   StepRecords records;
-  records.End({5, 3});
+  records.End(kSession, {5, 3});
   records.EndSession(kSession);
   EXPECT_EQ(Find(records, 4), Answer::kSessionEnded);
   EXPECT_EQ(records.remembered(), 0u);
@@ -51,17 +52,34 @@ TEST(StepRecordsTest, NothingOfAnEndedSessionIsApplied) {
   EXPECT_EQ(records.Find({5, 2}, {5, 3}), Answer::kTooOld);
   EXPECT_EQ(records.Find({5, 2}, {5, 4}), Answer::kNew);
   // A late notice about the old session ends no newer one.
-  records.End({5, 4});
+  records.End({5, 2}, {5, 4});
   records.EndSession({5, 1});
   EXPECT_NE(records.Find({5, 2}, {5, 5}), Answer::kSessionEnded);
 }
 
+TEST(StepRecordsTest, ALateNoticeAboutAnOldSessionLeavesTheStepsOfTheNextOne) {
+  constexpr GlobalId kNext{5, 2};
+  StepRecords records;
+  records.End(kSession, {5, 3});
+  // In the next session, step 9 has overtaken step 4 when the end of the first one is heard of.
+  records.End(kNext, {5, 9});
+  records.EndSession(kSession);
+  EXPECT_EQ(records.Find(kNext, {5, 3}), Answer::kTooOld);
+  EXPECT_EQ(records.Find(kNext, {5, 4}), Answer::kNew);
+  EXPECT_EQ(records.Find(kNext, {5, 9}), Answer::kEnded);
+  // Nor is the trainer taken for one that has departed.
+  for (uint64_t i = 0; i < kRememberedTrainers; ++i) records.EndSession({100 + i, 1});
+  EXPECT_EQ(records.Find(kNext, {5, 9}), Answer::kEnded);
+  records.EndSession(kNext);
+  EXPECT_EQ(records.Find({5, 3}, {5, 4}), Answer::kTooOld);
+}
+
 TEST(StepRecordsTest, DepartedTrainersAreForgottenWithinABoundAndThoseWhoCameBackAreNot) {
   StepRecords records;
-  records.End({5, 3});
+  records.End(kSession, {5, 3});
   records.EndSession(kSession);
   records.EndSession({6, 1});
-  records.End({5, 9});
+  records.End({5, 2}, {5, 9});
   for (uint64_t i = 0; i < kRememberedTrainers; ++i) records.EndSession({100 + i, 1});
   EXPECT_EQ(records.Find({5, 2}, {5, 9}), Answer::kEnded);
   EXPECT_TRUE(records.Knows(5));

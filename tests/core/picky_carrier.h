@@ -1,0 +1,96 @@
+#pragma once
+
+// A carrier that loses messages that it receives, or refuses messages that it is to send, as a test
+// chooses.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/carrier/carrier.h"
+
+namespace psd::testing {
+
+// The methods are asked from any thread. Either may be null.
+struct PickyRules {
+  // Whether a message that has arrived is lost. Its link stays.
+  std::function<bool(const carrier::Message&)> loses;
+  // An error refuses to send the message.
+  std::function<absl::Status(const carrier::Message&)> refuses;
+};
+
+// Thread-safe.
+class PickyCarrier : public carrier::Carrier {
+ public:
+  PickyCarrier(std::shared_ptr<carrier::Carrier> inner, PickyRules rules)
+      : inner_(std::move(inner)), rules_(std::make_shared<const PickyRules>(std::move(rules))) {}
+
+  std::string Name() const override { return inner_->Name(); }
+  absl::StatusOr<std::string> Listen(const std::string& address,
+                                     carrier::AcceptCallback accept) override {
+    return inner_->Listen(
+        address,
+        [rules = rules_, accept = std::move(accept)](
+            std::shared_ptr<carrier::Link> link) -> std::shared_ptr<carrier::LinkHandler> {
+          auto handler = accept(std::make_shared<Link>(std::move(link), rules));
+          if (handler == nullptr) return nullptr;
+          return std::make_shared<Handler>(std::move(handler), rules);
+        });
+  }
+  void Connect(const std::string& address, absl::Duration timeout,
+               std::shared_ptr<carrier::LinkHandler> handler,
+               carrier::ConnectCallback done) override {
+    inner_->Connect(address, timeout, std::make_shared<Handler>(std::move(handler), rules_),
+                    [rules = rules_, done = std::move(done)](
+                        absl::StatusOr<std::shared_ptr<carrier::Link>> link) mutable {
+                      if (!link.ok()) return done(link.status());
+                      done(std::make_shared<Link>(*std::move(link), rules));
+                    });
+  }
+  void Shutdown() override { inner_->Shutdown(); }
+
+ private:
+  using Rules = std::shared_ptr<const PickyRules>;  // shared with links and handlers
+
+  class Link : public carrier::Link {
+   public:
+    Link(std::shared_ptr<carrier::Link> inner, Rules rules)
+        : inner_(std::move(inner)), rules_(std::move(rules)) {}
+    absl::Status Send(carrier::Message message) override {
+      if (rules_->refuses != nullptr) {
+        if (absl::Status refused = rules_->refuses(message); !refused.ok()) return refused;
+      }
+      return inner_->Send(std::move(message));
+    }
+    void Close() override { inner_->Close(); }
+    std::string Description() const override { return inner_->Description(); }
+
+   private:
+    const std::shared_ptr<carrier::Link> inner_;  // shared with its carrier
+    const Rules rules_;
+  };
+
+  class Handler : public carrier::LinkHandler {
+   public:
+    Handler(std::shared_ptr<carrier::LinkHandler> inner, Rules rules)
+        : inner_(std::move(inner)), rules_(std::move(rules)) {}
+    void OnMessage(carrier::Message message) override {
+      if (rules_->loses != nullptr && rules_->loses(message)) return;
+      inner_->OnMessage(std::move(message));
+    }
+    void OnClosed(absl::Status reason) override { inner_->OnClosed(std::move(reason)); }
+
+   private:
+    const std::shared_ptr<carrier::LinkHandler> inner_;  // shared with its user
+    const Rules rules_;
+  };
+
+  const std::shared_ptr<carrier::Carrier> inner_;  // shared with whoever made it
+  const Rules rules_;
+};
+
+}  // namespace psd::testing

@@ -1,0 +1,77 @@
+// Turns of steps over the wire: their ends arrive.
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/rref/rref.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
+#include "gtest/gtest.h"
+#include "tests/core/picky_carrier.h"
+
+namespace psd::worker {
+namespace {
+
+std::unique_ptr<Runtime> Start(const std::string& name, RuntimeOptions options = {}) {
+  options.name = name;
+  options.listen = "127.0.0.1:0";
+  std::unique_ptr<Runtime> runtime = *Runtime::Create(std::move(options));
+  EXPECT_TRUE(runtime->Start().ok());
+  return runtime;
+}
+
+// `trainer`'s reference to an optimizer in which steps wait one by one.
+rref::RRef Join(Runtime& trainer, Runtime& owner) {
+  trainer.agent().AddPeer(owner.name(), owner.address());
+  store::CreateOptions parameter;
+  parameter.requires_grad = true;
+  auto made =
+      owner.store()
+          .GetOrCreate("w", parameter, [] { return store::Value(Tensor::Of<float>({1}, {1})); })
+          .Wait();
+  EXPECT_TRUE(made.ok()) << made.status();
+  auto w = trainer.values().Lookup(owner.name(), "w", {}).Wait();
+  EXPECT_TRUE(w.ok()) << w.status();
+  optim::OptimizerSettings settings;
+  settings.mode = optim::UpdateMode::BoundedStaleness(1, optim::UpdateMode::WhenStale::kWait);
+  auto optimizer = trainer.optimizer_service()
+                       .Create(owner.name(), "main", {{{"sgd", {{"lr", 1}}}, {*w}}}, settings, {})
+                       .Wait();
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  return *optimizer;
+}
+
+TEST(TurnsTest, TheEndOfATurnIsSentUntilItArrives) {
+  std::atomic<int> refusals{0};
+  testing::PickyRules rules;
+  rules.refuses = [&](const carrier::Message& message) -> absl::Status {
+    if (message.header.find("optimizer.end_turn") == std::string::npos) return absl::OkStatus();
+    if (++refusals > 3) return absl::OkStatus();
+    return absl::ResourceExhaustedError("too much is on its way");
+  };
+  const auto owner = Start("owner0");
+  RuntimeOptions picky;
+  picky.carrier = std::make_shared<testing::PickyCarrier>(*carrier::NewGrpcCarrier({}), rules);
+  const auto holder = Start("trainer0", std::move(picky)), next = Start("trainer1");
+  const rref::RRef mine = Join(*holder, *owner), theirs = Join(*next, *owner);
+
+  const TurnCall turn{holder->ids().Next()};
+  ASSERT_TRUE(holder->optimizer_service().TakeTurn(mine, turn, {}).Wait().ok());
+  holder->optimizer_service().EndTurn(mine, turn.turn, /*applied=*/false);
+  const auto taken = next->optimizer_service().TakeTurn(theirs, {next->ids().Next()}, {}).Wait();
+  EXPECT_TRUE(taken.ok()) << taken.status();
+  EXPECT_GT(refusals, 3);
+}
+
+}  // namespace
+}  // namespace psd::worker
