@@ -99,16 +99,17 @@ absl::StatusOr<std::vector<worker::PartTerms>> DistributedOptimizer::State::Choo
     const JoinOptions& join) const {
   std::vector<worker::PartTerms> terms(parts.size());
   if (name.empty()) return terms;
-  PSD_ASSIGN_OR_RETURN(std::vector<optim::PartReport> reports, AskParts());
-  absl::StatusOr<GlobalId> joined = optim::LifeToJoin(name, reports);
-  if (!joined.ok() && !join.start_afresh) return joined.status();
+  PSD_ASSIGN_OR_RETURN(const optim::LifeLook look,
+                       optim::LookAtLife(name, [this] { return AskParts(); }));
+  const bool afresh = join.start_afresh && look.verdict.kind == optim::LifeVerdict::Kind::kLost;
+  if (!afresh) PSD_RETURN_IF_ERROR(look.verdict.error);
   optim::OptimizerLife life;
-  life.id = joined.value_or(GlobalId{});
+  life.id = afresh ? GlobalId{} : look.verdict.life;
   if (life.id.IsNone()) life.id = worker->runtime->ids().Next();
-  for (const optim::PartReport& report : reports) life.owners.push_back(report.owner);
+  for (const optim::PartReport& report : look.reports) life.owners.push_back(report.owner);
   for (size_t i = 0; i < parts.size(); ++i) {
     terms[i].life = life;
-    if (!joined.ok() && reports[i].hosted) terms[i].replaced = reports[i].life.id;
+    if (afresh && look.reports[i].hosted) terms[i].replaced = look.reports[i].life.id;
   }
   return terms;
 }
@@ -124,7 +125,7 @@ absl::Status DistributedOptimizer::State::CreateParts(const std::vector<worker::
     const OptimizerPart& part = parts[i];
     created.push_back(service().Create(part.owner, name, part.groups, settings,
                                        worker->ToCallOptions({}), terms[i]));
-    if (!name.empty() && absl::IsAborted(created[0].Wait().status())) break;
+    if (!name.empty() && !created[0].Wait().ok()) break;
   }
   std::vector<std::pair<std::string, absl::Status>> failures;
   for (size_t k = 0; k < created.size(); ++k) {

@@ -80,7 +80,8 @@ class Chooser {
     const std::vector<PartReport> reports = ReportsOf(optimizer.name, contents_);
     for (const std::string& owner : Homes(number)) {
       const PartReport* report = optim::FindReport(reports, owner);
-      const bool there = report != nullptr && report->hosted && !report->life.owners.empty();
+      const bool there =
+          report != nullptr && report->hosted && report->life.stage == optim::LifeStage::kLive;
       (there ? share_.kept[number] : lost_).insert(owner);
     }
     for (const auto& state : optimizer.parameters) stepped_.insert({state.owner, state.parameter});

@@ -550,7 +550,8 @@ using optim::UpdateMode;
 struct JoinOptions {
   // Where only a part of the optimizer is left, because an owner was restarted and lost its part,
   // all of it begins afresh: without state, and at step 0 on every owner. The parameters stay as
-  // they are. Where all of it is there this changes nothing, so every trainer of a job may say it.
+  // they are. Where all of it is there this changes nothing, so every trainer of a job may say it;
+  // nor does it while a load has not finished, or when the parameters given are on other owners.
   bool start_afresh = false;
 };
 

@@ -84,7 +84,7 @@ void Encode(const HostedOptimizer& hosted, v1::SavedOptimizer& message) {
   message.set_loss_scale(optimizer.loss_scale);
   message.set_good_steps(optimizer.good_steps);
   message.mutable_settings()->insert(optimizer.settings.begin(), optimizer.settings.end());
-  EncodeLife(hosted.life, message);
+  EncodeReportedLife(hosted.life, message);
   for (const checkpoint::SavedGroup& saved : optimizer.groups) {
     v1::SavedGroup& group = *message.add_groups();
     group.mutable_options()->insert(saved.options.begin(), saved.options.end());
@@ -120,7 +120,7 @@ absl::StatusOr<HostedOptimizer> Decode(const v1::SavedOptimizer& message) {
   optimizer.loss_scale = message.loss_scale();
   optimizer.good_steps = message.good_steps();
   optimizer.settings.insert(message.settings().begin(), message.settings().end());
-  PSD_ASSIGN_OR_RETURN(hosted.life, DecodeLife(message));
+  PSD_ASSIGN_OR_RETURN(hosted.life, DecodeReportedLife(message));
   for (const v1::SavedGroup& group : message.groups()) {
     checkpoint::SavedGroup& saved = optimizer.groups.emplace_back();
     saved.options.insert(group.options().begin(), group.options().end());

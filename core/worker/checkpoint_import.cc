@@ -172,13 +172,13 @@ void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) 
   for (size_t i = 0; i < table.size(); ++i) ids.push_back(table[i].id());
 }
 
-void Restore(const Inbound::Restored& restored) {
+absl::Status Restore(const Inbound::Restored& restored) {
   if (!restored.kept) {
     const optim::ParameterTable& table = restored.optimizer->table();
     for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
     restored.optimizer->Restore(restored.steps_accepted, restored.loss_scale, restored.good_steps);
   }
-  restored.optimizer->SetLife(restored.life);
+  return restored.optimizer->SetLife(restored.life);
 }
 
 }  // namespace psd::worker

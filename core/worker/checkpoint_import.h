@@ -61,6 +61,7 @@ absl::Status Replace(const Incoming& item);
 // What Restore needs the claims of.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
 // With these claims, when all the state of the optimizer's parameters has been replaced.
-void Restore(const Inbound::Restored& restored);
+// Errors: FAILED_PRECONDITION: the optimizer was dropped.
+absl::Status Restore(const Inbound::Restored& restored);
 
 }  // namespace psd::worker

@@ -93,7 +93,8 @@ void CheckpointService::ServeImport(const CallPtr& call) {
           if (!in->status.ok()) return;
           in->status = Changes(item) ? Replace(item) : MakeValue(item.name, item.elements);
         }
-        for (const Inbound::Restored& each : in->optimizers) Restore(each);
+        for (const Inbound::Restored& each : in->optimizers)
+          if (in->status.ok()) in->status = Restore(each);
       },
       [call, in = *import] {
         if (!in->status.ok()) return call->Reply(in->status);

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
+#include "core/base/status.h"
 #include "core/optim/owner/optimizer_life.h"
 
 namespace psd::worker {
@@ -49,6 +50,19 @@ absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
   }
   for (int i = 0; i < message.life_owners_size(); ++i)
     life.owners.push_back({message.life_owners(i), message.life_owner_incarnations(i)});
+  return life;
+}
+
+// The life of a part in what its owner says of it.
+template <typename Message>
+void EncodeReportedLife(const optim::OptimizerLife& life, Message& message) {
+  EncodeLife(life, message);
+  message.set_life_loading(life.stage == optim::LifeStage::kLoading);
+}
+template <typename Message>
+absl::StatusOr<optim::OptimizerLife> DecodeReportedLife(const Message& message) {
+  PSD_ASSIGN_OR_RETURN(optim::OptimizerLife life, DecodeLife(message));
+  if (message.life_loading()) life.stage = optim::LifeStage::kLoading;
   return life;
 }
 

@@ -72,7 +72,7 @@ Future<optim::PartReport> OptimizerService::Part(const std::string& owner, const
         PSD_ASSIGN_OR_RETURN(auto message,
                              ParseMessage<v1::PartReply>(reply->payload.header, "optimizer.part"));
         optim::PartReport report{{owner, message.incarnation()}, message.hosted(), {}, 0};
-        PSD_ASSIGN_OR_RETURN(report.life, DecodeLife(message));
+        PSD_ASSIGN_OR_RETURN(report.life, DecodeReportedLife(message));
         report.steps = message.steps_accepted();
         return report;
       });

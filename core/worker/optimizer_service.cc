@@ -118,9 +118,11 @@ struct Collected {
 };
 
 // What both ways of asking for a step have in common.
-optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id) {
+optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id,
+                              GlobalId life) {
   optim::StepRequest request;
   request.step_id = step_id;
+  request.life = life;
   request.ticket = optimizer.NewTicket();
   request.member = {SessionOf(call), call.caller().name,
                     rpc::LabelOf(WorkLabel::Kind::kOwn, call).flow};
@@ -143,7 +145,7 @@ void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
     call->Reply(PlainPayload(reply));
   };
   if (!message.measure()) return answer(0);
-  optim::StepRequest request = NewRequest(*call, *optimizer, step_id);
+  optim::StepRequest request = NewRequest(*call, *optimizer, step_id, DecodeLifeId(message));
   const uint64_t ticket = request.ticket;
   request.ended_before = message.ended_before();
   request.plan = *std::move(plan);
@@ -159,7 +161,7 @@ void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
-  optim::StepRequest step = NewRequest(*call, *optimizer, step_id);
+  optim::StepRequest step = NewRequest(*call, *optimizer, step_id, DecodeLifeId(message));
   const uint64_t ticket = step.ticket;
   step.ended_before = message.ended_before();
   step.in_turn = message.in_turn();
@@ -227,6 +229,7 @@ template <typename Message>
 absl::StatusOr<Collected> Collect(Runtime& runtime, const Message& message) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
                        FindOptimizer(runtime.store(), DecodeOptimizer(message)));
+  // An early answer: the optimizer compares again when it applies the step.
   PSD_RETURN_IF_ERROR(optim::CheckLife(DecodeLifeId(message), optimizer->life()));
   PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
                        DecodeIds(message.context_incarnations(), message.context_counters()));
@@ -288,7 +291,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
         auto optimizer,
         OwnerOptimizer::Create(std::move(groups), settings, runtime_.optimizers(), runtime_.store(),
                                StepHelpers(runtime_), &runtime_.executor()));
-    optimizer->SetLife(std::move(life));
+    PSD_RETURN_IF_ERROR(optimizer->SetLife(std::move(life)));
     Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
@@ -307,8 +310,10 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
         if (!entry.ok()) return call->Reply(entry.status());
         auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
         if (!optimizer.ok()) return call->Reply(optimizer.status());
-        if (life.owners.empty()) (*optimizer)->SetLife(life);
-        if (!optim::CheckLife(expected, (*optimizer)->life()).ok()) {
+        if (life.stage == optim::LifeStage::kLoading) {
+          if (absl::Status set = (*optimizer)->SetLife(life); !set.ok()) return call->Reply(set);
+        }
+        if (!expected.IsNone() && expected != (*optimizer)->life().id) {
           return call->Reply(absl::AbortedError(
               absl::StrCat((*entry)->Label(), " is of another life than was asked for")));
         }
@@ -317,8 +322,13 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
 }
 
 optim::OptimizerLife OptimizerService::OwnLife(bool unfinished) {
-  optim::OptimizerLife life{runtime_.ids().Next(), {}};
-  if (!unfinished) life.owners.push_back({runtime_.name(), runtime_.incarnation()});
+  optim::OptimizerLife life;
+  life.id = runtime_.ids().Next();
+  if (unfinished) {
+    life.stage = optim::LifeStage::kLoading;
+  } else {
+    life.owners.push_back({runtime_.name(), runtime_.incarnation()});
+  }
   return life;
 }
 
@@ -340,9 +350,10 @@ void OptimizerService::ServePart(const CallPtr& call) {
   auto entry = runtime_.store().Lookup(request->name());
   // Whatever else has the name is told by the creation, with both kinds.
   auto optimizer = entry.ok() ? FindOptimizer(runtime_.store(), (*entry)->id) : entry.status();
-  if (optimizer.ok()) {
+  const auto life = optimizer.ok() ? (*optimizer)->life() : optim::OptimizerLife{};
+  if (optimizer.ok() && life.stage != optim::LifeStage::kEnded) {
     reply.set_hosted(true);
-    EncodeLife((*optimizer)->life(), reply);
+    EncodeReportedLife(life, reply);
     reply.set_steps_accepted((*optimizer)->stats().steps);
   }
   call->Reply(PlainPayload(reply));
@@ -400,6 +411,7 @@ void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& s
   optim::StepRequest request;
   request.step_id = step.step;
   request.ended_before = step.ended_before;
+  request.life = step.life;
   request.member = std::move(member);
   request.plan = *std::move(plan);
   request.terms = step.terms;
@@ -415,9 +427,7 @@ void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   auto id = DecodeTurnId(*call, *request);
   if (!id.ok()) return call->Reply(id.status());
   const OptimizerPtr& optimizer = *found;
-  if (absl::Status same = optim::CheckLife(DecodeLifeId(*request), optimizer->life()); !same.ok())
-    return call->Reply(same);
-  optim::StepRequest turn = NewRequest(*call, *optimizer, *id);
+  optim::StepRequest turn = NewRequest(*call, *optimizer, *id, DecodeLifeId(*request));
   const uint64_t ticket = turn.ticket;
   turn.ended_before = request->ended_before();
   turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {

@@ -66,6 +66,8 @@ std::optional<HostedValue> DescribeValue(const store::Entry& entry) {
 void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
                   const absl::flat_hash_set<GlobalId>& named, OwnerContents& contents) {
   HostedOptimizer hosted;
+  hosted.life = optimizer.life();
+  if (hosted.life.stage == optim::LifeStage::kEnded) return;  // its name is being dropped
   hosted.id = entry.id;
   hosted.optimizer.name = entry.name;
   const std::vector<optim::OptimizerSpec>& created = optimizer.created();
@@ -80,7 +82,6 @@ void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
   hosted.optimizer.steps_accepted = stats.steps;
   hosted.optimizer.loss_scale = stats.loss_scale;
   hosted.optimizer.good_steps = stats.good_steps;
-  hosted.life = optimizer.life();
   const optim::ParameterTable& table = optimizer.table();
   for (size_t i = 0; i < table.size(); ++i) {
     const optim::SteppedParameter& parameter = table[i];

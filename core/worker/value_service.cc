@@ -19,6 +19,7 @@
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/tensor/flat_tensor.h"
+#include "core/worker/owner_contents.h"
 #include "core/worker/runtime.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -259,7 +260,13 @@ void ValueService::ServeDrop(const CallPtr& call) {
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Drop(name, only));
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(name));
+  const GlobalId dropped = only.IsNone() ? entry->id : only;
+  // Trainers that still refer to an optimizer must not step it beside one that takes its name, so
+  // its life ends before the name is free.
+  if (const auto optimizer = OptimizerOf(*entry); optimizer != nullptr && entry->id == dropped)
+    optimizer->EndLife();
+  PSD_ASSIGN_OR_RETURN(entry, runtime_.store().Drop(name, dropped));
   // The handle frees the value when it goes, unless there are others.
   runtime_.rrefs().LocalRRef(std::move(entry));
   return absl::OkStatus();

@@ -270,6 +270,52 @@ TEST_F(HalfModel, APartThatWasDroppedIsMissed) {
   }
 }
 
+// The trainer still refers to the parts that were replaced.
+TEST_F(HalfModel, ATrainerOfWhatWasBegunAfreshStepsNothingAnyMore) {
+  auto old = Attach("old");
+  auto before = Must(Create(*old));
+  Steps(*old, *before, 3);
+  auto trainer = Attach();
+  ASSERT_TRUE(trainer->Drop("owner1", kName).ok());
+  StepOutcome refused = Step(*old, *before);
+  EXPECT_EQ(refused.owners[1].status.code(), absl::StatusCode::kFailedPrecondition);
+  JoinOptions afresh;
+  afresh.start_afresh = true;
+  auto after = Must(Create(*trainer, afresh));
+  const std::vector<float> first = First(*trainer);
+  refused = Step(*old, *before);
+  for (const OwnerOutcome& owner : refused.owners) {
+    EXPECT_EQ(owner.status.code(), absl::StatusCode::kFailedPrecondition) << owner.status;
+    EXPECT_THAT(Text(owner.status), HasSubstr("begun afresh"));
+  }
+  EXPECT_EQ(First(*trainer), first);
+  const StepOutcome stepped = Step(*trainer, *after);
+  for (const OwnerOutcome& owner : stepped.owners) EXPECT_EQ(owner.steps_accepted, 1u);
+}
+
+TEST_F(HalfModel, OnlyALostPartIsBegunAfresh) {
+  auto trainer = Attach();
+  auto optimizer = Must(Create(*trainer));
+  Steps(*trainer, *optimizer, 3);
+  ASSERT_TRUE(Save(*trainer).ok());
+  JoinOptions afresh;
+  afresh.start_afresh = true;
+  const std::vector<RRef> some = {Parameters(*trainer)[0]};
+  const absl::Status others =
+      DistributedOptimizer::Create(*trainer, kName, Sgd{0.5, 0.5}, some, {}, afresh).status();
+  EXPECT_EQ(others.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(others), HasSubstr("give the same parameters"));
+  Steps(*trainer, *optimizer, 1);  // it is whole
+  LoadOptions stopped = Loading(false);
+  stopped.progress = [](const TransferProgress& progress) {
+    return progress.activity != "loading";
+  };
+  ASSERT_FALSE(LoadModel(*trainer, stopped).ok());
+  const absl::Status loading = Create(*trainer, afresh).status();
+  EXPECT_EQ(loading.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(loading), HasSubstr("load has not finished"));
+}
+
 TEST_F(HalfModel, AnOwnerThatIsNotThereIsMissedByASave) {
   Train(3);
   auto trainer = StartTrainer("trainer", {owners_[0]->address()});

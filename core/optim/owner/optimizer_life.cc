@@ -1,6 +1,7 @@
 #include "core/optim/owner/optimizer_life.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,24 +11,39 @@
 namespace psd::optim {
 namespace {
 
-constexpr absl::string_view kRemedy =
+// How often owners are asked, at most, before what they say is believed.
+constexpr int kLooks = 8;
+
+constexpr absl::string_view kBringBack =
     "bring back what is missing with `psctl load --only-missing DIR` (LoadOptions::only_missing), "
     "or begin the optimizer afresh on purpose (JoinOptions::start_afresh)";
+constexpr absl::string_view kLoadAgain =
+    "wait for the load, or load again if it was stopped; to begin afresh instead, drop the "
+    "optimizer on that owner";
+constexpr absl::string_view kAttach =
+    "attach it, or leave its values out on purpose with `psctl save --leave_out` "
+    "(SaveOptions::leave_out)";
+constexpr absl::string_view kFinishCreation =
+    "nothing was stepped yet: create the DistributedOptimizer again, which makes what is missing";
 
 constexpr absl::string_view kRestarted =
     "was restarted and has lost its parameters and their state";
 
-// The error for an optimizer of which `owner` lacks its part, or has one that fits no other.
-absl::Status HalfOptimizer(const std::string& name, const std::string& owner,
-                           absl::string_view problem) {
+absl::Status Unusable(const std::string& name, const std::string& owner, const std::string& problem,
+                      absl::string_view remedy) {
   ErrorDetail detail;
   detail.worker = owner;
   detail.object = name;
-  detail.remedy = std::string(kRemedy);
-  return WithDetail(
-      absl::FailedPreconditionError(absl::StrCat(
-          "only a part of optimizer '", name, "' is left: ", owner, " ", problem, "; ", kRemedy)),
-      detail);
+  detail.remedy = std::string(remedy);
+  return WithDetail(absl::FailedPreconditionError(absl::StrCat(problem, "; ", remedy)), detail);
+}
+
+// The error for an optimizer of which `owner` lacks its part, or has one that fits no other.
+absl::Status HalfOptimizer(const std::string& name, const std::string& owner,
+                           absl::string_view problem, absl::string_view remedy = kBringBack) {
+  return Unusable(
+      name, owner,
+      absl::StrCat("only a part of optimizer '", name, "' is left: ", owner, " ", problem), remedy);
 }
 
 std::string Part(const PartReport& report) {
@@ -38,22 +54,34 @@ std::string Part(const PartReport& report) {
 // `part` knows.
 absl::Status CheckOther(const std::string& name, const PartReport& part, const LifeOwner& owner,
                         const PartReport* report, bool may_be_missing) {
-  const auto half = [&](absl::string_view problem) {
-    return HalfOptimizer(name, owner.name, absl::StrCat(problem, ", beside ", Part(part)));
+  const auto half = [&](absl::string_view problem, absl::string_view remedy = kBringBack) {
+    return HalfOptimizer(name, owner.name, absl::StrCat(problem, ", beside ", Part(part)), remedy);
   };
-  if (report == nullptr) return half("is not among the owners of this job");
+  if (report == nullptr) return half("is not among the owners of this job", kAttach);
   if (report->owner.incarnation != owner.incarnation) return half(kRestarted);
-  if (!report->hosted) return may_be_missing ? absl::OkStatus() : half("has no part of it");
+  if (!report->hosted) {
+    if (may_be_missing) return absl::OkStatus();
+    return half("has no part of it", part.steps == 0 ? kFinishCreation : kBringBack);
+  }
   if (report->life.id == part.life.id) return absl::OkStatus();
   return half(absl::StrCat("has a part of ", report->steps, " steps, of another life"));
+}
+
+absl::Status CheckLoaded(const std::string& name, absl::Span<const PartReport> reports) {
+  for (const PartReport& part : reports) {
+    if (!part.hosted || part.life.stage == LifeStage::kLive) continue;
+    return Unusable(name, part.owner.name,
+                    absl::StrCat("optimizer '", name, "' cannot be used: ", part.owner.name,
+                                 " has a part whose load has not finished"),
+                    kLoadAgain);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckParts(const std::string& name, absl::Span<const PartReport> reports,
                         bool may_be_missing) {
   for (const PartReport& part : reports) {
     if (!part.hosted) continue;
-    if (part.life.owners.empty())
-      return HalfOptimizer(name, part.owner.name, "has a part whose load has not finished");
     for (const LifeOwner& owner : part.life.owners) {
       const PartReport* report = FindReport(reports, owner.name);
       PSD_RETURN_IF_ERROR(CheckOther(name, part, owner, report, may_be_missing));
@@ -85,6 +113,15 @@ absl::Status CheckOwners(const std::string& name, absl::Span<const PartReport> r
   return absl::OkStatus();
 }
 
+// Whether both looks found the same parts of the same lives; their steps may differ.
+bool SameParts(absl::Span<const PartReport> before, absl::Span<const PartReport> now) {
+  return std::equal(before.begin(), before.end(), now.begin(), now.end(),
+                    [](const PartReport& a, const PartReport& b) {
+                      return a.owner.incarnation == b.owner.incarnation && a.hosted == b.hosted &&
+                             a.life.id == b.life.id;
+                    });
+}
+
 }  // namespace
 
 const PartReport* FindReport(absl::Span<const PartReport> reports, const std::string& name) {
@@ -94,24 +131,51 @@ const PartReport* FindReport(absl::Span<const PartReport> reports, const std::st
 }
 
 absl::Status CheckWhole(const std::string& name, absl::Span<const PartReport> reports) {
+  PSD_RETURN_IF_ERROR(CheckLoaded(name, reports));
   return CheckParts(name, reports, /*may_be_missing=*/false);
 }
 
-absl::StatusOr<GlobalId> LifeToJoin(const std::string& name, absl::Span<const PartReport> reports) {
+LifeVerdict JudgeLife(const std::string& name, absl::Span<const PartReport> reports) {
+  using Kind = LifeVerdict::Kind;
+  if (absl::Status loaded = CheckLoaded(name, reports); !loaded.ok())
+    return {Kind::kLoading, {}, std::move(loaded)};
+  if (absl::Status owners = CheckOwners(name, reports); !owners.ok())
+    return {Kind::kOtherOwners, {}, std::move(owners)};
   const bool stepped = std::any_of(reports.begin(), reports.end(),
                                    [](const PartReport& each) { return each.steps > 0; });
-  PSD_RETURN_IF_ERROR(CheckParts(name, reports, /*may_be_missing=*/!stepped));
-  PSD_RETURN_IF_ERROR(CheckOwners(name, reports));
+  if (absl::Status whole = CheckParts(name, reports, /*may_be_missing=*/!stepped); !whole.ok())
+    return {Kind::kLost, {}, std::move(whole)};
   for (const PartReport& part : reports)
-    if (part.hosted) return part.life.id;
-  return GlobalId{};
+    if (part.hosted) return {Kind::kJoin, part.life.id, {}};
+  return {};
+}
+
+absl::StatusOr<LifeLook> LookAtLife(
+    const std::string& name, absl::FunctionRef<absl::StatusOr<std::vector<PartReport>>()> ask) {
+  std::vector<PartReport> before;
+  for (int looks = 0; looks < kLooks; ++looks) {
+    PSD_ASSIGN_OR_RETURN(std::vector<PartReport> reports, ask());
+    LifeVerdict verdict = JudgeLife(name, reports);
+    if (verdict.kind != LifeVerdict::Kind::kLost || SameParts(before, reports))
+      return LifeLook{std::move(reports), std::move(verdict)};
+    before = std::move(reports);
+  }
+  return absl::UnavailableError(absl::StrCat("the parts of optimizer '", name,
+                                             "' changed each of the ", kLooks,
+                                             " times that its owners were asked; try again"));
 }
 
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now) {
-  if (expected.IsNone() || expected == now.id) return absl::OkStatus();
+  if (now.stage == LifeStage::kLoading) {
+    return absl::FailedPreconditionError(
+        "a load of the optimizer has not finished; when it has, pull the parameters and create the "
+        "DistributedOptimizer again");
+  }
+  const bool same = expected.IsNone() || expected == now.id;
+  if (now.stage == LifeStage::kLive && same) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "the optimizer was loaded or begun afresh since this trainer created it; pull the parameters "
-      "and create the DistributedOptimizer again");
+      "the optimizer was dropped, loaded or begun afresh since this trainer created it; pull the "
+      "parameters and create the DistributedOptimizer again");
 }
 
 absl::Status RestartedOwner(const std::string& name, const std::string& owner) {

@@ -6,11 +6,16 @@
 // A life begins when the optimizer is created, and when it is loaded. Every part knows the life's
 // id, and all owners of the optimizer with their incarnations. A restarted owner has another
 // incarnation and no part, so the others' parts tell that something is missing.
+//
+// A part is live until a load begins to change it: then it is loading, in a life of its own id, and
+// live again when the load begins the next life. It ends when its name is dropped or its part is
+// replaced. No step is applied to a part that is loading or has ended.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -23,9 +28,16 @@ struct LifeOwner {
   Incarnation incarnation = 0;
 };
 
+enum class LifeStage {
+  kLive,
+  kLoading,
+  kEnded,  // for ever
+};
+
 struct OptimizerLife {
   GlobalId id;
-  std::vector<LifeOwner> owners;  // all of the optimizer's; none: a load of it has not finished
+  std::vector<LifeOwner> owners;  // all of the optimizer's; not known while it is loading
+  LifeStage stage = LifeStage::kLive;
 };
 
 // What an owner says of its part of an optimizer.
@@ -39,18 +51,43 @@ struct PartReport {
 // The report of the owner called `name`, or null.
 const PartReport* FindReport(absl::Span<const PartReport> reports, const std::string& name);
 
-// Whether every part among `reports` on optimizer `name` has all others of its life beside it, on
-// owners that have lived on since.
+// Whether every part among `reports` on optimizer `name` is live and has all others of its life
+// beside it, on owners that have lived on since.
 // Errors: FAILED_PRECONDITION naming the owner, what is missing there, and the remedy.
 absl::Status CheckWhole(const std::string& name, absl::Span<const PartReport> reports);
 
-// The life that a trainer joins who names the optimizer over exactly the owners of `reports`; none
-// if it is the first. Parts may be missing as long as nothing was stepped: they are being created.
-// Errors: as CheckWhole; FAILED_PRECONDITION when the optimizer was created over other owners.
-absl::StatusOr<GlobalId> LifeToJoin(const std::string& name, absl::Span<const PartReport> reports);
+// What the owners' reports mean for a trainer that names the optimizer over exactly these owners.
+struct LifeVerdict {
+  enum class Kind {
+    kJoin,         // the trainer joins `life`, or is the first if that is none
+    kLost,         // only some parts of the optimizer are left
+    kLoading,      // a load has not finished
+    kOtherOwners,  // the optimizer was created over parameters on other owners
+  };
+  Kind kind = Kind::kJoin;
+  GlobalId life;
+  absl::Status error;  // FAILED_PRECONDITION with the remedy, unless kJoin
+};
 
-// Whether a step that was meant for `expected` may be applied in `now`.
-// Errors: FAILED_PRECONDITION: the optimizer was loaded or begun afresh since.
+// Parts may be missing as long as nothing was stepped: they are being created.
+LifeVerdict JudgeLife(const std::string& name, absl::Span<const PartReport> reports);
+
+// One look at all owners, and what it means.
+struct LifeLook {
+  std::vector<PartReport> reports;
+  LifeVerdict verdict;
+};
+
+// Calls `ask` for reports, and judges them. Owners answer at different moments, so one may answer
+// before another trainer makes its part there, and the next one after that trainer's first step.
+// Therefore a part is believed to be lost only when two looks in a row find the same parts:
+// whatever was stepped at the time of the first look is complete at the second. Errors: those of
+// `ask`; UNAVAILABLE when the parts change from look to look.
+absl::StatusOr<LifeLook> LookAtLife(
+    const std::string& name, absl::FunctionRef<absl::StatusOr<std::vector<PartReport>>()> ask);
+
+// Whether a step that was meant for `expected` may be applied in `now`. None stands for any life.
+// Errors: FAILED_PRECONDITION: the optimizer is being loaded, was loaded, dropped or begun afresh.
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now);
 
 // The error for an optimizer whose part on `owner` has gone with the owner's last incarnation.

@@ -112,11 +112,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
     MutexLock lock(mutex_);
     return life_;
   }
-  void SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    if (life_.id != life.id) groups_.BeginLife();
-    life_ = std::move(life);
-  }
+  absl::Status SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_);
+  void EndLife() override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
@@ -127,7 +124,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
   }
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
-  // The answer to a step that was applied before, or never may be.
+  // The answer to a step that was applied before, or never may be: of another life, too.
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
       PSD_EXCLUDES(mutex_);
   std::optional<absl::StatusOr<StepResult>> FindKnownLocked(const StepRequest& request)
@@ -260,6 +257,7 @@ std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
 
 std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
     const StepRequest& request) {
+  if (absl::Status same = CheckLife(request.life, life_); !same.ok()) return same;
   if (request.takes_turn) return FindEndedTurn(request);
   switch (records_.Find(request.member.session, request.step_id)) {
     case StepRecords::Answer::kNew:
@@ -561,6 +559,27 @@ void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale, uint64_t goo
   MutexLock lock(mutex_);
   steps_ = steps;
   if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale, good_steps);
+}
+
+// ---- lives
+
+absl::Status OwnerOptimizerImpl::SetLife(OptimizerLife life) {
+  {
+    MutexLock lock(mutex_);
+    if (life_.stage == LifeStage::kEnded) return CheckLife({}, life_);
+    if (life_.id != life.id) groups_.BeginLife();
+    life_ = std::move(life);
+  }
+  if (gate_ != nullptr) gate_->Recheck();
+  return absl::OkStatus();
+}
+
+void OwnerOptimizerImpl::EndLife() {
+  {
+    MutexLock lock(mutex_);
+    life_.stage = LifeStage::kEnded;
+  }
+  if (gate_ != nullptr) gate_->Recheck();
 }
 
 // ---- what it says of itself

@@ -126,7 +126,11 @@ class OwnerOptimizer : public store::Object {
 
   // The life that this part belongs to; that of a new part has no id and no owners.
   virtual OptimizerLife life() const = 0;
-  virtual void SetLife(OptimizerLife life) = 0;
+  // From now on only steps of this life are applied, if any; those of others that wait are refused.
+  // Errors: FAILED_PRECONDITION: the part's life has ended.
+  virtual absl::Status SetLife(OptimizerLife life) = 0;
+  // No step is applied any more, and those that wait are refused.
+  virtual void EndLife() = 0;
 
   struct Stats {
     uint64_t steps = 0;

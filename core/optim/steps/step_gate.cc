@@ -74,6 +74,20 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
+  void Recheck() override {
+    Actions actions;
+    {
+      MutexLock lock(mutex_);
+      std::vector<std::pair<GlobalId, absl::StatusOr<StepResult>>> known;
+      for (const auto& [step, request] : waiting_)
+        if (auto answer = known_(request); answer.has_value()) known.emplace_back(step, *answer);
+      for (auto& [step, answer] : known)
+        if (TakeBack(step)) Answer(step, std::move(answer), actions);
+      Advance(actions);
+    }
+    Perform(std::move(actions));
+  }
+
   void Leave(GlobalId session) override {
     Actions actions;
     {
@@ -129,7 +143,7 @@ class GateBase : public StepGate {
     if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
     const auto found = waiting_.find(step);
     if (found != waiting_.end() && found->second.measures == request.measures) {
-      // A retry: its answer goes to who asked last.
+      // A retry takes the place of the earlier request, whose caller is answered now.
       std::swap(found->second, request);
       return answer_now(absl::AbortedError("the same step was asked for again"));
     }
@@ -167,10 +181,11 @@ class GateBase : public StepGate {
     }
   }
 
-  void Answer(GlobalId step, absl::Status status, Actions& actions) PSD_REQUIRES(mutex_) {
+  void Answer(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
+      PSD_REQUIRES(mutex_) {
     auto found = waiting_.find(step);
     if (found == waiting_.end()) return;
-    actions.answers.push_back({std::move(found->second), std::move(status)});
+    actions.answers.push_back({std::move(found->second), std::move(answer)});
     waiting_.erase(found);
   }
 

@@ -44,6 +44,8 @@ class StepGate {
   // The turn of a request that takes_turn is over; it counts if its step was applied anywhere. A
   // request that waits for its turn does not get it.
   virtual void EndTurn(GlobalId turn, bool applied) = 0;
+  // Asks `known` again about every step that waits, and answers those that must not wait any more.
+  virtual void Recheck() = 0;
   // Nobody waits for the session any more, until its next step. Its turns are over.
   virtual void Leave(GlobalId session) = 0;
 

@@ -59,6 +59,7 @@ struct StepRequest {
   // The trainer's steps with smaller numbers have ended for it: see StepRecords.
   uint64_t ended_before = 0;
   uint64_t ticket = 0;  // of this asking of the step, for Withdraw
+  GlobalId life = {};   // of the optimizer (optimizer_life.h) that the step belongs to; none: any
   Member member;
   StepPlan plan;  // made by the optimizer's table
   StepTerms terms;

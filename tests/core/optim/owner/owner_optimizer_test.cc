@@ -515,5 +515,27 @@ TEST_F(OwnerOptimizerTest, LivesInTheStore) {
   EXPECT_EQ(entry->KindName(), "optimizer/adam");
 }
 
+// A load takes the life away and claims parameters one after the other; a step that came before it
+// and waits for its claim meanwhile would be applied between two of them.
+TEST_F(OwnerOptimizerTest, AStepWhoseLifeEndsBeforeItsClaimIsGrantedIsRefused) {
+  const EntryPtr a = NewParameter("a", Full(5));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  ASSERT_TRUE(optimizer->SetLife({{1, 1}, {}}).ok());
+  store::WriteClaims::ClaimId import = 0;
+  store_->write_claims().Claim({a->id}, [&](store::WriteClaims::ClaimId id) { import = id; });
+  absl::StatusOr<StepResult> answer = absl::UnknownError("not done");
+  StepRequest request;
+  request.step_id = ids_.Next();
+  request.life = {1, 1};
+  request.plan = *optimizer->table().Plan({{a->id, Full(1)}});
+  request.done = [&](absl::StatusOr<StepResult> result) { answer = std::move(result); };
+  optimizer->Step(std::move(request));
+  ASSERT_TRUE(optimizer->SetLife({{1, 2}, {}, LifeStage::kLoading}).ok());
+  store_->write_claims().Release(import);
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition) << answer.status();
+  EXPECT_EQ(First(a), 5);
+  EXPECT_EQ(optimizer->stats().steps, 0u);
+}
+
 }  // namespace
 }  // namespace psd::optim

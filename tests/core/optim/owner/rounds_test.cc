@@ -35,6 +35,7 @@ class RoundTest : public OwnerOptimizerTest {
     StepRequest request;
     request.step_id = id.IsNone() ? ids_.Next() : id;
     request.ticket = ++last_ticket_;
+    request.life = life_;
     request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
     request.terms = terms;
@@ -75,6 +76,7 @@ class RoundTest : public OwnerOptimizerTest {
   std::map<uint64_t, std::vector<absl::Status>> measured_, turns_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
+  GlobalId life_;  // of the steps offered
   bool may_apply_ = true;
 };
 
@@ -217,6 +219,42 @@ TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
   EXPECT_EQ(answers_[1].size(), 2u);
   EXPECT_EQ(answers_[2].size(), 2u);
   EXPECT_EQ(First(a_), 6);
+}
+
+// The gradients of steps that wait were computed from what the next life no longer has.
+TEST_F(RoundTest, StepsThatWaitEndWithTheirLife) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  ASSERT_TRUE(optimizer_->SetLife({{1, 1}, {}}).ok());
+  life_ = {1, 1};
+  Offer(1);
+  ASSERT_TRUE(optimizer_->SetLife({{1, 2}, {}}).ok());
+  ASSERT_EQ(answers_[1].size(), 1u) << "nobody waits for a life that is over";
+  EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  Offer(2);
+  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  life_ = {1, 2};
+  Offer(1);
+  Offer(2);
+  ASSERT_TRUE(answers_[2].back().ok()) << answers_[2].back().status();
+  EXPECT_EQ(First(a_), 3) << "of the next life only";
+  Offer(1);
+  optimizer_->EndLife();
+  EXPECT_EQ(answers_[1].back().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(optimizer_->stats().waiting, 0u);
+  EXPECT_FALSE(optimizer_->SetLife({{1, 3}, {}}).ok()) << "an end is for ever";
+}
+
+TEST_F(RoundTest, APacedStepThatWaitsEndsWithItsLife) {
+  Make(UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait));
+  ASSERT_TRUE(optimizer_->SetLife({{1, 1}, {}}).ok());
+  life_ = {1, 1};
+  Offer(1);
+  Offer(2);  // it waits for trainer 1
+  ASSERT_EQ(optimizer_->stats().waiting, 1u);
+  ASSERT_TRUE(optimizer_->SetLife({{1, 2}, {}, LifeStage::kLoading}).ok());
+  ASSERT_EQ(answers_[2].size(), 1u);
+  EXPECT_EQ(answers_[2][0].status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(First(a_), 1);
 }
 
 }  // namespace
