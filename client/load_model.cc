@@ -50,8 +50,8 @@ struct OwnerPart {
 
 // An optimizer of which something is loaded.
 struct LoadedOptimizer {
-  optim::OptimizerLife life;   // that begins
-  std::set<std::string> kept;  // owners whose parts stay as they are
+  optim::OptimizerLife life;             // the one that the load begins
+  std::map<std::string, KeptPart> kept;  // by owner: the parts that stay as they are
 };
 
 // One load under way.
@@ -68,7 +68,7 @@ class Loader {
   absl::Status DescribeOwners(const std::vector<std::string>& owners);
   void Divide(const checkpoint::Placement& placement, const LoadShare& share);
   void AddOptimizer(size_t number, const std::vector<std::string>& homes,
-                    const std::set<std::string>& kept, std::map<std::string, OwnerPart>& parts);
+                    const OptimizerShare& share, std::map<std::string, OwnerPart>& parts);
   absl::Status CheckAll();
   // What does not exist yet: parameters first, then optimizers over them.
   absl::Status CreateParameters();
@@ -84,6 +84,7 @@ class Loader {
   absl::Status ImportAll();
   absl::Status ImportPart(const OwnerPart& part);
   absl::Status RestoreOptimizers();
+  absl::Status RestoreParts(bool kept);
   // Whether a value is too large for one message.
   bool TooLarge(size_t number) const {
     return index_.values[number].kind != ValueKind::kRows &&
@@ -129,7 +130,8 @@ void Loader::Divide(const checkpoint::Placement& placement, const LoadShare& sha
     part.contents.values.push_back({{}, index_.values[i]});
   }
   for (size_t i = 0; i < index_.optimizers.size(); ++i)
-    if (share.optimizers[i]) AddOptimizer(i, placement.optimizers[i], share.kept[i], parts);
+    if (share.optimizers[i].loaded)
+      AddOptimizer(i, placement.optimizers[i], share.optimizers[i], parts);
   for (auto& [owner, part] : parts) {
     part.owner = owner;
     parts_.push_back(std::move(part));
@@ -137,16 +139,15 @@ void Loader::Divide(const checkpoint::Placement& placement, const LoadShare& sha
 }
 
 void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
-                          const std::set<std::string>& kept,
-                          std::map<std::string, OwnerPart>& parts) {
+                          const OptimizerShare& share, std::map<std::string, OwnerPart>& parts) {
   const SavedOptimizer& optimizer = index_.optimizers[number];
   LoadedOptimizer& loaded = optimizers_[number];
-  loaded.kept = kept;
-  loaded.life.id = worker_.runtime().ids().Next();
+  loaded.kept = share.kept;
+  loaded.life.id = share.begun.IsNone() ? worker_.runtime().ids().Next() : share.begun;
   for (const std::string& owner : std::set<std::string>(homes.begin(), homes.end()))
     loaded.life.owners.push_back({owner, hosted_.at(owner).incarnation});
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
-    if (kept.count(homes[i]) > 0) continue;
+    if (share.kept.count(homes[i]) > 0) continue;
     const SavedState& state = optimizer.parameters[i];
     OwnerPart& part = parts[homes[i]];
     if (part.optimizers.empty() || part.optimizers.back() != number) {
@@ -259,13 +260,13 @@ absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
 absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
   worker::OptimizerService& service = worker_.runtime().optimizer_service();
   const SavedOptimizer& optimizer = index_.optimizers[number];
-  const std::set<std::string>& kept = optimizers_.at(number).kept;
+  const std::map<std::string, KeptPart>& kept = optimizers_.at(number).kept;
   const size_t first_kept = parts.size();
-  for (const std::string& owner : kept) {
+  for (const auto& [owner, part] : kept) {
     PSD_ASSIGN_OR_RETURN(RRef rref,
                          worker_.runtime().values().Lookup(owner, optimizer.name, call_).Wait());
-    PSD_ASSIGN_OR_RETURN(MadePart part, WithOptions(std::move(rref), optimizer.groups.size()));
-    parts.push_back(std::move(part));
+    PSD_ASSIGN_OR_RETURN(MadePart made, WithOptions(std::move(rref), optimizer.groups.size()));
+    parts.push_back(std::move(made));
   }
   for (size_t i = 0; i < optimizer.groups.size(); ++i) {
     const auto& wanted =
@@ -331,15 +332,30 @@ absl::Status Loader::ImportAll() {
   return absl::OkStatus();
 }
 
-// When all imports have been answered.
+// When all imports have been answered. The parts that were loaded come first: as long as one that
+// stays is still of the life of the save, loading what is missing again finishes the load.
 absl::Status Loader::RestoreOptimizers() {
+  PSD_RETURN_IF_ERROR(RestoreParts(/*kept=*/false));
+  return RestoreParts(/*kept=*/true);
+}
+
+absl::Status Loader::RestoreParts(bool kept) {
   std::map<std::string, std::vector<worker::RestoredOptimizer>> by_owner;
   for (const auto& [number, loaded] : optimizers_) {
     const SavedOptimizer& optimizer = index_.optimizers[number];
     for (const optim::LifeOwner& owner : loaded.life.owners) {
-      by_owner[owner.name].push_back({optimizer.name, optimizer.steps_accepted,
-                                      optimizer.loss_scale, optimizer.good_steps,
-                                      loaded.kept.count(owner.name) > 0, loaded.life});
+      const auto stays = loaded.kept.find(owner.name);
+      if (kept != (stays != loaded.kept.end())) continue;
+      worker::RestoredOptimizer& restored = by_owner[owner.name].emplace_back();
+      restored = {optimizer.name,
+                  optimizer.steps_accepted,
+                  optimizer.loss_scale,
+                  optimizer.good_steps,
+                  kept,
+                  loaded.life};
+      if (!kept || options_.accept_skew) continue;
+      restored.steps_accepted = stays->second.steps;
+      restored.judged = stays->second.life;
     }
   }
   for (const auto& [owner, optimizers] : by_owner) {
@@ -360,6 +376,8 @@ absl::Status Loader::Tell(absl::string_view activity, uint64_t bytes) {
 absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) {
   PSD_RETURN_IF_ERROR(
       save_.Verify([this](uint64_t bytes) { return Tell("verifying", bytes).ok(); }));
+  if (options_.only_missing)
+    PSD_RETURN_IF_ERROR(CheckSavedOwners(index_, owners, options_.owner_map));
   checkpoint::PlacementOptions place;
   place.owners = options_.owner_map;
   place.spread = options_.spread;

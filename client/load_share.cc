@@ -1,5 +1,7 @@
 #include "client/load_share.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,13 +27,12 @@ const SavedPart& PartOf(const SavedOptimizer& optimizer, const std::string& owne
 
 // Whether what `saved` says fits beside `now`, a part that stays.
 absl::Status CheckSkew(const SavedOptimizer& optimizer, const SavedPart& saved,
-                       const PartReport& now) {
-  const std::string part =
-      absl::StrCat(now.owner.name, "'s part of optimizer '", optimizer.name, "'");
+                       const std::string& owner, const KeptPart& now) {
+  const std::string part = absl::StrCat(owner, "'s part of optimizer '", optimizer.name, "'");
   const std::string remedy =
       "; load all of a save, or put the save's part beside it all the same with --accept-skew "
       "(LoadOptions::accept_skew)";
-  if (saved.life != now.life.id.ToString()) {
+  if (saved.life != now.life.ToString()) {
     return absl::FailedPreconditionError(
         absl::StrCat(part,
                      " began in another life than the one that was saved: it was created or "
@@ -56,15 +57,16 @@ class Chooser {
       : index_(index), placement_(placement), contents_(contents) {}
 
   absl::StatusOr<LoadShare> Run(bool accept_skew) {
-    share_.kept.resize(index_.optimizers.size());
+    share_.optimizers.resize(index_.optimizers.size());
     for (size_t i = 0; i < index_.optimizers.size(); ++i) FindParts(i);
     for (size_t i = 0; i < index_.optimizers.size(); ++i) {
-      for (const std::string& owner : lost_) share_.kept[i].erase(owner);
-      share_.optimizers.push_back(share_.kept[i].size() < Homes(i).size());
-      if (share_.optimizers[i] && !accept_skew) PSD_RETURN_IF_ERROR(CheckKept(i));
+      PSD_RETURN_IF_ERROR(FindLife(i));
+      if (share_.optimizers[i].loaded && !accept_skew) PSD_RETURN_IF_ERROR(CheckKept(i));
     }
-    for (size_t i = 0; i < index_.values.size(); ++i)
-      share_.values.push_back(IsMissing(index_.values[i], placement_.values[i]));
+    for (size_t i = 0; i < index_.values.size(); ++i) {
+      PSD_ASSIGN_OR_RETURN(const bool missing, IsMissing(index_.values[i], placement_.values[i]));
+      share_.values.push_back(missing);
+    }
     return std::move(share_);
   }
 
@@ -80,31 +82,80 @@ class Chooser {
     const std::vector<PartReport> reports = ReportsOf(optimizer.name, contents_);
     for (const std::string& owner : Homes(number)) {
       const PartReport* report = optim::FindReport(reports, owner);
-      const bool there =
-          report != nullptr && report->hosted && report->life.stage == optim::LifeStage::kLive;
-      (there ? share_.kept[number] : lost_).insert(owner);
+      if (report != nullptr && report->hosted && report->life.stage == optim::LifeStage::kLive) {
+        share_.optimizers[number].kept[owner] = {report->life.id, report->steps};
+      } else {
+        lost_.insert(owner);
+      }
     }
     for (const auto& state : optimizer.parameters) stepped_.insert({state.owner, state.parameter});
   }
 
+  // Decides whether the optimizer begins another life, and which.
+  absl::Status FindLife(size_t number) {
+    OptimizerShare& share = share_.optimizers[number];
+    for (const std::string& owner : lost_) share.kept.erase(owner);
+    if (share.kept.size() < Homes(number).size()) {
+      share.loaded = true;
+      return absl::OkStatus();
+    }
+    const auto& kept = share.kept;
+    const bool whole = std::all_of(kept.begin(), kept.end(), [&](const auto& each) {
+      return each.second.life == kept.begin()->second.life;
+    });
+    if (whole) return absl::OkStatus();
+    share.loaded = true;
+    share.begun = BegunLife(number);
+    if (!share.begun.IsNone()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("the parts of optimizer '", index_.optimizers[number].name,
+                     "' are of several lives, and none of them knows all owners as they are: load "
+                     "all of a save"));
+  }
+
+  // The life of the parts that know all owners of the optimizer as they are now; the other parts
+  // are still of a life before a load that has stopped at its end. None if there is no such life.
+  GlobalId BegunLife(size_t number) const {
+    const std::set<std::string> homes = Homes(number);
+    for (const PartReport& report : ReportsOf(index_.optimizers[number].name, contents_)) {
+      const std::vector<optim::LifeOwner>& owners = report.life.owners;
+      const bool current =
+          std::all_of(owners.begin(), owners.end(), [&](const optim::LifeOwner& owner) {
+            return homes.count(owner.name) > 0 &&
+                   contents_.at(owner.name).incarnation == owner.incarnation;
+          });
+      if (homes.count(report.owner.name) > 0 && owners.size() == homes.size() && current)
+        return report.life.id;
+    }
+    return {};
+  }
+
   absl::Status CheckKept(size_t number) const {
     const SavedOptimizer& optimizer = index_.optimizers[number];
-    const std::vector<PartReport> reports = ReportsOf(optimizer.name, contents_);
+    const OptimizerShare& share = share_.optimizers[number];
     for (size_t k = 0; k < optimizer.parameters.size(); ++k) {
       const std::string& owner = placement_.optimizers[number][k];
-      if (share_.kept[number].count(owner) == 0) continue;
+      const auto kept = share.kept.find(owner);
+      if (kept == share.kept.end() || kept->second.life == share.begun) continue;
       PSD_RETURN_IF_ERROR(CheckSkew(optimizer, PartOf(optimizer, optimizer.parameters[k].owner),
-                                    *optim::FindReport(reports, owner)));
+                                    owner, kept->second));
     }
     return absl::OkStatus();
   }
 
-  bool IsMissing(const SavedValue& value, const std::string& owner) const {
+  absl::StatusOr<bool> IsMissing(const SavedValue& value, const std::string& owner) const {
     if (lost_.count(owner) > 0) return true;
     const HostedValue* hosted = FindValue(contents_.at(owner), value.name);
+    const bool stepped = stepped_.count({value.owner, value.name}) > 0;
+    if (hosted == nullptr && stepped) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("'", value.name, "' is missing on ", owner,
+                       ": its name was dropped, and a part of an optimizer that is not missing "
+                       "still steps the value; drop the optimizer on ",
+                       owner, " too, and both are brought back"));
+    }
     if (hosted == nullptr) return true;
-    const bool untouched = hosted->value.version <= 1 && value.version > hosted->value.version;
-    return untouched && stepped_.count({value.owner, value.name}) == 0;
+    return !stepped && hosted->value.version <= 1 && value.version > hosted->value.version;
   }
 
   const CheckpointIndex& index_;
@@ -120,14 +171,27 @@ class Chooser {
 LoadShare AllOf(const CheckpointIndex& index) {
   LoadShare all;
   all.values.assign(index.values.size(), true);
-  all.optimizers.assign(index.optimizers.size(), true);
-  all.kept.resize(index.optimizers.size());
+  all.optimizers.resize(index.optimizers.size());
+  for (OptimizerShare& each : all.optimizers) each.loaded = true;
   return all;
 }
 
 absl::StatusOr<LoadShare> MissingOf(const CheckpointIndex& index, const Placement& placement,
                                     const ContentsByOwner& contents, bool accept_skew) {
   return Chooser(index, placement, contents).Run(accept_skew);
+}
+
+absl::Status CheckSavedOwners(const CheckpointIndex& index, const std::vector<std::string>& owners,
+                              const std::map<std::string, std::string>& owner_map) {
+  for (const SavedValue& value : index.values) {
+    if (owner_map.count(value.owner) > 0) continue;
+    if (std::find(owners.begin(), owners.end(), value.owner) != owners.end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "what is missing goes back to where it was, and ", value.owner,
+        " of the save is not among the owners; attach it, or say which owner takes its place "
+        "(LoadOptions::owner_map)"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace psd

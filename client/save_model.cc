@@ -16,6 +16,7 @@
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/worker/checkpoint_service.h"
+#include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
 #include "core/worker/version.h"
 
@@ -93,6 +94,9 @@ class Saver {
     return value.rows == 0 && value.bytes > options_.whole_bytes;
   }
   absl::Status FinishFiles(size_t owner);
+  // Whether every part of an optimizer is still in the life in which it was planned.
+  // Errors: FAILED_PRECONDITION: a load or a fresh start beside the save has mixed what it holds.
+  absl::Status CheckLives();
   absl::Status Tell(uint64_t bytes);
 
   Worker& worker_;
@@ -230,6 +234,27 @@ absl::Status Saver::FinishFiles(size_t owner) {
   return absl::OkStatus();
 }
 
+absl::Status Saver::CheckLives() {
+  std::vector<Future<optim::PartReport>> asked;
+  for (const SavedOptimizer& optimizer : plan_.index.optimizers)
+    for (const checkpoint::SavedPart& part : optimizer.parts)
+      asked.push_back(
+          worker_.runtime().optimizer_service().Part(part.owner, optimizer.name, call_));
+  size_t next = 0;
+  for (const SavedOptimizer& optimizer : plan_.index.optimizers) {
+    for (const checkpoint::SavedPart& part : optimizer.parts) {
+      const absl::StatusOr<optim::PartReport>& now = asked[next++].Wait();
+      if (!now.ok()) return Annotate(now.status(), absl::StrCat("saving ", part.owner));
+      if (now->hosted && now->life.id.ToString() == part.life) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("nothing was saved: ", part.owner, "'s part of optimizer '", optimizer.name,
+                       "' was loaded, dropped or begun afresh beside the save, which would hold "
+                       "values from before and from after; save again"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Saver::Tell(uint64_t bytes) {
   done_bytes_ += bytes;
   if (options_.progress == nullptr || options_.progress({"saving", done_bytes_, plan_.bytes}))
@@ -275,6 +300,7 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
     if (!in_pieces && (more || !asked.empty()))
       absl::SleepFor(pace_.PauseAfter(now - started, now));
   }
+  PSD_RETURN_IF_ERROR(CheckLives());
   SaveSummary summary;
   PSD_ASSIGN_OR_RETURN(summary.folder, folder_->Publish(plan_.index));
   for (const checkpoint::SavedFile& file : plan_.index.files) summary.bytes += file.bytes;

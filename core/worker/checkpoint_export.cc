@@ -78,10 +78,22 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
   return found;
 }
 
-// With the claim of the value if it changes. Errors: RESOURCE_EXHAUSTED.
+// What a load has begun to change is no state to be saved.
+absl::Status CheckLoaded(const Outgoing& from) {
+  for (const std::shared_ptr<OwnerOptimizer>& optimizer : from.optimizers) {
+    if (optimizer->life().stage != optim::LifeStage::kLoading) continue;
+    return absl::FailedPreconditionError(
+        "a load of its optimizer has not finished; save when it has");
+  }
+  return absl::OkStatus();
+}
+
+// With the claim of the value if it changes. Errors: RESOURCE_EXHAUSTED; FAILED_PRECONDITION while
+// it is being loaded.
 absl::Status CopyItem(const Outgoing& from, Outbound& out) {
   v1::ExportedItem& item = *out.reply.add_items();
-  absl::Status copied = CopyElements(from, out, item);
+  absl::Status copied = CheckLoaded(from);
+  if (copied.ok()) copied = CopyElements(from, out, item);
   for (const SteppedParameter* stepped : from.states)
     if (copied.ok()) copied = CopyState(*stepped, from.rows, out, item);
   return Annotate(copied, from.entry->Label());

@@ -119,6 +119,7 @@ void WriteRows(const Rows& rows, const Tensor& elements) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
+                                                      const optim::LifeOwner& here,
                                                       const v1::ImportRequest& message,
                                                       const Values& values) {
   auto import = std::make_shared<Inbound>();
@@ -136,9 +137,15 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
           absl::StrCat("'", restored.name(), "' with the loss scale ", restored.loss_scale()));
     }
     PSD_ASSIGN_OR_RETURN(optim::OptimizerLife life, DecodeLife(restored));
-    import->optimizers.push_back({std::move(optimizer), restored.steps_accepted(),
-                                  restored.loss_scale(), restored.good_steps(), restored.kept(),
-                                  std::move(life)});
+    PSD_RETURN_IF_ERROR(Annotate(CheckLifeHere(life, here), restored.name()));
+    import->optimizers.push_back({std::move(optimizer),
+                                  restored.steps_accepted(),
+                                  restored.loss_scale(),
+                                  restored.good_steps(),
+                                  restored.kept(),
+                                  std::move(life),
+                                  { restored.judged_incarnation(),
+                                    restored.judged_counter() }});
   }
   return import;
 }
@@ -167,12 +174,16 @@ absl::Status Replace(const Incoming& item) {
 }
 
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {
+  // So that no step is between its start and its count.
+  ids.push_back(restored.optimizer->claim_id());
   if (restored.kept) return;
   const optim::ParameterTable& table = restored.optimizer->table();
   for (size_t i = 0; i < table.size(); ++i) ids.push_back(table[i].id());
 }
 
 absl::Status Restore(const Inbound::Restored& restored) {
+  if (restored.kept && !restored.judged.IsNone())
+    return restored.optimizer->JoinLife(restored.life, restored.judged, restored.steps_accepted);
   if (!restored.kept) {
     const optim::ParameterTable& table = restored.optimizer->table();
     for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();

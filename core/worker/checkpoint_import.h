@@ -41,6 +41,7 @@ struct Inbound {
     uint64_t good_steps = 0;
     bool kept = false;  // all but its life stays as it is
     optim::OptimizerLife life;
+    GlobalId judged;
   };
   std::vector<Restored> optimizers;
   absl::Status status;
@@ -48,7 +49,9 @@ struct Inbound {
 
 // What `message` and its tensors, `values`, would change. Nothing has changed yet.
 // Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for what does not fit.
+// `here` is this owner.
 absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
+                                                      const optim::LifeOwner& here,
                                                       const v1::ImportRequest& message,
                                                       const Values& values);
 
@@ -61,7 +64,8 @@ absl::Status Replace(const Incoming& item);
 // What Restore needs the claims of.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
 // With these claims, when all the state of the optimizer's parameters has been replaced.
-// Errors: FAILED_PRECONDITION: the optimizer was dropped.
+// Errors: FAILED_PRECONDITION: the optimizer was dropped, or a part that is kept is not as it was
+// judged.
 absl::Status Restore(const Inbound::Restored& restored);
 
 }  // namespace psd::worker

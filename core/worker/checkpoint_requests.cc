@@ -221,6 +221,8 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     message.set_loss_scale(optimizer.loss_scale);
     message.set_good_steps(optimizer.good_steps);
     message.set_kept(optimizer.kept);
+    message.set_judged_incarnation(optimizer.judged.incarnation);
+    message.set_judged_counter(optimizer.judged.counter);
     EncodeLife(optimizer.life, message);
   }
   auto request = EncodeRequest(runtime_, "checkpoint.import", owner, values, nullptr);

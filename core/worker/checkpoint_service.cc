@@ -79,7 +79,8 @@ void CheckpointService::ServeImport(const CallPtr& call) {
   if (!fields.ok()) return call->Reply(fields.status());
   auto values = ImportedValues(*call, *fields);
   if (!values.ok()) return call->Reply(values.status());
-  auto import = DecodeImport(runtime_.store(), *fields, *values);
+  auto import =
+      DecodeImport(runtime_.store(), {runtime_.name(), runtime_.incarnation()}, *fields, *values);
   if (!import.ok()) return call->Reply(import.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
   std::vector<GlobalId> ids;

@@ -32,7 +32,8 @@ class CheckpointService {
   // Copies of values of `owner` with their state, each as it was between two steps; steps of these
   // parameters wait while the state is copied. `arrays` is how many state arrays each item has in
   // each of its optimizers.
-  // Errors: NOT_FOUND for a value or optimizer that was dropped since it was described.
+  // Errors: NOT_FOUND for a value or optimizer that was dropped since it was described;
+  // FAILED_PRECONDITION while a load of such an optimizer has not finished.
   Future<Exported> Export(const std::string& owner, const std::vector<ExportItem>& items,
                           const rpc::CallOptions& options);
 

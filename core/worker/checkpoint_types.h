@@ -25,7 +25,7 @@ struct HostedOptimizer {
   GlobalId id;
   checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are left open
   std::vector<std::vector<checkpoint::TensorSpec>> state;  // of each parameter, named by slot
-  optim::OptimizerLife life;                               // not in what is to be hosted
+  optim::OptimizerLife life;  // of the part, in a description; unset in a request to host it
 };
 
 // What one owner hosts, or is to host.
@@ -34,7 +34,7 @@ struct OwnerContents {
   std::vector<HostedOptimizer> optimizers;
   std::vector<std::string> left_out;  // "'replay' (replay_buffer)": what cannot be saved
   bool writes_files = false;          // of a save, itself, where it can
-  Incarnation incarnation = 0;        // the owner's; 0 in what is to be hosted
+  Incarnation incarnation = 0;        // the owner's, in a description; else 0
 };
 
 struct ExportItem {
@@ -110,9 +110,12 @@ struct RestoredOptimizer {
   uint64_t steps_accepted = 0;
   double loss_scale = 0;
   uint64_t good_steps = 0;
-  // Its state was not imported, and its count and loss scale stay as they are.
+  // Its state was not imported: its count of steps and its loss scale stay as they are.
   bool kept = false;
   optim::OptimizerLife life;  // that begins with the load
+  // Of a part that is kept: the life in which it was found, after steps_accepted steps. It must
+  // still be there then, or in the new life already. None: whatever it is.
+  GlobalId judged = {};
 };
 
 }  // namespace psd::worker

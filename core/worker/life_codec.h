@@ -2,11 +2,16 @@
 
 // The life of an optimizer in messages. Pure.
 
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
+#include "core/base/worker_name.h"
 #include "core/optim/owner/optimizer_life.h"
 
 namespace psd::worker {
@@ -34,7 +39,8 @@ void EncodeLife(const optim::OptimizerLife& life, Message& message) {
     message.add_life_owner_incarnations(owner.incarnation);
   }
 }
-// Errors: INVALID_ARGUMENT for too many owners, or when names and incarnations are not as many.
+// Errors: INVALID_ARGUMENT for too many owners, one that is named twice or by no worker's name, or
+// when names and incarnations are not as many.
 template <typename Message>
 absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
   optim::OptimizerLife life;
@@ -48,9 +54,24 @@ absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
     return absl::InvalidArgumentError(absl::StrCat("a life with ", message.life_owners_size(),
                                                    " owners; ", kMaxLifeOwners, " are allowed"));
   }
-  for (int i = 0; i < message.life_owners_size(); ++i)
-    life.owners.push_back({message.life_owners(i), message.life_owner_incarnations(i)});
+  absl::flat_hash_set<absl::string_view> names;
+  for (int i = 0; i < message.life_owners_size(); ++i) {
+    const std::string& name = message.life_owners(i);
+    PSD_RETURN_IF_ERROR(Annotate(CheckWorkerName(name), "an owner of a life"));
+    if (!names.insert(name).second)
+      return absl::InvalidArgumentError(absl::StrCat("a life with two owners called ", name));
+    life.owners.push_back({name, message.life_owner_incarnations(i)});
+  }
   return life;
+}
+
+// Whether `life`, that a peer gives to a part on the owner `here`, is one of this owner.
+inline absl::Status CheckLifeHere(const optim::OptimizerLife& life, const optim::LifeOwner& here) {
+  for (const optim::LifeOwner& owner : life.owners)
+    if (owner.name == here.name && owner.incarnation == here.incarnation) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a life whose owners do not include this one, ",
+                                                 here.name, " (incarnation ",
+                                                 IncarnationToString(here.incarnation), ")"));
 }
 
 // The life of a part in what its owner says of it.

@@ -275,11 +275,17 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
         absl::StrCat("optimizer ", request->name(), ": it has no parameters; name at least one")));
   }
   const OptimizerSettings settings = DecodeSettings(*request);
-  if (absl::Status checked = settings.Check(); !checked.ok()) return call->Reply(checked);
+  // Before a part is dropped for what takes its place.
+  absl::Status checked = optim::CheckGroups(*groups, settings, runtime_.optimizers());
+  if (!checked.ok()) return call->Reply(checked);
   auto life = DecodeLife(*request);
   if (!life.ok()) return call->Reply(life.status());
   if (life->owners.empty() != life->id.IsNone())
     return call->Reply(absl::InvalidArgumentError("optimizer.create: a life without owners or id"));
+  if (!life->id.IsNone()) {
+    absl::Status ours = CheckLifeHere(*life, {runtime_.name(), runtime_.incarnation()});
+    if (!ours.ok()) return call->Reply(ours);
+  }
   const GlobalId expected = life->id;
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
   DropPart(request->name(), {request->replaced_incarnation(), request->replaced_counter()});

@@ -151,7 +151,8 @@ std::string Describe(const std::vector<optim::OptimizerSpec>& groups,
 }
 
 // An optimizer that exists: of the same type and options, over the same parameters.
-absl::Status CheckExisting(const EntryPtr& entry, const HostedOptimizer& wanted) {
+absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
+                           const HostedOptimizer& wanted) {
   const auto optimizer = OptimizerOf(*entry);
   const std::string label = entry->Label();
   if (optimizer == nullptr) {
@@ -184,6 +185,12 @@ absl::Status CheckExisting(const EntryPtr& entry, const HostedOptimizer& wanted)
     if (found == parameters.end()) {
       return absl::FailedPreconditionError(
           absl::StrCat(label, " exists and does not step '", name, "'; drop it first"));
+    }
+    const auto named = store.Lookup(name);
+    if (!named.ok() || (*named)->id != found->second->id()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(label, " steps a parameter that was called '", name,
+                       "' and has lost that name; drop the optimizer first"));
     }
     PSD_RETURN_IF_ERROR(CheckState(absl::StrCat(label, " for '", name, "'"),
                                    DescribeState(*found->second), wanted.state[i]));
@@ -299,7 +306,7 @@ absl::Status CheckContents(store::Store& store, const optim::OptimizerRegistry& 
   for (const HostedOptimizer& hosted : wanted.optimizers) {
     PSD_RETURN_IF_ERROR(store.CheckName(hosted.optimizer.name));
     auto entry = store.Lookup(hosted.optimizer.name);
-    PSD_RETURN_IF_ERROR(entry.ok() ? CheckExisting(*entry, hosted)
+    PSD_RETURN_IF_ERROR(entry.ok() ? CheckExisting(store, *entry, hosted)
                                    : CheckNew(optimizers, hosted, values, &new_bytes));
   }
   const store::Store::Stats stats = store.stats();

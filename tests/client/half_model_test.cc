@@ -11,7 +11,11 @@
 #include "client/psd.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/worker/checkpoint_service.h"
+#include "core/worker/checkpoint_types.h"
+#include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -389,6 +393,130 @@ TEST_F(HalfModel, ALoadThatStoppedHalfWayIsNoticed) {
   }
   ASSERT_TRUE(LoadModel(*trainer, Loading(false)).ok());
   EXPECT_TRUE(Create(*trainer).ok());
+}
+
+// Its values would be partly from before the load and partly from after it.
+TEST_F(HalfModel, ASaveBesideALoadIsNotPublished) {
+  Train(3);
+  auto trainer = Attach();
+  ASSERT_TRUE(Save(*trainer).ok());
+  const auto saved = disk_->files();
+  auto loader = Attach("loader");
+  bool loads = true;
+  SaveOptions beside;
+  beside.dir = "saves";
+  beside.files = disk_;
+  beside.busy_share = 1;
+  beside.progress = [&](const TransferProgress&) {
+    if (std::exchange(loads, false)) EXPECT_TRUE(LoadModel(*loader, Loading(false)).ok());
+    return true;
+  };
+  const absl::Status refused = SaveModel(*trainer, beside).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("save again"));
+  EXPECT_EQ(disk_->files(), saved);
+  EXPECT_TRUE(Save(*trainer).ok());
+}
+
+TEST_F(HalfModel, WhatIsBeingLoadedIsNotSaved) {
+  Train(3);
+  auto trainer = Attach();
+  ASSERT_TRUE(Save(*trainer).ok());
+  worker::CheckpointService& service = trainer->runtime().checkpoints();
+  const worker::OwnerContents there = Must(service.Describe("owner0", {}).Wait());
+  worker::ExportItem item;
+  item.value = there.values.at(0).id;
+  item.optimizers = {there.optimizers.at(0).id};
+  ASSERT_TRUE(service.Export("owner0", {item}, {}).Wait().ok());
+  LoadOptions stopped = Loading(false);
+  stopped.progress = [](const TransferProgress& progress) {
+    return progress.activity != "loading";
+  };
+  ASSERT_FALSE(LoadModel(*trainer, stopped).ok());
+  const absl::Status refused = service.Export("owner0", {item}, {}).Wait().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("load of its optimizer has not finished"));
+}
+
+// Trainers that reach only an owner whose part stays go on until the load's end.
+TEST_F(HalfModel, APartThatStaysIsComparedAtTheEndOfTheLoadToo) {
+  Train(3);
+  auto first = Attach("first");
+  ASSERT_TRUE(Save(*first).ok());
+  Restart(1);
+  auto trainer = Attach();
+  worker::Runtime& runtime = trainer->runtime();
+  LoadOptions loading = Loading(true);
+  loading.progress = [&](const TransferProgress& progress) {
+    if (progress.activity != "loading") return true;
+    const RRef part = Must(runtime.values().Lookup("owner0", kName, {}).Wait());
+    const auto life = Must(runtime.optimizer_service().Part("owner0", kName, {}).Wait()).life;
+    const worker::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
+    EXPECT_TRUE(runtime.optimizer_service().Step(part, step, {}).Wait().ok());
+    return true;
+  };
+  const absl::Status refused = LoadModel(*trainer, loading).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("was at 3 steps, and is at 4"));
+  EXPECT_FALSE(Create(*trainer).ok());
+  EXPECT_THAT(Text(LoadModel(*trainer, Loading(true)).status()), HasSubstr("has taken 4 steps"));
+  ASSERT_TRUE(LoadModel(*trainer, Loading(true, /*accept_skew=*/true)).ok());
+  EXPECT_TRUE(Create(*trainer).ok());
+}
+
+TEST_F(HalfModel, WhatIsMissingOnAnOwnerThatIsNotThereGoesNowhereElse) {
+  Train(3);
+  {
+    auto first = Attach("first");
+    ASSERT_TRUE(Save(*first).ok());
+  }
+  auto trainer = StartTrainer("trainer", {owners_[0]->address()});
+  const absl::Status refused = LoadModel(*trainer, Loading(true)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(refused), HasSubstr("owner1 of the save is not among the owners"));
+  EXPECT_FALSE(trainer->Lookup("owner0", "w1").ok());
+}
+
+TEST_F(HalfModel, AValueIsNotMadeAnewBesideOneThatIsStillStepped) {
+  auto trainer = Attach();
+  auto optimizer = Must(Create(*trainer));
+  Steps(*trainer, *optimizer, 3);
+  ASSERT_TRUE(Save(*trainer).ok());
+  ASSERT_TRUE(trainer->Drop("owner0", "w0").ok());
+  for (const bool only_missing : {true, false}) {
+    const absl::Status refused = LoadModel(*trainer, Loading(only_missing)).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(Text(refused), HasSubstr("drop the optimizer"));
+    EXPECT_FALSE(trainer->Lookup("owner0", "w0").ok()) << "nothing was made";
+  }
+  ASSERT_TRUE(trainer->Drop("owner0", kName).ok());
+  ASSERT_TRUE(LoadModel(*trainer, Loading(true)).ok());
+  EXPECT_TRUE(Create(*trainer).ok());
+}
+
+TEST_F(HalfModel, APartThatTheLeadRefusesIsMadeNowhere) {
+  auto trainer = Attach();
+  CreateOptions plain;
+  Must(trainer->GetOrCreate("owner0", kName, Zeros(Shape{3}), plain));
+  EXPECT_FALSE(Create(*trainer).ok());
+  const auto part = trainer->runtime().optimizer_service().Part("owner1", kName, {}).Wait();
+  EXPECT_FALSE(Must(part).hosted);
+}
+
+TEST_F(HalfModel, APartIsNotDroppedForOneThatCannotBe) {
+  Train(3);
+  auto trainer = Attach();
+  ASSERT_TRUE(trainer->Drop("owner1", kName).ok());
+  std::vector<RRef> parameters = Parameters(*trainer);
+  CreateOptions plain;
+  parameters.push_back(Must(trainer->GetOrCreate("owner0", "plain", Zeros(Shape{3}), plain)));
+  JoinOptions afresh;
+  afresh.start_afresh = true;
+  const absl::Status refused =
+      DistributedOptimizer::Create(*trainer, kName, Sgd{0.5, 0.5}, parameters, {}, afresh).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  const auto part = trainer->runtime().optimizer_service().Part("owner0", kName, {}).Wait();
+  EXPECT_EQ(Must(part).steps, 3u);
 }
 
 TEST_F(HalfModel, TrainersThatCreateItAtOnceShareOne) {

@@ -113,6 +113,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
     return life_;
   }
   absl::Status SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_);
+  absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) override
+      PSD_EXCLUDES(mutex_);
+  GlobalId claim_id() const override { return claim_id_; }
   void EndLife() override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
@@ -572,6 +575,20 @@ absl::Status OwnerOptimizerImpl::SetLife(OptimizerLife life) {
   }
   if (gate_ != nullptr) gate_->Recheck();
   return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) {
+  {
+    MutexLock lock(mutex_);
+    if (life_.id == life.id) return absl::OkStatus();
+    if (life_.id != judged || steps_ != steps) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "this part of the optimizer stays as it is, and has changed since it was compared with "
+          "the save: it was at ",
+          steps, " steps, and is at ", steps_, life_.id == judged ? "" : " of another life"));
+    }
+  }
+  return SetLife(std::move(life));
 }
 
 void OwnerOptimizerImpl::EndLife() {

@@ -129,6 +129,12 @@ class OwnerOptimizer : public store::Object {
   // From now on only steps of this life are applied, if any; those of others that wait are refused.
   // Errors: FAILED_PRECONDITION: the part's life has ended.
   virtual absl::Status SetLife(OptimizerLife life) = 0;
+  // As SetLife, if the part is in the life `judged` after so many steps; nothing changes if it is
+  // in `life` already. Requires: the claim of claim_id(). Errors: FAILED_PRECONDITION when it is
+  // neither.
+  virtual absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) = 0;
+  // Every step claims it: who has the claim knows that no step is under way.
+  virtual GlobalId claim_id() const = 0;
   // No step is applied any more, and those that wait are refused.
   virtual void EndLife() = 0;
 

@@ -15,9 +15,11 @@
 namespace psd::optim {
 namespace {
 
-absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
-                         const OptimizerSettings& settings) {
-  PSD_RETURN_IF_ERROR(settings.Check());
+std::string LabelOf(const FunctionalOptimizer& function, const store::Entry& entry) {
+  return absl::StrCat(function.spec().type, " for ", entry.Label());
+}
+
+absl::Status CheckTypes(const std::vector<ParameterGroup>& groups) {
   if (groups.empty()) return absl::InvalidArgumentError("an optimizer has at least one group");
   for (const ParameterGroup& group : groups) {
     if (group.spec.type == groups[0].spec.type) continue;
@@ -30,23 +32,39 @@ absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
 
 }  // namespace
 
-absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
-                                             const OptimizerSettings& settings,
-                                             const OptimizerRegistry& registry,
-                                             MemoryAccount& memory) {
-  PSD_RETURN_IF_ERROR(CheckGroups(groups, settings));
-  ReservedGroups reserved;
+absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
+                         const OptimizerSettings& settings, const OptimizerRegistry& registry) {
+  PSD_RETURN_IF_ERROR(settings.Check());
+  PSD_RETURN_IF_ERROR(CheckTypes(groups));
   absl::flat_hash_set<GlobalId> seen;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
+  for (const ParameterGroup& group : groups) {
+    PSD_ASSIGN_OR_RETURN(const FunctionPtr function, registry.Create(group.spec));
     PSD_RETURN_IF_ERROR(CheckSchedule(settings.schedule, function->spec()));
-    std::vector<DType> dtypes;
-    for (store::EntryPtr& entry : groups[i].parameters) {
-      const std::string label = absl::StrCat(function->spec().type, " for ", entry->Label());
+    for (const store::EntryPtr& entry : group.parameters) {
+      const std::string label = LabelOf(*function, *entry);
       if (!seen.insert(entry->id).second) {
         return absl::InvalidArgumentError(
             absl::StrCat(label, ": it is among the parameters twice; name it once"));
       }
+      const bool rows = store::AsRows(entry->value) != nullptr;
+      PSD_RETURN_IF_ERROR(
+          Annotate((rows ? CheckSteppedRows : CheckDenseParameter)(*entry, *function), label));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
+                                             const OptimizerSettings& settings,
+                                             const OptimizerRegistry& registry,
+                                             MemoryAccount& memory) {
+  PSD_RETURN_IF_ERROR(CheckGroups(groups, settings, registry));
+  ReservedGroups reserved;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(FunctionPtr function, registry.Create(groups[i].spec));
+    std::vector<DType> dtypes;
+    for (store::EntryPtr& entry : groups[i].parameters) {
+      const std::string label = LabelOf(*function, *entry);
       const bool rows = store::AsRows(entry->value) != nullptr;
       auto parameter =
           (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i, *function, memory);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
@@ -26,6 +27,10 @@ struct ReservedGroups {
   OptionGroups options;
   std::vector<std::unique_ptr<SteppedParameter>> parameters;  // of all groups
 };
+
+// What ReserveGroups refuses the groups for, but for memory. Nothing is reserved.
+absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
+                         const OptimizerSettings& settings, const OptimizerRegistry& registry);
 
 // Errors: those of OwnerOptimizer::Create; nothing is reserved then.
 absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,

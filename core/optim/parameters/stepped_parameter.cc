@@ -240,16 +240,19 @@ std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks) {
   return arrays;
 }
 
+absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function) {
+  if (entry.parameter == nullptr || !entry.parameter->requires_grad()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "it is a ", entry.KindName(),
+        entry.parameter == nullptr ? "" : " that does not require grad", ", and ",
+        function.spec().type, " steps parameters that do; create it with ", "requires_grad"));
+  }
+  return function.CheckDType(entry.parameter->dtype());
+}
+
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
     MemoryAccount& memory) {
-  if (entry->parameter == nullptr || !entry->parameter->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is a ", entry->KindName(),
-        entry->parameter == nullptr ? "" : " that does not require grad", ", and ",
-        function.spec().type, " steps parameters that do; create it with ", "requires_grad"));
-  }
-  PSD_RETURN_IF_ERROR(function.CheckDType(entry->parameter->dtype()));
   PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
   auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, function);
   PSD_RETURN_IF_ERROR(parameter->Init(function, memory));

@@ -109,10 +109,11 @@ class SteppedParameter {
   int64_t steps_ = 0;
 };
 
+// Errors: INVALID_ARGUMENT: no parameter that requires grad, or a dtype that `function` cannot
+// step.
+absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function);
 // A dense parameter: reserves its spare and its state, charged to `memory`, for as long as it
-// lives.
-// Errors: INVALID_ARGUMENT (no parameter that requires grad, a dtype that `function` cannot step),
-// RESOURCE_EXHAUSTED.
+// lives. Requires: CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
     MemoryAccount& memory);

@@ -155,10 +155,8 @@ void SteppedRows::Apply(const FunctionalOptimizer& function, const ParameterGrad
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
-    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    MemoryAccount& memory) {
-  std::shared_ptr<store::Rows> rows = store::AsRows(entry->value);
+absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimizer& function) {
+  const std::shared_ptr<store::Rows> rows = store::AsRows(entry.value);
   PSD_CHECK(rows != nullptr, "an entry of rows");
   if (!rows->requires_grad()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -169,7 +167,13 @@ absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
         "it is a ", rows->TypeName(), ", whose gradients are sparse, and ", function.spec().type,
         " takes dense ones only; use sgd, adagrad, rowwise_adagrad or sparse_adam"));
   }
-  PSD_RETURN_IF_ERROR(function.rows()->CheckOptions());
+  return function.rows()->CheckOptions();
+}
+
+absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
+    MemoryAccount& memory) {
+  std::shared_ptr<store::Rows> rows = store::AsRows(entry->value);
   auto parameter = std::make_unique<SteppedRows>(std::move(entry), group, std::move(rows));
   PSD_RETURN_IF_ERROR(parameter->Init(*function.rows(), memory));
   return std::unique_ptr<SteppedParameter>(std::move(parameter));

@@ -12,9 +12,11 @@
 
 namespace psd::optim {
 
-// Reserves state, charged to `memory`. Requires: the entry is rows.
-// Errors: INVALID_ARGUMENT (rows that do not require grad, an optimizer that steps none, or whose
-// options do not allow sparse gradients), RESOURCE_EXHAUSTED.
+// Requires: the entry is rows. Errors: INVALID_ARGUMENT: rows that do not require grad, an
+// optimizer that steps none, or whose options do not allow sparse gradients.
+absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimizer& function);
+// Reserves state, charged to `memory`. Requires: CheckSteppedRows is OK. Errors:
+// RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
     MemoryAccount& memory);

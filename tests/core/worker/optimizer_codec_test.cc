@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
+#include "core/worker/life_codec.h"
 #include "gtest/gtest.h"
 
 namespace psd::worker {
@@ -95,6 +97,38 @@ TEST(OptimizerCodecTest, ColumnsMustBeOfOneLength) {
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->spec, options.spec);
   EXPECT_EQ(back->version, 7u);
+}
+
+TEST(LifeCodecTest, NamesAndIncarnationsComeBack) {
+  v1::CreateOptimizerRequest message;
+  EncodeLife({{1, 2}, {{"a", 3}, {"b", 4}}}, message);
+  const auto life = DecodeLife(message);
+  ASSERT_TRUE(life.ok()) << life.status();
+  EXPECT_EQ(life->id, (GlobalId{1, 2}));
+  ASSERT_EQ(life->owners.size(), 2u);
+  EXPECT_EQ(life->owners[1].name, "b");
+  EXPECT_EQ(life->owners[1].incarnation, 4u);
+}
+
+// An owner keeps what a peer says, and repeats it to others.
+TEST(LifeCodecTest, OwnersAreWorkersOfDifferentNames) {
+  for (const std::string& name :
+       {std::string("a"), std::string("no\nname"), std::string(), std::string(1 << 20, 'x')}) {
+    v1::CreateOptimizerRequest message;
+    EncodeLife({{1, 2}, {{"a", 3}, {name, 4}}}, message);
+    EXPECT_EQ(DecodeLife(message).status().code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  v1::CreateOptimizerRequest fewer;
+  EncodeLife({{1, 2}, {{"a", 3}, {"b", 4}}}, fewer);
+  fewer.mutable_life_owner_incarnations()->RemoveLast();
+  EXPECT_EQ(DecodeLife(fewer).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(LifeCodecTest, APartIsOnlyOfALifeOfItsOwner) {
+  const optim::OptimizerLife life{{1, 2}, {{"a", 3}, {"b", 4}}};
+  EXPECT_TRUE(CheckLifeHere(life, {"b", 4}).ok());
+  EXPECT_FALSE(CheckLifeHere(life, {"b", 5}).ok()) << "an earlier incarnation";
+  EXPECT_FALSE(CheckLifeHere(life, {"c", 3}).ok());
 }
 
 }  // namespace

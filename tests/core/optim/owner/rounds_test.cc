@@ -245,7 +245,7 @@ TEST_F(RoundTest, StepsThatWaitEndWithTheirLife) {
 }
 
 TEST_F(RoundTest, APacedStepThatWaitsEndsWithItsLife) {
-  Make(UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait));
+  Make(UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait).WithUnknownVersions());
   ASSERT_TRUE(optimizer_->SetLife({{1, 1}, {}}).ok());
   life_ = {1, 1};
   Offer(1);
