@@ -42,10 +42,10 @@ constexpr size_t kCreationsAhead = 256;
 // What goes to one owner.
 struct OwnerPart {
   std::string owner;
-  OwnerContents contents;             // for the check
-  std::vector<size_t> values;         // of the index's
-  std::vector<size_t> optimizers;     // the index's of contents.optimizers
-  std::map<std::string, RRef> rrefs;  // of its parameters, once they are there
+  OwnerContents contents;             // what CheckAll asks the owner about
+  std::vector<size_t> values;         // their numbers in the index
+  std::vector<size_t> optimizers;     // the numbers in the index of contents.optimizers, in order
+  std::map<std::string, RRef> rrefs;  // its parameters by name, once they exist
 };
 
 // An optimizer of which something is loaded.

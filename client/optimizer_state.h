@@ -73,7 +73,8 @@ struct StepAttempt {
   GlobalId step_id;
   std::shared_ptr<const OpenIds::Id> open;  // shared with retries; null once it has succeeded
   std::vector<GlobalId> contexts;
-  // By part: the contexts that have reached that owner, and whether it is asked at all.
+  // Both have one element for each part of the optimizer: the contexts that have reached its owner,
+  // and whether that owner takes part in this step.
   std::vector<std::vector<GlobalId>> reached;
   std::vector<bool> asked;
   StepOptions options;

@@ -114,7 +114,8 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
   attempt->reached.resize(state_->parts.size());
   for (const Context* context : contexts) {
     StepOutcome unusable;
-    unusable.refused = context->CheckUsable();
+    unusable.refused = context != nullptr ? context->CheckUsable()
+                                          : absl::InvalidArgumentError("a context is null");
     if (!unusable.refused.ok()) return unusable;
     attempt->contexts.push_back(context->id());
     // An owner that this context never reached, not even through others, has collected nothing.

@@ -10,6 +10,8 @@
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/worker/life_codec.h"
 #include "core/worker/owner_contents.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
 
 namespace psd::worker {
 namespace {
@@ -87,6 +89,10 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
   if (entry.ok()) item.entry = *std::move(entry);
   const auto table = item.entry == nullptr ? nullptr : store::AsRows(item.entry->value);
   if (table == nullptr && (item.entry == nullptr || item.entry->parameter == nullptr)) {
+    if (item.entry != nullptr && item.entry->value.As<Variable>() == nullptr) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          item.entry->Label(), " is ", item.entry->KindName(), ", not a tensor; drop it first"));
+    }
     if (message.states_size() == 0 && message.first_row() == 0) return item;
     return absl::FailedPreconditionError(
         absl::StrCat("'", item.name, "' is no parameter here, but state or rows come with it"));
@@ -171,6 +177,21 @@ absl::Status Replace(const Incoming& item) {
     state.stepped->set_steps(state.steps);
   }
   return absl::OkStatus();
+}
+
+absl::Status MakeValue(Runtime& runtime, const Incoming& item) {
+  if (item.entry != nullptr)
+    PSD_RETURN_IF_ERROR(runtime.values().DropHere(item.name, item.entry->id));
+  bool made = false;
+  const auto entry = runtime.store().GetOrCreate(item.name, {}, [&] {
+    made = true;
+    return absl::StatusOr<store::Value>(store::Value(item.elements));
+  });
+  // Ready at once, unless another call makes a value of that name: it is not waited for, because
+  // the import holds claims.
+  if (entry.IsReady() && (made || !entry.Wait().ok())) return entry.Wait().status();
+  return absl::AbortedError(
+      absl::StrCat("another call has made '", item.name, "' while it was loaded; load again"));
 }
 
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {

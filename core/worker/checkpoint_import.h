@@ -17,6 +17,8 @@
 
 namespace psd::worker {
 
+class Runtime;
+
 // A value that replaces another, and its state.
 struct Incoming {
   store::EntryPtr entry;  // null: made anew
@@ -60,6 +62,11 @@ bool Changes(const Incoming& item);
 
 // With the claim of the value. Requires: Changes(item).
 absl::Status Replace(const Incoming& item);
+
+// A value that is no parameter: made anew, in place of the one that was found under its name.
+// Requires: !Changes(item). Errors: ABORTED or FAILED_PRECONDITION when the name has been given to
+// another value since then; RESOURCE_EXHAUSTED.
+absl::Status MakeValue(Runtime& runtime, const Incoming& item);
 
 // What Restore needs the claims of.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);

@@ -92,7 +92,7 @@ void CheckpointService::ServeImport(const CallPtr& call) {
       [this, in = *import] {
         for (const Incoming& item : in->items) {
           if (!in->status.ok()) return;
-          in->status = Changes(item) ? Replace(item) : MakeValue(item.name, item.elements);
+          in->status = Changes(item) ? Replace(item) : MakeValue(runtime_, item);
         }
         for (const Inbound::Restored& each : in->optimizers)
           if (in->status.ok()) in->status = Restore(each);
@@ -115,15 +115,6 @@ absl::StatusOr<Values> CheckpointService::ImportedValues(rpc::ServerCall& call,
   Values values;
   for (Tensor& array : arrays) values.emplace_back(std::move(array));
   return values;
-}
-
-absl::Status CheckpointService::MakeValue(const std::string& name, const Tensor& elements) {
-  store::Store& store = runtime_.store();
-  if (store.Lookup(name).ok()) PSD_RETURN_IF_ERROR(runtime_.values().DropHere(name));
-  return store
-      .GetOrCreate(name, {}, [&] { return absl::StatusOr<store::Value>(store::Value(elements)); })
-      .Wait()
-      .status();
 }
 
 }  // namespace psd::worker

@@ -88,8 +88,6 @@ class CheckpointService {
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
   // The tensors of a request: its own, or those of a room that was filled.
   absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);
-  // A value that is no parameter: made anew, in place of another of its name.
-  absl::Status MakeValue(const std::string& name, const Tensor& elements);
 
   Runtime& runtime_;
   TransferTable transfers_;

@@ -344,7 +344,7 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   if (!entry.ok()) return;
   auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
   if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
-  // Another creator that replaces the same part may have been first: then its part stays.
+  // This fails when another creator has replaced the part meanwhile: the new part stays.
   runtime_.values().DropHere(name, (*entry)->id).IgnoreError();
 }
 

@@ -36,11 +36,13 @@ struct GroupRequest {
 
 // In which life of a named optimizer (core/optim/owner/optimizer_life.h) one part of it is made.
 struct PartTerms {
-  // A new part is of this life; one that exists must be. No id: a new part begins a life of its
-  // own, and one that exists may be of any.
+  // The life of a new part; a part that exists must be of it already. Without an id, a new part
+  // begins a life of its own, and a part that exists may be of any life.
   optim::OptimizerLife life;
-  GlobalId replaced;        // a part of this life is dropped first; none: no part is
-  bool unfinished = false;  // the part waits for a load to begin its life; `life` has no id
+  // If the part that exists is of this life, it is dropped first, and a new one is made.
+  GlobalId replaced;
+  // The part, new or not, is loading from now on. Requires: `life` has no id.
+  bool unfinished = false;
 };
 
 // A step as its caller asks for it.

@@ -48,7 +48,7 @@ SaveService::SaveService(Runtime& runtime) : runtime_(runtime) {
   add("save.finish", &SaveService::ServeFinish);
   add("save.close", &SaveService::ServeClose);
   runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
-    GiveUpAllOf({peer.incarnation, epoch});
+    for (SavePtr& save : saves_.TakeAllOf({peer.incarnation, epoch})) Destroy(std::move(save));
   });
 }
 
@@ -67,7 +67,7 @@ void SaveService::ServeOpen(const CallPtr& call) {
                         opened.ok() ? "writes its own files of a save" : opened.message(),
                         {{"peer", call->caller().name}, {"files", files->files.size()}});
   // The session may have ended before the save was registered, and nobody would give it up.
-  if (call->cancelled()) GiveUp(key);
+  if (call->cancelled()) Destroy(saves_.Take(key));
   v1::OpenSaveReply reply;
   reply.set_here(opened.ok());
   reply.set_why_not(std::string(opened.message()));
@@ -75,34 +75,16 @@ void SaveService::ServeOpen(const CallPtr& call) {
   call->Reply(PlainPayload(reply));
 }
 
-absl::Status SaveService::Reserve(const Key& key) {
-  MutexLock lock(mutex_);
-  if (saves_.size() >= kMaxSaves) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it writes the files of ", saves_.size(), " saves already"));
-  }
-  if (saves_.emplace(key, nullptr).second) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("it writes save ", key.second.counter, " already"));
-}
-
-// The place is taken before the files are made, so that there are never too many.
 absl::Status SaveService::OpenHere(const Key& key, const OwnFiles& files) {
-  PSD_RETURN_IF_ERROR(Reserve(key));
+  PSD_ASSIGN_OR_RETURN(const uint64_t opening, saves_.Reserve(key));
   absl::StatusOr<SavePtr> save = MakeFiles(files);
   if (!save.ok()) {
-    GiveUp(key);
+    saves_.Abandon(key, opening);
     return save.status();
   }
-  {
-    MutexLock lock(mutex_);
-    auto place = saves_.find(key);
-    if (place != saves_.end()) {
-      place->second = *std::move(save);
-      return absl::OkStatus();
-    }
-  }
+  if (saves_.Fill(key, opening, *save)) return absl::OkStatus();
   Destroy(*std::move(save));
-  return absl::CancelledError("the session that asked for the save has ended");
+  return absl::CancelledError("whoever asked for the save has given it up meanwhile");
 }
 
 absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& files) {
@@ -118,7 +100,7 @@ absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& file
 void SaveService::ServeWrite(const CallPtr& call) {
   auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
-  auto save = Find({SessionOf(*call), IdOf(*request)});
+  auto save = saves_.Find({SessionOf(*call), IdOf(*request)});
   if (!save.ok()) return call->Reply(save.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the write"));
   if (request->has_piece()) return WritePieceHere(call, *save, *request);
@@ -167,7 +149,7 @@ void SaveService::ServeFinish(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   if (request->count_files_size() != request->counts_size())
     return call->Reply(absl::InvalidArgumentError("save.finish: counts without a file"));
-  auto save = Find({SessionOf(*call), IdOf(*request)});
+  auto save = saves_.Find({SessionOf(*call), IdOf(*request)});
   if (!save.ok()) return call->Reply(save.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
   std::vector<StepCount> counts;
@@ -184,7 +166,7 @@ void SaveService::ServeClose(const CallPtr& call) {
   auto request = ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
-  GiveUp({SessionOf(*call), IdOf(*request)});
+  Destroy(saves_.Take({SessionOf(*call), IdOf(*request)}));
   call->Reply(rpc::Payload{});
 }
 
@@ -198,40 +180,6 @@ void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, 
         append = nullptr;  // its memory goes before the next one's comes
       });
   if (!queued.ok()) call->Reply(queued);
-}
-
-absl::StatusOr<SaveService::SavePtr> SaveService::Find(const Key& key) const {
-  MutexLock lock(mutex_);
-  auto found = saves_.find(key);
-  if (found != saves_.end() && found->second != nullptr) return found->second;
-  return absl::NotFoundError(absl::StrCat("no save ", key.second.counter,
-                                          " of this session is written here; its session may have "
-                                          "ended: start again"));
-}
-
-void SaveService::GiveUp(const Key& key) {
-  SavePtr given_up;
-  {
-    MutexLock lock(mutex_);
-    auto found = saves_.find(key);
-    if (found == saves_.end()) return;
-    given_up = std::move(found->second);
-    saves_.erase(found);
-  }
-  Destroy(std::move(given_up));
-}
-
-void SaveService::GiveUpAllOf(GlobalId session) {
-  std::vector<SavePtr> given_up;
-  {
-    MutexLock lock(mutex_);
-    auto next = saves_.lower_bound({session, {}});
-    while (next != saves_.end() && next->first.first == session) {
-      given_up.push_back(std::move(next->second));
-      next = saves_.erase(next);
-    }
-  }
-  for (SavePtr& save : given_up) Destroy(std::move(save));
 }
 
 void SaveService::Destroy(SavePtr save) {

@@ -14,11 +14,11 @@
 #include "absl/status/statusor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
-#include "core/base/mutex.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/worker/checkpoint_types.h"
 #include "core/worker/own_save.h"
+#include "core/worker/save_table.h"
 #include "proto/psd/v1/checkpoint.pb.h"
 
 namespace psd::worker {
@@ -26,20 +26,16 @@ namespace psd::worker {
 class Runtime;
 
 // Both ends of the "save.*" methods. Thread-safe. A save that an owner writes lasts until it is
-// closed or replaced by another of our session there, or that session ends. Errors, besides those
+// closed, or the session that opened it ends. Errors, besides those
 // below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has ended there.
 class SaveService {
  public:
-  // At the same time, of all sessions together; others are told to stream. Each has a thread, and
-  // each of its files another.
-  static constexpr size_t kMaxSaves = 4;
-
   // Registers the methods; `runtime` outlives the service and has not started.
   explicit SaveService(Runtime& runtime);
 
   // Has `owner` make `files`, known as `id` from then on. False when it cannot write there, and why
   // not: it has no checkpoint_root, the folder is not below it, or not the same, or it writes
-  // kMaxSaves already.
+  // SaveTable::kMaxSaves already.
   struct Opened {
     bool here = false;
     std::string why_not;
@@ -68,7 +64,8 @@ class SaveService {
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
-  using SavePtr = std::shared_ptr<OwnSave>;
+  using Key = SaveTable::Key;
+  using SavePtr = SaveTable::SavePtr;
   // Appends, and gives what is answered.
   using Append = absl::AnyInvocable<absl::StatusOr<rpc::Payload>(OwnSave&)>;
 
@@ -81,20 +78,13 @@ class SaveService {
                       const v1::WriteSaveRequest& request);
   void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
 
-  // A save by its session and id.
-  using Key = std::pair<GlobalId, GlobalId>;
-  absl::Status OpenHere(const Key& key, const OwnFiles& files) PSD_EXCLUDES(mutex_);
+  absl::Status OpenHere(const Key& key, const OwnFiles& files);
   absl::StatusOr<SavePtr> MakeFiles(const OwnFiles& files);
-  absl::Status Reserve(const Key& key) PSD_EXCLUDES(mutex_);
-  absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
-  void GiveUp(const Key& key) PSD_EXCLUDES(mutex_);
-  void GiveUpAllOf(GlobalId session) PSD_EXCLUDES(mutex_);
   // Away from the caller's thread: a write may be under way.
   void Destroy(SavePtr save);
 
   Runtime& runtime_;
-  mutable Mutex mutex_;                                  // leaf
-  std::map<Key, SavePtr> saves_ PSD_GUARDED_BY(mutex_);  // null: its files are being made
+  SaveTable saves_;
 };
 
 }  // namespace psd::worker

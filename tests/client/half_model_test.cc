@@ -408,7 +408,9 @@ TEST_F(HalfModel, ASaveBesideALoadIsNotPublished) {
   beside.files = disk_;
   beside.busy_share = 1;
   beside.progress = [&](const TransferProgress&) {
-    if (std::exchange(loads, false)) EXPECT_TRUE(LoadModel(*loader, Loading(false)).ok());
+    if (std::exchange(loads, false)) {
+      EXPECT_TRUE(LoadModel(*loader, Loading(false)).ok());
+    }
     return true;
   };
   const absl::Status refused = SaveModel(*trainer, beside).status();

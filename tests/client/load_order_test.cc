@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "core/worker/checkpoint_import.h"
 #include "core/worker/checkpoint_service.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 
@@ -60,6 +62,33 @@ TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
       EXPECT_EQ(now, (std::vector<float>{-0.5f, -0.5f}))
           << "row " << row << ", rows from " << order[0] << " first";
     }
+  }
+}
+
+// Between its request and its claims, somebody else takes the name.
+TEST(LoadOrder, AValueThatIsMadeMeanwhileIsNotReplaced) {
+  TestOwner owner("owner");
+  worker::Runtime& runtime = owner.runtime();
+  auto trainer = StartTrainer("trainer", {owner.address()});
+  CreateOptions parameter;
+  parameter.requires_grad = true;
+  worker::Incoming fresh;
+  fresh.name = "fresh";
+  fresh.elements = Must(Tensor::Full(Shape{2}, DType::kF32, 7));
+  Must(trainer->GetOrCreate("owner", "fresh", Zeros(Shape{2}), parameter));
+  EXPECT_EQ(worker::MakeValue(runtime, fresh).code(), absl::StatusCode::kAborted);
+
+  worker::Incoming replaced = fresh;
+  replaced.name = "replaced";
+  Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), {}));
+  replaced.entry = *runtime.store().Lookup("replaced");
+  EXPECT_TRUE(worker::MakeValue(runtime, replaced).ok());
+  ASSERT_TRUE(runtime.values().DropHere("replaced").ok());
+  Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), parameter));
+  EXPECT_EQ(worker::MakeValue(runtime, replaced).code(), absl::StatusCode::kFailedPrecondition);
+  for (const char* name : {"fresh", "replaced"}) {
+    const auto now = runtime.store().Lookup(name);
+    EXPECT_TRUE(now.ok() && (*now)->parameter != nullptr) << name << " is no more";
   }
 }
 

@@ -530,6 +530,14 @@ TEST_F(OptimizerTest, OverflowOnOneOwnerSkipsTheStepOnAll) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(OptimizerTest, ANullContextIsRefused) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
+  Context context = Collect(*trainer_, {{w_, 1}});
+  const std::vector<const Context*> contexts = {&context, nullptr};
+  EXPECT_EQ(optimizer->StepDetailed(contexts).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(First(w_), 10);
+}
+
 TEST_F(OptimizerTest, AccumulatesOverContexts) {
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}));
   Context first = Collect(*trainer_, {{w_, 1}, {b_, 2}});

@@ -27,6 +27,7 @@
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
 #include "core/worker/save_service.h"
+#include "core/worker/save_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -269,7 +270,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
   AddOwner("a", Root("shared"));
   std::vector<std::unique_ptr<Worker>> workers;
   int here = 0;
-  for (size_t i = 0; i <= worker::SaveService::kMaxSaves; ++i) {
+  for (size_t i = 0; i <= worker::SaveTable::kMaxSaves; ++i) {
     const std::string folder = dir_ + "/shared/.saving-" + std::to_string(i), token(32, 'a');
     std::filesystem::create_directory(folder);
     std::ofstream(folder + "/token") << token;
@@ -284,7 +285,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
       EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
     }
   }
-  EXPECT_EQ(here, static_cast<int>(worker::SaveService::kMaxSaves));
+  EXPECT_EQ(here, static_cast<int>(worker::SaveTable::kMaxSaves));
 }
 
 // What a peer has not filled tells it nothing of what the owner's memory held before.

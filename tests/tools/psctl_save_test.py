@@ -219,6 +219,10 @@ class SaveTest(unittest.TestCase):
         self.assertIn("owner1: cannot reach %s" % self.second.address, errors)
         self.assertIn("--leave_out", errors)
         self.assertFalse(os.path.exists(os.path.join(self.saves, "latest")))
+        code, _, errors = psctl("load", self.saves, address=self.first.address)
+        self.assertEqual(code, 1)
+        self.assertIn("psctl load --owners", errors)
+        self.assertNotIn("--leave_out", errors)
         code, output, errors = psctl("save", self.saves, "--leave_out", "owner1",
                                      "--owners", "owner0=%s,owner1=%s" %
                                      (self.first.address, self.second.address))

@@ -94,7 +94,8 @@ std::string ProblemOf(const Options& options, const OwnerAddress& owner) {
                       Quoted(status.name()));
 }
 
-absl::Status CheckOwners(const Options& options, const std::vector<OwnerAddress>& owners) {
+absl::Status CheckOwners(const Options& options, const std::vector<OwnerAddress>& owners,
+                         absl::string_view remedy) {
   std::vector<std::string> problems;
   for (const OwnerAddress& owner : owners) {
     std::string problem = ProblemOf(options, owner);
@@ -103,8 +104,7 @@ absl::Status CheckOwners(const Options& options, const std::vector<OwnerAddress>
   if (problems.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       problems.size(), " of ", owners.size(), " owners of the job cannot be reached:\n  ",
-      absl::StrJoin(problems, "\n  "),
-      "\nbring them back, or save without their values: psctl save --leave_out NAME,…"));
+      absl::StrJoin(problems, "\n  "), "\nbring them back", remedy));
 }
 
 }  // namespace
@@ -131,7 +131,8 @@ std::vector<std::string> LeftOut(const Options& options) {
   return names;
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> AttachToJob(const Options& options) {
+absl::StatusOr<std::unique_ptr<Worker>> AttachToJob(const Options& options,
+                                                    absl::string_view remedy) {
   std::vector<OwnerAddress> owners;
   if (!options.owners.empty()) {
     PSD_ASSIGN_OR_RETURN(auto pairs, ParsePairs("--owners", options.owners));
@@ -140,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Worker>> AttachToJob(const Options& options) {
     PSD_ASSIGN_OR_RETURN(owners, FindOwners(options));
   }
   PSD_RETURN_IF_ERROR(RemoveLeftOut(options, owners));
-  PSD_RETURN_IF_ERROR(CheckOwners(options, owners));
+  PSD_RETURN_IF_ERROR(CheckOwners(options, owners, remedy));
   return Attach(options, std::move(owners), 1);
 }
 

@@ -23,7 +23,10 @@ absl::Status RunLoad(const Options& options, const std::vector<std::string>& arg
     PSD_ASSIGN_OR_RETURN(auto pairs, ParsePairs("--map", options.map));
     load.owner_map.insert(pairs.begin(), pairs.end());
   }
-  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, AttachToJob(options));
+  PSD_ASSIGN_OR_RETURN(
+      std::unique_ptr<Worker> worker,
+      AttachToJob(options,
+                  ", or name the owners to load into: psctl load --owners NAME=ADDRESS,…"));
   LoadSummary loaded;
   {
     ProgressBar bar(stderr, ::isatty(STDERR_FILENO) == 1);

@@ -15,7 +15,9 @@
 namespace psd::cli {
 
 absl::Status RunSave(const Options& options, const std::vector<std::string>& arguments) {
-  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, AttachToJob(options));
+  PSD_ASSIGN_OR_RETURN(
+      std::unique_ptr<Worker> worker,
+      AttachToJob(options, ", or save without their values: psctl save --leave_out NAME,…"));
   SaveOptions save;
   save.dir = arguments[0];
   save.name = options.name;

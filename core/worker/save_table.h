@@ -1,0 +1,55 @@
+#pragma once
+
+// The saves whose files an owner writes for its peers' sessions.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/worker/own_save.h"
+
+namespace psd::worker {
+
+// A place is taken before the files of a save are made, so that there are never too many. A peer
+// may give a save up, and open another one under its id, while the files are being made; therefore
+// a place belongs to one opening, and only that one fills it. Thread-safe. Destroys no save.
+class SaveTable {
+ public:
+  // Of all sessions together. Each save has a thread, and each of its files another.
+  static constexpr size_t kMaxSaves = 4;
+
+  using Key = std::pair<GlobalId, GlobalId>;  // a session, and the save's id there
+  using SavePtr = std::shared_ptr<OwnSave>;   // shared with the calls that write to it
+
+  // Takes the place of `key` for the opening that is returned.
+  // Errors: RESOURCE_EXHAUSTED beyond kMaxSaves; ALREADY_EXISTS.
+  absl::StatusOr<uint64_t> Reserve(const Key& key) PSD_EXCLUDES(mutex_);
+  // False if the opening has lost its place: then the caller destroys `save`.
+  bool Fill(const Key& key, uint64_t opening, const SavePtr& save) PSD_EXCLUDES(mutex_);
+  // The opening has failed.
+  void Abandon(const Key& key, uint64_t opening) PSD_EXCLUDES(mutex_);
+
+  // Errors: NOT_FOUND, also while its files are being made.
+  absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
+  // Frees the place, and returns what was in it; null if there was nothing yet.
+  SavePtr Take(const Key& key) PSD_EXCLUDES(mutex_);
+  std::vector<SavePtr> TakeAllOf(GlobalId session) PSD_EXCLUDES(mutex_);
+
+ private:
+  struct Place {
+    uint64_t opening = 0;
+    SavePtr save;  // null until the opening fills it
+  };
+  mutable Mutex mutex_;  // leaf
+  std::map<Key, Place> places_ PSD_GUARDED_BY(mutex_);
+  uint64_t openings_ PSD_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace psd::worker
