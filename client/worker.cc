@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/base/collect.h"
+#include "core/base/future.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
@@ -90,14 +92,19 @@ absl::Status Worker::State::Attach() {
   std::vector<Future<rpc::PeerInfo>> connected;
   for (const OwnerAddress& owner : options.owners) {
     runtime->agent().AddPeer(owner.name, owner.address);
-    connected.push_back(runtime->agent().Connect(owner.name, connect));
+    const std::string attaching = absl::StrCat("attaching to ", owner.name, " at ", owner.address);
+    connected.push_back(runtime->agent()
+                            .Connect(owner.name, connect)
+                            .Then([attaching](const absl::StatusOr<rpc::PeerInfo>& peer)
+                                      -> absl::StatusOr<rpc::PeerInfo> {
+                              if (peer.ok()) return peer;
+                              return Annotate(peer.status(), attaching);
+                            }));
   }
-  for (size_t i = 0; i < connected.size(); ++i) {
-    while (!connected[i].WaitFor(kSayEvery)) LogAwaited(*runtime, options.owners, connected);
-    const OwnerAddress& owner = options.owners[i];
-    PSD_RETURN_IF_ERROR(Annotate(connected[i].Wait().status(),
-                                 absl::StrCat("attaching to ", owner.name, " at ", owner.address)));
-  }
+  // An owner that can never be attached to ends the wait for the others.
+  const auto all = CollectAll(connected);
+  while (!all.WaitFor(kSayEvery)) LogAwaited(*runtime, options.owners, connected);
+  PSD_RETURN_IF_ERROR(all.Wait().status());
   return options.join ? JoinWorld() : absl::OkStatus();
 }
 
@@ -213,7 +220,7 @@ absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
                          worker::AskWorld(state_->runtime->agent(), info.registrar, call).Wait());
     std::vector<OwnerAddress> owners;
     for (const worker::WorldMember& member : world.members) {
-      if (member.role == worker::WorkerRole::kOwner && !member.address.empty())
+      if (member.role == worker::WorkerRole::kOwner)
         owners.push_back({member.name, member.address});
     }
     for (const std::string& name : world.absent_owners) owners.push_back({name, ""});

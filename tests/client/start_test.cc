@@ -82,6 +82,18 @@ TEST(Start, ThatFindsNobodySaysSo) {
   ExpectEndsWith(AddressOfNobody(), "connection refused");
 }
 
+// Who waits for ever for an owner that is late hears of one that can never be attached to.
+TEST(Start, ADefiniteErrorDoesNotWaitForAnotherOwner) {
+  TestOwner other("other");
+  WorkerOptions options = Options(AddressOfNobody());
+  options.owners.push_back({"owner1", other.address().address});
+  options.start_timeout = absl::ZeroDuration();
+  const absl::Status failed = Worker::Start(options).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kFailedPrecondition) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("attaching to owner1"));
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("worker other answers"));
+}
+
 TEST(Start, WithANameThatIsNoneSaysSo) {
   ExpectEndsWith(std::string(64, 'a') + ".invalid:7071", "name not found");
 }
