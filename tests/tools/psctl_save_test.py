@@ -237,6 +237,21 @@ class SaveTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("the job has no owner 'ovner0'; did you mean 'owner0'?", errors)
 
+    def test_a_dead_registrar_can_be_left_out(self):
+        self.first.process.kill()
+        self.first.process.wait()
+        code, _, errors = psctl("save", self.saves, "--leave_out", "owner0",
+                                address=self.second.address)
+        self.assertEqual(code, 1)
+        self.assertIn("owner0 is the registrar", errors)
+        self.assertIn("--owners NAME=HOST:PORT", errors)
+        code, output, errors = psctl("save", self.saves, "--leave_out", "owner0",
+                                     "--owners", "owner0=%s,owner1=%s" %
+                                     (self.first.address, self.second.address))
+        self.assertEqual(code, 0, errors)
+        self.assertIn("saved 1 values and 1 optimizers of owner1, ", output)
+        self.assertIn("left out: owner0: all of its values, as was asked", errors)
+
     def test_an_owner_that_the_configuration_names_is_missed(self):
         with Psd("--owners", "alone,gone", name="alone") as alone:
             code, _, errors = psctl("save", self.saves, address=alone.address)

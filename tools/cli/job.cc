@@ -10,8 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "core/base/nearest_name.h"
 #include "core/base/quoted.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "tools/cli/connection.h"
 #include "tools/cli/table.h"
 
@@ -29,13 +32,25 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const Options& options,
   return Worker::Start(std::move(worker));
 }
 
+constexpr absl::string_view kNameThem =
+    "name all owners of the job yourself: --owners NAME=HOST:PORT,…";
+
 // The owner at --address, and the registrar that it names, if that is another one.
+// Errors: INVALID_ARGUMENT if that registrar is to be left out, for it alone knows the owners.
 absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
   Connection connection(options);
   v1::WorkerStatus status;
   v1::StatusRequest request;
   request.set_limit(1);
   PSD_RETURN_IF_ERROR(connection.Call(&v1::ParameterService::Stub::Status, request, &status));
+  const std::vector<std::string> left_out = LeftOut(options);
+  if (std::count(left_out.begin(), left_out.end(), status.registrar()) > 0) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            "--leave_out: ", status.registrar(),
+            " is the registrar, which is asked for the owners of the job when none are named")),
+        kNameThem);
+  }
   std::vector<OwnerAddress> owners = {{status.name(), options.address}};
   for (const v1::PeerState& peer : status.peers()) {
     if (peer.name() == status.registrar() && !peer.address().empty())
@@ -47,8 +62,10 @@ absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
 // All owners that the registrar knows of.
 absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
   PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> known, AskFirst(options));
-  PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> first, Attach(options, known, 0));
-  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, first->JobOwners());
+  auto first = Attach(options, known, 0);
+  if (!first.ok())
+    return WithRemedy(Annotate(first.status(), "asking for the owners of the job"), kNameThem);
+  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, (*first)->JobOwners());
   // What was dialled already is dialled the same way.
   for (OwnerAddress& owner : all) {
     if (owner.name == known[0].name) owner.address = known[0].address;
@@ -57,7 +74,7 @@ absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
     return owner.name == known[0].name;
   });
   if (!listed) all.push_back(known[0]);
-  PSD_RETURN_IF_ERROR(first->Shutdown());
+  PSD_RETURN_IF_ERROR((*first)->Shutdown());
   return all;
 }
 
