@@ -1,7 +1,8 @@
 #pragma once
 
-// Adadelta: "lr", "rho", "eps", "weight_decay", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/adadelta.h. State: "square_avg", "acc_delta".
+// The optimizer type "adadelta". Options: "lr", "rho", "eps", "weight_decay", "maximize",
+// "stochastic_rounding". State: "square_avg", "acc_delta". The formula is in
+// kernels/optim/adadelta.h.
 
 #include <memory>
 
@@ -10,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdadelta(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

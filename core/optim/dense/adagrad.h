@@ -1,8 +1,8 @@
 #pragma once
 
-// Adagrad: "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/adagrad.h. State: "sum", which starts at the
-// initial accumulator value.
+// The optimizer type "adagrad". Options: "lr", "lr_decay", "weight_decay",
+// "initial_accumulator_value", "eps", "maximize", "stochastic_rounding". State: "sum", which starts
+// at the initial accumulator value. The formula is in kernels/optim/adagrad.h.
 
 #include <memory>
 
@@ -11,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdagrad(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -1,8 +1,8 @@
 #pragma once
 
-// Adam: "lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/adam.h. State: "exp_avg", "exp_avg_sq",
-// "max_exp_avg_sq" with amsgrad.
+// The optimizer type "adam". Options: "lr", "beta1", "beta2", "eps", "weight_decay", "amsgrad",
+// "maximize", "stochastic_rounding". State: "exp_avg", "exp_avg_sq" and, with amsgrad,
+// "max_exp_avg_sq". The formula is in kernels/optim/adam.h.
 
 #include <memory>
 
@@ -11,10 +11,11 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdam(const OptimizerSpec& spec);
 
-// What Adam and AdamW share: they differ in how and by default how much the parameter decays.
+// Creates Adam or AdamW. They differ in the way the parameter decays (`decoupled_decay`) and in the
+// default of "weight_decay". Errors: as NewAdam.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamVariant(const OptimizerSpec& spec,
                                                                     bool decoupled_decay,
                                                                     double default_weight_decay);

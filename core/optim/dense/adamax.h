@@ -1,7 +1,7 @@
 #pragma once
 
-// Adamax: "lr", "beta1", "beta2", "eps", "weight_decay", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/adamax.h. State: "exp_avg", "exp_inf".
+// The optimizer type "adamax". Options: "lr", "beta1", "beta2", "eps", "weight_decay", "maximize",
+// "stochastic_rounding". State: "exp_avg", "exp_inf". The formula is in kernels/optim/adamax.h.
 
 #include <memory>
 
@@ -10,7 +10,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamax(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

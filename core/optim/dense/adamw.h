@@ -1,6 +1,7 @@
 #pragma once
 
-// AdamW (decoupled decay): Adam's options, "weight_decay" 0.01 by default.
+// The optimizer type "adamw": Adam with decoupled weight decay. It has Adam's options and state;
+// "weight_decay" is 0.01 by default.
 
 #include <memory>
 
@@ -9,7 +10,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamW(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -12,7 +12,7 @@ namespace {
 
 static_assert(kPartElements == kernels::kOptimPartElements);
 
-// Arrays that are handed to the kernel at once: as many as fit on the stack.
+// The most arrays that one kernel call gets. They are gathered on the stack.
 constexpr size_t kBatchArrays = 64;
 
 kernels::OptimType KernelType(DType dtype) {
@@ -28,7 +28,7 @@ kernels::OptimType KernelType(DType dtype) {
   }
 }
 
-// Whether both may be part of one batch.
+// Whether one kernel call can step both.
 bool SameBatch(const StepArrays& a, const StepArrays& b) {
   return a.dtype == b.dtype && a.step == b.step && a.gradient_scale == b.gradient_scale &&
          a.gradient_limit == b.gradient_limit;

@@ -1,6 +1,7 @@
 #pragma once
 
-// A functional optimizer that is one kernel of kernels/optim: what the built-in types share.
+// The common part of the built-in optimizer types: a functional optimizer that runs one kernel of
+// kernels/optim.
 
 #include <functional>
 #include <memory>
@@ -14,20 +15,22 @@
 
 namespace psd::optim {
 
-// An array of state by PyTorch's name, and what it holds before the first step.
+// One array of optimizer state: its name in PyTorch, and the value of its elements before the first
+// step.
 struct KernelSlot {
   std::string name;
   double initial = 0;
 };
 
-// Thread-safe; steps any number of arrays in one call of the kernel if their type and step number
-// are equal.
+// Steps any number of arrays that share type and step number. Must be thread-safe.
 using Kernel = std::function<void(const kernels::OptimBatch&)>;
 
 // The option "stochastic_rounding", which every kernel optimizer has.
 OptionRule StochasticRoundingRule();
 
-// `spec` is complete (CompleteSpec); `slots` are in the kernel's order; `rows` may be null.
+// Creates the optimizer. `spec` is complete (see CompleteSpec), and `slots` are in the order in
+// which the kernel expects its state. `rows` steps rows and sparse gradients; null if the type
+// cannot.
 std::unique_ptr<FunctionalOptimizer> NewKernelOptimizer(
     OptimizerSpec spec, std::vector<KernelSlot> slots, Kernel kernel,
     std::unique_ptr<RowOptimizer> rows = nullptr);

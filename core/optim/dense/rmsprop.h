@@ -1,8 +1,8 @@
 #pragma once
 
-// RMSprop: "lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/rmsprop.h. State: "square_avg", "momentum_buffer"
-// with momentum, "grad_avg" if centered.
+// The optimizer type "rmsprop". Options: "lr", "alpha", "eps", "weight_decay", "momentum",
+// "centered", "maximize", "stochastic_rounding". State: "square_avg"; with momentum also
+// "momentum_buffer"; if centered also "grad_avg". The formula is in kernels/optim/rmsprop.h.
 
 #include <memory>
 
@@ -11,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewRmsProp(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -1,8 +1,8 @@
 #pragma once
 
-// Rprop: "lr", "etaminus", "etaplus", "step_size_min", "step_size_max", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/rprop.h. State: "prev", and "step_size" which
-// starts at lr.
+// The optimizer type "rprop". Options: "lr", "etaminus", "etaplus", "step_size_min",
+// "step_size_max", "maximize", "stochastic_rounding". State: "prev", and "step_size", which starts
+// at lr. The formula is in kernels/optim/rprop.h.
 
 #include <memory>
 
@@ -11,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewRprop(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -1,7 +1,8 @@
 #pragma once
 
-// SGD: "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize",
-// "stochastic_rounding"; formula in kernels/optim/sgd.h. State: "momentum_buffer" with momentum.
+// The optimizer type "sgd". Options: "lr", "momentum", "dampening", "weight_decay", "nesterov",
+// "maximize", "stochastic_rounding". State: with momentum, "momentum_buffer". The formula is in
+// kernels/optim/sgd.h.
 
 #include <memory>
 
@@ -10,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewSgd(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -8,7 +8,8 @@
 namespace psd::optim {
 namespace {
 
-// The scale stays within f32, and above what would lose every gradient.
+// Bounds of the scale. Above the largest it would overflow f32; below the smallest the scaled
+// gradients would vanish.
 constexpr double kSmallest = 1.0 / (uint64_t{1} << 32);
 constexpr double kLargest = 0x1p127;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What an optimizer is, besides its parameters: what all who share one must agree on.
+// The settings of an optimizer as a whole. All trainers that share an optimizer must give the same.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,47 +12,51 @@
 
 namespace psd::optim {
 
-// When steps of several trainers on one optimizer are applied.
+// Says when the steps that several trainers take on one optimizer are applied.
 struct UpdateMode {
   enum class Kind : uint8_t {
-    // Each step on its own, as it comes.
+    // Each step is applied on its own, as it comes.
     kAsynchronous = 1,
-    // In rounds: one step of each of `trainers` trainers, applied together as one.
+    // Steps are applied in rounds. A round has one step of each of `trainers` trainers and applies
+    // them together as one.
     kSynchronous = 2,
-    // Each step on its own, but for gradients of versions that are more than `staleness` behind.
+    // Each step is applied on its own, unless one of its gradients was computed from a version that
+    // is more than `staleness` behind the current one.
     kBoundedStaleness = 3,
   };
   enum class Reduction : uint8_t { kMean = 1, kSum = 2 };
   enum class WhenStale : uint8_t {
     // A gradient that is too old is refused with FAILED_PRECONDITION; nothing has changed.
     kRefuse = 1,
-    // Besides, a step waits while it would make gradients too old that others still compute.
+    // As kRefuse; besides, a step waits as long as applying it would make gradients too old that
+    // other trainers are still computing.
     kWait = 2,
   };
   Kind kind = Kind::kAsynchronous;
   uint32_t trainers = 0;                      // synchronous
-  Reduction reduction = Reduction::kMean;     // synchronous: of the trainers' gradients
-  uint64_t staleness = 0;                     // bounded staleness: versions
+  Reduction reduction = Reduction::kMean;     // synchronous: how the trainers' gradients are joined
+  uint64_t staleness = 0;                     // bounded staleness: the bound, in versions
   WhenStale when_stale = WhenStale::kRefuse;  // bounded staleness
-  // Bounded staleness: whether a gradient is taken that does not say which version it was computed
-  // from. Without it such a gradient counts as too old.
+  // Bounded staleness: whether gradients are accepted that do not say which version they were
+  // computed from. If false, they are refused as too old.
   bool allow_unknown_versions = false;
 
   static UpdateMode Asynchronous() { return {}; }
   static UpdateMode Synchronous(uint32_t trainers, Reduction reduction = Reduction::kMean);
   static UpdateMode BoundedStaleness(uint64_t staleness, WhenStale when_stale = WhenStale::kRefuse);
 
-  // This mode, but gradients of unknown versions are taken.
+  // Returns this mode with allow_unknown_versions.
   UpdateMode WithUnknownVersions() const;
 
-  // What the added up gradients of so many trainers are multiplied by.
+  // The factor for the sum of the gradients of `trainers_in_step` trainers: 1 / trainers_in_step
+  // for a mean, 1 for a sum and for other modes.
   double ReductionScale(size_t trainers_in_step) const;
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
   std::string ToString() const;  // "asynchronous", "synchronous(3, mean)", …
 };
 
-// What holds for the whole optimizer, beside the options of its groups.
+// The settings that hold for all groups of an optimizer. Each group's options come on top of them.
 struct OptimizerSettings {
   Schedule schedule;
   LossScaling loss_scaling;
@@ -60,11 +64,12 @@ struct OptimizerSettings {
 
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
-  // Empty for the defaults; settings print equal if and only if they are.
+  // Empty for the defaults. Two settings print equal if and only if they have the same effect:
+  // fields that the chosen schedule, scaling or mode does not use are left out.
   std::string ToString() const;
 };
 
-// Trainers of one synchronous optimizer, at most.
+// The most trainers that a synchronous optimizer may have.
 inline constexpr uint32_t kMaxRoundTrainers = 65'536;
 
 }  // namespace psd::optim

@@ -1,6 +1,6 @@
 #pragma once
 
-// Functional optimizers by name.
+// The types of functional optimizers, by name.
 
 #include <functional>
 #include <map>
@@ -13,22 +13,24 @@
 
 namespace psd::optim {
 
-// Types by name; users register their own. An object, not a global: each worker has one.
-// Thread-compatible: register first, then share.
+// Creates functional optimizers from their specs. Users may register types of their own. Each
+// worker has a registry; there is no global one. Thread-compatible: register all types before
+// sharing it.
 class OptimizerRegistry {
  public:
   using Factory =
       std::function<absl::StatusOr<std::unique_ptr<FunctionalOptimizer>>(const OptimizerSpec&)>;
 
-  // With the built-in types: "sgd", "adagrad", "adam", "adamw", "adamax", "adadelta", "rmsprop",
-  // "rprop".
+  // A registry of the built-in types: "sgd", "adagrad", "adam", "adamw", "adamax", "adadelta",
+  // "rmsprop" and "rprop", and for rows only "sparse_adam" and "rowwise_adagrad".
   static OptimizerRegistry Builtin();
 
   // Errors: ALREADY_EXISTS (existing types are not replaced).
   absl::Status Register(const std::string& type, Factory factory);
 
-  // Errors: NOT_FOUND for an unknown type with the nearest known one; INVALID_ARGUMENT for an
-  // unknown option (nearest named) or one out of its range (range named).
+  // Errors: NOT_FOUND for an unknown type, naming the nearest known one; INVALID_ARGUMENT for an
+  // unknown option (naming the nearest known one), an option out of its range (naming the range),
+  // and options that do not go together.
   absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> Create(const OptimizerSpec& spec) const;
 
  private:

@@ -17,7 +17,7 @@ bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b)
                     });
 }
 
-// Null if there is none.
+// The name of the option that holds the momentum, or null if the optimizer has none.
 const char* MomentumOption(const OptimizerSpec& spec) {
   for (const char* name : {"beta1", "momentum"})
     if (spec.options.find(name) != spec.options.end()) return name;
@@ -89,7 +89,7 @@ absl::Status CheckSchedule(const Schedule& schedule, const OptimizerSpec& spec) 
                      " has no option 'momentum' or 'beta1' for a schedule to set; it cannot have "
                      "cycle_momentum"));
   }
-  // Without momentum there is no state for it.
+  // An optimizer created with momentum 0 may have no state for momentum.
   if (spec.options.at(momentum) > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       spec.type, ": ", momentum, " is 0, and a schedule with cycle_momentum needs it above 0"));

@@ -1,7 +1,7 @@
 #pragma once
 
-// The groups of one optimizer: their options, as they change between steps, and the functions that
-// they make. Pure.
+// The parameter groups of one optimizer: the options of each, which may change between steps, and
+// the functional optimizer that the options make. Pure logic.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,29 +28,30 @@ struct GroupOptions {
   uint64_t version = 0;
 };
 
-// One group's function; shared with the steps that run with it while options change.
+// The functional optimizer of one group. A step that runs shares it, so that options may change
+// meanwhile.
 using FunctionPtr = std::shared_ptr<const FunctionalOptimizer>;
-// By group.
+// One function for each group, by the group's number.
 using GroupFunctions = absl::InlinedVector<FunctionPtr, 1>;
 
-// Thread-compatible.
+// Holds the options of all groups, numbered from 0. Thread-compatible.
 class OptionGroups {
  public:
-  // A further group, whose parameters have these dtypes.
+  // Adds a group. `dtypes` are those of its parameters.
   void Add(FunctionPtr function, std::vector<DType> dtypes);
 
   size_t size() const { return groups_.size(); }
-  // As they are now. Requires: a group was added.
+  // The present function of each group.
   GroupFunctions functions() const;
-  // Errors: INVALID_ARGUMENT for no group.
+  // Errors: INVALID_ARGUMENT if there is no such group.
   absl::StatusOr<GroupOptions> Get(size_t group) const;
 
   // Changes options of a group. Version 0: makes the next version; otherwise `changes` are all
   // options of that version, decided elsewhere in the same life. A version that is older than the
   // known one changes nothing.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
-  // when the changed function would need other state slots; what `check` says of the changed
-  // function. Nothing has changed then.
+  // when the changed function would need other state slots; the errors of `check`, which is called
+  // with the changed function. The options stay as they were then.
   absl::StatusOr<GroupOptions> Change(
       size_t group, const std::map<std::string, double>& changes, uint64_t version,
       const OptimizerRegistry& registry,
@@ -68,13 +69,13 @@ class OptionGroups {
   std::vector<Group> groups_;
 };
 
-// Whether an optimizer has what the schedule sets.
+// Checks that an optimizer has the options that the schedule sets.
 // Errors: INVALID_ARGUMENT naming the optimizer's type and the option.
 absl::Status CheckSchedule(const Schedule& schedule, const OptimizerSpec& spec);
 
-// Gives each function the learning rate of `step`, and the momentum if that is cycled, in the place
-// of its own. Requires: CheckSchedule is OK.
-// Errors: what the registry says; `functions` may then be changed in part.
+// Replaces each function by one with the learning rate of `step`, and with its momentum if the
+// schedule cycles the momentum. Requires: CheckSchedule is OK.
+// Errors: those of OptimizerRegistry::Create; some of `functions` may be replaced by then.
 absl::Status ApplySchedule(const Schedule& schedule, uint64_t step,
                            const OptimizerRegistry& registry, GroupFunctions& functions);
 

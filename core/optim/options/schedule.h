@@ -9,21 +9,22 @@
 
 namespace psd::optim {
 
-// The learning rate of step t = 0, 1, 2, … (t: the steps accepted before it) from the learning
-// rate `base` that the options of a group say. Formulas are the closed forms of PyTorch's
-// torch.optim.lr_scheduler:
+// Computes the learning rate of a step from `base`, the learning rate in the options of a group,
+// and t = 0, 1, 2, …, the number of steps accepted before. The formulas are the closed forms of
+// PyTorch's torch.optim.lr_scheduler:
 //
 //   constant      base
 //   step          base * gamma^(t div period)                                          StepLR
 //   exponential   base * gamma^t                                                  ExponentialLR
 //   cosine        lowest + (base - lowest) * (1 + cos(pi * t / period)) / 2   CosineAnnealingLR
-//   one cycle     up from base / initial_divisor to base in the first `rise` of `period` steps,
-//                 then down to base / (initial_divisor * final_divisor), both as half a cosine or
-//                 as a line; that last rate stays afterwards                         OneCycleLR
+//   one cycle     up from base / initial_divisor to base in the first rise * period steps, then
+//                 down to base / (initial_divisor * final_divisor) at step period - 1, each along
+//                 half a cosine or (`linear`) a line; the last rate stays afterwards  OneCycleLR
 //
-// With cycle_momentum a one-cycle schedule also moves the momentum the other way: from
-// highest_momentum down to lowest_momentum while the rate rises, and back. It takes the place of
-// the option "momentum", which must be above 0, or of "beta1" where there is one.
+// With cycle_momentum a one-cycle schedule also moves the momentum, against the rate: from
+// highest_momentum down to lowest_momentum while the rate rises, and back up while the rate falls.
+// This value replaces the option "beta1" or, for types without one, "momentum". The replaced option
+// must be above 0.
 //
 // A linear warm-up may come before any of them: for t < warmup_steps the rate is
 // base * (warmup_start + (1 - warmup_start) * t / warmup_steps), then the schedule starts with its
@@ -40,7 +41,8 @@ struct Schedule {
   uint64_t period = 1;  // in steps: step, cosine, one cycle
   double gamma = 1;     // step, exponential
   double lowest = 0;    // cosine: a learning rate
-  double rise = 0.3;    // one cycle, as the next three
+  double rise = 0.3;    // one cycle: the share of `period` in which the rate rises
+  // The following six are for one cycle as well.
   double initial_divisor = 25;
   double final_divisor = 1e4;
   bool linear = false;
@@ -55,7 +57,7 @@ struct Schedule {
   static Schedule Exponential(double gamma);
   static Schedule Cosine(uint64_t period, double lowest = 0);
   static Schedule OneCycle(uint64_t period);
-  // This schedule after a warm-up.
+  // Returns this schedule preceded by a linear warm-up of `steps` steps.
   Schedule WithWarmup(uint64_t steps, double start = 1.0 / 3) const;
 
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
@@ -63,10 +65,10 @@ struct Schedule {
   bool IsConstant() const { return kind == Kind::kConstant && warmup_steps == 0; }
   // Requires: Check() is OK.
   double LearningRate(double base, uint64_t step) const;
-  // Of step `step`. Requires: cycle_momentum, Check() is OK.
+  // The momentum of step `step`. Requires: cycle_momentum, Check() is OK.
   double Momentum(uint64_t step) const;
-  // "cosine(period=100, lowest=0) after warmup(10, from 0.1)": schedules print equal if and only
-  // if they are.
+  // For example "cosine(period=100, lowest=0) after warmup(10, from 0.1)". Two schedules print the
+  // same if and only if they have the same effect: fields that the kind does not use are left out.
   std::string ToString() const;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// OptimizerSettings as plain numbers by name, for files.
+// Converts OptimizerSettings to numbers by name and back, for files.
 
 #include <map>
 #include <string>
@@ -10,11 +10,13 @@
 
 namespace psd::optim {
 
-// "schedule.kind", "schedule.period", …, "mode.staleness": what is not at its default.
+// Returns the fields that differ from their defaults, by names such as "schedule.kind" and
+// "mode.staleness".
 std::map<std::string, double> SettingsFields(const OptimizerSettings& settings);
 
-// Errors: INVALID_ARGUMENT for an unknown name, a number that the field cannot hold, and what
-// OptimizerSettings::Check refuses.
+// Returns the settings with these fields, and with defaults for all others.
+// Errors: INVALID_ARGUMENT for an unknown name, a number that the field cannot hold, and settings
+// that OptimizerSettings::Check refuses.
 absl::StatusOr<OptimizerSettings> SettingsFromFields(const std::map<std::string, double>& fields);
 
 }  // namespace psd::optim

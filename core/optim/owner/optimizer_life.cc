@@ -50,8 +50,8 @@ std::string Part(const PartReport& report) {
   return absl::StrCat(report.owner.name, "'s part, of ", report.steps, " steps");
 }
 
-// Whether the part of `owner` that `report` (null: nobody was asked) tells of is the one that
-// `part` knows.
+// Checks that the owner has the part that `part` expects there. `report` is the owner's, or null if
+// the owner was not asked.
 absl::Status CheckOther(const std::string& name, const PartReport& part, const LifeOwner& owner,
                         const PartReport* report, bool may_be_missing) {
   const auto half = [&](absl::string_view problem, absl::string_view remedy = kBringBack) {
@@ -90,7 +90,7 @@ absl::Status CheckParts(const std::string& name, absl::Span<const PartReport> re
   return absl::OkStatus();
 }
 
-// Sorted.
+// The names of `items`, sorted.
 template <typename Items, typename NameOf>
 std::vector<std::string> Names(const Items& items, NameOf name_of) {
   std::vector<std::string> names;

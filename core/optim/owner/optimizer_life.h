@@ -1,7 +1,7 @@
 #pragma once
 
-// The life of a named optimizer: what its parts on several owners have in common, so that a part
-// that was lost with its owner is noticed. Pure.
+// The life of a named optimizer, which all its parts on several owners share. By it one notices
+// that a part was lost with its owner. Pure logic.
 //
 // A life begins when the optimizer is created, and when it is loaded. Every part knows the life's
 // id, and all owners of the optimizer with their incarnations. A restarted owner has another
@@ -40,15 +40,15 @@ struct OptimizerLife {
   LifeStage stage = LifeStage::kLive;
 };
 
-// What an owner says of its part of an optimizer.
+// An owner's report on its part of an optimizer.
 struct PartReport {
   LifeOwner owner;
-  bool hosted = false;  // false: it has no part
+  bool hosted = false;  // whether it has a part
   OptimizerLife life;
-  uint64_t steps = 0;  // accepted
+  uint64_t steps = 0;  // steps that the part has accepted
 };
 
-// The report of the owner called `name`, or null.
+// Returns the report of the owner called `name`, or null if there is none.
 const PartReport* FindReport(absl::Span<const PartReport> reports, const std::string& name);
 
 // Whether every part among `reports` on optimizer `name` is live and has all others of its life
@@ -90,7 +90,7 @@ absl::StatusOr<LifeLook> LookAtLife(
 // Errors: FAILED_PRECONDITION: the optimizer is being loaded, was loaded, dropped or begun afresh.
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now);
 
-// The error for an optimizer whose part on `owner` has gone with the owner's last incarnation.
+// The error for an optimizer whose part on `owner` was lost when the owner was restarted.
 absl::Status RestartedOwner(const std::string& name, const std::string& owner);
 
 }  // namespace psd::optim

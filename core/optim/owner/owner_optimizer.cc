@@ -34,13 +34,13 @@ std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
   return specs;
 }
 
-// Steps that are applied as one, between their turn and their end.
+// Steps that are applied as one, with their results.
 struct Batch {
   struct Step {
     explicit Step(StepRequest r) : request(std::move(r)) {}
     StepRequest request;
     absl::StatusOr<StepResult> result = StepResult{};
-    bool applies = true;  // until something speaks against it
+    bool applies = true;  // false once a check has refused the step; `result` says why
   };
   absl::InlinedVector<Step, 1> steps;
 };
@@ -121,7 +121,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
  private:
-  // Whether the lead says whose turn it is.
+  // Whether steps of an optimizer on several owners ask the lead for their turn.
   bool TakesTurns() const {
     return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
@@ -143,14 +143,15 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void Run(std::vector<StepRequest> steps);
   void Start(std::unique_ptr<Batch> batch);
 
-  // The following run with the claim granted.
+  // The following functions run while the write claim is held.
 
   void Finish(Batch& batch, WriteClaims::ClaimId claim);
   // Applies what applies of the batch and sets all its results.
   void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
-  // What was applied before, or never may be, is answered so.
+  // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
-  // The steps that still apply, as one plan and one set of terms. None: nothing is to be done.
+  // Checks the steps that still apply and merges them into one plan and one set of terms. Returns
+  // nothing if no step is left.
   absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, const RunState& state,
                                                 StepTerms& terms);
   void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
@@ -168,7 +169,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   Executor* const large_steps_;  // or null
   const GlobalId claim_id_;      // claimed by every step: steps of one optimizer are serial
   const OptimizerSettings settings_;
-  const std::vector<OptimizerSpec> created_;  // of each group
+  const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
   const std::string type_;
   const ParameterTable table_;
   size_t state_bytes_ = 0;
@@ -187,11 +188,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::atomic<uint64_t> last_ticket_{0};
 
   RoundMeasure measure_;  // used in synchronous rounds only
-  // Null where no step waits. It takes mutex_ with its own lock held, never the reverse.
+  // Null if steps never wait. The gate takes mutex_ while it holds its own lock, never the reverse.
   const std::unique_ptr<StepGate> gate_;
 };
 
-// ---- a step's way
+// ---- steps
 
 void OwnerOptimizerImpl::Step(StepRequest request) {
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
@@ -282,7 +283,8 @@ std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
 void OwnerOptimizerImpl::Leave(GlobalId session, bool ended) {
   if (ended) {
     MutexLock lock(mutex_);
-    // A session that nobody heard of matters only where it could take a place in a round.
+    // The end of a session that never stepped here matters only if its late messages could still
+    // take a place in a round.
     if (gate_ != nullptr || records_.Knows(session.incarnation)) records_.EndSession(session);
     if (TakesTurns()) ended_turns_.EndSession(session);
   }
@@ -453,7 +455,7 @@ absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan) const {
   return Check(plan, functions);
 }
 
-// Every parameter by itself: nothing here depends on the order.
+// Each parameter is stepped independently of the others, so their order does not matter.
 void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms,
                                     const RunState& state,
                                     absl::Span<const Parameter::Write> writes) {
@@ -491,7 +493,8 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
-    // Rows have been moved on by this step, once; the claim keeps other writers away.
+    // The version that the step was applied to. A step of rows has raised the version by one, and
+    // the write claim kept other writers away.
     const uint64_t current =
         table_.versions(index) != nullptr ? (write++)->version : table_[index].version() - 1;
     result.max_staleness = std::max(

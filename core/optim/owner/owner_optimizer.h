@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of one optimizer that lives on one owner: its parameters there, their state, and the
-// steps that it has applied.
+// The part of an optimizer on one owner: the parameters there, their state, and the record of the
+// steps that were applied.
 
 #include <cstdint>
 #include <map>
@@ -34,14 +34,15 @@ inline constexpr int64_t kInlineElements = 512 * 1024;
 // How far behind the gradients for one parameter were.
 struct ParameterStaleness {
   std::string parameter;  // its name, or its id
-  uint64_t last = 0;      // versions, at the last step that said what it had read
+  uint64_t last = 0;      // of the last step whose version is known
   uint64_t most = 0;
   double mean = 0;
-  uint64_t steps = 0;  // that said so
+  uint64_t steps = 0;  // the steps whose version is known
 };
 
-// Thread-safe. Steps of this optimizer, and of others that share a parameter, are serial. As a
-// value in the store its type is "optimizer/" and the optimizer's type.
+// Applies steps to its parameters. Steps of this optimizer, and of others that share a parameter
+// with it, run one after another. As a value in the store its type name is "optimizer/" followed by
+// the optimizer's type. Thread-safe.
 class OwnerOptimizer : public store::Object {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
@@ -61,13 +62,13 @@ class OwnerOptimizer : public store::Object {
                                                                 const Helpers& helpers = {},
                                                                 Executor* large_steps = nullptr);
 
-  // Its parameters here: which there are never changes.
+  // Its parameters on this owner. The set never changes.
   virtual const ParameterTable& table() const = 0;
   virtual const OptimizerSettings& settings() const = 0;
   virtual size_t num_groups() const = 0;
-  // What the groups were created with, defaults included.
+  // The options that each group was created with, defaults included.
   virtual const std::vector<OptimizerSpec>& created() const = 0;
-  // Errors: INVALID_ARGUMENT for no group.
+  // The present options of a group. Errors: INVALID_ARGUMENT if there is no such group.
   virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
 
   // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
@@ -81,18 +82,19 @@ class OwnerOptimizer : public store::Object {
   // the gradients of a round), and StepGate's.
   virtual void Step(StepRequest request) = 0;
 
-  // The sum of squares of a step's gradients as they will be applied, but for its terms: in a
-  // synchronous round, of all trainers' gradients reduced, for which it waits as a step does. Asked
-  // for again with the same step id it says the same, until the next round is measured.
-  // Of `request`, the terms and callbacks are not looked at.
+  // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
+  // are applied, and passes it to `done`. In a synchronous round the gradients are those of all
+  // trainers, reduced, so this waits for the other trainers as a step does; until the next round is
+  // measured, a request with the same step id gets the same answer.
+  // The terms and callbacks of `request` are ignored.
   virtual void Measure(StepRequest request,
                        absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
 
-  // Whether steps wait for those of other trainers: see StepGate.
+  // Whether steps wait for those of other trainers. See StepGate.
   virtual bool waits() const = 0;
-  // Another number each time, for StepRequest::ticket.
+  // Returns a new number, for StepRequest::ticket.
   virtual uint64_t NewTicket() = 0;
-  // See StepGate. Does nothing where no step waits.
+  // Gives up the request with this ticket. See StepGate. Does nothing if steps do not wait.
   virtual void Withdraw(uint64_t ticket) = 0;
   // For an optimizer on several owners in which steps wait one by one: only the owner that leads is
   // asked for a step's turn. The step is then applied on all owners `in_turn`, and its turn is
@@ -105,10 +107,10 @@ class OwnerOptimizer : public store::Object {
   // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
   virtual void Leave(GlobalId session, bool ended) = 0;
 
-  // What a step would be refused for if it were applied now. Errors: FAILED_PRECONDITION (a
-  // gradient older than the mode allows, named with both versions and the bound, or of an unknown
-  // version where the mode does not allow that); INVALID_ARGUMENT (a sparse gradient, and options
-  // that do not go with one).
+  // Checks whether a step could be applied now.
+  // Errors: FAILED_PRECONDITION (a gradient is older than the mode allows, naming both versions and
+  // the bound, or of an unknown version that the mode does not allow); INVALID_ARGUMENT (a gradient
+  // is sparse, and the options do not allow sparse gradients).
   virtual absl::Status Check(const StepPlan& plan) const = 0;
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
@@ -120,11 +122,11 @@ class OwnerOptimizer : public store::Object {
                           GlobalId life,
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
-  // After loading: as if so many steps had been accepted here, and the loss scale moved (to
-  // `loss_scale`, if losses are scaled at all), with which so many steps were good.
+  // Sets counters to saved values when the optimizer is loaded: `steps` accepted steps and, if
+  // losses are scaled, the loss scale and the number of good steps in a row with it.
   virtual void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) = 0;
 
-  // The life that this part belongs to; that of a new part has no id and no owners.
+  // The life that this part belongs to. A new part's life has no id and no owners until SetLife.
   virtual OptimizerLife life() const = 0;
   // From now on only steps of this life are applied, if any; those of others that wait are refused.
   // Errors: FAILED_PRECONDITION: the part's life has ended.
@@ -140,17 +142,17 @@ class OwnerOptimizer : public store::Object {
 
   struct Stats {
     uint64_t steps = 0;
-    uint64_t skipped = 0;  // because of overflow
+    uint64_t skipped = 0;  // steps that were skipped because of overflow
     uint64_t max_staleness = 0;
     double mean_staleness = 0;
     size_t state_bytes = 0;
-    double loss_scale = 0;    // 0: none
+    double loss_scale = 0;    // 0: losses are not scaled
     uint64_t good_steps = 0;  // in a row, with this loss scale
     size_t members = 0;       // trainers that others wait for
-    size_t waiting = 0;       // steps that wait for others
+    size_t waiting = 0;       // steps that wait for other trainers
   };
   virtual Stats stats() const = 0;
-  // Of the parameters whose staleness is known, the most stale first, at most `limit`.
+  // The staleness of at most `limit` parameters for which it is known, the most stale first.
   virtual std::vector<ParameterStaleness> staleness(size_t limit) const = 0;
 };
 

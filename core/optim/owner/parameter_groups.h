@@ -1,6 +1,6 @@
 #pragma once
 
-// What an optimizer is created over: groups of parameters, checked and with their memory reserved.
+// The parameter groups from which an optimizer is created: checks them and reserves their memory.
 
 #include <memory>
 #include <vector>
@@ -25,7 +25,7 @@ struct ParameterGroup {
 
 struct ReservedGroups {
   OptionGroups options;
-  std::vector<std::unique_ptr<SteppedParameter>> parameters;  // of all groups
+  std::vector<std::unique_ptr<SteppedParameter>> parameters;  // those of all groups
 };
 
 // What ReserveGroups refuses the groups for, but for memory. Nothing is reserved.

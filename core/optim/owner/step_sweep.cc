@@ -9,14 +9,15 @@
 namespace psd::optim {
 namespace {
 
-// What one thread applies at a time, all by one function.
+// The arrays that one thread applies at a time, all with the same function.
 struct Piece {
   const FunctionalOptimizer* function = nullptr;
   std::vector<StepArrays> arrays;
   int64_t elements = 0;
 };
 
-// Shares arrays out: small ones together, large ones cut where parts may start.
+// Divides arrays into pieces: small arrays share a piece, and large ones are cut at multiples of
+// kPartElements.
 class Pieces {
  public:
   void Add(const FunctionalOptimizer& function, const StepArrays& arrays) {
@@ -35,7 +36,7 @@ class Pieces {
   const Piece& operator[](size_t index) const { return pieces_[index]; }
 
  private:
-  // One that has room.
+  // Returns a piece for `function` that has room: the last one, or else a new one.
   Piece& Open(const FunctionalOptimizer& function) {
     if (pieces_.empty() || pieces_.back().function != &function ||
         pieces_.back().elements >= kPieceElements) {
@@ -62,7 +63,7 @@ class Pieces {
   }
 
   std::vector<Piece> pieces_;
-  std::deque<absl::InlinedVector<std::byte*, 3>> states_;  // of the arrays that were cut
+  std::deque<absl::InlinedVector<std::byte*, 3>> states_;  // state pointers of the cut arrays
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 
-// The dense part of one step: all its parameters' arrays, swept through as one, on several threads
-// where there is enough to do.
+// Runs the dense part of a step: the arrays of all parameters, by as few kernel calls as possible,
+// and on several threads if the step is large.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +14,27 @@
 
 namespace psd::optim {
 
-// Elements that one thread takes at a time: a tenth of a millisecond and more, several times what
-// it costs to wake another. A step of fewer than two such pieces stays on its thread.
+// The number of elements that one thread takes at a time. This is work for a tenth of a millisecond
+// or more, several times the cost of waking another thread. A step of fewer elements than two such
+// pieces runs on the calling thread alone.
 inline constexpr int64_t kPieceElements = 256 * 1024;
 static_assert(kPieceElements % kPartElements == 0);
 
 // Confined to the thread of the step.
 class StepSweep {
  public:
-  // The functions of the groups by index; they outlive Run. Some `parameters` will be added.
+  // `functions` are those of the groups, by the group's number; they must outlive Run. `parameters`
+  // is the number of arrays to expect.
   StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters);
 
-  // `arrays` (and what they point at) of a parameter of `group`: all of it.
+  // Adds the arrays of a whole parameter of `group`. They must outlive Run.
   void Add(size_t group, const StepArrays& arrays) {
     groups_[group].arrays.push_back(arrays);
     elements_ += arrays.elements;
   }
 
-  // Applies everything added, here and on `helpers`; returns when all is done. The result does not
-  // depend on the helpers.
+  // Applies everything that was added, on this thread and on `helpers`, and returns when all of it
+  // is done. The result does not depend on the number of helpers.
   void Run(const Helpers& helpers) const;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace psd::optim {
 
-// A tensor of its own, or one that somebody else keeps for at least as long: thousands of those
-// are passed on without counting who holds them.
+// Refers to a tensor: it owns one, or borrows one that somebody else keeps alive for at least as
+// long. Borrowing saves the reference counts of the thousands of gradients of a step.
 class KeptTensor {
  public:
   KeptTensor() = default;

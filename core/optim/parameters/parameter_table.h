@@ -1,6 +1,7 @@
 #pragma once
 
-// The parameters of one optimizer on one owner, and which of them a step concerns. No effects.
+// The parameters that one optimizer has on one owner, and the plan of a step: which parameters get
+// which gradients. Pure logic.
 
 #include <cstddef>
 #include <memory>
@@ -17,52 +18,55 @@
 
 namespace psd::optim {
 
-// The gradients of one step, ready for Apply: sorted by parameter, one for each.
+// The gradients of one step, prepared for SteppedParameter::Apply: one for each parameter, sorted
+// by parameter.
 struct StepPlan {
   std::vector<ParameterGradient> gradients;
-  std::vector<size_t> indices;  // of each gradient's parameter, in the table: ascending
-  absl::InlinedVector<std::shared_ptr<const void>, 1> keepers;  // of borrowed gradients
+  std::vector<size_t> indices;  // each gradient's parameter, as its index in the table; ascending
+  absl::InlinedVector<std::shared_ptr<const void>, 1> keepers;  // keep borrowed gradients alive
 };
 
-// Parameters sorted by id. Constant once filled, then thread-safe; the parameters themselves are
-// confined (see SteppedParameter).
+// Holds the parameters, sorted by id. The table never changes and is thread-safe; access to the
+// parameters themselves is restricted (see SteppedParameter).
 class ParameterTable {
  public:
-  // Requires: none of `parameters` has the id of another.
+  // Requires: all of `parameters` have different ids.
   explicit ParameterTable(std::vector<std::unique_ptr<SteppedParameter>> parameters);
 
   size_t size() const { return parameters_.size(); }
   SteppedParameter& operator[](size_t index) const { return *parameters_[index]; }
   const std::vector<GlobalId>& ids() const { return ids_; }
-  // What SteppedParameter::versions says.
+  // The result of the parameter's SteppedParameter::versions().
   store::Parameter* versions(size_t index) const { return versions_[index]; }
 
-  // The index of a parameter; none if it is no parameter here. Who asks for ascending ids gives
-  // as `first` the index after the last one found, before which it does not look: fastest there.
+  // Returns the index of parameter `id`, or nothing if the table does not have it at `first` or
+  // later. A caller that looks up ascending ids should pass the index after the last one found as
+  // `first`: a parameter right there is found at once.
   std::optional<size_t> Find(GlobalId id, size_t first = 0) const {
     if (first < ids_.size() && ids_[first] == id) return first;
     return Search(id, first);
   }
 
-  // Finds the parameters of `gradients` (any order), checks each gradient and brings it into the
-  // form that Apply takes. `keeper` keeps those that are borrowed.
-  // Errors: INVALID_ARGUMENT (a gradient for no parameter of these, two for one, or one that does
-  // not fit), RESOURCE_EXHAUSTED.
+  // Finds the parameters of `gradients` (any order), checks each gradient and prepares it for
+  // Apply. `keeper` keeps borrowed gradients alive for as long as the plan lives.
+  // Errors: INVALID_ARGUMENT (a gradient for a parameter that the table does not have, two
+  // gradients for one parameter, or a gradient that does not fit), RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Plan(std::vector<ParameterGradient> gradients,
                                 std::shared_ptr<const void> keeper = nullptr) const;
 
-  // The gradients of both plans added up. Errors: RESOURCE_EXHAUSTED.
+  // Returns a plan whose gradients are the sums of those of `a` and `b`. A gradient that only one
+  // of them has is taken over. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
 
-  // Over all gradients of a plan: what clipping by norm and loss scaling ask. Not finite if one of
-  // them is not.
+  // Returns the sum of the squares of all elements of all gradients, which clipping by norm and
+  // loss scaling need. The result is not finite if an element is not finite.
   double SumOfSquares(const StepPlan& plan) const;
 
  private:
   std::optional<size_t> Search(GlobalId id, size_t first) const;
 
   std::vector<std::unique_ptr<SteppedParameter>> parameters_;
-  // Of each of them.
+  // Both have one element for each of parameters_.
   std::vector<GlobalId> ids_;  // ascending
   std::vector<store::Parameter*> versions_;
 };

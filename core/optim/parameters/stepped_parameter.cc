@@ -21,7 +21,7 @@ void Fill(Block& block, double value) {
   std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
 }
 
-// Whether an optimizer of this type takes sparse gradients for dense parameters.
+// Checks that this type of optimizer takes sparse gradients for dense parameters.
 absl::Status CheckSparse(const FunctionalOptimizer& function) {
   if (function.rows() != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -29,13 +29,13 @@ absl::Status CheckSparse(const FunctionalOptimizer& function) {
                    "fetch the parameter whole, or step it with sgd or adagrad"));
 }
 
-// Of a matrix; 0 of what has no rows.
+// The bytes of one row of a matrix; 0 for a parameter of another rank.
 size_t RowBytes(const store::Parameter& parameter) {
   if (parameter.shape().rank() != 2) return 0;
   return static_cast<size_t>(parameter.shape()[1]) * ItemSize(parameter.dtype());
 }
 
-// Of a prepared gradient.
+// Makes a prepared gradient dense if it is sparse.
 absl::Status MakeDense(ParameterGradient& gradient) {
   if (gradient.rows == nullptr) return absl::OkStatus();
   PSD_ASSIGN_OR_RETURN(gradient.gradient, gradient.rows->entries.ToDense());
@@ -89,7 +89,7 @@ class DenseParameter : public SteppedParameter {
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
-  // Fills in all but the gradient, and counts the step.
+  // Counts the step, and fills in everything but the gradient and what the caller has filled in.
   void Begin(StepArrays& arrays) {
     arrays.state = absl::MakeConstSpan(state_);
     arrays.elements = elements_;
@@ -101,13 +101,14 @@ class DenseParameter : public SteppedParameter {
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
 
   store::Parameter& parameter_;  // the entry's
-  const Shape& shape_;           // its
+  const Shape& shape_;           // the parameter's
   const DType dtype_;
   const int64_t elements_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
   std::vector<StateBlock> blocks_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
-  const bool sparse_moves_all_;       // they move rows without a gradient too: as dense ones do
+  // Whether a step also moves rows without a gradient. Sparse gradients are made dense then.
+  const bool sparse_moves_all_;
   RowBatches batches_;
 };
 
@@ -170,7 +171,7 @@ void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterG
   ApplySparse(*function.rows(), *gradient.rows, arrays);
 }
 
-// The new version is the old one but for the rows that have a gradient.
+// Copies the old version, then replaces the rows that have a gradient.
 void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
                                  const StepArrays& arrays) {
   const size_t row_bytes = RowBytes(parameter_);

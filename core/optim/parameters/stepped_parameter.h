@@ -1,6 +1,7 @@
 #pragma once
 
-// One parameter as one optimizer steps it: what it may be given, its state, its kernel.
+// A parameter together with the state that one optimizer keeps for it: checks gradients for it and
+// applies steps to it.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,30 +27,31 @@
 
 namespace psd::optim {
 
-// A gradient for one parameter: dense, or if that is undefined the sum of sparse parts.
+// A gradient for one parameter: `gradient` if that is defined, otherwise the sum of the parts in
+// `sparse`. SteppedParameter::Prepare fills in the fields at the end.
 struct ParameterGradient {
   GlobalId parameter;
   KeptTensor gradient;
-  ReadVersion version = {};  // of the parameter, that it was computed from
+  ReadVersion version = {};  // the version of the parameter that it was computed from
   std::vector<SparseTensor> sparse = {};
-  // Once prepared: it was sparse, or a part of it was, even if it is dense now.
+  // Set by Prepare: whether it was sparse in full or in part before it may have been made dense.
   bool from_sparse = false;
-  // Once prepared: the parts as one, unless they were made dense. Shared by copies of this
-  // gradient.
+  // Set by Prepare: the sum of the sparse parts, or null if the gradient is dense (by now). Shared
+  // by copies of this gradient.
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
-// One array of a parameter's optimizer state, in place. Whoever reads or writes it holds the
-// parameter's write claim, which every step of it holds too.
+// Points to one array of a parameter's optimizer state. Reading or writing the array requires the
+// parameter's write claim, which every step of the parameter holds too.
 struct StateArray {
-  std::string name;  // its slot's
+  std::string name;  // the name of its slot
   DType dtype = DType::kF32;
   std::byte* data = nullptr;
   size_t bytes = 0;
 };
 
-// A parameter with its state. Confined: but for what is constant, to whoever holds the write claim
-// of the optimizer and of the parameter.
+// A parameter with its state. Apply, BeginStep, StateReplaced, steps and set_steps require the
+// write claims of the optimizer and of the parameter. All other functions are thread-safe.
 class SteppedParameter {
  public:
   SteppedParameter(store::EntryPtr entry, size_t group) : entry_(std::move(entry)), group_(group) {}
@@ -62,42 +64,45 @@ class SteppedParameter {
   size_t group() const { return group_; }
   virtual DType dtype() const = 0;
 
-  // The versions that a step of it moves on, or null for what is updated in place.
+  // The versioned parameter of which a step writes a new version, or null for rows, which are
+  // updated in place.
   virtual store::Parameter* versions() const = 0;
-  // The current version's number.
+  // The number of the current version.
   virtual uint64_t version() const = 0;
 
-  // Whether it can be stepped with these options instead of those that it was made for.
-  // Errors: INVALID_ARGUMENT naming the option.
+  // Checks that `function`, which has other options than the function this was created with, can
+  // step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
-  // Checks a gradient and brings it into the form that Apply takes. Constant, so without a claim.
-  // Errors: INVALID_ARGUMENT naming expected and given; RESOURCE_EXHAUSTED when one with strides
-  // cannot be made dense.
+  // Checks a gradient and brings it into the form that Apply takes. Needs no claim.
+  // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
+  // when there is no memory to make a strided gradient contiguous or a sparse one dense.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
-  // What both (prepared) gradients add up to; neither is modified. For the
-  // version see ReadVersion.
-  // Errors: RESOURCE_EXHAUSTED.
+  // Returns the sum of two prepared gradients and modifies neither. Its version is the sum's as
+  // defined by ReadVersion. Errors: RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
-  // Of all elements of a prepared gradient; not finite if one of them is not.
+  // Returns the sum of the squares of all elements of a prepared gradient. The result is not finite
+  // if an element is not finite.
   virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
 
-  // One step. `arrays` holds what the whole step has in common (scale and limit of the gradient)
-  // and, for a parameter with versions, the version read and the one written. Cannot fail.
+  // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
+  // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
+  // to read and the one to write. Cannot fail.
   virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
                      StepArrays arrays) = 0;
-  // The same, but left to the caller: makes `arrays` what it applies, with those of others, by one
-  // FunctionalOptimizer::ApplyAll. False, and nothing done, if it must be applied by itself.
+  // Begins a step whose kernel the caller runs: completes `arrays` and returns true. The caller
+  // then passes them, with those of other parameters, to FunctionalOptimizer::ApplyAll. Returns
+  // false and does nothing if this step needs Apply.
   virtual bool BeginStep(const ParameterGradient& /*gradient*/, StepArrays& /*arrays*/) {
     return false;
   }
 
-  // Steps so far with a gradient.
+  // The number of steps so far that had a gradient for this parameter.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
   virtual std::vector<StateArray> state() const = 0;
-  // Somebody has written into the arrays of state().
+  // Must be called after the arrays of state() were written from outside, as a load does.
   virtual void StateReplaced() {}
 
  protected:
@@ -105,7 +110,7 @@ class SteppedParameter {
 
  private:
   const store::EntryPtr entry_;
-  const size_t group_;  // of its optimizer
+  const size_t group_;  // the number of its group in the optimizer
   int64_t steps_ = 0;
 };
 
@@ -118,11 +123,13 @@ absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
     MemoryAccount& memory);
 
-// The state of `elements` elements for `slots`, at its initial values, charged to `memory`.
+// The memory of one array of state.
 struct StateBlock {
   StateSlot slot;
-  std::shared_ptr<Block> block;  // shared with nobody; how the budget hands memory out
+  std::shared_ptr<Block> block;  // not shared; a shared_ptr because MemoryBudget returns one
 };
+// Allocates one array of `elements` elements for each slot, charged to `memory`, and sets all
+// elements to the slot's initial value. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
                                                       size_t elements, MemoryAccount& memory);
 std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks);

@@ -15,7 +15,8 @@
 namespace psd::optim {
 namespace {
 
-// `groups` with the `extra` ids (ascending) among theirs; those have no positions.
+// Returns `groups` with the ids of `extra` (ascending) merged into theirs. An id that only `extra`
+// has gets no positions: no entry of the gradient belongs to it.
 kernels::RowGroups WithIds(const kernels::RowGroups& groups, const std::vector<int64_t>& extra) {
   kernels::RowGroups all;
   all.positions = groups.positions;
@@ -68,7 +69,8 @@ class SteppedRows : public SteppedParameter {
   RowBatches batches_;
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
-  // Rows that had a gradient in some step, ascending; kept for optimizers that move them for ever.
+  // Rows that had a gradient in some step, ascending. Needed for optimizers that move such rows in
+  // every later step too.
   std::vector<int64_t> touched_;
 };
 
@@ -84,7 +86,7 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
   return absl::OkStatus();
 }
 
-// Rows with state had a gradient once.
+// Finds touched_ anew: a row whose state is not all zero had a gradient in some step.
 void SteppedRows::StateReplaced() {
   const auto rows = static_cast<size_t>(rows_->NumRows());
   touched_.clear();

@@ -1,6 +1,7 @@
 #pragma once
 
-// Rows as one optimizer steps them: only those in the gradient, in place, each whole.
+// A table of rows with the state that one optimizer keeps for it. A step updates the rows that have
+// a gradient, in place; readers see each row either as before or as after the step.
 
 #include <memory>
 

@@ -12,8 +12,8 @@ namespace psd::optim {
 
 enum class AdagradState { kPerElement, kPerRow };
 
-// Requires: the options "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps" and
-// "maximize", checked.
+// Requires: `spec` has the options "lr", "lr_decay", "weight_decay", "initial_accumulator_value",
+// "eps" and "maximize", all checked.
 std::unique_ptr<RowOptimizer> NewRowAdagrad(const OptimizerSpec& spec, AdagradState state);
 
 }  // namespace psd::optim

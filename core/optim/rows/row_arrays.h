@@ -1,6 +1,6 @@
 #pragma once
 
-// From untyped row arrays to what the kernels take, and what most row optimizers share.
+// Helpers of the row optimizers: they turn untyped row arrays into the types that the kernels take.
 
 #include <cstddef>
 #include <string>
@@ -32,13 +32,13 @@ kernels::RowBatch<T> KernelRows(const RowArrays& arrays) {
   return batch;
 }
 
-// State array number `slot`; null if there are fewer.
+// Returns state array number `slot`, or null if there are fewer.
 template <typename T>
 T* RowState(const RowArrays& arrays, size_t slot) {
   return slot < arrays.state.size() ? reinterpret_cast<T*>(arrays.state[slot]) : nullptr;
 }
 
-// Calls `run` with a value of the arrays' element type.
+// Calls `run` with a zero of the arrays' element type, float or double.
 template <typename Run>
 void WithRowType(const RowArrays& arrays, const Run& run) {
   if (arrays.dtype == DType::kF32) {

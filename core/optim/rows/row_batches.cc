@@ -5,7 +5,8 @@
 namespace psd::optim {
 namespace {
 
-// New rows are published while they, and the rows that they replace, are in the nearest cache.
+// The size of a batch's new rows. They, and the rows that they replace, should still be in the
+// nearest cache when they are published.
 constexpr size_t kBatchBytes = size_t{4} << 10;
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-// A step over many rows, a cache's worth at a time.
+// Runs a step over many rows in batches that fit the nearest cache.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +13,21 @@
 
 namespace psd::optim {
 
-// New rows of one batch; reused from step to step.
+// Holds the buffer for the new rows of one batch, and reuses it from step to step.
+// Thread-compatible.
 class RowBatches {
  public:
   explicit RowBatches(size_t row_bytes);
 
-  // Steps the rows of `groups`. `arrays` holds all but ids, positions and `next`. `publish` gets
-  // the new rows of each batch, packed.
+  // Steps the rows of `groups`, batch after batch. The caller fills `arrays` except for the fields
+  // that say which rows these are (ids, begins, count, ahead, positions) and `next`. After each
+  // batch `publish` is called with the ids of its rows and the new rows, packed.
   void Step(const RowOptimizer& function, const kernels::RowGroups& groups, RowArrays arrays,
             absl::FunctionRef<void(absl::Span<const int64_t> ids, const std::byte* next)> publish);
 
  private:
   const size_t row_bytes_;
-  const size_t rows_;            // of one batch
+  const size_t rows_;            // the most rows of one batch
   std::vector<std::byte> next_;  // empty until the first step
 };
 

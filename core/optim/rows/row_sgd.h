@@ -1,7 +1,7 @@
 #pragma once
 
-// SGD over rows; formula in kernels/rows/rows_optim.h. With momentum, every row that ever had a
-// gradient moves in every step, as in PyTorch.
+// SGD over rows. With momentum, every row that ever had a gradient moves in every step, as in
+// PyTorch. The formula is in kernels/rows/rows_optim.h.
 
 #include <memory>
 

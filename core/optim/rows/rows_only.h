@@ -1,6 +1,6 @@
 #pragma once
 
-// A functional optimizer for rows and nothing else.
+// A functional optimizer that steps rows and refuses dense parameters.
 
 #include <memory>
 #include <utility>
@@ -14,7 +14,7 @@
 
 namespace psd::optim {
 
-// Refuses dense parameters, whose gradients are dense.
+// Wraps a RowOptimizer. CheckDType refuses every dtype, so that Apply is never called.
 class RowsOnlyOptimizer : public FunctionalOptimizer {
  public:
   RowsOnlyOptimizer(OptimizerSpec spec, std::unique_ptr<RowOptimizer> rows)

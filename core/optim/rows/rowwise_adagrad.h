@@ -1,8 +1,8 @@
 #pragma once
 
-// Row-wise Adagrad, for rows only: "lr", "lr_decay", "weight_decay" (0), "eps",
-// "initial_accumulator_value", "maximize". One accumulator per row: a 1 / width of Adagrad's
-// memory.
+// The optimizer type "rowwise_adagrad", for rows only. Options: "lr", "lr_decay", "weight_decay"
+// (must be 0), "eps", "initial_accumulator_value", "maximize". State: "sum", one number per row, so
+// that it needs 1 / width of the memory of Adagrad's. The formula is in kernels/rows/rows_optim.h.
 
 #include <memory>
 
@@ -11,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewRowwiseAdagrad(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -1,7 +1,8 @@
 #pragma once
 
-// SparseAdam, for rows only: "lr", "beta1", "beta2", "eps", "maximize"; formula in
-// kernels/rows/rows_optim.h. The step number is the table's, not the row's.
+// The optimizer type "sparse_adam", PyTorch's SparseAdam, for rows only. Options: "lr", "beta1",
+// "beta2", "eps", "maximize". State: "exp_avg", "exp_avg_sq". Bias correction uses the step count
+// of the whole table, not of the row. The formula is in kernels/rows/rows_optim.h.
 
 #include <memory>
 
@@ -10,7 +11,7 @@
 
 namespace psd::optim {
 
-// Errors: INVALID_ARGUMENT as OptimizerRegistry::Create.
+// Errors: the INVALID_ARGUMENT of OptimizerRegistry::Create.
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewSparseAdam(const OptimizerSpec& spec);
 
 }  // namespace psd::optim

@@ -1,6 +1,6 @@
 #pragma once
 
-// The gradient of some rows, ready for a step: which of its entries belong to which row.
+// Gradients of some rows of a table, grouped by row for a step.
 
 #include <memory>
 #include <vector>
@@ -14,17 +14,19 @@ namespace psd::optim {
 
 // Immutable once made.
 struct SparseGradient {
-  SparseTensor entries;  // one sparse axis
-  kernels::RowGroups groups;
+  SparseTensor entries;       // one sparse axis, the rows
+  kernels::RowGroups groups;  // which entries belong to which row
 };
 
-// The sum of `parts`, of tensors of two axes of which the first is sparse.
-// Errors: INVALID_ARGUMENT for none, or parts that differ; RESOURCE_EXHAUSTED.
+// Returns the sum of `parts` as one gradient. Each part is f32 or f64, has two axes, and only the
+// first of them is sparse.
+// Errors: INVALID_ARGUMENT if there is no part, a part is not such a tensor, or parts differ in
+// shape or dtype; RESOURCE_EXHAUSTED.
 absl::StatusOr<std::shared_ptr<const SparseGradient>> GroupEntries(
     absl::Span<const SparseTensor> parts);
 
-// The sum of the squares of all elements of the rows, repeated rows added up first; not finite if
-// one of them is not.
+// Returns the sum of the squares of all elements. Entries of the same row are added up before they
+// are squared. The result is not finite if an element is not finite.
 double SumOfSquares(const SparseGradient& gradient);
 
 }  // namespace psd::optim
