@@ -1,5 +1,5 @@
-// Vectors of floats from and to 16-bit formats, by the rules of kernels/convert.h. Included from
-// within foreach_target.h only.
+// Loads and stores vectors of floats in 16-bit formats, by the rules of kernels/convert.h. Included
+// from within foreach_target.h only.
 
 #if defined(PSD_KERNELS_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PSD_KERNELS_CONVERT_INL_H_
@@ -14,7 +14,8 @@
 #include "hwy/highway.h"
 #include "kernels/convert.h"
 
-// Whether the instruction set converts f16 itself: the packaged emulations lose infinity and NaN.
+// Whether the instruction set has f16 conversions. Highway's emulations are not used, because those
+// of the packaged version lose infinity and NaN.
 #undef PSD_HAS_F16C
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 #define PSD_HAS_F16C 1
@@ -27,7 +28,7 @@ namespace psd::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many elements as `d`, of floats, has lanes; from any address.
+// Loads as many elements as `d`, a tag of float, has lanes. `from` needs no alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadFloats(D d, const float* from) {
   return hn::LoadU(d, from);
@@ -51,7 +52,7 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
   const hn::Rebind<uint32_t, D> d32;
   const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, &from->bits));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(d32, 0x7fffu)));
-  // Moves the exponent to float's bias, and makes subnormals normal.
+  // The product moves the exponent to float's bias, and makes subnormals normal.
   const auto finite = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1p112f));
   const auto special = hn::BitCast(d, hn::Or(magnitude, hn::Set(d32, 0x7f800000u)));
   const auto is_special = hn::Ge(hn::BitCast(d, magnitude), hn::Set(d, 0x1p-112f * 0x1p16f));
@@ -60,8 +61,8 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const Half* from) {
 #endif
 }
 
-// The upper halves of `rounded`, which is `v` with something added to its bits; of a NaN a quiet
-// NaN.
+// Returns the upper halves of `rounded`, which holds the bits of `v` plus a rounding term. Where
+// `v` is NaN the result is a quiet NaN.
 template <class D, class V, class VU>
 HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> BFloat16Bits(D, V v, VU rounded) {
   const hn::Rebind<uint32_t, D> d32;
@@ -71,7 +72,7 @@ HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> BFloat16Bits(D, V v, VU rounded) {
   return hn::TruncateTo(d16, hn::ShiftRight<16>(hn::IfThenElse(number, rounded, quiet)));
 }
 
-// Stores `v` at `to`, which is aligned to its vector, rounded to nearest.
+// Rounds `v` to nearest and stores it at `to`, which is aligned for a vector of its type.
 template <class D, class V>
 HWY_INLINE void StoreFloats(D d, V v, BFloat16* to) {
   const hn::Rebind<uint32_t, D> d32;

@@ -1,9 +1,10 @@
 #pragma once
 
-// Conversions between number types that are defined for every input.
+// Conversions between number types, with a defined result for every input.
 //
-// To an integer: toward zero, saturating at the ends of the range, NaN becomes 0. To f16 and bf16:
-// to nearest, ties to even; too large becomes infinity, NaN stays NaN (quiet).
+// Floating point to integer rounds toward zero and saturates at the ends of the range; NaN becomes
+// 0. Conversions to f16 and bf16 round to nearest, ties to even; a number that is too large becomes
+// infinity, and NaN stays a (quiet) NaN.
 
 #include <cstdint>
 #include <cstring>
@@ -12,7 +13,8 @@
 
 namespace psd::kernels {
 
-// 16-bit storage formats, as bit patterns that cannot be confused with integers.
+// The 16-bit storage formats f16 and bf16. They are structs so that their bits cannot be taken for
+// integers.
 struct Half {
   uint16_t bits;
 };
@@ -71,7 +73,7 @@ inline float FromHalf(Half value) {
 
 namespace internal {
 
-// A storage format as the number it stands for; numbers as they are.
+// Returns the number that a value stands for: a float for a storage format, otherwise the value.
 template <typename T>
 T Number(T value) {
   return value;
@@ -96,8 +98,8 @@ To FloatToInteger(From value) {
 
 }  // namespace internal
 
-// `value` as a To, by the rules above. Integers that do not fit wrap around; anything but zero is
-// true.
+// Converts `value` to To by the rules above. Integers that do not fit wrap around. To bool, zero
+// becomes false and everything else true.
 template <typename To, typename From>
 To Convert(From value) {
   auto number = internal::Number(value);

@@ -2,8 +2,8 @@
 
 // Arithmetic and activation functions over dense runs of numbers.
 //
-// Thread-safe: no state. NaN and infinity pass through as IEEE arithmetic has them. `out` may be
-// one of the inputs, but must not overlap one otherwise. No alignment is required.
+// Thread-safe: no state. NaN and infinity are treated as IEEE arithmetic says. `out` may be one of
+// the inputs, but must not overlap one otherwise. No alignment is required.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace psd::kernels {
 
 enum class BinaryOp { kAdd, kSub, kMul, kDiv };
 
-// out[i] = a[i * a_step] op b[i * b_step]. Steps are 0 (one number for all) or 1.
+// out[i] = a[i * a_step] op b[i * b_step]. A step is 1, or 0 if one number serves for all i.
+// Requires: the steps are not both 0, unless count is at most 1.
 void Binary(BinaryOp op, const float* a, size_t a_step, const float* b, size_t b_step, float* out,
             size_t count);
 void Binary(BinaryOp op, const double* a, size_t a_step, const double* b, size_t b_step,
@@ -29,18 +30,18 @@ enum class UnaryOp {
   kSigmoid,  // 1 / (1 + exp(-x))
   kTanh,
   kExp,
-  kLog,  // of a negative number NaN, of zero -infinity
+  kLog,  // NaN for negative numbers, -infinity for zero
   kSqrt,
 };
 
 // out[i] = op(x[i]).
 void Unary(UnaryOp op, const float* x, float* out, size_t count);
 void Unary(UnaryOp op, const double* x, double* out, size_t count);
-// out[i] = -x[i]; the smallest number stays itself.
+// out[i] = -x[i]. The smallest number of the type has no negative and is left as it is.
 void Negate(const int32_t* x, int32_t* out, size_t count);
 void Negate(const int64_t* x, int64_t* out, size_t count);
 
-// Gradients in terms of the function's result y.
+// Gradients of functions, computed from the function's result y and its gradient g.
 enum class UnaryGradientOp {
   kRelu,     // y <= 0 ? 0 : g
   kSigmoid,  // g * y * (1 - y)
@@ -48,7 +49,8 @@ enum class UnaryGradientOp {
   kSqrt,     // g / (2 * y)
 };
 
-// out[i] = the gradient of the argument, from the result y[i] and its gradient g[i].
+// out[i] = the gradient with respect to the function's argument, for result y[i] with gradient
+// g[i].
 void UnaryGradient(UnaryGradientOp op, const float* y, const float* g, float* out, size_t count);
 void UnaryGradient(UnaryGradientOp op, const double* y, const double* g, double* out, size_t count);
 

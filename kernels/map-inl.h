@@ -1,4 +1,5 @@
-// Loops over dense runs: full vectors, then one partial vector through a buffer.
+// Applies functions to dense runs of numbers: full vectors first, then one partial vector, which
+// goes through a buffer. Included from within foreach_target.h only.
 
 #if defined(PSD_KERNELS_MAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PSD_KERNELS_MAP_INL_H_
@@ -18,7 +19,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The first `count` lanes from `from`, the rest `fill`. Requires: 0 < count < Lanes(d).
+// Returns a vector with `count` elements from `from` in its first lanes, and `fill` in the others.
+// Requires: 0 < count < Lanes(d).
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> LoadPartial(D d, const T* from, size_t count, T fill) {
   HWY_ALIGN T lanes[HWY_MAX_BYTES / sizeof(T)];
@@ -34,7 +36,7 @@ HWY_INLINE void StorePartial(D d, hn::Vec<D> v, T* to, size_t count) {
   std::memcpy(to, lanes, count * sizeof(T));
 }
 
-// An argument that is a run of numbers …
+// An argument of Map and Map2: a run of numbers. The unused lanes of a partial vector are 1.
 template <typename T>
 struct Run {
   const T* data;
@@ -48,7 +50,7 @@ struct Run {
   }
 };
 
-// … or one number for all.
+// An argument of Map and Map2: one number that serves for all elements.
 template <typename T>
 struct Same {
   T value;

@@ -1,5 +1,5 @@
-// Highway's exp, log and tanh, made right for NaN, infinity and the ends of the range, where they
-// are not.
+// Highway's exp, log and tanh, corrected for NaN, infinity and the ends of the range. Included from
+// within foreach_target.h only.
 
 #if defined(PSD_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PSD_KERNELS_MATH_INL_H_
@@ -19,7 +19,8 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// `y`, but `x` where that is NaN. By Eq: the packaged Ne says "equal" of NaN on AVX2 and later.
+// Returns `y`, except in lanes where `x` is NaN: there it returns `x`. It compares by Eq because Ne
+// of the packaged Highway finds NaN equal to itself on AVX2 and later.
 template <class V>
 HWY_INLINE V UnlessNan(V x, V y) {
   return hn::IfThenElse(hn::Eq(x, x), y, x);
@@ -51,7 +52,7 @@ HWY_INLINE V SafeLog(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SafeTanh(D d, V x) {
   using T = hn::TFromD<D>;
-  // From here on the result rounds to one.
+  // From this argument on the result rounds to 1.
   const V limit = hn::Set(d, sizeof(T) == 4 ? T(9.1) : T(19.1));
   const V bounded = hn::Min(hn::Max(x, hn::Neg(limit)), limit);
   return UnlessNan(x, hn::Tanh(d, bounded));

@@ -4,15 +4,16 @@
 
 #include <eigen3/Eigen/Core>
 
-// Of OpenMP's run-time library, on which oneDNN stands. Declared here: its header belongs to the
-// compiler and is missing beside clang.
+// Functions of the OpenMP run-time library that oneDNN uses. They are declared here because omp.h
+// comes with gcc only, and clang builds lack it.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
 namespace psd::kernels {
 namespace {
 
-// Keeps oneDNN on the calling thread. The setting is the thread's own, so nobody else notices.
+// Keeps oneDNN on the calling thread for as long as it lives. OpenMP keeps the number of threads
+// per thread, so other threads are not affected.
 class OneThread {
  public:
   OneThread() : previous_(omp_get_max_threads()) {
@@ -58,7 +59,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, MatrixView<float> a, MatrixView<float
   if (m == 0 || n == 0) return;
   if (k == 0) return Scale(beta, c, m * n);
   OneThread one_thread;
-  // Fails only for arguments that are excluded above.
+  // The result is not checked: this fails only for arguments that are excluded by now.
   dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride,
              b.data, b.stride, beta, c, n);
 }

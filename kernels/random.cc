@@ -2,13 +2,14 @@
 
 #include <cmath>
 
-// Built with -ffp-contract=off, and only functions that IEEE rounds exactly are called: the same
-// bits come out everywhere.
+// The same bits come out on every machine: this file is built with -ffp-contract=off, and calls
+// only functions that IEEE 754 rounds exactly.
 
 namespace psd::kernels {
 namespace {
 
-// A number in (0, 1): 52 random bits and a half, so that neither end is met.
+// Returns a uniform random number in (0, 1). The half that is added to its 52 random bits keeps it
+// away from both ends.
 double UnitNumber(uint64_t seed, uint64_t element) {
   const std::array<uint32_t, 4> block = Philox(seed, element / 2);
   const size_t half = (element % 2) * 2;
@@ -22,11 +23,12 @@ void FillUniformT(uint64_t seed, uint64_t first, double low, double high, T* out
   const T most = std::nextafter(static_cast<T>(high), least);
   for (size_t i = 0; i < count; ++i) {
     const T value = static_cast<T>(low + (high - low) * UnitNumber(seed, first + i));
-    out[i] = value < least ? least : value > most ? most : value;  // rounding may reach an end
+    out[i] = value < least ? least : value > most ? most : value;  // rounding may leave the range
   }
 }
 
-// The natural logarithm, by x = m * 2^e and the series of atanh((m - 1) / (m + 1)).
+// The natural logarithm, as e * ln(2) + 2 * atanh((m - 1) / (m + 1)) for x = m * 2^e, where atanh
+// is computed by its series.
 double PlainLog(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);
@@ -50,7 +52,8 @@ double Ratio(const double (&above)[8], const double (&below)[8], double r) {
   return numerator / denominator;
 }
 
-// AS 241, PPND16. Requires: 0 < p < 1.
+// Returns the inverse of the normal distribution function at p, by routine PPND16 of AS 241.
+// Requires: 0 < p < 1.
 double InverseNormal(double p) {
   constexpr double kA[8] = {3.3871328727963666080e0,  1.3314166789178437745e+2,
                             1.9715909503065514427e+3, 1.3731693765509461125e+4,

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace psd::kernels {
 namespace HWY_NAMESPACE {
 
-// One block, in four accumulators.
+// Sums one block with four independent vector accumulators.
 template <typename T>
 T SumBlock(const T* x, size_t count) {
   const hn::ScalableTag<T> d;
@@ -39,7 +39,7 @@ T SumPairwise(const T* x, size_t count) {
   return SumPairwise(x, half) + SumPairwise(x + half, count - half);
 }
 
-// One vector of columns: sums of blocks of rows, then their sum.
+// Sums one vector of columns over all rows: first in blocks of rows, whose sums are then added.
 template <class D, class Load>
 HWY_INLINE hn::Vec<D> SumColumnVector(D d, size_t rows, Load load) {
   constexpr size_t kBlock = 64;

@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace psd::kernels {
 namespace HWY_NAMESPACE {
 
-// A NaN in the row may or may not come out: it reaches the result by x - maximum anyway.
+// Returns the maximum of a row. If the row holds a NaN, the result may be any number or NaN; the
+// NaN still reaches the softmax by x - maximum.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE T RowMax(D d, const T* x, size_t cols) {
   const size_t lanes = hn::Lanes(d);
@@ -26,7 +27,7 @@ HWY_INLINE T RowMax(D d, const T* x, size_t cols) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// The sum over the row of f(x[i]); f(fill) must be zero.
+// Returns the sum of f(x[i]) over the row. Requires: f(fill) is zero.
 template <class D, class F, typename T = hn::TFromD<D>>
 HWY_INLINE T RowSum(D d, F f, const T* x, size_t cols, T fill) {
   const size_t lanes = hn::Lanes(d);

@@ -21,8 +21,8 @@ struct AdadeltaOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: q and a, from 0. Instruction set chosen at run
-// time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State arrays: q and a, which start at 0. The instruction
+// set is chosen at run time; an element's result does not depend on its position.
 void AdadeltaStep(const AdadeltaOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -19,8 +19,8 @@ struct AdagradOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: s, from any value of at least 0. Instruction set chosen
-// at run time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State array: s, which starts at any value of at least 0.
+// The instruction set is chosen at run time; an element's result does not depend on its position.
 void AdagradStep(const AdagradOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -1,6 +1,7 @@
 #pragma once
 
-// Adam and AdamW.
+// Adam (Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015) and AdamW (Loshchilov,
+// Hutter, "Decoupled weight decay regularization", ICLR 2019).
 //
 // Per element, with parameter w, gradient g, moments m and v, at step t, as PyTorch's:
 //   g <- -g if maximize
@@ -26,8 +27,8 @@ struct AdamOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: m, v and, with amsgrad, x, from 0. Instruction set chosen
-// at run time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State arrays: m, v and, with amsgrad, x; all start at 0.
+// The instruction set is chosen at run time; an element's result does not depend on its position.
 void AdamStep(const AdamOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -20,8 +20,8 @@ struct AdamaxOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: m and u, from 0. Instruction set chosen at run
-// time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State arrays: m and u, which start at 0. The instruction
+// set is chosen at run time; an element's result does not depend on its position.
 void AdamaxStep(const AdamaxOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -1,6 +1,6 @@
 #pragma once
 
-// What all optimizer kernels take: where parameters, gradients and state are.
+// The arguments of all optimizer kernels: where parameters, gradients and state are in memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,50 +8,52 @@
 
 namespace psd::kernels {
 
-// Element types of parameters, with that of their state: f64 for f64, f32 for all others.
+// The element type of a parameter. Its state is f64 for kF64 and f32 for all other types.
 enum class OptimType : uint8_t { kF32, kF64, kF16, kBF16 };
 
-// State arrays that an optimizer may have, at most.
+// The most state arrays that an optimizer may have.
 inline constexpr size_t kMaxOptimStates = 3;
 
-// In bytes: a cache line and the widest vector register.
+// The alignment of arrays in bytes: the size of a cache line and of the widest vector register.
 inline constexpr size_t kOptimAlignment = 64;
 
 // A parameter may be stepped in parts whose first elements are multiples of this.
 inline constexpr size_t kOptimPartElements = 1024;
 
-// One parameter's part in a step, or a part of one. `parameter`, `next` and the state arrays start
-// at a multiple of kOptimAlignment; `gradient` anywhere its type may. `next` may equal `parameter`
-// (in place); otherwise no two arrays overlap. No array is touched beyond its `size` elements.
+// The arrays of one parameter in a step, or of a part of that parameter. `parameter`, `next` and
+// the state arrays are aligned to kOptimAlignment; `gradient` only as its type requires. `next` may
+// equal `parameter` (an update in place); otherwise no two arrays overlap. No array is accessed
+// beyond its `size` elements.
 struct OptimArrays {
   const void* parameter = nullptr;  // the version that is read
   void* next = nullptr;             // the version that is written
-  const void* gradient = nullptr;   // of the parameter's type; never modified
+  const void* gradient = nullptr;   // has the parameter's type; never modified
   void* state[kMaxOptimStates] = {};
   size_t size = 0;             // elements
-  uint64_t first_element = 0;  // of the parameter: where this part of it starts
-  uint64_t rounding_seed = 0;  // for stochastic rounding; another for each parameter
+  uint64_t first_element = 0;  // the index in the parameter at which this part starts
+  uint64_t rounding_seed = 0;  // for stochastic rounding; differs between parameters
 };
 
-// Parameters of one type that take a step of the same number together: what depends on the options
-// and the number only is computed once.
+// Parameters of one type that take a step with the same number together. Factors that depend only
+// on the options and the step number are computed once for the whole batch.
 struct OptimBatch {
   OptimType type = OptimType::kF32;
-  int64_t step = 1;  // 1, 2, …: counts from 1
+  int64_t step = 1;  // the number of the step, counted from 1
   const OptimArrays* arrays = nullptr;
   size_t count = 0;
-  // Every gradient element counts as g * gradient_scale, then clamped to +-gradient_limit (a NaN
-  // stays one), before anything else is done with it. The limit is at least 0.
+  // Every gradient element g is multiplied by gradient_scale, then clamped to +-gradient_limit (a
+  // NaN stays NaN), before anything else is done with it. Requires: gradient_limit >= 0.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
-  // For bf16: the new parameter is rounded up or down at random, so that it is right on average,
-  // instead of to the nearest. The random bits depend on rounding_seed, the step's number and the
-  // element only.
+  // For bf16 only: the new parameter is rounded up or down at random, so that it is right on
+  // average, instead of to nearest. The random bits depend only on rounding_seed, the number of the
+  // step and the index of the element.
   bool stochastic_rounding = false;
 };
 
-// Whether a step that touches `bytes` in all should write its new version past the caches: when
-// it does not fit into a core's own cache anyway, so that the write need not read the old lines.
+// Whether a step that accesses `bytes` in all should write its new version past the caches. It
+// should if the arrays do not fit into a core's second-level cache anyway: such a write need not
+// read the old contents of the lines.
 bool WritesPastCache(size_t bytes);
 
 }  // namespace psd::kernels

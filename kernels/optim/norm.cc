@@ -11,7 +11,7 @@ namespace psd::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As many elements of x as `d` has lanes, as doubles.
+// Loads as many elements of x as `d`, a tag of double, has lanes, and converts them to double.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadDoubles(D d, const double* x) {
   return hn::LoadU(d, x);

@@ -11,7 +11,8 @@
 namespace psd::kernels {
 namespace {
 
-// One element as the formulas see it; they change the state and return the new parameter.
+// One element of the arrays: parameter, gradient and state. A formula takes one, changes its state
+// and returns the new parameter.
 template <typename T>
 struct Element {
   T w, g;
@@ -54,7 +55,7 @@ void EachElement(const OptimBatch& batch, const OptimArrays& arrays, bool maximi
   }
 }
 
-// Calls formula(element) for every element, whose numbers are of the type of `formula`'s argument.
+// Calls formula(element) for every element of every array of the batch.
 template <typename Formula>
 void EachArray(const OptimBatch& batch, bool maximize, double weight_decay,
                const Formula& formula) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// The optimizers' formulas as plain scalar loops: what the vectorised kernels are tested against.
-// As the functions of optim_<name>.h, of any alignment.
+// The optimizers' formulas as plain scalar loops, against which the vectorised kernels are tested.
+// Each does the same as the step function for these options (kernels/optim/<name>.h), but arrays
+// need no alignment.
 
 #include "kernels/optim/adadelta.h"
 #include "kernels/optim/adagrad.h"

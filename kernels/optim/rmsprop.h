@@ -26,8 +26,9 @@ struct RmsPropOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: q, then b unless momentum is 0, then r if centered, from
-// 0. Instruction set chosen at run time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State arrays: q, then b unless momentum is 0, then r if
+// centered; all start at 0. The instruction set is chosen at run time; an element's result does not
+// depend on its position.
 void RmsPropStep(const RmsPropOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -1,7 +1,7 @@
 #pragma once
 
-// The random bits of stochastic rounding: a function of seed, step and element, so that they are
-// the same for every vector width and every way of splitting the work.
+// The random bits of stochastic rounding. They depend only on seed, step and element, so that they
+// are the same for every vector width and every way of splitting the work.
 
 #include <cstdint>
 
@@ -17,13 +17,15 @@ inline uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// For the elements from `part` * kOptimPartElements on.
+// Returns the key of the random bits for the elements of one part: kOptimPartElements elements from
+// index part * kOptimPartElements on.
 inline uint64_t RoundingKey(uint64_t seed, int64_t step, uint64_t part) {
   const uint64_t golden = 0x9e3779b97f4a7c15u;
   return Mix64(Mix64(Mix64(seed + golden) + static_cast<uint64_t>(step)) + part);
 }
 
-// 32 random bits for element `i` of the part: Wellons' "lowbias32" of both halves of the key.
+// Returns 32 random bits for element `i` of the part: Wellons' hash "lowbias32", into which both
+// halves of the key are mixed.
 inline uint32_t RoundingBits(uint64_t key, uint32_t i) {
   uint32_t x = i + static_cast<uint32_t>(key);
   x = (x ^ (x >> 16)) * 0x7feb352du;

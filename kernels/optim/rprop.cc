@@ -32,7 +32,7 @@ struct RpropUpdate {
     size = hn::IfThenElse(hn::Lt(size, hn::Set(d, least)), hn::Set(d, least), size);
     size = hn::IfThenElse(hn::Gt(size, hn::Set(d, most)), hn::Set(d, most), size);
     previous = gradient = hn::IfThenElse(turned, zero, gradient);
-    // Moves by nothing where the gradient is 0, and to a NaN where it is one.
+    // Where the gradient is 0 the parameter stays; where it is NaN the parameter becomes NaN.
     V move = hn::IfThenElse(hn::Eq(gradient, zero), zero, hn::CopySign(size, gradient));
     move = hn::IfThenElse(hn::IsNaN(gradient), gradient, move);
     return hn::Sub(parameter, move);

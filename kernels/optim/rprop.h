@@ -7,7 +7,7 @@
 //   z <- z * f clamped to [step_size_min, step_size_max], where f = etaplus if g * p > 0,
 //        etaminus if g * p < 0, else 1;  g <- 0 if g * p < 0
 //   w <- w - sign(g) * z;  p <- g
-// So after a change of sign an element rests for one step.
+// So an element whose gradient changes its sign does not move in that step.
 
 #include "kernels/optim/arrays.h"
 
@@ -21,8 +21,9 @@ struct RpropOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State: p, from 0, and z, from the learning rate. Instruction set
-// chosen at run time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State arrays: p, which starts at 0, and z, which starts at
+// the learning rate. The instruction set is chosen at run time; an element's result does not depend
+// on its position.
 void RpropStep(const RpropOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

@@ -22,8 +22,8 @@ struct SgdOptions {
   bool maximize = false;
 };
 
-// One step, on the calling thread. State, unless momentum is 0: b, from 0. Instruction set chosen
-// at run time; an element's result does not depend on its position.
+// Takes one step, on the calling thread. State array, unless momentum is 0: b, which starts at 0.
+// The instruction set is chosen at run time; an element's result does not depend on its position.
 void SgdStep(const SgdOptions& options, const OptimBatch& batch);
 
 }  // namespace psd::kernels

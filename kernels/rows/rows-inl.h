@@ -1,4 +1,5 @@
-// Sums of repeated rows, once per instruction set. Included from within foreach_target.h only.
+// Sums of rows with the same id, compiled once per instruction set. Included from within
+// foreach_target.h only.
 
 #if defined(PSD_KERNELS_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PSD_KERNELS_ROWS_INL_H_
@@ -17,8 +18,7 @@ namespace psd::kernels::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows, `stride` elements from one to the next, and which of them belong to each group (see
-// RowGroups).
+// Rows in memory, `stride` elements from one to the next, with the groups to sum (see RowGroups).
 template <typename T>
 struct RowSource {
   const T* rows;
@@ -30,7 +30,8 @@ struct RowSource {
   HWY_INLINE const T* Row(size_t i) const { return rows + positions[i] * stride; }
 };
 
-// The sum over group k at `column`, in the order of the positions; zero for an empty group.
+// Returns one vector of columns, from `column` on, of the sum over group k. Rows are added in the
+// order of their positions. The sum of an empty group is zero.
 template <class D, typename T>
 HWY_INLINE hn::Vec<D> SumAt(D d, const RowSource<T>& source, size_t k, size_t column) {
   size_t i = source.begins[k];
@@ -41,8 +42,8 @@ HWY_INLINE hn::Vec<D> SumAt(D d, const RowSource<T>& source, size_t k, size_t co
   return sum;
 }
 
-// The sums of four vectors of columns side by side, which are `use`d one by one: sums that do not
-// wait for each other, and rows that are read on while they are near.
+// Sums four vectors of columns side by side and passes them to `use` one by one. The four sums do
+// not wait for each other, and each row is read in one go.
 template <class D, typename T, class Use>
 HWY_INLINE void UseFourSums(D d, const RowSource<T>& source, size_t k, size_t column,
                             const Use& use) {
@@ -70,8 +71,8 @@ HWY_INLINE void UseFourSums(D d, const RowSource<T>& source, size_t k, size_t co
   use(d, e, column + 3 * n);
 }
 
-// Calls use(d, sum, column) with the sums over group k, whole vectors first, until all columns had
-// their turn.
+// Calls use(d, sum, column) with the sums over group k for all columns: whole vectors first, then
+// one column at a time.
 template <typename T, class Use>
 HWY_INLINE void ForEachSum(const RowSource<T>& source, size_t k, const Use& use) {
   const hn::ScalableTag<T> d;

@@ -49,11 +49,11 @@ HWY_AFTER_NAMESPACE();
 namespace psd::kernels {
 namespace {
 
-// Of one digit, at most: its counts stay in the nearest cache.
+// The most bits of one digit of the radix sort. Its counts stay in the nearest cache.
 constexpr int kDigitBits = 11;
-// Below this many a comparison sort is quicker than clearing the counts.
+// For fewer ids than this, a comparison sort is faster than clearing the counts.
 constexpr size_t kFewIds = 256;
-// How many rows ahead a gather fetches.
+// How many rows ahead a gather prefetches.
 constexpr size_t kGatherAhead = 12;
 
 int BitWidth(uint64_t value) {
@@ -62,8 +62,8 @@ int BitWidth(uint64_t value) {
   return bits;
 }
 
-// Sorts `count` keys by `bits` of their bits from `low` on, stably. `keys` and `other` have room
-// for them; returns the one that they lie in afterwards.
+// Sorts `count` keys stably by the bits from number `low` to low + bits - 1. `keys` and `other`
+// have room for all keys. Returns the array that holds the sorted keys.
 uint64_t* RadixSort(uint64_t* keys, uint64_t* other, size_t count, int low, int bits) {
   const int passes = (bits + kDigitBits - 1) / kDigitBits;
   const int digit_bits = passes == 0 ? 0 : (bits + passes - 1) / passes;
@@ -80,11 +80,13 @@ uint64_t* RadixSort(uint64_t* keys, uint64_t* other, size_t count, int low, int 
   return keys;
 }
 
-// One key per id: the id above, its position below. Requires: both fit into 64 bits.
+// Groups by sorting one 64-bit key per id: the id in the upper bits, its position in the lower
+// ones.
+// Requires: position_bits + id_bits <= 64.
 void SortPacked(const int64_t* ids, size_t count, int position_bits, int id_bits,
                 RowGroups* groups) {
   const std::unique_ptr<uint64_t[]> room(
-      new uint64_t[2 * count]);  // not cleared: half is for sorting
+      new uint64_t[2 * count]);  // not cleared; the second half is for sorting
   uint64_t* keys = room.get();
   for (size_t i = 0; i < count; ++i) keys[i] = static_cast<uint64_t>(ids[i]) << position_bits | i;
   if (count < kFewIds) {
@@ -92,7 +94,8 @@ void SortPacked(const int64_t* ids, size_t count, int position_bits, int id_bits
   } else {
     keys = RadixSort(keys, keys + count, count, position_bits, id_bits);
   }
-  // Without a branch on what nobody can predict: every key extends the group that it falls into.
+  // The loop has no branch on whether a new id begins, which could not be predicted: every key
+  // writes its id, and moves the end of its group.
   const uint64_t mask = (uint64_t{1} << position_bits) - 1;
   groups->ids.resize(count);
   groups->begins.resize(count + 1);
@@ -110,7 +113,7 @@ void SortPacked(const int64_t* ids, size_t count, int position_bits, int id_bits
   groups->begins.resize(groups->ids.size() + 1);
 }
 
-// Ids too large to share a word with their positions.
+// Groups ids that are too large to share 64 bits with their positions.
 void SortWide(const int64_t* ids, size_t count, RowGroups* groups) {
   std::iota(groups->positions.begin(), groups->positions.end(), 0u);
   std::stable_sort(groups->positions.begin(), groups->positions.end(),
@@ -124,7 +127,7 @@ void SortWide(const int64_t* ids, size_t count, RowGroups* groups) {
   groups->begins.push_back(static_cast<uint32_t>(count));
 }
 
-// Every id is a group of its own. Requires: ascending, no two equal.
+// Makes every id a group of its own. Requires: ids are ascending, no two equal.
 void TakeInOrder(const int64_t* ids, size_t count, RowGroups* groups) {
   groups->ids.assign(ids, ids + count);
   groups->begins.resize(count + 1);

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace psd::kernels::HWY_NAMESPACE {
 
-// How many rows ahead of the loop memory is fetched.
+// How many rows ahead of the loop memory is prefetched.
 constexpr size_t kRowsAhead = 6;
 
 template <typename T>
@@ -34,13 +34,13 @@ HWY_INLINE void PrefetchRow(const Update& update, const RowBatch<T>& rows, size_
     PrefetchSpan(rows.gradients + rows.positions[rows.begins[k]] * rows.width, rows.width);
 }
 
-// The summed gradients of rows, as they count.
+// The summed gradients of rows, scaled and limited.
 template <typename T>
 struct RowGradients {
   RowSource<T> source;
   T factor, limit;
 
-  // Calls use(d, gradient, column) until all columns of row k had their turn.
+  // Calls use(d, gradient, column) for all columns of row k.
   template <class Use>
   HWY_INLINE void ForEach(size_t k, const Use& use) const {
     ForEachSum(source, k, [&](auto d, auto sum, size_t column) HWY_ATTR {
@@ -49,8 +49,9 @@ struct RowGradients {
   }
 };
 
-// `update.Row(...)` looks at a whole row first, `update(d, w, g, at)` gives the new elements; `at`
-// is where they lie in packed state.
+// Runs `update` over all rows of the batch. For each row it first calls update.Row(gradients, k,
+// id), which may read the whole gradient of the row, and then update(d, w, g, at), which returns
+// the new elements; `at` is their index in packed state arrays.
 template <class Update, typename T>
 HWY_INLINE void UpdateRows(Update update, bool maximize, const RowBatch<T>& rows) {
   const RowGradients<T> gradients{
@@ -70,7 +71,7 @@ HWY_INLINE void UpdateRows(Update update, bool maximize, const RowBatch<T>& rows
   }
 }
 
-// What updates have that look at elements only.
+// Base of updates that treat each element by itself.
 template <typename T>
 struct ElementUpdate {
   HWY_INLINE void Row(const RowGradients<T>&, size_t, size_t) const {}
@@ -155,7 +156,7 @@ template <typename T>
 struct RowwiseAdagradRow {
   T* sum;
   T minus_rate, eps;
-  T scale = 0;  // of this row: minus_rate / (sqrt(s) + eps)
+  T scale = 0;  // minus_rate / (sqrt(s) + eps) for the present row
 
   HWY_INLINE void Prefetch(size_t id, size_t) const { hwy::Prefetch(sum + id); }
   HWY_INLINE void Row(const RowGradients<T>& gradients, size_t k, size_t id) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Optimizers over some rows of a table: the gradients of repeated ids are added up first, then each
-// row is stepped once. One pass over the memory concerned.
+// Optimizers over some rows of a table. The gradients of a row are added up first, then the row is
+// stepped once, in one pass over the memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,32 +9,35 @@
 
 namespace psd::kernels {
 
-// Some rows and their gradients. New rows go to `next`, packed, for the caller to publish; `table`
-// is only read. Nothing overlaps.
+// Some rows of a table and their gradients. `table` is only read; the new rows are written to
+// `next`, packed, for the caller to publish. No two arrays overlap.
 template <typename T>
 struct RowBatch {
   const T* table = nullptr;
   size_t stride = 0;  // elements from one row of the table to the next, >= width
   size_t width = 0;
-  // For each row of the batch its id (no two equal) and where its positions in `gradients` start;
-  // begins has one more entry. A row without positions has the gradient 0.
+  // ids[k] is the id of row k of the batch, no two equal. positions[begins[k]] to
+  // positions[begins[k + 1] - 1] are the rows of `gradients` that belong to it; a row without any
+  // has the gradient 0. `ids` has count + ahead elements, `begins` one more.
   const int64_t* ids = nullptr;
   const uint32_t* begins = nullptr;
   size_t count = 0;
-  size_t ahead = 0;  // how many more ids follow behind the batch: worth fetching
+  size_t ahead = 0;  // how many ids follow behind the batch; their rows may be prefetched
   const uint32_t* positions = nullptr;
   const T* gradients = nullptr;  // packed rows
   T* next = nullptr;             // `count` packed rows
-  // As in OptimBatch, of the summed gradient.
+  // As in OptimBatch, for the summed gradient.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
-// In all of them g is the summed gradient of a row, negated if `maximize`; `step` counts from 1.
-// State arrays have one packed row (row-wise: one number) per row of the table.
+// In all formulas w is an element of the row and g that of its summed gradient, negated if
+// `maximize`. `step` counts from 1. State arrays have one packed row per row of the table, or one
+// number for RowwiseAdagradRows.
 
-// w <- w - lr d, where d = g without momentum. Otherwise b <- g in the first step and
-// b <- momentum b + (1 - dampening) g later, and d = g + momentum b if nesterov, else b.
+// SGD: w <- w - lr d. Without momentum d = g. With momentum b <- g in step 1 and
+// b <- momentum b + (1 - dampening) g in later ones, and d = g + momentum b if nesterov, else d =
+// b.
 struct RowSgdOptions {
   double lr = 0.01;
   double momentum = 0;
@@ -42,13 +45,13 @@ struct RowSgdOptions {
   bool nesterov = false;
   bool maximize = false;
 };
-// `buffer` is null if and only if momentum is 0.
+// `buffer` holds b and starts at 0. It is null if and only if momentum is 0.
 void SgdRows(const RowSgdOptions& options, int64_t step, const RowBatch<float>& rows,
              float* buffer);
 void SgdRows(const RowSgdOptions& options, int64_t step, const RowBatch<double>& rows,
              double* buffer);
 
-// s <- s + g^2;  w <- w - lr / (1 + (step - 1) lr_decay) g / (sqrt(s) + eps).
+// Adagrad: s <- s + g^2;  w <- w - lr / (1 + (step - 1) lr_decay) g / (sqrt(s) + eps).
 struct RowAdagradOptions {
   double lr = 0.01;
   double lr_decay = 0;
@@ -60,15 +63,16 @@ void AdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<
 void AdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<double>& rows,
                  double* sum);
 
-// The same with one s per row: s <- s + the mean of g^2 over the row (FBGEMM's and TorchRec's
-// row-wise Adagrad).
+// Row-wise Adagrad, as in FBGEMM and TorchRec: the same with one s per row, where s <- s + the mean
+// of g^2 over the row.
 void RowwiseAdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<float>& rows,
                         float* sum);
 void RowwiseAdagradRows(const RowAdagradOptions& options, int64_t step,
                         const RowBatch<double>& rows, double* sum);
 
+// PyTorch's SparseAdam:
 // m <- m + (1 - beta1)(g - m);  v <- v + (1 - beta2)(g^2 - v);
-// w <- w - lr sqrt(1 - beta2^step) / (1 - beta1^step) m / (sqrt(v) + eps)   (PyTorch's SparseAdam).
+// w <- w - lr sqrt(1 - beta2^step) / (1 - beta1^step) m / (sqrt(v) + eps).
 struct SparseAdamOptions {
   double lr = 1e-3;
   double beta1 = 0.9;

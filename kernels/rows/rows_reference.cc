@@ -25,7 +25,7 @@ double Rate(const RowAdagradOptions& options, int64_t step) {
   return options.lr / (1 + static_cast<double>(step - 1) * options.lr_decay);
 }
 
-// `element(w, g, at)` gives each new element.
+// Computes the new elements of row k as element(w, g, at), where `at` is the index in packed state.
 template <typename T, typename Element>
 void EachRow(const RowBatch<T>& rows, size_t k, const std::vector<T>& g, const Element& element) {
   const auto id = static_cast<size_t>(rows.ids[k]);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The row optimizers' formulas as plain scalar loops: what the vectorised kernels are tested
-// against.
+// The row optimizers' formulas as plain scalar loops, against which the vectorised kernels are
+// tested.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 
 namespace psd::kernels {
 
-// As the functions of rows_optim.h. T is float or double.
+// Each does the same as the function of that name in rows_optim.h. T is float or double.
 template <typename T>
 void ReferenceSgdRows(const RowSgdOptions& options, int64_t step, const RowBatch<T>& rows,
                       T* buffer);
