@@ -3,8 +3,8 @@
 // Conversions between number types, with a defined result for every input.
 //
 // Floating point to integer rounds toward zero and saturates at the ends of the range; NaN becomes
-// 0. Conversions to f16 and bf16 round to nearest, ties to even; a number that is too large becomes
-// infinity, and NaN stays a (quiet) NaN.
+// 0. Conversions to f16 and bf16 round to float first and then to nearest, ties to even; a number
+// that is too large becomes infinity, and NaN stays a (quiet) NaN.
 
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,6 @@
 #pragma once
 
-// Where a tensor's elements are.
+// The device whose memory holds a tensor's elements.
 
 #include <cstdint>
 #include <string>
@@ -11,10 +11,10 @@ enum class DeviceKind : uint8_t { kCpu = 1, kCuda = 2 };
 
 struct Device {
   DeviceKind kind = DeviceKind::kCpu;
-  int16_t index = 0;  // which one of its kind
+  int16_t index = 0;  // counts the devices of this kind from 0
 
   bool IsCpu() const { return kind == DeviceKind::kCpu; }
-  // "cpu", "cuda:1".
+  // For example "cpu" or "cuda:1".
   std::string ToString() const;
 
   friend bool operator==(const Device& a, const Device& b) {

@@ -9,7 +9,7 @@
 
 namespace psd {
 
-// The numbers are the wire's and never change.
+// The numbers are part of the wire format and never change.
 enum class DType : uint8_t {
   kF32 = 1,
   kF64 = 2,
@@ -17,8 +17,8 @@ enum class DType : uint8_t {
   kI32 = 4,
   kU8 = 5,
   kBool = 6,  // one byte, 0 or 1
-  kF16 = 7,   // IEEE half; storage only: operators refuse it
-  kBF16 = 8,  // upper half of a float; storage only
+  kF16 = 7,   // IEEE half; for storage only: arithmetic operators refuse it
+  kBF16 = 8,  // the upper half of a float; for storage only, like kF16
 };
 
 inline constexpr bool IsValidDType(uint64_t number) {

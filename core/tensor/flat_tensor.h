@@ -1,6 +1,6 @@
 #pragma once
 
-// A tensor as plain pointers, for code that goes over thousands of them.
+// A tensor as plain pointers, for code that processes thousands of tensors.
 
 #include <cstddef>
 
@@ -10,7 +10,8 @@
 
 namespace psd {
 
-// Elements in row-major order, on a CPU. They and the shape are somebody else's, who keeps them.
+// Refers to a shape and to elements in row-major order on a CPU. It owns neither; both must outlive
+// it.
 struct FlatTensor {
   const Shape* shape = nullptr;
   const std::byte* data = nullptr;
@@ -18,7 +19,7 @@ struct FlatTensor {
   DType dtype = DType::kF32;
 };
 
-// Lives as long as `tensor`. Requires: it is contiguous and on a CPU.
+// The result is valid as long as `tensor` lives. Requires: `tensor` is contiguous and on a CPU.
 inline FlatTensor Flat(const Tensor& tensor) {
   return {&tensor.shape(), tensor.raw_data(), tensor.NumBytes(), tensor.dtype()};
 }

@@ -28,7 +28,8 @@ absl::Status CheckExtents(absl::Span<const int64_t> extents) {
                                                      " has the negative extent ", extent,
                                                      "; extents are 0 or more"));
     }
-    // Empty axes do not hide an overflow of the others: strides are products of them.
+    // Extents of 0 are left out of the product, because strides are products of the other extents
+    // and must not overflow either.
     if (extent > 1 && product > kMaxElements / extent) {
       return absl::InvalidArgumentError(absl::StrCat("shape ", ExtentsToString(extents),
                                                      " has more than ", kMaxElements, " elements"));

@@ -1,6 +1,6 @@
 #pragma once
 
-// Extents of a tensor, checked so that sizes in elements and bytes never overflow.
+// The extents of a tensor, checked so that sizes in elements and in bytes never overflow.
 
 #include <cstdint>
 #include <initializer_list>
@@ -13,20 +13,20 @@
 
 namespace psd {
 
-// Shapes and strides of at most so many axes take no memory of their own.
+// Shapes and strides with at most this many axes are stored inline, without an allocation.
 inline constexpr int kInlineRank = 3;
 
-// A list of non-negative extents; no extents at all is a scalar. A value; thread-compatible.
+// A list of non-negative extents, one for each axis. A scalar has none. A value; thread-compatible.
 class Shape {
  public:
   static constexpr int kMaxRank = 16;
 
   Shape() = default;
-  // Requires: extents that Checked would accept. For shapes written in the code.
+  // For shapes that are written in the code. Requires: Checked would accept the extents.
   Shape(std::initializer_list<int64_t> extents);
 
-  // Errors: INVALID_ARGUMENT for a negative extent, more than kMaxRank of them, or a product
-  // (of the non-zero extents too) times 8 bytes beyond 2^62.
+  // Errors: INVALID_ARGUMENT for a negative extent, more than kMaxRank extents, or if the product
+  // of the non-zero extents times 8 bytes exceeds 2^62.
   static absl::StatusOr<Shape> Checked(absl::Span<const int64_t> extents);
 
   int rank() const { return static_cast<int>(extents_.size()); }
@@ -38,7 +38,7 @@ class Shape {
     for (int64_t extent : extents()) product *= extent;  // checked: never overflows
     return product;
   }
-  // "[128, 784]", "[]".
+  // For example "[128, 784]", or "[]" for a scalar.
   std::string ToString() const;
 
   friend bool operator==(const Shape& a, const Shape& b) {
@@ -57,10 +57,10 @@ class Shape {
 
 using Strides = absl::InlinedVector<int64_t, kInlineRank>;  // in elements
 
-// Row-major strides of `shape`.
+// Returns the strides of a dense row-major tensor of `shape`.
 Strides ContiguousStrides(const Shape& shape);
 
-// The shape that both broadcast to, by NumPy's rules.
+// Returns the shape that both broadcast to, by NumPy's rules.
 // Errors: INVALID_ARGUMENT naming both shapes.
 absl::StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b);
 

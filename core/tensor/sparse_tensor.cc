@@ -35,7 +35,7 @@ absl::Status CheckParts(const Shape& shape, const Tensor& indices, const Tensor&
                                                  want.ToString(), ", not ", values.ToString()));
 }
 
-// Requires: contiguous.
+// Checks that all coordinates are in range. Requires: `indices` is contiguous.
 absl::Status CheckIndices(const Shape& shape, const Tensor& indices) {
   const int64_t* index = indices.data<int64_t>();
   for (int axis = 0; axis < static_cast<int>(indices.shape()[0]); ++axis) {
@@ -55,7 +55,7 @@ absl::Status CheckFloat(const SparseTensor& tensor) {
                                                  " cannot be added up: only f32 and f64 can"));
 }
 
-// Elements of one entry.
+// The number of elements of one entry.
 size_t EntryWidth(const SparseTensor& tensor) {
   size_t width = 1;
   for (int axis = 1; axis < tensor.values().rank(); ++axis)
@@ -63,7 +63,7 @@ size_t EntryWidth(const SparseTensor& tensor) {
   return width;
 }
 
-// Calls `sum(width, in, out)` with pointers of the dtype.
+// Calls sum(width, in, out) with pointers to the elements, of the type that the dtype says.
 template <typename Sum>
 void WithElements(const SparseTensor& tensor, Tensor& out, const Sum& sum) {
   const size_t width = EntryWidth(tensor);

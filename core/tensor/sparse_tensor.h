@@ -1,7 +1,7 @@
 #pragma once
 
-// A sparse tensor: coordinates and what stands there (PyTorch's COO layout). Where coordinates
-// repeat, the values add up. Gradients of rows are of this kind.
+// A sparse tensor: coordinates and the values there (PyTorch's COO layout). Where coordinates
+// repeat, the values add up. Gradients of rows are sparse tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +16,7 @@
 
 namespace psd {
 
+// The most entries of one sparse tensor.
 inline constexpr int64_t kMaxSparseEntries = int64_t{1} << 31;
 
 // A value: copies share the elements. Immutable; thread-compatible.
@@ -25,16 +26,17 @@ inline constexpr int64_t kMaxSparseEntries = int64_t{1} << 31;
 //   values   [n, the dense extents]
 class SparseTensor {
  public:
-  // No entries of an empty shape.
+  // A tensor of shape [0] without entries.
   SparseTensor() = default;
 
-  // Errors: INVALID_ARGUMENT naming shapes, dtypes, or the first coordinate that is out of range;
-  // RESOURCE_EXHAUSTED where a tensor with strides must be copied.
+  // Errors: INVALID_ARGUMENT for shapes or dtypes that do not fit, more than kMaxSparseEntries
+  // entries, or a coordinate out of range (naming the first); RESOURCE_EXHAUSTED if there is no
+  // memory for a contiguous copy of a strided tensor.
   static absl::StatusOr<SparseTensor> Create(const Shape& shape, const Tensor& indices,
                                              const Tensor& values);
 
   const Shape& shape() const { return shape_; }
-  // Contiguous both.
+  // Both are contiguous.
   const Tensor& indices() const { return indices_; }
   const Tensor& values() const { return values_; }
   DType dtype() const { return values_.dtype(); }
@@ -42,21 +44,21 @@ class SparseTensor {
   int64_t NumEntries() const { return indices_.shape()[1]; }
   size_t NumBytes() const { return indices_.NumBytes() + values_.NumBytes(); }
 
-  // Entries in ascending order of their coordinates, none twice: repeated ones are added in the
-  // order in which they stand here.
+  // Returns an equal tensor whose coordinates are ascending and do not repeat. Values of a repeated
+  // coordinate are added in the order of their entries.
   // Errors: INVALID_ARGUMENT for other dtypes than f32 and f64; RESOURCE_EXHAUSTED.
   absl::StatusOr<SparseTensor> Coalesced() const;
-  // Errors: as Coalesced.
+  // Returns an equal dense tensor. Errors: as Coalesced.
   absl::StatusOr<Tensor> ToDense() const;
 
-  // "sparse f32[1000, 64] of 12 entries".
+  // For example "sparse f32[1000, 64] of 12 entries".
   std::string ToString() const;
 
  private:
   SparseTensor(const Shape& shape, Tensor indices, Tensor values)
       : shape_(shape), indices_(std::move(indices)), values_(std::move(values)) {}
 
-  // The coordinates as row numbers of the dense part.
+  // Returns each entry's coordinate as one number, row-major over the sparse axes.
   std::vector<int64_t> RowNumbers() const;
 
   Shape shape_{0};
@@ -64,8 +66,9 @@ class SparseTensor {
   Tensor values_ = Tensor::Of<float>({0}, {});
 };
 
-// The sum of all `parts`, as one tensor with all their entries.
-// Errors: INVALID_ARGUMENT for no part, or other shapes, dtypes or sparse axes than the first's.
+// Returns the sum of all `parts` as one tensor that has all their entries.
+// Errors: INVALID_ARGUMENT if there is no part, if shape, dtype or number of sparse axes differ
+// between parts, or if they have more than kMaxSparseEntries entries; RESOURCE_EXHAUSTED.
 absl::StatusOr<SparseTensor> ConcatSparse(absl::Span<const SparseTensor> parts);
 
 }  // namespace psd

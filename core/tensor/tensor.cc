@@ -19,16 +19,19 @@
 namespace psd {
 namespace {
 
-// A small result lies behind its own description: one piece of memory to take, give back and fetch.
+// The elements of tensors up to this size lie behind their description: one piece of memory instead
+// of two to allocate, free and fetch.
 constexpr size_t kMaxBytesInOnePiece = size_t{64} << 10;
 
-// Freed large results that wait for the next ones, at most: a step's worth of a large model.
+// The most bytes of freed large results that are kept for later ones: about those of one step of a
+// large model.
 constexpr size_t kResultCacheBytes = size_t{256} << 20;
 
-// Where operators put their results: ordinary process memory. One for the process, made at the
-// first use, thread-safe and never destroyed. The results of a step have the sizes of those of the
-// step before, so freed mappings are kept, up to that bound. Stores have allocators of their own,
-// and so have threads that work for peers within a memory budget (MemoryScope).
+// Returns the allocator for the results of operators: ordinary process memory. The process has one,
+// which is made at the first use and never destroyed; it is thread-safe. The results of a step have
+// the same sizes as those of the step before, so freed mappings are kept, up to kResultCacheBytes.
+// Stores have allocators of their own, and so have threads that work for peers within a memory
+// budget (MemoryScope).
 Allocator& DefaultAllocator() {
   static const std::shared_ptr<Allocator>& heap = *new std::shared_ptr<Allocator>([] {
     HeapAllocatorOptions options;
@@ -65,12 +68,13 @@ void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
   }
 }
 
-// With room for whoever reads elements by the register.
+// The size of the memory for `bytes` of elements. It is rounded up so that code may read the last
+// elements by the whole vector.
 size_t BytesBehind(size_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
-// Never inlined: side by side, the ways to free would save registers for each other.
+// Not inlined: otherwise each way to free a tensor would save the registers that the others need.
 template <typename T>
 ABSL_ATTRIBUTE_NOINLINE void DestroyPiece(T* object, size_t bytes) {
   object->~T();
@@ -104,10 +108,11 @@ struct Tensor::ViewImpl : Impl {
   }
 
   Tensor base;      // not a view itself
-  Strides strides;  // of Layout::kOther
+  Strides strides;  // set for Layout::kOther only
 };
 
-// In one piece of memory with what lies behind it: the descriptions of its tensors.
+// Keeps the storage of a run of tensors. The descriptions of these tensors lie behind it in the
+// same allocation.
 struct alignas(kBlockAlignment) Tensor::Owner {
   Owner(std::shared_ptr<const void> storage, size_t size)
       : storage(std::move(storage)), size(static_cast<uint32_t>(size)), in_use(this->size) {}
@@ -118,7 +123,7 @@ struct alignas(kBlockAlignment) Tensor::Owner {
   }
   static Owner* Of(Impl* impl) { return reinterpret_cast<Owner*>(impl - impl->number) - 1; }
 
-  // The description of tensor `number`, each made once.
+  // Creates tensor `number`. Must be called once for each number below `size`.
   Tensor Make(size_t number, const Shape& shape, int64_t elements, DType dtype,
               const std::byte* data) {
     Impl* impl = reinterpret_cast<Impl*>(this + 1) + number;
@@ -129,7 +134,7 @@ struct alignas(kBlockAlignment) Tensor::Owner {
 
   const std::shared_ptr<const void> storage;
   const uint32_t size;
-  std::atomic<uint32_t> in_use;  // of its tensors
+  std::atomic<uint32_t> in_use;  // how many of its tensors are alive
 };
 
 void Tensor::Free(Impl* impl) {
@@ -335,7 +340,7 @@ absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
 }
 
 bool Tensor::IsExclusive() const {
-  // What others did with the elements before they let go of them has happened.
+  // Acquire: all reads by former holders have happened before the caller writes.
   return impl_ != nullptr && impl_->keeper == Keeper::kItself &&
          impl_->handles.load(std::memory_order_acquire) == 1;
 }

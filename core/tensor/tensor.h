@@ -2,10 +2,10 @@
 
 // A dense tensor: a shape, strides, a dtype and a device over shared storage.
 //
-// A tensor is immutable while it is shared. Whoever allocated one may write through mutable_data()
-// until there is another handle, a view or a buffer of it, and again when IsExclusive() says that
-// there is none any more. Everything else (saved tensors in autograd, arguments by value, slices on
-// the wire) relies on this.
+// A tensor is immutable while it is shared. The code that allocated it may write through
+// mutable_data() until there is another handle, a view or a buffer of it, and again once
+// IsExclusive() says that there are none any more. All other code (saved tensors in autograd,
+// arguments by value, slices on the wire) relies on this rule.
 
 #include <atomic>
 #include <cstdint>
@@ -29,7 +29,8 @@ namespace psd {
 // A value: copies share the elements. Thread-compatible; concurrent readers are fine.
 class Tensor {
  public:
-  // Undefined: no elements, no dtype. Only defined() and assignment are legal.
+  // An undefined tensor, without elements and dtype. Only defined(), ToString() and assignment are
+  // meaningful for it.
   Tensor() = default;
   Tensor(const Tensor& other) : impl_(other.impl_) {
     if (impl_ != nullptr) impl_->handles.fetch_add(1, std::memory_order_relaxed);
@@ -43,23 +44,24 @@ class Tensor {
     if (impl_ != nullptr && WasLast(impl_->handles)) Free(impl_);
   }
 
-  // Contiguous, contents undefined, memory from `allocator` (null: ordinary process memory).
-  // Errors: RESOURCE_EXHAUSTED.
+  // Returns a contiguous tensor whose elements are not initialised. The memory is from `allocator`.
+  // If that is null, it is ordinary process memory, or for more than 64 KiB the memory of the
+  // thread's MemoryScope. Errors: RESOURCE_EXHAUSTED.
   static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
-  // Of the shape and dtype of `x`, as by Empty.
+  // The same as Empty with the shape and dtype of `x`.
   static absl::StatusOr<Tensor> EmptyLike(const Tensor& x);
   static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
-  // Every element is `value`, converted to `dtype`.
+  // Returns a tensor in which every element is `value`, converted to `dtype`.
   static absl::StatusOr<Tensor> Full(const Shape& shape, DType dtype, double value,
                                      Allocator* allocator = nullptr);
 
-  // Row-major elements `values`: Of({2, 1}, a_vector), Of({2}, {0.5f, 1.5f}). T is float, double,
-  // int64_t, int32_t, uint8_t or bool; it needs its name only where the values are of another type:
-  // Of<float>({2}, {1, 2}). The values are copied, but for a vector that is moved in: if it has
-  // more than 64 KiB, the tensor keeps its memory. Requires: values.size() == shape.NumElements().
-  // Stops the process when there is no memory.
+  // Returns a tensor with the elements `values`, in row-major order: Of({2, 1}, a_vector),
+  // Of({2}, {0.5f, 1.5f}). T is float, double, int64_t, int32_t, uint8_t or bool; it must be named
+  // only if the values have another type: Of<float>({2}, {1, 2}). The values are copied, except
+  // those of a vector that is moved in and has more than 64 KiB: the tensor keeps its memory. The
+  // process stops if there is no memory. Requires: values.size() == shape.NumElements().
   template <typename T>
   static Tensor Of(const Shape& shape, absl::Span<const T> values);
   template <typename T>
@@ -75,15 +77,17 @@ class Tensor {
     return Of<T>(Shape{}, {value});
   }
 
-  // A contiguous tensor over bytes that arrived or that live elsewhere; they are not copied unless
-  // their address is not a multiple of the element size.
+  // Returns a contiguous tensor over `bytes`, such as bytes that arrived. They are shared, unless
+  // they have no owner or their address is not a multiple of the element size: then they are
+  // copied.
   // Errors: INVALID_ARGUMENT unless bytes.size() is exactly what shape and dtype need.
   static absl::StatusOr<Tensor> FromBuffer(const Shape& shape, DType dtype, Buffer bytes);
-  // Appends `count` tensors that are alike, the first over the first bytes and each other `step`
-  // bytes behind the one before, as by FromBuffer. What is known of them lies in one piece of
-  // memory: one that is kept keeps a cache line for each, and like every slice the whole buffer.
+  // Appends `count` tensors of the same shape and dtype, each as by FromBuffer: the first over the
+  // first bytes, and each further one `step` bytes behind the one before. The descriptions of all
+  // these tensors share one allocation. As long as one of the tensors is kept, it keeps a cache
+  // line for each of them and, like every slice, the whole buffer.
   // Requires: the bytes end with the last tensor; count fits 32 bits.
-  // Errors: RESOURCE_EXHAUSTED for a copy. Then those before it are appended.
+  // Errors: RESOURCE_EXHAUSTED for a copy; the tensors before that copy have been appended then.
   static absl::Status CutRun(const Shape& shape, DType dtype, const Buffer& bytes, size_t step,
                              size_t count, std::vector<Tensor>* tensors);
 
@@ -99,10 +103,11 @@ class Tensor {
   int64_t NumElements() const { return impl().num_elements; }
   size_t NumBytes() const { return static_cast<size_t>(NumElements()) * ItemSize(dtype()); }
   bool IsContiguous() const { return impl().layout == Layout::kContiguous; }
-  // Not contiguous, but one number at every place: an expanded scalar.
+  // Whether this is a view with more than one element in which every element is the same number in
+  // memory: an expanded scalar.
   bool IsOneNumber() const { return impl().layout == Layout::kOneNumber; }
 
-  // The first element. Requires: T matches dtype(); the device is a CPU.
+  // Points to the first element. Requires: T matches dtype(); the device is a CPU.
   template <typename T>
   const T* data() const {
     PSD_CHECK(defined() && DTypeOf<T>::value == dtype(), "tensor read with another element type");
@@ -119,45 +124,50 @@ class Tensor {
   }
   std::byte* mutable_raw_data() { return const_cast<std::byte*>(impl().data); }
 
-  // A view of the same elements. Requires: what the views in ops/shape_ops.h check.
+  // Returns a view that starts `offset_elements` behind the first element. Requires: all elements
+  // of the view are elements of this tensor; the functions of ops/shape_ops.h check that.
   Tensor View(const Shape& shape, const Strides& strides, int64_t offset_elements) const;
-  // A view of `shape` that has the first element at every place.
+  // Returns a view of `shape` in which every element is the first element of this tensor.
   Tensor Repeated(const Shape& shape) const;
 
-  // This tensor if contiguous, else a contiguous copy.
+  // Returns this tensor if it is contiguous, otherwise a contiguous copy.
+  // Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const& {
     return IsContiguous() ? absl::StatusOr<Tensor>(*this) : Clone(allocator);
   }
   absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) && {
     return IsContiguous() ? absl::StatusOr<Tensor>(std::move(*this)) : Clone(allocator);
   }
-  // A contiguous copy in memory of its own.
+  // Returns a contiguous copy. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Tensor> Clone(Allocator* allocator = nullptr) const;
 
-  // The elements as bytes, shared, not copied. Requires: IsContiguous().
+  // Returns the elements as bytes, which are shared, not copied. Requires: IsContiguous().
   Buffer AsBuffer() const { return Buffer(storage(), raw_data(), NumBytes()); }
-  // Whether nobody else can see the elements: no other handle, no view, no buffer. False too for
-  // elements in memory of their own, of which that is not known.
+  // Whether nobody else can see the elements: there is no other handle, view or buffer. Large
+  // tensors and tensors from buffers, whose elements lie apart from their description, always
+  // return false, because that is not known of them.
   bool IsExclusive() const;
 
-  // What keeps the elements alive; its address is the identity of the storage.
+  // Returns the object that keeps the elements alive. Tensors with the same address here share
+  // their storage.
   std::shared_ptr<const void> storage() const;
 
-  // "f32[128, 784]", "undefined".
+  // For example "f32[128, 784]", or "undefined".
   std::string ToString() const;
 
  private:
   enum class Layout : uint8_t { kContiguous, kOneNumber, kOther };
-  // What keeps the elements alive.
+  // Says what keeps the elements alive.
   enum class Keeper : uint8_t {
-    kItself,  // they lie behind the description, in the same memory
-    kBase,    // the tensor that this is a view of: a ViewImpl
-    kOwner,   // what lies before the descriptions of one tensor, or of a run of them: an Owner
+    kItself,  // the description: the elements lie behind it in the same memory
+    kBase,    // the tensor that this is a view of; the description is a ViewImpl
+    kOwner,   // the Owner that lies in memory before the descriptions of its run of tensors
   };
   struct ViewImpl;
   struct Owner;
 
-  // All that a tensor is, in one cache line, so that a handle is as cheap to pass on as a pointer.
+  // The description of a tensor, in one cache line. A handle is a pointer to it, and as cheap to
+  // pass on.
   struct alignas(kBlockAlignment) Impl {
     Impl() = default;
     Impl(const Shape& shape, int64_t num_elements, DType dtype, Keeper keeper,
@@ -168,17 +178,18 @@ class Tensor {
     int64_t num_elements = 0;
     const std::byte* data = nullptr;  // the first element, offset included
     std::atomic<uint32_t> handles{1};
-    uint32_t number = 0;  // in its run
+    uint32_t number = 0;  // for kOwner: the number of the tensor in its run
     DType dtype = DType::kF32;
     Layout layout = Layout::kContiguous;
     Keeper keeper = Keeper::kItself;
     Device device;
   };
   static_assert(sizeof(Impl) == kBlockAlignment);
-  // Takes over the one handle that a new description counts.
+  // Takes over the one handle with which a new description starts.
   explicit Tensor(Impl* impl) : impl_(impl) {}
 
-  // Gives up one of `count`. The last needs no locked instruction: nobody else can count then.
+  // Gives up one of `count` and returns whether it was the last. The last holder needs no atomic
+  // subtraction, because nobody else can change the count then.
   static bool WasLast(std::atomic<uint32_t>& count) {
     return count.load(std::memory_order_acquire) == 1 ||
            count.fetch_sub(1, std::memory_order_acq_rel) == 1;
@@ -186,17 +197,18 @@ class Tensor {
   static void Free(Impl* impl);
 
   static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
-  // Contiguous, elements not filled, behind the rest in one piece of small memory.
+  // Returns a contiguous tensor whose uninitialised elements lie behind its description, in one
+  // allocation of small memory.
   static Tensor InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes);
   static absl::StatusOr<Tensor> EmptyOf(const Shape& shape, int64_t elements, DType dtype,
                                         Allocator* allocator);
   static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,
                           std::shared_ptr<const void> owner, const std::byte* data);
-  // A view of `shape` from `data` on, layout and strides not yet set.
+  // Returns a view of `shape` that starts at `data`. The caller sets its layout and strides.
   ViewImpl* NewView(const Shape& shape, int64_t elements, const std::byte* data) const;
   Strides StridesOfView() const;
 
-  // What an undefined tensor reads as; never destroyed.
+  // Holds the description that an undefined tensor reads. It is never destroyed.
   union Undefined {
     Undefined() : impl() {}
     ~Undefined() {}
@@ -206,7 +218,7 @@ class Tensor {
 
   const Impl& impl() const { return impl_ != nullptr ? *impl_ : undefined_.impl; }
 
-  Impl* impl_ = nullptr;  // null: undefined; shared by all copies
+  Impl* impl_ = nullptr;  // shared by all copies; null if undefined
 };
 
 }  // namespace psd

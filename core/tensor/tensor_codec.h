@@ -1,8 +1,8 @@
 #pragma once
 
-// What tensors look like, as packed columns of numbers for the wire. Tensors that follow each other
-// and are alike (of one dtype and shape) are a run: told once, checked once. Their elements travel
-// beside the columns.
+// Encodes the dtypes and shapes of tensors as packed columns of numbers for the wire. Consecutive
+// tensors of the same dtype and shape form a run, which is encoded and checked once. The elements
+// travel beside the columns.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,43 +19,45 @@
 
 namespace psd {
 
-// One entry per run in `counts`, `dtypes` and `ranks`; the extents of all runs, one after the
-// other, in `dims`.
+// `counts`, `dtypes` and `ranks` have one entry per run. `dims` has the extents of all runs, one
+// after the other.
 struct TensorColumns {
-  std::vector<uint32_t> counts;  // how many tensors
+  std::vector<uint32_t> counts;  // the number of tensors in the run
   std::vector<uint32_t> dtypes;
   std::vector<uint32_t> ranks;
   std::vector<int64_t> dims;
 };
 
-// Whether all `tensors` can be sent.
+// Checks that all `tensors` can be sent.
 // Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number.
 absl::Status CheckSendable(absl::Span<const Tensor* const> tensors);
 
-// Appends `tensors` to `columns`.
+// Appends the runs of `tensors` to `columns`.
 void EncodeRuns(absl::Span<const FlatTensor> tensors, TensorColumns* columns);
 
-// What the columns say of one tensor.
+// The shape and dtype of a tensor, as the columns say.
 struct TensorSpec {
   Shape shape;
   DType dtype = DType::kF32;
-  size_t bytes = 0;  // of its elements
+  size_t bytes = 0;  // the size of its elements
 };
 struct TensorRun {
   TensorSpec spec;
   size_t count = 0;  // at least 1
 };
-// Of `tensors` tensors in all. Nothing about the columns is believed.
-// Errors: INVALID_ARGUMENT for counts that disagree, an unknown dtype, too many axes, an extent
-// that is negative or overflows; each names the number of the run's first tensor.
+// Returns the runs that the columns describe, which must be of `tensors` tensors in all. The
+// columns come from outside, so everything about them is checked.
+// Errors: INVALID_ARGUMENT for counts that disagree, an unknown dtype, too many axes, and an extent
+// that is negative or overflows. Errors in a run name the number of its first tensor.
 absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, size_t tensors);
 
-// A tensor over these bytes.
-// Errors: INVALID_ARGUMENT for another number of bytes than the tensor needs, and for a bool that
-// is neither 0 nor 1.
+// Returns a tensor over `bytes`; see Tensor::FromBuffer.
+// Errors: INVALID_ARGUMENT if the tensor needs another number of bytes, or a bool is neither 0 nor
+// 1; RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes);
-// Appends `count` tensors of a run over these bytes, one every `step` of them; see Tensor::CutRun.
-// Errors: those of DecodeTensor; then `tensors` ends with the tensor before the wrong one.
+// Appends the `count` tensors of a run over `bytes`, each starting `step` bytes behind the one
+// before; see Tensor::CutRun.
+// Errors: those of DecodeTensor; `tensors` then ends with the tensor before the wrong one.
 // Requires: the bytes end with the last tensor.
 absl::Status DecodeTensors(const TensorSpec& spec, const Buffer& bytes, size_t step, size_t count,
                            std::vector<Tensor>* tensors);

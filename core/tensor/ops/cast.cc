@@ -31,7 +31,7 @@ void WithAny(DType dtype, F&& f) {
   }
 }
 
-// Element `i`; a byte of a bool is read as a number, for it may come from outside.
+// Returns element `i`. A bool is read as a byte, which is safe for bytes other than 0 and 1.
 template <typename T>
 auto Load(const std::byte* from, size_t i) {
   if constexpr (std::is_same_v<T, bool>) {

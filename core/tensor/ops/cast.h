@@ -1,23 +1,23 @@
 #pragma once
 
-// Between dtypes, and comparisons for tests. Pure functions; thread-safe.
+// Conversion between dtypes, and comparisons for tests. Pure functions; thread-safe.
 
 #include "absl/status/statusor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::ops {
 
-// Each element converted: to integers toward zero and saturating (NaN: 0), between integers
-// wrapping around, to bool "not zero", to f16 and bf16 to nearest even. A contiguous result; `x`
-// itself if it has that dtype and is contiguous.
+// Returns `x` with each element converted to `dtype`, by the rules of kernels/convert.h. The result
+// is contiguous. If `x` has that dtype and is contiguous, the result is `x` itself.
 // Errors: INVALID_ARGUMENT for an undefined tensor; RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> Cast(const Tensor& x, DType dtype, Allocator* allocator = nullptr);
 
-// Same shape, same dtype, same bits in every element. Undefined tensors equal each other.
+// Whether both have the same shape, the same dtype and the same bits in every element. Undefined
+// tensors equal each other.
 bool Equal(const Tensor& a, const Tensor& b);
 
-// Same shape and dtype, and |a - b| <= absolute + relative * |b| in every element; NaN is close to
-// NaN, an infinity to itself.
+// Whether both have the same shape and dtype, and |a - b| <= absolute + relative * |b| in every
+// element. NaN is close to NaN, and an infinity to itself.
 bool AllClose(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8);
 
 }  // namespace psd::ops

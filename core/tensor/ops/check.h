@@ -1,6 +1,6 @@
 #pragma once
 
-// What the operators of this folder share: checks of their arguments, and dispatch by dtype.
+// Helpers of the operators in this folder: checks of their arguments, and dispatch by dtype.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -9,13 +9,13 @@
 
 namespace psd::ops {
 
-// Whether operators calculate with it: f32, f64, and with `integers` i32, i64.
+// Whether arithmetic operators take the dtype: f32 and f64, and with `integers` also i32 and i64.
 inline bool IsArithmetic(DType dtype, bool integers) {
   return dtype == DType::kF32 || dtype == DType::kF64 ||
          (integers && (dtype == DType::kI32 || dtype == DType::kI64));
 }
 
-// Why a check below fails. Each is OK where nothing is wrong.
+// The slow paths of the checks below: each returns the error, or OK if the arguments are fine.
 absl::Status UsableError(absl::string_view op, const Tensor& x);
 absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integers);
 absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers);
@@ -25,8 +25,8 @@ inline absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
   return x.defined() && x.device().IsCpu() ? absl::OkStatus() : UsableError(op, x);
 }
 
-// CheckUsable, and IsArithmetic.
-// Errors: INVALID_ARGUMENT naming the tensor and the remedy.
+// Checks that the tensor is usable and has a dtype that IsArithmetic.
+// Errors: those of CheckUsable; INVALID_ARGUMENT naming the tensor and the remedy.
 inline absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers) {
   const bool good = x.defined() && x.device().IsCpu() && IsArithmetic(x.dtype(), integers);
   return good ? absl::OkStatus() : ArithmeticError(op, x, integers);
@@ -37,17 +37,19 @@ inline bool IsGoodPair(const Tensor& a, const Tensor& b, bool integers) {
          a.dtype() == b.dtype() && IsArithmetic(a.dtype(), integers);
 }
 
-// CheckArithmetic of both, and that they have one dtype.
+// Checks both with CheckArithmetic, and that they have the same dtype.
+// Errors: those of CheckArithmetic; INVALID_ARGUMENT naming both tensors.
 inline absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b,
                               bool integers) {
   return IsGoodPair(a, b, integers) ? absl::OkStatus() : PairError(op, a, b, integers);
 }
 
-// `axis`, counted from the end if negative, as a number in [0, x.rank()).
-// Errors: INVALID_ARGUMENT.
+// Returns `axis`, which counts from the end if negative, as a number in [0, x.rank()).
+// Errors: INVALID_ARGUMENT if there is no such axis.
 absl::StatusOr<int> CheckAxis(absl::string_view op, const Tensor& x, int64_t axis);
 
-// Calls `f` with a value of the C++ type of `dtype`. Requires: one of the types named.
+// Both call `f` with a zero of the C++ type of `dtype` and return its result. Requires: `dtype` is
+// f32 or f64 for WithFloat, and one of these or i32 or i64 for WithNumber.
 template <typename F>
 auto WithFloat(DType dtype, F&& f) {
   return dtype == DType::kF64 ? f(double{}) : f(float{});

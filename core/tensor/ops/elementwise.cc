@@ -29,8 +29,8 @@ absl::string_view NameOf(BinaryOp op) {
   return "";
 }
 
-// Two arguments of one broadcast shape, with axes joined where both allow it. The last axis is
-// what one kernel call covers.
+// Describes how to loop over two arguments of the same (broadcast) shape. Axes are joined where
+// both arguments allow it. One kernel call covers the last axis.
 struct Plan {
   Strides extents;
   Strides a_steps;
@@ -94,10 +94,10 @@ void RunPlan(BinaryOp op, const Plan& plan, const T* a, const T* b, T* out) {
   }
 }
 
-// How one kernel call covers two arguments: one is dense and of the result's shape, the other is so
-// too or is one number.
+// Describes how a single kernel call can process two arguments: one of them is dense and has the
+// result's shape, and the other is dense with that shape too or is one number.
 struct OneCall {
-  const Tensor* like = nullptr;  // what the result looks like; null: it takes a plan
+  const Tensor* like = nullptr;  // has the result's shape; null if one call is not enough
   size_t a_step = 0;
   size_t b_step = 0;
 };
@@ -151,10 +151,10 @@ absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
   return call.like != nullptr ? RunOneCall(op, call, a, b) : RunWithPlan(op, a, b);
 }
 
-// `value` as a tensor that broadcasts with `like`.
+// Returns `value` as a scalar tensor of the dtype of `like`.
 absl::StatusOr<Tensor> Number(BinaryOp op, const Tensor& like, double value) {
   PSD_RETURN_IF_ERROR(CheckArithmetic(NameOf(op), like, op != BinaryOp::kDiv));
-  // The ends of the range are powers of two: exact as doubles.
+  // The ends of the range are powers of two, which doubles represent exactly.
   const double end = like.dtype() == DType::kI64 ? 0x1p63 : 0x1p31;
   const bool whole = value >= -end && value < end && std::trunc(value) == value;
   if (!IsFloating(like.dtype()) && !whole) {

@@ -2,10 +2,10 @@
 
 // Arithmetic and activation functions, element by element. Pure functions; thread-safe.
 //
-// Two tensors must have one dtype and shapes that broadcast by NumPy's rules. A number takes the
-// tensor's dtype. Arithmetic takes f32, f64, i32, i64 (overflow of integers wraps around); Div and
-// all functions with a curve take f32 and f64. NaN and infinity follow IEEE arithmetic. Results are
-// contiguous.
+// Two tensors must have the same dtype, and shapes that broadcast by NumPy's rules. A number is
+// converted to the tensor's dtype. Add, Sub, Mul and Neg take f32, f64, i32 and i64 (integers wrap
+// around); Div and all other functions take f32 and f64. NaN and infinity follow IEEE arithmetic.
+// Results are contiguous.
 // Errors of all: INVALID_ARGUMENT naming shapes, dtypes and the remedy; RESOURCE_EXHAUSTED.
 
 #include "absl/status/status.h"
@@ -27,7 +27,7 @@ absl::StatusOr<Tensor> Div(const Tensor& a, double b);
 absl::StatusOr<Tensor> Div(double a, const Tensor& b);
 
 absl::StatusOr<Tensor> Neg(const Tensor& x);
-// max(x, 0), NaN for NaN.
+// max(x, 0). The result for NaN is NaN.
 absl::StatusOr<Tensor> Relu(const Tensor& x);
 absl::StatusOr<Tensor> Sigmoid(const Tensor& x);
 absl::StatusOr<Tensor> Tanh(const Tensor& x);
@@ -36,14 +36,15 @@ absl::StatusOr<Tensor> Exp(const Tensor& x);
 absl::StatusOr<Tensor> Log(const Tensor& x);
 absl::StatusOr<Tensor> Sqrt(const Tensor& x);
 
-// The gradient of the argument from the result `y` and its gradient `g`, of one shape and dtype.
+// Gradients with respect to a function's argument, from its result `y` and the gradient `g` of that
+// result. `y` and `g` have the same shape and dtype.
 absl::StatusOr<Tensor> ReluGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> SigmoidGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> TanhGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> SqrtGradient(const Tensor& y, const Tensor& g);
 
-// into += x, of one shape and dtype.
-// Requires: nobody else has a handle to the elements of `into`; it is contiguous.
+// into += x. Both have the same shape and dtype.
+// Requires: `into` is contiguous and nobody else has a handle to its elements.
 absl::Status AddInPlace(Tensor& into, const Tensor& x);
 
 }  // namespace psd::ops

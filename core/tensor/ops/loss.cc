@@ -31,7 +31,7 @@ absl::Status CheckRows(absl::string_view op, const Tensor& x) {
       absl::StrCat(op, " was given ", x.ToString(), ", but takes at least one axis; reshape it"));
 }
 
-// kernel(x, rows, cols, out) over all rows.
+// Calls kernel(x, rows, cols, out) once for all rows of `x`.
 template <typename Kernel>
 absl::StatusOr<Tensor> ByRows(absl::string_view op, const Tensor& x, Kernel kernel) {
   PSD_RETURN_IF_ERROR(CheckRows(op, x));

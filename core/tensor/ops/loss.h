@@ -2,7 +2,7 @@
 
 // Softmax, and losses over it. Pure functions on f32 and f64; thread-safe.
 //
-// Each row along the last axis is taken by itself: softmax(x)_i = exp(x_i - m) / s and
+// Softmax is taken over each row along the last axis: softmax(x)_i = exp(x_i - m) / s and
 // log-softmax(x)_i = x_i - m - log(s), with m = max x and s = sum over j of exp(x_j - m).
 // Errors of all: INVALID_ARGUMENT naming the tensors; RESOURCE_EXHAUSTED.
 
@@ -11,25 +11,27 @@
 
 namespace psd::ops {
 
-// At least one axis.
+// x has at least one axis.
 absl::StatusOr<Tensor> Softmax(const Tensor& x);
 absl::StatusOr<Tensor> LogSoftmax(const Tensor& x);
 
-// The gradient of the argument from the result `y` and its gradient `g`.
+// Gradients with respect to x, from the result `y` and its gradient `g`, of the same shape.
 absl::StatusOr<Tensor> SoftmaxGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> LogSoftmaxGradient(const Tensor& y, const Tensor& g);
 
-// The mean over rows of -log_softmax(logits[B, C])[row, labels[row]]: a scalar, NaN for no rows.
-// Labels are i64[B], each in [0, C). `log_probabilities`, if not null, receives the log-softmax.
+// Returns the mean over all rows of -log_softmax(logits)[row, labels[row]] as a scalar; NaN if
+// there are no rows. `logits` is [B, C]; `labels` is i64[B], each in [0, C). If `log_probabilities`
+// is not null, it receives the log-softmax, [B, C].
 absl::StatusOr<Tensor> CrossEntropy(const Tensor& logits, const Tensor& labels,
                                     Tensor* log_probabilities = nullptr);
 
-// The gradient of `logits` from those log-probabilities and the scalar result's gradient `g`.
-// Requires: labels that CrossEntropy accepted.
+// The gradient of CrossEntropy with respect to its logits, [B, C], from the log-probabilities that
+// it returned, its labels and the gradient `g` of its result, one element.
 absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, const Tensor& labels,
                                             const Tensor& g);
 
-// The mean of (a - b)^2, of one shape: a scalar, NaN for no elements.
+// Returns the mean of (a - b)^2 as a scalar; NaN if there are no elements. Both have the same
+// shape.
 absl::StatusOr<Tensor> Mse(const Tensor& a, const Tensor& b);
 
 }  // namespace psd::ops

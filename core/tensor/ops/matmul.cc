@@ -11,7 +11,7 @@
 namespace psd::ops {
 namespace {
 
-// A tensor of rank 2 as a matrix that the kernel can read: one of its axes is dense.
+// A tensor of rank 2 in a layout that the kernel can read: its rows or its columns are dense.
 struct Operand {
   Tensor tensor;
   int64_t stride = 1;
@@ -23,7 +23,8 @@ struct Operand {
   }
 };
 
-// Whether `rows` rows of `cols` elements lie one dense row after the other; sets their distance.
+// Whether the elements of each row are adjacent in memory and rows do not overlap. Sets `stride`,
+// the distance of the rows.
 bool RowsAreDense(int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride,
                   int64_t& stride) {
   if (cols > 1 && col_stride != 1) return false;
@@ -78,7 +79,7 @@ absl::Status CheckBias(const Tensor& w, const Tensor& b) {
                                                  "; it must have shape [", w.shape()[0], "]"));
 }
 
-// Every row of `out` becomes `b`.
+// Copies `b` into every row of `out`.
 absl::Status FillRows(const Tensor& b, Tensor& out) {
   PSD_ASSIGN_OR_RETURN(Tensor dense, b.Contiguous());
   const size_t bytes = dense.NumBytes();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Matrix products. Pure functions on f32 and f64; thread-safe; each runs on its caller's thread
-// alone. Transposed views cost no copy.
+// Matrix products. Pure functions on f32 and f64; thread-safe. Each runs on its caller's thread
+// alone. Transposed views are not copied.
 // Errors: INVALID_ARGUMENT naming both tensors; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
@@ -9,11 +9,13 @@
 
 namespace psd::ops {
 
-// a[M, K] * b[K, N], each taken transposed first if so asked.
+// Returns a * b, [M, N], where a is [M, K] and b is [K, N], both after the transposition if one is
+// asked for.
 absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
                               bool transpose_b = false);
 
-// x[B, I] * transposed w[O, I] + b[O]. `b` may be undefined: nothing is added.
+// Returns x * transposed(w) + b, [B, O], where x is [B, I], w is [O, I] and b is [O]. If `b` is
+// undefined, nothing is added.
 absl::StatusOr<Tensor> Linear(const Tensor& x, const Tensor& w, const Tensor& b);
 
 }  // namespace psd::ops

@@ -1,8 +1,8 @@
 #pragma once
 
-// Tensors of random numbers. Thread-safe. Element i depends on the seed and on i alone: the same
-// numbers on every machine and for every number of threads.
-// Errors: INVALID_ARGUMENT for dtypes other than f32 and f64 and for parameters that are not
+// Tensors of random numbers. Thread-safe. Element i depends only on the seed and on i, so that the
+// numbers are the same on every machine.
+// Errors: INVALID_ARGUMENT for a dtype other than f32 and f64, and for parameters that are not
 // finite or out of order; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
@@ -10,16 +10,17 @@
 
 namespace psd::ops {
 
-// Uniform in [low, high); all `low` if they are equal.
+// Uniform random numbers in [low, high). If low equals high, all elements are low.
 absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint64_t seed,
                                DType dtype = DType::kF32, Allocator* allocator = nullptr);
 
-// Normal with that mean and standard deviation (>= 0).
+// Normally distributed random numbers with this mean and standard deviation (at least 0).
 absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
                               DType dtype = DType::kF32, Allocator* allocator = nullptr);
 
-// b such that weights uniform in [-b, b) keep the variance of activations through relu layers:
-// sqrt(6 / fan_in) (He et al., "Delving deep into rectifiers", 2015). Requires: fan_in > 0.
+// Returns the bound b = sqrt(6 / fan_in) for which weights uniform in [-b, b) keep the variance of
+// activations through relu layers (He et al., "Delving deep into rectifiers", 2015).
+// Requires: fan_in > 0.
 double KaimingUniformBound(int64_t fan_in);
 
 }  // namespace psd::ops

@@ -11,7 +11,8 @@
 namespace psd::ops {
 namespace {
 
-// A contiguous tensor seen as [outer, length, inner] around one axis.
+// The shape of a contiguous tensor seen as [outer, length, inner], where `length` is the extent of
+// one axis.
 struct AroundAxis {
   size_t outer = 1;
   size_t length = 1;
@@ -48,7 +49,9 @@ void SumAround(const T* x, const AroundAxis& around, T* out) {
   }
 }
 
-// Calls visit(first element, index of the result, index of the maximum along the axis).
+// Calls visit(first, i, best) for each element of the result: `first` points to the first element
+// along the axis, `i` is the index in the result, and `best` the index of the maximum along the
+// axis.
 template <typename T, typename Visit>
 void VisitMaxima(const T* x, const AroundAxis& around, Visit visit) {
   for (size_t i = 0; i < around.outer; ++i) {

@@ -2,8 +2,8 @@
 
 // Sums, means and maxima. Pure functions; thread-safe. Results are contiguous.
 //
-// An axis counts from the end if negative. The reduced axis is left out of the result, or kept with
-// extent 1 if `keepdim`.
+// A negative axis counts from the end. The reduced axis is dropped from the result or, if
+// `keepdim`, kept with extent 1.
 // Errors of all: INVALID_ARGUMENT naming tensor, axis and remedy; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
@@ -11,20 +11,22 @@
 
 namespace psd::ops {
 
-// f32, f64, i32, i64 (wrapping around), in their own dtype; 0 over nothing.
+// Takes f32, f64, i32 and i64 (which wraps around); the result has the same dtype. The sum of no
+// elements is 0.
 absl::StatusOr<Tensor> Sum(const Tensor& x);
 absl::StatusOr<Tensor> Sum(const Tensor& x, int64_t axis, bool keepdim = false);
 
-// f32, f64; NaN over nothing.
+// Takes f32 and f64. The mean of no elements is NaN.
 absl::StatusOr<Tensor> Mean(const Tensor& x);
 absl::StatusOr<Tensor> Mean(const Tensor& x, int64_t axis, bool keepdim = false);
 
-// The largest along `axis`, and its first index (i64). NaN counts as largest. The axis must not be
-// empty. f32, f64, i32, i64.
+// Max returns the largest elements along `axis`, ArgMax the index of the first of them (i64). NaN
+// counts as the largest. Takes f32, f64, i32 and i64. An axis of extent 0 is INVALID_ARGUMENT.
 absl::StatusOr<Tensor> Max(const Tensor& x, int64_t axis, bool keepdim = false);
 absl::StatusOr<Tensor> ArgMax(const Tensor& x, int64_t axis, bool keepdim = false);
 
-// The gradient of a broadcast: sums over what BroadcastTo(…, x.shape()) repeats of `shape`.
+// The gradient of a broadcast. Sums `x` over the axes along which BroadcastTo(…, x.shape()) repeats
+// a tensor of `shape`; the result has that shape.
 absl::StatusOr<Tensor> SumTo(const Tensor& x, const Shape& shape);
 
 }  // namespace psd::ops

@@ -12,7 +12,7 @@
 namespace psd::ops {
 namespace {
 
-// `shape` with `extent` at `axis`.
+// Returns `shape` with the extent of `axis` replaced.
 Shape WithExtent(const Shape& shape, int axis, int64_t extent) {
   Strides extents(shape.extents().begin(), shape.extents().end());
   extents[axis] = extent;
@@ -21,7 +21,7 @@ Shape WithExtent(const Shape& shape, int axis, int64_t extent) {
   return *changed;
 }
 
-// Elements in front of, and behind, one index of `axis`.
+// The product of the extents of axes [begin, end).
 int64_t ProductOf(const Shape& shape, int begin, int end) {
   int64_t product = 1;
   for (int axis = begin; axis < end; ++axis) product *= shape[axis];
@@ -93,7 +93,7 @@ absl::StatusOr<Tensor> Slice(const Tensor& x, int64_t axis, int64_t begin, int64
                      x.ToString(), "; 0 <= begin <= end <= ", x.shape()[at], " must hold"));
   }
   const Shape shape = WithExtent(x.shape(), at, end - begin);
-  // No elements: no address to compute.
+  // A view without elements needs no offset, and begin may lie behind the last element.
   const int64_t offset = shape.NumElements() == 0 ? 0 : begin * x.strides()[at];
   return x.View(shape, x.strides(), offset);
 }

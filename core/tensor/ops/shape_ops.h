@@ -1,7 +1,8 @@
 #pragma once
 
-// Other shapes of the same elements. Pure functions; thread-safe.
+// Functions that change shapes and keep the elements. Pure functions; thread-safe.
 //
+// A negative axis counts from the end.
 // Errors of all: INVALID_ARGUMENT naming shapes and remedy; RESOURCE_EXHAUSTED where they copy.
 
 #include "absl/status/statusor.h"
@@ -10,25 +11,27 @@
 
 namespace psd::ops {
 
-// The same elements, row-major, as `extents`, one of which may be -1: whatever is left. A view if
-// `x` is contiguous, else a copy.
+// Returns the same elements, in row-major order, with the shape `extents`. One extent may be -1; it
+// is computed from the others. The result is a view if `x` is contiguous, otherwise a copy.
 absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> extents);
 
-// A view with two axes exchanged.
+// Returns a view with two axes exchanged.
 absl::StatusOr<Tensor> Transpose(const Tensor& x, int64_t axis0, int64_t axis1);
 
-// A view of the indices [begin, end) along `axis`. Requires 0 <= begin <= end <= extent.
+// Returns a view of the indices [begin, end) along `axis`, where 0 <= begin <= end <= extent must
+// hold.
 absl::StatusOr<Tensor> Slice(const Tensor& x, int64_t axis, int64_t begin, int64_t end);
 
-// One tensor behind the other along `axis`. At least one; all of one dtype and, but for `axis`, of
-// one shape. A copy.
+// Returns a copy of the tensors `parts`, one behind the other along `axis`. There must be at least
+// one part; all have the same dtype, and the same extents on all other axes.
 absl::StatusOr<Tensor> Concat(absl::Span<const Tensor> parts, int64_t axis,
                               Allocator* allocator = nullptr);
 
-// The shape of that, checked.
+// Returns the shape of Concat's result for parts of these shapes.
 absl::StatusOr<Shape> ConcatShape(absl::Span<const Shape> shapes, int64_t axis);
 
-// A view in which axes of extent 1, and axes that `x` lacks in front, are repeated (stride 0).
+// Returns a view of `shape`, in which axes of extent 1, and axes that `x` lacks in front, are
+// repeated with stride 0.
 absl::StatusOr<Tensor> BroadcastTo(const Tensor& x, const Shape& shape);
 
 }  // namespace psd::ops
