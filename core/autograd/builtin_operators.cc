@@ -17,7 +17,7 @@ using Shapes = absl::Span<const Shape* const>;
 using ShapeOr = absl::StatusOr<Shape>;
 using List = std::vector<int64_t>;
 
-// Attributes by name. Requires: checked against the operator's specification.
+// These read attributes by name. Requires: CheckCall has accepted the attributes.
 int64_t Int(const Attributes& attributes, absl::string_view name, int64_t otherwise = 0) {
   auto found = attributes.find(name);
   return found == attributes.end() ? otherwise : std::get<int64_t>(found->second);
@@ -91,7 +91,7 @@ ShapeOr LinearShape(Shapes inputs, const Attributes&) {
   return Shape::Checked(extents);
 }
 
-// Of the products above: the extent over which they sum.
+// The extent over which Matmul and Linear sum.
 int64_t SharedExtent(Shapes inputs) {
   return (*inputs[0])[1];
 }
@@ -117,7 +117,7 @@ ShapeOr ReducedShape(Shapes inputs, const Attributes& attributes) {
 
 ShapeOr ReshapedShape(Shapes inputs, const Attributes& attributes) {
   List extents = IntList(attributes, "shape");
-  // The product stays that of the input, whichever way the open extent is resolved.
+  // An extent of -1 is computed from the others, so that the number of elements stays the same.
   auto open = std::find(extents.begin(), extents.end(), -1);
   if (open != extents.end()) {
     *open = 1;
@@ -218,7 +218,7 @@ OperatorSpec ReduceRow(std::string name, Variable (*all)(const Variable&),
              });
 }
 
-// An operator that makes a tensor of the attribute "shape".
+// An operator without inputs that creates a tensor of the shape in the attribute "shape".
 OperatorSpec CreationRow(
     std::string name, std::vector<AttributeSpec> attributes,
     std::function<absl::StatusOr<Tensor>(const Shape&, const Attributes&)> create) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The table behind OperatorRegistry::Builtin.
+// The table of operators from which OperatorRegistry::Builtin is made.
 
 #include <vector>
 

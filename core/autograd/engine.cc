@@ -109,7 +109,7 @@ absl::Status GraphPass::RunAll(std::vector<Fed> fed) {
   return absl::OkStatus();
 }
 
-// The three steps of every node, in one function for the processor.
+// Arrived, Deposit and PassOn are run for every node, so all of them are inlined into Run.
 
 inline void GraphPass::Arrived(NodeState& state) {
   if (--state.pending == 0 || FaultOn("dependencies_not_counted")) ready_.push_back(&state);

@@ -1,6 +1,7 @@
 #pragma once
 
-// What users hang on variables, to be called in every backward pass that reaches them.
+// Functions of the user that are attached to variables and called in every backward pass that
+// reaches these.
 
 #include <functional>
 #include <utility>
@@ -23,18 +24,18 @@ using GradientHook = std::function<absl::StatusOr<Tensor>(const Tensor& gradient
 // above.
 using AccumulatedHook = std::function<absl::Status(const Tensor& gradient)>;
 
-// The hooks of one node, each called once per pass, in the order in which they were added; not at
-// all where there is no gradient. Called on any thread, and by several passes at once where several
-// run. Hooks are added while no pass runs.
+// The hooks of one node. In each pass every hook is called once, in the order in which they were
+// added, unless there is no gradient for it. Hooks are called on any thread, and at the same time
+// by passes that run at the same time. Add requires that no pass runs.
 class NodeHooks {
  public:
   void Add(int input, GradientHook hook) { before_.push_back({input, std::move(hook)}); }
   void Add(AccumulatedHook hook) { after_.push_back(std::move(hook)); }
 
-  // Replaces gradients by what the hooks return.
-  // Errors: a hook's; INVALID_ARGUMENT for a result of another shape or dtype.
+  // Replaces gradients by the results of the hooks.
+  // Errors: those of the hooks; INVALID_ARGUMENT if a result has another shape or dtype.
   absl::Status RunBefore(absl::Span<Tensor> gradients) const;
-  // `gradient`: with which the node has run.
+  // Calls the hooks for a leaf that was run with `gradient`. Errors: those of the hooks.
   absl::Status RunAfter(const Tensor& gradient) const;
 
  private:

@@ -11,11 +11,12 @@
 namespace psd {
 namespace {
 
-// What the nodes that this thread is destroying lead to; null while it destroys none.
+// The nodes that this thread still has to release in its outermost Drop; null while none runs.
 thread_local std::vector<std::shared_ptr<Node>>* dying = nullptr;
 
-// Those that others hold too stay alive without it (or die here, where others let go of them at
-// the same time, and hand over what they lead to).
+// Moves the nodes that nobody else holds to `to`, and releases the others, which stay alive. If the
+// other holders release such a node at the same time, it is destroyed here, and its own Drop moves
+// its nodes to the list.
 void MoveNodes(absl::Span<Edge> edges, std::vector<std::shared_ptr<Node>>& to) {
   for (Edge& edge : edges) {
     if (edge.node.use_count() == 1) {
@@ -50,8 +51,9 @@ NodeHooks& Node::MutableHooks() {
   return *hooks_;
 }
 
-// The outermost destructor of a thread drops nodes in a loop; those that run inside it only hand
-// theirs over. So the depth of the stack does not grow with that of the graph.
+// The outermost Drop of a thread destroys nodes in a loop. The Drop of a node that is destroyed in
+// it only adds that node's successors to the list, so that the stack does not grow with the depth
+// of the graph.
 void Node::Drop(absl::Span<Edge> edges) {
   if (dying != nullptr) return MoveNodes(edges, *dying);
   std::vector<std::shared_ptr<Node>> nodes;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The graph that backward walks: nodes, joined by edges from a result to what it was made of.
+// The graph that backward walks. A node is an operation that was done; its edges lead to the
+// operations that made its arguments.
 
 #include <atomic>
 #include <cstddef>
@@ -22,7 +23,8 @@ class Node;
 class NodeHooks;
 class NodeIndex;
 
-// "The gradient goes to input `input` of `node`." No node: the gradient is not needed.
+// Says where a gradient goes: to input `input` of `node`. If there is no node, the gradient is not
+// needed.
 struct Edge {
   std::shared_ptr<Node> node;  // shared by all edges that point to it
   int input = 0;
@@ -31,42 +33,44 @@ struct Edge {
 };
 
 using Edges = std::vector<Edge>;
-// Tensors of one node: gradients of its results or of its arguments. Undefined: no gradient.
+// Gradients of a node's results or of its arguments. An undefined tensor means "no gradient".
 using Tensors = absl::InlinedVector<Tensor, 2>;
 
-// What a leaf is, for whoever collects gradients. The key of a parameter is its value's id; a
-// trainer's own leaf has a key of its process only (incarnation 0).
+// Describes a leaf to a GradientSink. The key of a parameter is the id of its value. A leaf that a
+// trainer made itself has a key that is unique in its process only, with incarnation 0.
 struct LeafInfo {
   GlobalId key;
   Shape shape;
   DType dtype = DType::kF32;
-  uint64_t version = 0;  // of the parameter that was read; 0 for a leaf that is none
+  uint64_t version = 0;  // the version of the parameter that was read; 0 if it is not a parameter
 };
 
 // Collects the gradients that reach leaves in one pass. Thread-safe.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Called at most once per leaf and pass, with the sum over all paths: contiguous, of the leaf's
-  // shape and dtype. Others may hold the same elements: to add to them, copy them first.
+  // Takes the gradient of a leaf, summed over all paths. Called at most once per leaf and pass. The
+  // gradient is contiguous and has the leaf's shape and dtype. Its elements may be shared, so they
+  // must be copied before anything is added to them.
   virtual absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) = 0;
-  // The same for rows of a leaf that were looked up; called once per lookup. The sum of both kinds
-  // is the leaf's gradient. Errors: FAILED_PRECONDITION where this sink takes none.
+  // Takes the gradient of rows of a leaf that were looked up. Called once per lookup. The leaf's
+  // gradient is the sum of all that both functions are given.
+  // Errors: FAILED_PRECONDITION if the sink takes no sparse gradients.
   virtual absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient);
 };
 
-// FAILED_PRECONDITION: a second backward through the operator `name`.
+// The error for a second backward through the operator `name`: FAILED_PRECONDITION.
 absl::Status SavedValuesFreed(absl::string_view name);
 
-// What one pass hands to the nodes it runs.
+// The part of a pass that the nodes see.
 struct PassContext {
   GradientSink* sink = nullptr;
   bool retain_graph = false;
 };
 
-// One differentiable operation that was done. Built by one thread, then immutable but for hooks
-// (hooks.h) and for saved values that are given up. Apply may run on any thread, and for several
-// passes at once.
+// One differentiable operation that was done. It is built by one thread and then immutable, except
+// that hooks (hooks.h) are added and saved values are freed. Apply may run on any thread, and for
+// several passes at the same time.
 class Node {
  public:
   Node() = default;
@@ -74,52 +78,51 @@ class Node {
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
-  // "Linear", "AccumulateGrad", "Recv".
+  // For example "Linear", "AccumulateGrad" or "Recv".
   virtual absl::string_view Name() const = 0;
-  // How many gradients it takes: the number of results of the operation.
+  // The number of gradients that it takes: the number of the operation's results.
   virtual int NumInputs() const { return 1; }
 
-  // The gradients of the operation's arguments into `results`, one per edge of next(), from those
-  // of its results, of which it may take what it likes. An undefined tensor stands for "no
-  // gradient" on either side: all of `results` come so, and those for edges without a node may stay
-  // so. Gives up saved values afterwards unless `pass.retain_graph`. Errors: SavedValuesFreed when
-  // they were given up before; whatever the math says.
+  // Computes the gradients of the operation's arguments from `gradients`, those of its results.
+  // `results` has one element for each edge of next(); all are undefined before, and those for
+  // edges without a node may stay so. An undefined tensor means "no gradient" in both. The node may
+  // move tensors out of `gradients`. Frees saved values unless `pass.retain_graph`.
+  // Errors: SavedValuesFreed if they were freed before; those of the computation.
   virtual absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                              absl::Span<Tensor> results) = 0;
 
-  // What a leaf collects gradients for; null for all that have an operation behind them.
+  // The description of the leaf if this node collects the gradient of a leaf, otherwise null.
   virtual const LeafInfo* leaf() const { return nullptr; }
 
-  // Whether Apply is wanted even when none of its gradients is defined: for a node that must tell
-  // somebody outside the graph that none will come. Others are passed over.
+  // Whether Apply is called even if none of the gradients is defined. A node needs this if it must
+  // tell somebody outside the graph that no gradient will come. Other nodes are skipped then.
   virtual bool RunsWithoutGradients() const { return false; }
 
-  // Where the gradients of the arguments go. The same as long as the node lives, but for those that
-  // are given up before the node is seen by others.
+  // Says where the gradients of the arguments go. Does not change once other code can see the node.
   virtual absl::Span<const Edge> next() const { return {}; }
 
-  // Null where nobody has added any.
+  // Null if there are no hooks.
   const NodeHooks* hooks() const { return hooks_.get(); }
   // Requires: no pass runs over the node.
   NodeHooks& MutableHooks();
 
  protected:
-  // Lets go of the nodes that a dying node leads to. Called by the destructor of every class that
-  // holds edges, so that a deep graph is torn down without recursion.
+  // Releases the nodes that `edges` lead to. The destructor of every class that holds edges must
+  // call it, so that a deep graph is destroyed without recursion.
   static void Drop(absl::Span<Edge> edges);
 
  private:
   friend class NodeIndex;
-  struct DeleteHooks {  // where they are a complete type
+  struct DeleteHooks {  // defined in node.cc, where NodeHooks is a complete type
     void operator()(NodeHooks* hooks) const;
   };
 
   std::unique_ptr<NodeHooks, DeleteHooks> hooks_;
   std::atomic<const NodeIndex*> claimed_by_{nullptr};
-  size_t number_ = 0;  // in the index that claimed the node, which alone uses it
+  size_t number_ = 0;  // the node's number in the index that claimed it; only that index uses it
 };
 
-// A node with as many edges as there happen to be.
+// A node with any number of edges.
 class ListNode : public Node {
  public:
   explicit ListNode(Edges next = {}) : next_(std::move(next)) {}

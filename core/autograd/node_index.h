@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers the nodes that one walk over a graph meets: 0, 1, 2, … in the order of their arrival.
+// Numbers the nodes that one walk over a graph visits: 0, 1, 2, … in the order of the visits.
 
 #include <atomic>
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace psd {
 
-// A map from node to number that mostly needs no table: a node notes its number itself for the
-// index that claimed it first, and an index looks into a table only for nodes that another one
-// holds at the time. Thread-compatible; several indices over the same nodes may work on different
-// threads. The nodes outlive it, or its Clear.
+// A map from nodes to numbers that mostly needs no hash table: a node itself stores its number for
+// the index that claims it first. An index uses its table only for nodes that another index has
+// claimed at that time. Thread-compatible; several indices over the same nodes may be used on
+// different threads. The nodes must live until Clear or the destructor.
 class NodeIndex {
  public:
   NodeIndex() = default;
@@ -24,7 +24,7 @@ class NodeIndex {
   NodeIndex(const NodeIndex&) = delete;
   NodeIndex& operator=(const NodeIndex&) = delete;
 
-  // The number of `node`, and whether it is new.
+  // Returns the number of `node`, and whether the node is new.
   std::pair<size_t, bool> Insert(Node* node) {
     const std::optional<size_t> found = Find(node);
     return found.has_value() ? std::pair(*found, false) : std::pair(Add(node), true);
@@ -42,7 +42,7 @@ class NodeIndex {
   std::optional<size_t> FindUnclaimed(const Node* node) const;
 
   std::vector<Node*> nodes_;                            // by number
-  absl::flat_hash_map<const Node*, size_t> unclaimed_;  // those that another index held
+  absl::flat_hash_map<const Node*, size_t> unclaimed_;  // nodes that another index had claimed
 };
 
 }  // namespace psd

@@ -77,7 +77,8 @@ absl::Status CheckDType(const OperatorSpec& spec, const Attributes& attributes) 
                                                  number, " is unknown; known are 1 to 8"));
 }
 
-// The dtype of the result: as the attribute says, else that of the inputs, else f32.
+// The dtype of the result: the attribute "dtype" if there is one, otherwise that of the first
+// input, or f32 if there are no inputs.
 DType OutputDType(absl::Span<const Variable* const> inputs, const Attributes& attributes) {
   const auto given = attributes.find("dtype");
   if (given != attributes.end()) return static_cast<DType>(std::get<int64_t>(given->second));
@@ -92,7 +93,7 @@ std::vector<const T*> PointersTo(absl::Span<const T> values) {
   return pointers;
 }
 
-// Requires: CheckCall says yes.
+// Requires: CheckCall is OK.
 absl::StatusOr<Shape> OutputShapeOf(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
                                     const Attributes& attributes) {
   absl::StatusOr<Shape> shape = spec.output_shape(inputs, attributes);
@@ -129,7 +130,7 @@ absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
 
 int64_t OperatorWork(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
                      const Shape& output) {
-  // As doubles, which do not overflow: exactness does not matter.
+  // Doubles do not overflow here, and the result need not be exact.
   auto work = static_cast<double>(output.NumElements());
   if (spec.depth != nullptr) work *= static_cast<double>(spec.depth(inputs));
   for (const Shape* input : inputs) work += static_cast<double>(input->NumElements());

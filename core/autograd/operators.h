@@ -1,7 +1,7 @@
 #pragma once
 
-// Operators by name, for programs that arrive as data: arity, attributes, the size of the result
-// before anything runs, and the function.
+// Operators by name, for programs that arrive as data. For each operator: its arity and attributes,
+// the shape of its result before anything runs, and the function that runs it.
 
 #include <cstdint>
 #include <functional>
@@ -22,14 +22,15 @@
 namespace psd {
 
 using AttributeValue = std::variant<int64_t, double, std::vector<int64_t>>;
-// By name, in order. Truth is an int64_t, 0 or 1; a dtype its number (core/tensor/dtype.h).
+// Attributes by name. A truth value is an int64_t, 0 or 1; a dtype is its number
+// (core/tensor/dtype.h).
 using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 
 enum class AttributeType { kInt, kDouble, kIntList };
 
 struct AttributeSpec {
   std::string name;
-  AttributeType type;  // where kDouble is wanted, an int64_t will do
+  AttributeType type;  // an int64_t is accepted for kDouble too
   bool required = true;
 };
 
@@ -41,34 +42,39 @@ struct OperatorSpec {
   int min_inputs = 0;
   int max_inputs = 0;  // or kAnyNumber
   std::vector<AttributeSpec> attributes;
-  // The shape that `run` will give. Called with arity and attributes checked.
+  // Returns the shape that the result of `run` will have. Requires: CheckCall is OK.
   std::function<absl::StatusOr<Shape>(absl::Span<const Shape* const> inputs, const Attributes&)>
       output_shape;
   std::function<Variable(absl::Span<const Variable* const> inputs, const Attributes&)> run;
-  // How many elements of the inputs each element of the result is made of, where that is more than
-  // one of each. Null: one of each. Called as `output_shape`, and only if that gave a shape.
+  // Returns how many multiplications each element of the result takes, for products of matrices.
+  // Null for operators that take about one operation per element. Requires: `output_shape` is OK
+  // for these inputs.
   std::function<int64_t(absl::Span<const Shape* const> inputs)> depth = nullptr;
 };
 
-// Errors: INVALID_ARGUMENT naming the operator for a wrong number of inputs, an attribute that is
-// unknown (and the nearest known), missing or of another type, or a number that is no dtype's.
+// Checks the number of inputs and the attributes of a call.
+// Errors: INVALID_ARGUMENT, naming the operator, for a wrong number of inputs, an attribute that is
+// unknown (naming the nearest known one), missing or of another type, and an unknown dtype number.
 absl::Status CheckCall(const OperatorSpec& spec, size_t inputs, const Attributes& attributes);
 
-// The bytes of the result's elements, without running anything. Requires: CheckCall says yes.
+// Returns the size in bytes of the result's elements, without running anything. Requires: CheckCall
+// is OK.
 // Errors: those of invalid inputs; INVALID_ARGUMENT for shapes that do not fit.
 absl::StatusOr<int64_t> OutputBytes(const OperatorSpec& spec,
                                     absl::Span<const Variable* const> inputs,
                                     const Attributes& attributes);
 
-// How much the operator does, without running anything: the elements of its inputs, and those that
-// its result is made of. A rough measure of its time. Saturates at kMaxOperatorWork.
+// Returns a rough measure of the time that the operator takes, without running anything: the number
+// of elements of its inputs, plus those of its result times its depth. At most kMaxOperatorWork.
 inline constexpr int64_t kMaxOperatorWork = int64_t{1} << 40;
 int64_t OperatorWork(const OperatorSpec& spec, absl::Span<const Shape* const> inputs,
                      const Shape& output);
 
-// All operators that a worker's programs may use. Immutable; thread-safe.
+// The operators that a worker's programs may use. Immutable; thread-safe.
 class OperatorRegistry {
  public:
+  // The operators that are part of psd, with (inputs) and {attributes}:
+  //
   // Arithmetic   add sub mul div (two tensors); add_scalar sub_scalar rsub_scalar mul_scalar
   //              div_scalar rdiv_scalar {value}; neg
   // Functions    relu sigmoid tanh exp log sqrt softmax log_softmax
@@ -86,20 +92,21 @@ class OperatorRegistry {
 
   explicit OperatorRegistry(std::vector<OperatorSpec> operators);
 
-  // Errors: INVALID_ARGUMENT naming the operator and the nearest known one. The pointer lives as
-  // long as the registry.
+  // Returns the operator `op`, which lives as long as the registry.
+  // Errors: INVALID_ARGUMENT for an unknown one, naming the nearest known operator.
   absl::StatusOr<const OperatorSpec*> Find(absl::string_view op) const;
 
-  // The shape of the result, from the shapes of the inputs, without running anything.
-  // Errors: those of CheckCall; INVALID_ARGUMENT for shapes that do not fit.
+  // Returns the shape of the result from the shapes of the inputs, without running anything.
+  // Errors: those of Find and CheckCall; INVALID_ARGUMENT for shapes that do not fit.
   absl::StatusOr<Shape> OutputShape(absl::string_view op, absl::Span<const Shape> inputs,
                                     const Attributes& attributes) const;
 
-  // Runs it. Errors travel in the result: those of CheckCall, and what the operator says.
+  // Runs the operator `op`. Errors travel in the result: those of Find, of CheckCall and of the
+  // operator.
   Variable Run(absl::string_view op, absl::Span<const Variable> inputs,
                const Attributes& attributes) const;
 
-  // All names, in order.
+  // Returns the names of all operators, sorted.
   std::vector<std::string> Names() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 
-// Rows of a leaf that were looked up: its gradient is sparse.
+// A variable for rows of a leaf that were looked up. The leaf's gradient is sparse.
 
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
@@ -8,10 +8,11 @@
 
 namespace psd {
 
-// `rows`, [the extents of ids, width], as the rows `ids` of the leaf [n, width]. A gradient of it
-// goes to the pass's sink as entries at those ids (repeated ones too), so that neither the ids nor
-// a dense gradient travel back.
-// Requires: ids are i64 and in range.
+// Returns a variable with the elements `rows`, [the extents of ids, width], which are the rows
+// `ids` of the leaf, [n, width]. Its gradient goes to the pass's sink as a sparse tensor with one
+// entry for each id, repeated ids included. So neither the ids nor a dense gradient need to travel
+// back.
+// Requires: `ids` are i64 and in range.
 Variable SparseLeaf(const LeafInfo& leaf, Tensor ids, Tensor rows);
 
 }  // namespace psd

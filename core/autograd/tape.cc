@@ -16,8 +16,9 @@ constexpr int32_t kNone = -1;
 
 }  // namespace
 
-// Every step has a result, whose gradients are added up under the step's number. While it is
-// recorded, an edge to the tape names a step; afterwards, a result of Leave.
+// The tape is a list of steps, each with one result, whose gradients are added up under the number
+// of the step. While the tape is recorded, the input of an edge to it is the number of a step;
+// afterwards it is the number of a result of Leave.
 class TapeRecorder::Tape : public ListNode {
  public:
   explicit Tape(size_t operators) {
@@ -38,7 +39,7 @@ class TapeRecorder::Tape : public ListNode {
     return Append(std::move(step));
   }
 
-  // The next argument of the function that is added next: a step, or kNone.
+  // Adds an argument for the next AddFunction: the number of a step, or kNone.
   void AddArgument(int32_t argument) { arguments_.push_back(argument); }
   int32_t AddFunction(absl::string_view name, size_t arguments,
                       std::unique_ptr<RecordedFunction> function) {
@@ -50,7 +51,8 @@ class TapeRecorder::Tape : public ListNode {
     return Append(std::move(step));
   }
 
-  // Gradients of results 0, 1, … go to those steps.
+  // Ends the recording. Gradients of result i of the tape go to the step results[i]. Steps on which
+  // no result depends are forgotten.
   void Close(std::vector<int32_t> results) {
     results_ = std::move(results);
     std::vector<bool> needed(steps_.size());
@@ -85,13 +87,13 @@ class TapeRecorder::Tape : public ListNode {
   }
 
  private:
-  // An operator that ran, or without a function a variable that entered.
+  // An operator that ran or, without a function, a variable from outside (an entry).
   struct Step {
     std::unique_ptr<RecordedFunction> function;
     absl::string_view name;
     size_t first_argument = 0;  // in arguments_
     size_t arguments = 0;
-    int32_t edge = kNone;  // of an entry: its number in next()
+    int32_t edge = kNone;  // for an entry: the number of its edge in next()
   };
 
   const Step& At(int32_t step) const { return steps_[static_cast<size_t>(step)]; }
@@ -107,7 +109,8 @@ class TapeRecorder::Tape : public ListNode {
     step.function.reset();
   }
 
-  // `gradients`: undefined, but for what stays of an error; kept from step to step.
+  // Runs the function of `step` with the gradient `g` and adds the results to `sums`. `gradients`
+  // is a buffer that is reused from step to step; its tensors are undefined between two steps.
   absl::Status PassOn(const Step& step, bool retain, const Tensor& g, Tensors& gradients,
                       GradientSums& sums) {
     const absl::Span<const int32_t> arguments = ArgumentsOf(step);
@@ -126,8 +129,8 @@ class TapeRecorder::Tape : public ListNode {
   }
 
   std::vector<Step> steps_;
-  std::vector<int32_t> arguments_;  // steps, or kNone where no gradient is needed
-  std::vector<int32_t> results_;    // steps
+  std::vector<int32_t> arguments_;  // numbers of steps, or kNone where no gradient is needed
+  std::vector<int32_t> results_;    // numbers of steps
 };
 
 TapeRecorder::TapeRecorder(size_t operators)
@@ -157,7 +160,7 @@ Variable TapeRecorder::Record(absl::string_view name, absl::Span<const Variable*
       tape_->AddArgument(kNone);
     } else if (edge.node == tape_) {
       tape_->AddArgument(edge.input);
-    } else {  // what an operator brings along from elsewhere enters here
+    } else {  // a variable from outside that was not passed to Enter
       tape_->AddArgument(Enter(*input).gradient_edge().input);
     }
   }

@@ -1,8 +1,9 @@
 #pragma once
 
-// The history of many operators that ran one after the other, as one node of the graph: what each
-// of them recorded, in the order of the run. Its backward is one walk from the end, without nodes
-// to find and count. A program is recorded so: nobody sees what happens inside it.
+// Records the history of many operators that run one after the other as a single node of the graph.
+// The backward of this node is one walk over the operators from the last to the first, without a
+// graph to search and count. Programs are recorded this way, because no code outside sees their
+// inner variables.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +20,13 @@
 
 namespace psd {
 
-// For which of an operator's arguments gradients are wanted. A value.
+// The set of an operator's arguments whose gradients are wanted. A value.
 class Wanted {
  public:
   void Add(size_t argument) {
     if (argument < kKept) bits_ |= uint64_t{1} << argument;
   }
-  // True too for arguments so far behind that nothing is kept of them.
+  // Arguments from number kKept on are not stored, and always count as wanted.
   bool Has(size_t argument) const { return argument >= kKept || (bits_ >> argument & 1) != 0; }
 
  private:
@@ -34,13 +35,14 @@ class Wanted {
   uint64_t bits_ = 0;
 };
 
-// How one pass uses what an operator has saved.
+// Says how one pass uses the values that an operator has saved.
 struct SavedUse {
-  absl::string_view name;  // the operator's, for errors
-  bool retain = false;     // leave it to later passes
+  absl::string_view name;  // the name of the operator, for errors
+  bool retain = false;     // whether the values are kept for later passes
 };
 
-// What one operator keeps of its run for its gradients. Thread-safe.
+// The values that one operator has saved for its gradients, with the function that computes these.
+// Thread-safe.
 class RecordedFunction {
  public:
   RecordedFunction() = default;
@@ -50,40 +52,43 @@ class RecordedFunction {
   static void* operator new(size_t bytes) { return TakeSmallMemory(bytes); }
   static void operator delete(void* address, size_t bytes) { GiveSmallMemory(address, bytes); }
 
-  // The gradients of the arguments into `results` (one each, undefined so far), from `g`, that of
-  // the result. Those not wanted may stay undefined. Gives up what was saved unless `use.retain`.
-  // Errors: SavedValuesFreed when that was given up before; whatever the math says.
+  // Computes the gradients of the arguments from `g`, that of the result. `results` has one element
+  // for each argument, undefined before; those that are not wanted may stay so. Frees the saved
+  // values unless `use.retain`.
+  // Errors: SavedValuesFreed if they were freed before; those of the computation.
   virtual absl::Status Gradients(const SavedUse& use, const Tensor& g, Wanted wanted,
                                  absl::Span<Tensor> results) = 0;
 };
 
-// Records the operators that run on its thread while it lives. Thread-compatible; one at a time is
-// current on a thread, the newest.
+// Records the operators that run on its thread, from its construction to Leave or its destruction.
+// Recorders may be nested; the innermost records. Confined to its thread.
 class TapeRecorder {
  public:
-  // `operators`: how many are expected.
+  // `operators` is the number of operators to expect.
   explicit TapeRecorder(size_t operators);
   ~TapeRecorder();
   TapeRecorder(const TapeRecorder&) = delete;
   TapeRecorder& operator=(const TapeRecorder&) = delete;
 
-  // The one that records on this thread; null if none does.
+  // Returns the recorder that records on this thread, or null if none does.
   static TapeRecorder* Current();
 
-  // `outside` as the operators see it that are recorded here.
+  // Returns `outside` as a variable for the operators that are recorded.
   Variable Enter(const Variable& outside);
-  // The result of an operator `name` (a literal). Requires: all inputs are ok.
+  // Records an operator with the result `result` and returns that as a variable. `name` is a
+  // literal.
+  // Requires: all inputs are ok.
   Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs, Tensor result,
                   std::unique_ptr<RecordedFunction> function);
-  // `results` as they are seen outside; nothing is recorded afterwards. What none of them depends
-  // on is forgotten.
+  // Ends the recording and returns `results` as variables for the code outside. Operators on which
+  // none of the results depends are forgotten.
   std::vector<Variable> Leave(const std::vector<Variable>& results);
 
  private:
   class Tape;
 
   std::shared_ptr<Tape> tape_;     // shared with the variables that it recorded
-  std::vector<Variable> entered_;  // by the number of their edge
+  std::vector<Variable> entered_;  // the variables of Enter, by the number of their edge
   TapeRecorder* const previous_;
 };
 

@@ -14,13 +14,14 @@ namespace {
 
 thread_local bool grad_enabled = true;
 
-// Keys of leaves that only this process knows.
+// Returns a new key for a leaf of this process.
 GlobalId NextLocalKey() {
   static std::atomic<uint64_t> next{1};
   return {0, next.fetch_add(1, std::memory_order_relaxed)};
 }
 
-// The end of every path: hands the sum of a leaf's gradients to the pass's sink.
+// The node of a leaf, at which every path ends. It passes the sum of the leaf's gradients to the
+// pass's sink.
 class AccumulateGrad : public Node {
  public:
   explicit AccumulateGrad(LeafInfo leaf) : leaf_(std::move(leaf)) {}

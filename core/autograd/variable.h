@@ -1,6 +1,6 @@
 #pragma once
 
-// A tensor with its history: what operators take and give when gradients may be wanted.
+// A tensor with its history: the arguments and results of operators when gradients may be wanted.
 
 #include <cstdint>
 #include <memory>
@@ -16,21 +16,22 @@ namespace psd {
 
 // A value: copies share tensor and history. Thread-compatible.
 //
-// Errors travel inside: an operator that is given bad arguments returns an invalid variable with
-// the status, an operator that is given an invalid variable returns it as it is, and whoever needs
-// the numbers (Backward, a call, ok()) reports it. So expressions compose without checks between.
+// Errors travel inside. An operator with bad arguments returns an invalid variable that holds the
+// error, and an operator with an invalid argument returns that argument. The error is reported
+// where the numbers are needed (Backward, a call, ok()), so expressions need no checks in between.
 class Variable {
  public:
-  // Undefined: not ok, INVALID_ARGUMENT.
+  // An undefined variable: not ok, with INVALID_ARGUMENT.
   Variable() = default;
 
-  // A constant; with `requires_grad` a leaf of this process.
-  // Requires for requires_grad: a floating dtype (else the variable is invalid).
+  // A constant or, with `requires_grad`, a leaf of this process. A leaf must be f32 or f64,
+  // otherwise the variable is invalid.
   Variable(Tensor tensor, bool requires_grad = false);  // NOLINT: a tensor is a constant
 
-  // A leaf known by `key` to whoever collects gradients: an owner's parameter at `version`.
+  // A leaf for an owner's parameter at `version`. A GradientSink gets its gradients under `key`.
+  // The tensor must be f32 or f64, otherwise the variable is invalid.
   static Variable Leaf(Tensor tensor, GlobalId key, uint64_t version);
-  // Result `output` of `node`.
+  // A variable that is result number `output` of `node`.
   static Variable OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
     return Variable(std::move(tensor), {std::move(node), output});
   }
@@ -44,33 +45,34 @@ class Variable {
   const Shape& shape() const { return tensor_.shape(); }
   DType dtype() const { return tensor_.dtype(); }
 
-  // False for invalid variables.
+  // Whether gradients can be computed for it. False for invalid variables.
   bool requires_grad() const { return edge_.node != nullptr; }
-  // A leaf has no operation behind it: a constant, a parameter or a variable made by hand.
+  // Whether no operation made it: a constant, a parameter, or a leaf of this process.
   bool is_leaf() const { return edge_.node == nullptr || edge_.node->leaf() != nullptr; }
-  // The key under which gradients of this leaf are collected; none unless a leaf that requires
-  // grad.
+  // The key under which a GradientSink gets the gradients of this leaf. No id (GlobalId::IsNone) if
+  // this is not a leaf that requires grad.
   GlobalId key() const;
-  // Where gradients of this variable go. No node: they are not needed.
+  // Says where gradients of this variable go. There is no node if they are not needed.
   const Edge& gradient_edge() const { return edge_; }
 
-  // Hooks (hooks.h) on this variable, for all copies of it. Added while no backward runs.
-  // Errors: FAILED_PRECONDITION unless it requires grad, and is a leaf for the second.
+  // Add a hook (hooks.h) to this variable and all its copies. Requires: no backward runs.
+  // Errors: those of an invalid variable; FAILED_PRECONDITION unless the variable requires grad
+  // and, for AddAccumulatedHook, is a leaf.
   absl::Status AddGradientHook(GradientHook hook) const;
   absl::Status AddAccumulatedHook(AccumulatedHook hook) const;
 
-  // The same numbers without history.
+  // Returns a constant with the same elements, without history.
   Variable Detach() const;
 
  private:
   Variable(Tensor tensor, Edge edge) : tensor_(std::move(tensor)), edge_(std::move(edge)) {}
 
-  Tensor tensor_;       // undefined: not ok
-  Edge edge_;           // its node is shared by all copies and by what was made of them
-  absl::Status error_;  // of an invalid variable
+  Tensor tensor_;       // undefined if not ok
+  Edge edge_;           // its node is shared by all copies and by the nodes of their results
+  absl::Status error_;  // why the variable is invalid
 };
 
-// While one lives on this thread, operators record no history.
+// As long as one lives, operators on its thread record no history.
 class NoGradGuard {
  public:
   NoGradGuard();

@@ -13,7 +13,7 @@ namespace {
 using Forward = absl::StatusOr<Tensor> (*)(const Tensor& x);
 using Gradient = absl::StatusOr<Tensor> (*)(const Tensor& y, const Tensor& g);
 
-// A function whose gradient needs its result only.
+// Records a function whose gradient is computed from its result alone.
 Variable OfResult(absl::string_view name, const Variable& x, Forward forward, Gradient gradient) {
   if (!x.ok()) return x;
   absl::StatusOr<Tensor> y = forward(x.tensor());

@@ -1,7 +1,7 @@
 #pragma once
 
-// Functions of single elements, and of rows: core/tensor/ops/elementwise.h and loss.h with history.
-// Errors travel in the result (variable.h).
+// Activation functions of single elements and of rows. They are those of
+// core/tensor/ops/elementwise.h and loss.h, with history. Errors travel in the result (variable.h).
 
 #include "core/autograd/variable.h"
 

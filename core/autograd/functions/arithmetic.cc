@@ -13,24 +13,24 @@
 namespace psd {
 namespace {
 
-// How a gradient of the result becomes that of an argument that may have been broadcast.
+// Sums a gradient with the result's shape to the shape of an argument that may have been broadcast.
 class SumBack {
  public:
   SumBack(const Variable& argument, const absl::StatusOr<Tensor>& result)
       : shape_(result.ok() && result->shape() != argument.shape()
                    ? std::make_unique<const Shape>(argument.shape())
                    : nullptr) {}
-  // `gradient`, that of the result, becomes that of argument `i`.
+  // Gives `gradient`, which has the result's shape, as that of argument `i`, summed to its shape.
   absl::Status Give(const GradientCall& call, size_t i, absl::StatusOr<Tensor>&& gradient) const {
     if (shape_ == nullptr || !gradient.ok()) return call.Give(i, std::move(gradient));
     return call.Give(i, ops::SumTo(*gradient, *shape_));
   }
 
  private:
-  std::unique_ptr<const Shape> shape_;  // none: that of the result
+  std::unique_ptr<const Shape> shape_;  // the argument's; null if it is that of the result
 };
 
-// Gradients of two arguments, each computed only if wanted.
+// Gives the gradients of two arguments. Each is computed only if it is wanted.
 template <typename OfA, typename OfB>
 absl::Status Pair(const GradientCall& call, const SumBack& a, const SumBack& b, OfA of_a,
                   OfB of_b) {

@@ -1,7 +1,8 @@
 #pragma once
 
-// Arithmetic on variables: core/tensor/ops/elementwise.h with history. Gradients of repeated
-// (broadcast) axes are summed back to the argument's shape.
+// Arithmetic on variables: the functions of core/tensor/ops/elementwise.h, with history. The
+// gradient of an argument that was broadcast is summed over the repeated axes, to the argument's
+// shape.
 // Errors travel in the result (variable.h).
 
 #include "core/autograd/variable.h"

@@ -6,9 +6,10 @@
 
 namespace psd {
 
-// [the extents of ids, width] of weight [rows, width] (f32 or f64) and ids (i64, any shape): row
-// ids[i] at i. The gradient of the weight is dense: those of repeated ids added up, zeros
-// elsewhere. For tables on owners Worker::LookUpRows moves the rows concerned only.
+// Returns the rows `ids` of `weight` as [the extents of ids, width]. `weight` is f32 or f64 [rows,
+// width]; `ids` is i64 of any shape. The gradient of the weight is dense: gradients of repeated ids
+// are added up, and rows that were not looked up get zeros. For tables on owners use
+// Worker::LookUpRows, which moves only the rows that are looked up.
 Variable Embedding(const Variable& weight, const Variable& ids);
 
 }  // namespace psd

@@ -1,6 +1,6 @@
 #pragma once
 
-// What operators with one result record, as a node of the graph or on a tape.
+// Records operators with one result, as a node of the graph or on a tape.
 
 #include <algorithm>
 #include <array>
@@ -23,15 +23,15 @@
 
 namespace psd {
 
-// What a gradient function sees, and where it leaves its results.
+// The arguments of a gradient function, and the place for its results.
 struct GradientCall {
   const Tensor& g;                 // the gradient of the result
-  absl::Span<const Tensor> saved;  // what was recorded with it
-  Wanted wanted;                   // the arguments whose gradients are
-  absl::Span<Tensor> results;      // one per argument, undefined so far
+  absl::Span<const Tensor> saved;  // the tensors that were saved when it was recorded
+  Wanted wanted;                   // the arguments whose gradients are wanted
+  absl::Span<Tensor> results;      // one per argument, undefined before the call
 
   bool Wants(size_t i) const { return wanted.Has(i); }
-  // The gradient of argument `i`, or why there is none.
+  // Sets the gradient of argument `i`, or returns the error of its computation.
   absl::Status Give(size_t i, absl::StatusOr<Tensor>&& gradient) const {
     if (!gradient.ok()) return std::move(gradient).status();
     results[i] = *std::move(gradient);
@@ -39,9 +39,9 @@ struct GradientCall {
   }
 };
 
-// Function: absl::Status(const GradientCall&), which gives the gradients of all arguments that are
-// wanted. It lies beside the kSaved tensors that were recorded, so that recording takes one piece
-// of memory.
+// A gradient function with the kSaved tensors that were saved for it, in one object so that
+// recording takes a single allocation. Function is a callable absl::Status(const GradientCall&)
+// that gives the gradients of all arguments that are wanted. Thread-safe.
 template <size_t kSaved, typename Function>
 class SavedFunction {
  public:
@@ -57,7 +57,8 @@ class SavedFunction {
   }
 
  private:
-  // What was saved, unless it has been given up.
+  // Gets the saved tensors, and frees them here unless `retain`. Returns false if they were freed
+  // before.
   bool TakeSaved(bool retain, std::array<Tensor, kSaved>& saved) {
     if constexpr (kSaved > 0) {
       const ByteLockHolder lock(lock_);
@@ -74,7 +75,7 @@ class SavedFunction {
   const Function gradient_;
 };
 
-// Where gradients of `inputs` go.
+// Returns the gradient edges of `inputs`.
 template <size_t kInputs, size_t... kIndex>
 std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs],
                                   std::index_sequence<kIndex...>) {
@@ -86,11 +87,11 @@ std::array<Edge, kInputs> EdgesOf(const Variable* const (&inputs)[kInputs]) {
 }
 Edges EdgesOf(absl::Span<const Variable* const> inputs);
 
-// EdgeList: an array of edges, or Edges.
+// The node that is recorded for an operator. EdgeList is an array of edges, or Edges.
 template <typename EdgeList, size_t kSaved, typename Function>
 class FunctionNode final : public Node {
  public:
-  // `name` lives as long as the process: a literal.
+  // `name` is a literal: it must live as long as the node.
   template <typename Inputs>
   FunctionNode(absl::string_view name, const Inputs& inputs, std::array<Tensor, kSaved>&& saved,
                Function&& gradient)
@@ -129,7 +130,7 @@ class TapeFunction final : public RecordedFunction {
   SavedFunction<kSaved, Function> function_;
 };
 
-// The first of `inputs` that is not ok; null if all are.
+// Returns the first of `inputs` that is not ok, or null if all are ok.
 inline const Variable* FirstInvalid(absl::Span<const Variable* const> inputs) {
   for (const Variable* input : inputs)
     if (!input->ok()) return input;
@@ -139,18 +140,19 @@ inline const Variable* FirstInvalid(std::initializer_list<const Variable*> input
   return FirstInvalid(absl::MakeConstSpan(inputs.begin(), inputs.size()));
 }
 
-// `tensor` if `condition`, else undefined: so that values are saved for wanted gradients only.
+// Returns `tensor` if `condition`, otherwise an undefined tensor. Used to save only the values that
+// wanted gradients need.
 inline Tensor KeepIf(bool condition, const Tensor& tensor) {
   return condition ? tensor : Tensor();
 }
 
-// What an operator records for its gradients.
+// Lists the tensors that an operator saves for its gradients.
 template <typename... Each>
 std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
   return {std::forward<Each>(tensors)...};
 }
 
-// Record, for inputs that are an array or a span.
+// The same as Record, for inputs that are an array or a span.
 template <typename Inputs, size_t kSaved, typename Function>
 Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<Tensor>&& result,
                    std::array<Tensor, kSaved>&& saved, Function&& gradient) {
@@ -170,9 +172,10 @@ Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<
   return Variable::OfNode(*std::move(result), std::move(node), 0);
 }
 
-// The result of the operator `name` (a literal) on `inputs` (all ok): an invalid variable for an
-// error, a constant if no input requires grad or history is off, else a variable whose gradients
-// are computed from what was saved.
+// Records the operator `name` (a literal) on `inputs`, which are all ok, and returns its result.
+// That is an invalid variable if `result` is an error, and a constant if no input requires grad or
+// history is off. Otherwise it is a variable whose gradients `gradient` computes from the tensors
+// in `saved`.
 template <size_t kInputs, size_t kSaved, typename Function>
 Variable Record(absl::string_view name, const Variable* const (&inputs)[kInputs],
                 absl::StatusOr<Tensor>&& result, std::array<Tensor, kSaved>&& saved,

@@ -7,10 +7,11 @@
 
 namespace psd {
 
-// The mean over rows of -log_softmax(logits[B, C])[row, labels[row]]; labels are i64[B].
+// The mean over all rows of -log_softmax(logits)[row, labels[row]], where logits is [B, C] and
+// labels is i64[B].
 Variable CrossEntropy(const Variable& logits, const Variable& labels);
 
-// The mean of (a - b)^2, of one shape.
+// The mean of (a - b)^2. Both have the same shape.
 Variable Mse(const Variable& a, const Variable& b);
 
 }  // namespace psd

@@ -7,10 +7,10 @@
 
 namespace psd {
 
-// a[M, K] * b[K, N].
+// a * b, [M, N], where a is [M, K] and b is [K, N].
 Variable Matmul(const Variable& a, const Variable& b);
 
-// x[B, I] * transposed w[O, I], and + b[O].
+// x * transposed(w), plus b if it is given: [B, O], where x is [B, I], w is [O, I] and b is [O].
 Variable Linear(const Variable& x, const Variable& w);
 Variable Linear(const Variable& x, const Variable& w, const Variable& b);
 

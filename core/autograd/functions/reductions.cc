@@ -14,7 +14,8 @@
 namespace psd {
 namespace {
 
-// Over everything: each element gets g / divisor. Repeated by a view, not in memory.
+// Records a reduction over all elements, whose gradient is g / divisor for each element. The
+// gradient is a view that repeats one number in memory.
 Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor>&& y,
                  double divisor) {
   return Record(name, {&x}, std::move(y), Save(),

@@ -16,13 +16,15 @@
 namespace psd {
 namespace {
 
-// Contiguous rows, `stride` elements from one to the next.
+// The rows of a gradient: contiguous, `stride` elements from one to the next; 0 if all are the same
+// row.
 struct GradientRows {
   Tensor elements;
   size_t stride = 0;
 };
 
-// The gradients of sums and means are one row that was expanded: it is not copied for every id.
+// Whether all rows are one row that was expanded, as gradients of sums and means are. Such a row
+// need not be copied for every id.
 bool IsOneRow(const Tensor& gradient) {
   for (int axis = 0; axis < gradient.rank() - 1; ++axis)
     if (gradient.shape()[axis] > 1 && gradient.strides()[axis] != 0) return false;

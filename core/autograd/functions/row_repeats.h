@@ -1,7 +1,7 @@
 #pragma once
 
-// Rows that a lookup wants several times, fetched once: less to carry there, and their gradients
-// are added up before they are carried back.
+// Removes repeated ids from a lookup of rows. Each row is fetched once, and the gradients of its
+// repeats are added up before they are sent back, so that less travels both ways.
 
 #include <cstdint>
 #include <memory>
@@ -13,16 +13,17 @@
 
 namespace psd {
 
-// Which of some ids are the same. Immutable.
+// Says which ids of a lookup are the same. Immutable; thread-safe.
 class RowRepeats {
  public:
-  // Null where nothing is gained: fewer than kMinRepeatedIds ids, or hardly any repeated; and for
-  // ids that no table has, so that its owner can say which.
+  // Returns null if removing repeats gains too little: there are fewer than kMinRepeatedIds ids, or
+  // fewer than about an eighth of them are repeats. Returns null for ids that cannot be valid too,
+  // so that the owner of the table gets to name them in its error. Errors: RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::shared_ptr<const RowRepeats>> Find(const Tensor& ids);
 
-  // Each id once, ascending: [distinct].
+  // Each id once, ascending.
   const Tensor& distinct() const { return distinct_; }
-  // Of each id, where distinct() has it.
+  // For each id its index in distinct(), in the shape of the ids.
   const Tensor& places() const { return places_; }
   const kernels::RowGroups& groups() const { return groups_; }
 
@@ -35,8 +36,9 @@ class RowRepeats {
 
 inline constexpr int64_t kMinRepeatedIds = 256;
 
-// [the extents of the ids, width] of `rows`, [distinct, width], the rows of distinct(). The
-// gradient of a row is the sum over its repeats, in their order. Rows are f32 or f64.
+// Returns the rows of all ids, [the extents of the ids, width], from `rows`, those of distinct(),
+// [distinct, width]. The gradient of a row is the sum over its repeats, in their order. Rows that
+// require grad must be f32 or f64.
 Variable RepeatRows(const Variable& rows, std::shared_ptr<const RowRepeats> repeats);
 
 }  // namespace psd

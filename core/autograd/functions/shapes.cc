@@ -14,7 +14,7 @@
 namespace psd {
 namespace {
 
-// Zeros like `g`, but with `extent` indices along `axis`.
+// Returns zeros in the shape of `g`, except that the extent of `axis` is `extent`.
 absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent) {
   Strides extents(g.shape().extents().begin(), g.shape().extents().end());
   extents[static_cast<size_t>(axis < 0 ? axis + g.rank() : axis)] = extent;
@@ -22,14 +22,14 @@ absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent
   return Tensor::Zeros(shape, g.dtype());
 }
 
-// `g` with that many indices of zeros in front of it and behind it.
+// Returns `g` with `before` zeros in front of it and `behind` zeros behind it along `axis`.
 absl::StatusOr<Tensor> Padded(const Tensor& g, int64_t axis, int64_t before, int64_t behind) {
   PSD_ASSIGN_OR_RETURN(Tensor front, ZerosBeside(g, axis, before));
   PSD_ASSIGN_OR_RETURN(Tensor back, ZerosBeside(g, axis, behind));
   return ops::Concat({front, g, back}, axis);
 }
 
-// The parts of `g` that came from each argument. Views.
+// Gives each argument its part of the gradient, as a view.
 absl::Status Unconcat(const GradientCall& call, int64_t axis, const std::vector<int64_t>& extents) {
   int64_t begin = 0;
   for (size_t i = 0; i < extents.size(); ++i) {

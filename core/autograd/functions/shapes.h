@@ -1,7 +1,7 @@
 #pragma once
 
-// Other shapes and dtypes of the same numbers: core/tensor/ops/shape_ops.h and cast.h with history.
-// Errors travel in the result (variable.h).
+// Functions that change the shape or dtype of a variable: those of core/tensor/ops/shape_ops.h and
+// cast.h, with history. Errors travel in the result (variable.h).
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace psd {
 
-// One extent may be -1: whatever is left.
+// One extent may be -1; it is computed from the others.
 Variable Reshape(const Variable& x, absl::Span<const int64_t> extents);
 Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1);
 // The indices [begin, end) along `axis`.
@@ -21,7 +21,8 @@ Variable Concat(absl::Span<const Variable> parts, int64_t axis);
 Variable Concat(absl::Span<const Variable* const> parts, int64_t axis);
 Variable BroadcastTo(const Variable& x, const Shape& shape);
 
-// The gradient is cast back. A result that is neither f32 nor f64 has no history.
+// The gradient is cast back to the dtype of `x`. A result that is neither f32 nor f64 has no
+// history.
 Variable Cast(const Variable& x, DType dtype);
 
 }  // namespace psd
