@@ -80,7 +80,8 @@ absl::Status CheckOutputs(const Program& program) {
   return absl::OkStatus();
 }
 
-// Little-endian, counts before lists, no gaps: one program has one encoding.
+// Writes the canonical encoding: little-endian, a count before each list, no gaps. A program has
+// exactly one encoding.
 class Canonical {
  public:
   void U64(uint64_t v) {
@@ -152,7 +153,8 @@ std::shared_ptr<const ProgramSizes> CheckedProgram::SizesFor(
 }
 
 void CheckedProgram::Remember(std::shared_ptr<const ProgramSizes> sizes) const {
-  // What is remembered is no larger than the program, whose size the cache bounds.
+  // Sizes with more inputs than the program has instructions are not kept, so that they stay in
+  // proportion to the program, whose size ProgramCache bounds.
   if (program_.instructions.size() < static_cast<size_t>(program_.num_inputs)) return;
   std::atomic_store(&sizes_, std::move(sizes));
 }
@@ -180,7 +182,8 @@ std::string CanonicalBytes(const Program& program) {
 }
 
 Fingerprint FingerprintOf(const Program& program) {
-  // SHA-256, of which the first half is kept: nobody can make two programs with one fingerprint.
+  // The first half of a SHA-256 digest, so that nobody can construct two programs with the same
+  // fingerprint.
   const std::string bytes = CanonicalBytes(program);
   std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
   SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());

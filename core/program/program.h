@@ -1,8 +1,8 @@
 #pragma once
 
-// Programs: operators in static single assignment, as data. They run on the worker that hosts the
-// values, are differentiable, and are bounded in size, memory, depth and time; they execute nothing
-// but operators. A call of one operator is a program of one instruction.
+// Programs: sequences of operators in static single assignment form, as data. A program runs on the
+// worker that hosts its values. It is differentiable, it is bounded in size, memory, depth and
+// time, and it executes nothing but operators. A call of a single operator is a program too.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,15 +20,16 @@
 
 namespace psd::program {
 
-// One operator call. Its result is the next value number.
+// One call of an operator. Its result gets the next value number.
 struct Instruction {
   std::string op;               // a name in the OperatorRegistry
   std::vector<int32_t> inputs;  // value numbers below its own
   Attributes attributes;
 };
 
-// Value numbers: 0 … num_inputs-1 are the arguments, then one per instruction, in order. So a
-// program cannot be cyclic; one that names a number at or beyond its own is refused.
+// The values of a program are numbered: 0 to num_inputs - 1 are the arguments, and then each
+// instruction in order has one number. An instruction may only use numbers below its own, so a
+// program cannot be cyclic.
 struct Program {
   int32_t num_inputs = 0;
   std::vector<Instruction> instructions;
@@ -40,27 +41,29 @@ struct ProgramLimits {
   size_t max_inputs = 100'000;
   size_t max_outputs = 100'000;
   size_t max_attributes = 64;                   // of one instruction
-  size_t max_attribute_items = 1'000'000;       // over all attributes
+  size_t max_attribute_items = 1'000'000;       // of all attributes of the program
   int64_t max_result_bytes = int64_t{4} << 30;  // of one instruction's result
   int64_t max_live_bytes = int64_t{16} << 30;   // of all results alive at once
 };
 
-// "instruction 3 (mul)".
+// Names an instruction for messages, for example "instruction 3 (mul)".
 std::string InstructionName(const Program& program, size_t number);
 
-// A program that may run: every check that needs no arguments has been made, every operator found.
-// Immutable but for what it remembers of runs; thread-safe. The registry outlives it.
+// A program that has passed all checks that are possible without its arguments, with the operators
+// that it calls. It remembers the sizes of one earlier run, and is immutable otherwise.
+// Thread-safe. The operators' registry must outlive it.
 class CheckedProgram {
  public:
-  // Errors: INVALID_ARGUMENT naming the instruction's number and operator (unknown operator: the
-  // nearest known one); RESOURCE_EXHAUSTED naming limit and size.
+  // Errors: INVALID_ARGUMENT naming the instruction's number and operator (for an unknown operator
+  // also the nearest known one); RESOURCE_EXHAUSTED naming the limit and the size.
   static absl::StatusOr<CheckedProgram> Create(Program program, const OperatorRegistry& operators,
                                                const ProgramLimits& limits);
 
   const Program& program() const { return program_; }
   const OperatorSpec& OperatorOf(size_t instruction) const { return *operators_[instruction]; }
 
-  // What the last run that was remembered found; null if it had inputs of other shapes or dtypes.
+  // Returns the sizes that Remember was given last, or null if they are for inputs of other shapes
+  // or dtypes.
   std::shared_ptr<const ProgramSizes> SizesFor(absl::Span<const Variable> inputs) const;
   void Remember(std::shared_ptr<const ProgramSizes> sizes) const;
 
@@ -69,11 +72,12 @@ class CheckedProgram {
 
   Program program_;
   std::vector<const OperatorSpec*> operators_;  // by instruction
-  // Shared with runs that use it; read and written by std::atomic_load and std::atomic_store.
+  // Shared with the runs that use it. Read and written by std::atomic_load and std::atomic_store.
   mutable std::shared_ptr<const ProgramSizes> sizes_;
 };
 
-// 128 bits over a canonical encoding: equal programs have equal fingerprints on every machine.
+// A hash of 128 bits over the canonical encoding of a program. Equal programs have equal
+// fingerprints on every machine.
 struct Fingerprint {
   uint64_t high = 0;
   uint64_t low = 0;
@@ -88,16 +92,18 @@ struct Fingerprint {
 };
 Fingerprint FingerprintOf(const Program& program);
 
-// The bytes behind the fingerprint: a rough measure of the program's size.
+// Returns the canonical encoding, from which the fingerprint is computed. Its length is also a
+// rough measure of the program's size in memory.
 std::string CanonicalBytes(const Program& program);
 
-// Builds a program call by call. Thread-compatible. Mistakes are kept and told by Build.
+// Builds a program call by call. Mistakes are reported by Build. Thread-compatible.
 class ProgramBuilder {
  public:
   using Ref = int32_t;
-  Ref Input();  // all inputs first
+  Ref Input();  // must be called for all inputs before the first Call
   Ref Call(std::string op, std::vector<Ref> inputs, Attributes attributes = {});
-  // Errors: INVALID_ARGUMENT for a Ref that is none of this builder's, an Input after a Call.
+  // Errors: INVALID_ARGUMENT for a Ref that this builder did not return, and for an Input after a
+  // Call.
   absl::StatusOr<Program> Build(std::vector<Ref> outputs);
 
  private:

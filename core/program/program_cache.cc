@@ -17,7 +17,7 @@ std::shared_ptr<const CheckedProgram> ProgramCache::Insert(CheckedProgram progra
   const Fingerprint fingerprint = FingerprintOf(program.program());
   const size_t bytes = CanonicalBytes(program.program()).size();
   auto kept = std::make_shared<const CheckedProgram>(std::move(program));
-  Entries forgotten;  // destroyed without the lock
+  Entries forgotten;  // declared before the lock, so that it is destroyed without it
   MutexLock lock(mutex_);
   auto it = index_.find(fingerprint);
   if (it != index_.end()) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Programs that were checked before, by fingerprint: a caller sends the text of a program once.
+// Keeps checked programs by fingerprint, so that a caller need not send the same program again.
 
 #include <cstddef>
 #include <list>
@@ -12,20 +12,22 @@
 
 namespace psd::program {
 
-// Thread-safe. Keeps the most recently used; a program that was forgotten is sent again.
+// Keeps the most recently used programs. If one was dropped, its caller sends it again.
+// Thread-safe.
 class ProgramCache {
  public:
   static constexpr size_t kDefaultMaxBytes = size_t{64} << 20;
 
-  // At most so many programs, and of so many bytes (their canonical encoding) together.
+  // Keeps at most `max_entries` programs, whose canonical encodings have at most `max_bytes` in
+  // all.
   explicit ProgramCache(size_t max_entries, size_t max_bytes = kDefaultMaxBytes)
       : max_entries_(max_entries), max_bytes_(max_bytes) {}
 
-  // Null if it is not (or no longer) known.
+  // Returns null if the cache does not have the program.
   std::shared_ptr<const CheckedProgram> Find(const Fingerprint& fingerprint) PSD_EXCLUDES(mutex_);
 
-  // Returns the one that is kept, which may be an equal one that was there before; one that is too
-  // large is returned but not kept.
+  // Adds a program and returns the one that the cache keeps. That may be an equal one that was
+  // there before. A program larger than `max_bytes` is returned but not kept.
   std::shared_ptr<const CheckedProgram> Insert(CheckedProgram program) PSD_EXCLUDES(mutex_);
 
   size_t size() const PSD_EXCLUDES(mutex_);
@@ -33,7 +35,7 @@ class ProgramCache {
  private:
   struct Entry {
     Fingerprint fingerprint;
-    std::shared_ptr<const CheckedProgram> program;  // shared with calls that run it
+    std::shared_ptr<const CheckedProgram> program;  // shared with the calls that run it
     size_t bytes = 0;
   };
   using Entries = std::list<Entry>;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Programs <-> bytes (proto/psd/v1/program.proto): packed columns, no message per instruction.
+// Encodes programs as bytes and decodes them. The format (proto/psd/v1/program.proto) has packed
+// columns and no message per instruction.
 
 #include <string>
 
@@ -12,9 +13,10 @@ namespace psd::program {
 
 std::string EncodeProgram(const Program& program);
 
-// Believes nothing, but leaves the operators to CheckProgram.
-// Errors: INVALID_ARGUMENT for bytes that EncodeProgram never makes, naming what disagrees;
-// RESOURCE_EXHAUSTED by `limits`.
+// Decodes bytes from outside. It checks their structure and sizes; CheckedProgram::Create checks
+// the operators.
+// Errors: INVALID_ARGUMENT for bytes that EncodeProgram never produces, naming the column that is
+// wrong; RESOURCE_EXHAUSTED for a program beyond `limits`.
 absl::StatusOr<Program> DecodeProgram(absl::string_view bytes, const ProgramLimits& limits);
 
 }  // namespace psd::program

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the instructions of a program take when its arguments have given shapes and dtypes: one run
-// infers it, and the next with such arguments need not ask every operator again.
+// The sizes of a program's results for arguments of certain shapes and dtypes. One run infers them,
+// and later runs with such arguments need not ask every operator again.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace psd::program {
 
 struct InstructionSize {
   int64_t result_bytes = 0;
-  int64_t work = 0;  // a rough measure of its time, see run_program.cc
+  int64_t work = 0;  // a rough measure of its time (WorkOf in run_program.cc)
 };
 
-// Built by one run, shared by others when it is complete. Thread-compatible.
+// Built by one run, and shared with later runs once it is complete. Thread-compatible.
 class ProgramSizes {
  public:
-  // Requires: valid inputs.
+  // Requires: all inputs are valid.
   ProgramSizes(absl::Span<const Variable> inputs, size_t instructions);
 
   // Whether a run with these inputs would find the same sizes.
   bool Fits(absl::Span<const Variable> inputs) const;
 
-  // Of the next instruction.
+  // Adds the size of the next instruction.
   void Add(InstructionSize size) { sizes_.push_back(size); }
   const InstructionSize& operator[](size_t instruction) const { return sizes_[instruction]; }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// How much a program will do, before it runs.
+// Estimates the work of a program before it runs.
 
 #include <cstdint>
 
@@ -10,9 +10,9 @@
 
 namespace psd::program {
 
-// Whether a run with these inputs does at most `limit`: the sum of OperatorWork over all
-// instructions, by the shapes that they infer. False too where the shapes do not fit, which the run
-// will say.
+// Whether the work of a run with these inputs, the sum of OperatorWork over all instructions, is at
+// most `limit`. Returns false too if the inputs do not fit the program; the run will report that
+// error.
 bool WorkIsAtMost(int64_t limit, const CheckedProgram& program, absl::Span<const Variable> inputs);
 
 }  // namespace psd::program

@@ -17,8 +17,9 @@
 namespace psd::program {
 namespace {
 
-// What is done before `cancelled` is asked again, which takes as long as a small operator: bytes
-// that are read and written, of each instruction at least some. Well below a millisecond.
+// The work after which `cancelled` is called again; the call takes as long as a small operator.
+// Work is measured in bytes that are read and written, with a minimum for each instruction. This
+// much takes well below a millisecond.
 constexpr int64_t kMuchWork = int64_t{64} << 10;
 constexpr int64_t kLeastWork = int64_t{1} << 10;
 
@@ -35,10 +36,10 @@ bool AllValid(absl::Span<const Variable> inputs) {
   return std::all_of(inputs.begin(), inputs.end(), [](const Variable& v) { return v.ok(); });
 }
 
-// One run: values by number, dropped after their last use.
+// One run of a program. It holds the values by number and drops each after its last use.
 class Run {
  public:
-  // `tape`: null for no history.
+  // `tape` is null if no history is recorded.
   Run(const CheckedProgram& checked, const ProgramLimits& limits, absl::Span<const Variable> inputs,
       TapeRecorder* tape)
       : checked_(checked),
@@ -72,7 +73,8 @@ class Run {
     Variable result = checked_.OperatorOf(number).run(operands, instruction.attributes);
     if (!result.ok()) return result.status();
     const size_t own = static_cast<size_t>(program_.num_inputs) + number;
-    // What history holds stays in memory when the value is dropped.
+    // A result with history may stay in memory after it is dropped here, so dropping it gives back
+    // nothing.
     if (!result.requires_grad()) bytes_[own] = size.result_bytes;
     values_.push_back(std::move(result));
     for (int32_t input : instruction.inputs) Release(input);
@@ -80,13 +82,14 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Whether to ask if the run is cancelled; then not again until more has been done.
+  // Whether enough work was done to ask again whether the run is cancelled. If so, the count starts
+  // anew.
   bool WorkedMuch() {
     if (work_ < kMuchWork) return false;
     work_ = 0;
     return true;
   }
-  // After the last step: the next run with such inputs need not infer.
+  // Stores the inferred sizes for later runs with such inputs. Call after the last step.
   void Remember() const {
     if (inferred_ != nullptr) checked_.Remember(inferred_);
   }
@@ -139,12 +142,12 @@ class Run {
   const Program& program_;
   const ProgramLimits& limits_;
   std::vector<Variable> values_;
-  std::vector<int64_t> bytes_;  // that dropping the value gives back
-  std::vector<uint32_t> uses_;  // still to come
+  std::vector<int64_t> bytes_;  // the bytes that dropping each value gives back
+  std::vector<uint32_t> uses_;  // the uses of each value that are still to come
   int64_t live_bytes_ = 0;
-  int64_t work_ = kMuchWork;                         // since `cancelled` was asked
-  const std::shared_ptr<const ProgramSizes> known_;  // shared with the program; null: infer them
-  std::shared_ptr<ProgramSizes> inferred_;           // null: known, or not to be remembered
+  int64_t work_ = kMuchWork;                         // since `cancelled` was called
+  const std::shared_ptr<const ProgramSizes> known_;  // shared with the program; null if not known
+  std::shared_ptr<ProgramSizes> inferred_;           // null if known, or if an input is invalid
 };
 
 }  // namespace

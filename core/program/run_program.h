@@ -12,12 +12,13 @@
 
 namespace psd::program {
 
-// Runs it on this thread. Its history is one node, whatever happens inside (see NoGradGuard and
-// core/autograd/tape.h). Results are dropped after their last use; what history still holds counts
-// as alive.
-// Errors: INVALID_ARGUMENT for a wrong number of arguments or what an operator says, with the
-// instruction's number; RESOURCE_EXHAUSTED by `limits`; CANCELLED when `cancelled` says so before
-// the first instruction, or between two when enough has been done to ask again.
+// Runs a program on the calling thread and returns its outputs. If history is recorded (see
+// NoGradGuard), the whole run is one node of the graph (core/autograd/tape.h). Each result is
+// dropped after its last use. A result with history counts as alive until the end of the run.
+// Errors: INVALID_ARGUMENT for a wrong number of arguments; the errors of the operators, with the
+// number of the instruction; RESOURCE_EXHAUSTED for results beyond `limits`; CANCELLED if
+// `cancelled` returns true. `cancelled` is called before the first instruction, and then between
+// instructions whenever enough work has been done since.
 absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& program,
                                                  const ProgramLimits& limits,
                                                  absl::Span<const Variable> inputs,
