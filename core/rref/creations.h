@@ -1,7 +1,7 @@
 #pragma once
 
-// Which values of this worker are being made, and which calls wait for that to begin or to end.
-// Pure bookkeeping, no clock, no lock, no message.
+// Keeps the values of this worker that are being made, and the calls that wait for a creation to
+// begin or to end. Pure bookkeeping: no clock, no lock, no messages.
 
 #include <memory>
 #include <vector>
@@ -12,25 +12,27 @@
 
 namespace psd::rref {
 
-// Confined to whoever locks it, who answers the calls that it gives back. rpc bounds the calls that
-// may wait at once, for each session.
+// Confined to the holder of the caller's lock. The caller answers the calls that are returned. rpc
+// bounds how many calls of a session may wait at once.
 class Creations {
  public:
   using Call = std::shared_ptr<rpc::ServerCall>;  // shared with rpc until it is answered
   using Calls = std::vector<Call>;
 
   bool UnderWay(GlobalId value) const { return under_way_.contains(value); }
-  // Both return who waited for that.
+  // Record the begin and the end of a creation. Each returns the calls that waited for it.
   Calls Begin(GlobalId value);
   Calls End(GlobalId value);
 
-  // False if it has begun: there is nothing to wait for.
+  // Lets `call` wait for the creation to begin. Returns false, and does nothing, if it is under
+  // way.
   bool AwaitBegin(GlobalId value, const Call& call);
-  // False if it is not under way.
+  // Lets `call` wait for the creation to end. Returns false, and does nothing, if it is not under
+  // way.
   bool AwaitEnd(GlobalId value, const Call& call);
-  // The call waits no longer. False if it did not.
+  // Removes a waiting call. Returns false if it did not wait.
   bool Forget(GlobalId value, const Call& call);
-  // All that wait.
+  // Removes all waiting calls and returns them.
   Calls TakeAll();
 
  private:
@@ -38,8 +40,8 @@ class Creations {
   static Calls Take(Waiting& from, GlobalId value);
   static bool Remove(Calls& calls, const Call& call);
 
-  Waiting expected_;   // not begun, and somebody waits for it
-  Waiting under_way_;  // begun, with or without anybody who waits for the end
+  Waiting expected_;   // creations that have not begun, with the calls that wait for the begin
+  Waiting under_way_;  // creations under way, with the calls that wait for the end, if any
 };
 
 }  // namespace psd::rref

@@ -7,17 +7,17 @@
 
 namespace psd::rref {
 
-// How an RRef travels: what a message says of one.
+// The data of an RRef in a message.
 struct ForkData {
   std::string owner;
   Incarnation owner_incarnation = 0;
   GlobalId value;
-  GlobalId fork;       // the receiver's
-  std::string parent;  // who sent it; the owner itself: the fork is confirmed already
+  GlobalId fork;       // the receiver's fork
+  std::string parent;  // the sender. If that is the owner, the fork is confirmed already
   std::string name;
 };
 
-// RRefs that follow each other in a message and have owner and parent in common.
+// Consecutive RRefs of a message that have the same owner and parent.
 struct ForkRun {
   std::string owner;
   Incarnation owner_incarnation = 0;

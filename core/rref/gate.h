@@ -1,16 +1,17 @@
 #pragma once
 
-// Lets a layer go while others may still call into it: work enters and leaves, the owner closes and
-// waits for the last to leave.
+// Lets a layer be destroyed while other code may still call into it. Calls enter the gate and leave
+// it; the owner closes the gate and waits until the last call has left.
 
 #include "core/base/mutex.h"
 
 namespace psd::rref {
 
-// Thread-safe. Shared by the layer and by what may call it late (handles, replies, timers).
+// Shared by the layer and everything that may call it late: handles, replies, timers. Thread-safe.
 class Gate {
  public:
-  // While one lives and is open(), what the gate guards exists.
+  // Enters the gate for as long as it lives. If open(), the things that the gate guards exist;
+  // otherwise the gate is closed, and they must not be used.
   class Entry {
    public:
     explicit Entry(Gate& gate) : gate_(gate), open_(gate.Enter()) {}
@@ -26,7 +27,7 @@ class Gate {
     const bool open_;
   };
 
-  // Nobody enters any more; returns when nobody is inside. Not from inside.
+  // Closes the gate and returns when nobody is inside any more. Must not be called from inside.
   void Close() PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     closed_ = true;

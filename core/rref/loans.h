@@ -1,7 +1,8 @@
 #pragma once
 
-// Which sessions were given references that are not this worker's own, and have not yet said that
-// the owner counts theirs. Pure bookkeeping, no clock, no lock, no message.
+// Keeps the loans of this worker. A loan is a reference to another worker's value that was passed
+// on in an answer, until its receiver says that the owner counts its fork. Pure bookkeeping: no
+// clock, no lock, no messages.
 
 #include <cstddef>
 #include <vector>
@@ -14,16 +15,18 @@
 
 namespace psd::rref {
 
-// Confined to whoever locks it. The fork that each loan keeps is in the user ledger, by `child`.
+// Confined to the holder of the caller's lock. The user ledger has the fork that each loan keeps,
+// by `child`, the id of the receiver's fork.
 class Loans {
  public:
   static constexpr size_t kMaxEndedSessions = 65'536;
 
-  // False if that session has ended: it takes nothing any more.
+  // Adds a loan to the session `receiver`. Returns false, and adds nothing, if that session has
+  // ended.
   bool Add(SessionKey receiver, GlobalId child);
-  // False if the session has no such loan.
+  // Ends a loan. Returns false if the session has no such loan.
   bool Return(SessionKey receiver, GlobalId child);
-  // All that the session had; it gets no more.
+  // Ends the session. Returns all loans that it had; Add refuses further ones.
   std::vector<GlobalId> EndSession(SessionKey receiver);
   void Clear();
 

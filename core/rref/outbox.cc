@@ -12,7 +12,7 @@ std::optional<Outbox::Message> Outbox::Next(absl::Time now) {
   if (in_flight_ > 0 || waiting_.empty()) return std::nullopt;
   Message message;
   message.owner_incarnation = waiting_.front().owner_incarnation;
-  // One life of the owner per message: another one would refuse it.
+  // All releases of a message are for the same incarnation of the owner; another one refuses them.
   while (in_flight_ < kMaxPerMessage && !waiting_.empty() &&
          waiting_.front().owner_incarnation == message.owner_incarnation) {
     const Waiting& release = waiting_.front();

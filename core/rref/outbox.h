@@ -1,7 +1,7 @@
 #pragma once
 
-// The releases that one owner has to be told of, and when. Pure bookkeeping, no clock, no lock, no
-// message.
+// The releases that one owner still has to be told of, and when. Pure bookkeeping: no clock, no
+// lock, no messages.
 
 #include <cstddef>
 #include <deque>
@@ -14,42 +14,44 @@
 
 namespace psd::rref {
 
-// One message is under way at a time; what comes meanwhile goes with the next ones. Between two
-// messages the owner rests in proportion to what the first one took, so that a million releases do
-// not stand in the way of its calls. Confined to whoever locks it.
+// One message is under way at a time; releases that are added meanwhile go with the next ones.
+// After each message there is a pause in proportion to the time that the message took, so that a
+// million releases do not delay the owner's calls. Confined to the holder of the caller's lock.
 class Outbox {
  public:
-  // Few enough that the owner is done with them before another call notices.
+  // The most releases in one message: few enough that handling them does not noticeably delay the
+  // owner's other calls.
   static constexpr size_t kMaxPerMessage = 128;
-  // Of the time in which releases wait.
+  // The share of the time in which a message is under way, as long as releases are waiting.
   static constexpr double kBusyShare = 0.4;
-  // A message that took long was under way for long, or sent again; it did not work all the time.
+  // The longest pause after a message. A slow message was mostly waiting on the network or was
+  // retried, so it says little about the owner's load.
   static constexpr absl::Duration kLongestRest = absl::Milliseconds(2);
 
   struct Message {
-    Incarnation owner_incarnation = 0;  // all forks were counted by this one
+    Incarnation owner_incarnation = 0;  // the incarnation of the owner that counted all these forks
     v1::ReleaseForks forks;
   };
 
   void Add(const ForkRelease& release);
-  // The message to send now, if there is something to say and none is under way.
+  // Returns the message to send now, or nothing if no release waits or a message is under way.
   std::optional<Message> Next(absl::Time now);
-  // The message has been answered, or failed for good. How long the owner rests before the next.
+  // The message has been answered, or has failed for good. Returns the pause before the next one.
   absl::Duration Answered(absl::Time now);
 
   bool empty() const { return size() == 0; }
-  // Releases that are not answered.
+  // The number of releases that have not been answered.
   size_t size() const { return waiting_.size() + in_flight_; }
 
  private:
-  // What a release needs to wait: a fraction of what a held fork does.
+  // A release that waits. It is kept small, because there may be a million of them.
   struct Waiting {
     Incarnation owner_incarnation;
     GlobalId value;
     GlobalId fork;
   };
   std::deque<Waiting> waiting_;
-  size_t in_flight_ = 0;  // releases in the message that is not answered
+  size_t in_flight_ = 0;  // the releases in the message that is under way
   absl::Time sent_ = absl::InfinitePast();
 };
 

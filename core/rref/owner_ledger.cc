@@ -24,7 +24,7 @@ bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) 
     held.deleted.Add(fork);
     return false;
   }
-  if (it->second != value) return false;  // a lie: no fork of this value
+  if (it->second != value) return false;  // a false claim: the fork is one of another value
   held.forks.erase(it);
   held.deleted.Add(fork);
   return DropOne(value);

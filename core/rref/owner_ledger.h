@@ -1,10 +1,11 @@
 #pragma once
 
-// Who holds which of this worker's values: pure bookkeeping, no clock, no lock, no message.
+// The owner's ledger: who holds references to this worker's values. Pure bookkeeping: no clock, no
+// lock, no messages.
 //
-// A fork is one holder's copy of a reference. The ledger counts forks per value and remembers under
-// whose session each lives. Every event may be repeated and may come in any order; see PROTOCOL.md
-// for the invariants.
+// A fork is one holder's copy of a reference. The ledger counts the forks of each value, and files
+// each fork under the session of its holder. Every event may be repeated and may come in any order;
+// see PROTOCOL.md for the invariants.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace psd::rref {
 
-// A session of one peer's incarnation here.
+// Names a session that one incarnation of a peer has here.
 struct SessionKey {
   Incarnation peer = 0;
   uint64_t epoch = 0;
@@ -30,26 +31,26 @@ struct SessionKey {
   }
 };
 
-// Confined to whoever locks it.
+// Confined to the holder of the caller's lock.
 class OwnerLedger {
  public:
-  // Forks remembered as deleted, per session, and sessions remembered as ended. An event that comes
-  // back after more than so many others would be believed; rpc applies each message once and keeps
-  // far fewer than these unacknowledged.
+  // How many deleted forks are remembered for each session, and how many ended sessions. An event
+  // that is repeated after more than this many others would be taken for a new one. That does not
+  // happen: rpc applies each message once, and keeps far fewer messages unacknowledged.
   static constexpr size_t kMaxDeletedForks = 65'536;
   static constexpr size_t kMaxEndedSessions = 65'536;
 
-  // `session` holds `fork` of `value`. Repeats, and forks deleted before they were added, change
-  // nothing. False if the session has ended or the fork was deleted before: the value gained no
-  // holder.
+  // Counts `fork` of `value`, held under `session`. A repeat changes nothing. Returns whether the
+  // fork is counted now: false if the session has ended, the fork was deleted before (perhaps by a
+  // delete that overtook this call), or the fork is one of another value.
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
 
-  // The fork is gone. Returns true if that was the value's last fork: it may be freed unless
-  // something else roots it. A session can only delete its own forks.
+  // Deletes a fork. Returns true if it was the value's last fork; the value may then be freed
+  // unless something else keeps it. A session can only delete its own forks.
   bool DeleteFork(GlobalId value, GlobalId fork, SessionKey session);
 
-  // Everything that the session held is gone; later events of it are refused. Returns the values
-  // that lost their last fork.
+  // Deletes all forks of the session and refuses its later events. Returns the values that lost
+  // their last fork.
   std::vector<GlobalId> EndSession(SessionKey session);
 
   size_t ForkCount(GlobalId value) const;
@@ -59,14 +60,14 @@ class OwnerLedger {
  private:
   struct Session {
     absl::btree_map<GlobalId, GlobalId> forks;      // fork -> value
-    RecentSet<GlobalId> deleted{kMaxDeletedForks};  // also deletes that overtook their add
+    RecentSet<GlobalId> deleted{kMaxDeletedForks};  // includes forks deleted before they were added
   };
 
-  // True if `value` has no fork left.
+  // Counts one fork of `value` less. Returns true if it has none left.
   bool DropOne(GlobalId value);
 
-  // Ordered, because ids ascend: a million forks fill the nodes of a tree, where a hash table would
-  // be half empty, and would stop everybody while it grows.
+  // A tree, because ids ascend: a million forks fill its nodes. A hash table would be half empty,
+  // and would hold up everybody while it grows.
   absl::btree_map<GlobalId, uint32_t> forks_;  // value -> number of forks
   absl::flat_hash_map<SessionKey, Session> sessions_;
   RecentSet<SessionKey> ended_{kMaxEndedSessions};

@@ -1,6 +1,6 @@
 #pragma once
 
-// RRef: a counted reference to a value, wherever it lives.
+// RRef: a counted reference to a value on any worker.
 
 #include <memory>
 #include <string>
@@ -15,8 +15,9 @@
 
 namespace psd::rref {
 
-// A handle: copies share one fork, which is released when the last of them goes. Thread-safe.
-// Cheap to copy.
+// A handle. Copies share one fork, which is released when the last copy is destroyed. Cheap to
+// copy.
+// Thread-safe.
 class RRef {
  public:
   RRef() = default;  // refers to nothing
@@ -24,32 +25,35 @@ class RRef {
   bool valid() const { return body_ != nullptr; }
   GlobalId value_id() const { return body_->value_id(); }
   const std::string& owner() const { return body_->owner(); }
-  // The name, if it was made or looked up by one; else empty.
+  // The name if the value was created or looked up by name, otherwise empty.
   const std::string& name() const { return body_->name(); }
-  // Whether the value is this worker's own; it may be under creation still.
+  // Whether this worker owns the value. The value may still be under creation.
   bool is_owner() const { return body_->is_owner(); }
-  // Ready when the owner counts this fork: for who made the value, when its creation has ended.
-  // Fails with why that never will be.
+  // Ready when the owner counts this fork. For the worker that had the value created, that is when
+  // the creation has ended. Fails if the owner will never count the fork.
   Future<Unit> confirmed() const { return body_->confirmed().On(body_->continuations()); }
-  // Ready when the value's creation has ended, and the fork is counted. Fails as confirmed, or if
-  // the creation can leave no value.
+  // Ready when the value's creation has ended and the fork is counted. Fails as confirmed() does,
+  // and if the creation leaves no value.
   Future<Unit> made() const { return body_->made().On(body_->continuations()); }
-  // Whether it has been made: what made() says, without a future.
+  // Whether made() is ready without an error.
   bool is_made() const { return body_->is_made(); }
-  // As an argument or a result; and back. FromValue of what is no reference refers to nothing.
+  // Convert to a value, for arguments and results, and back. FromValue of a value that is not a
+  // reference returns an RRef that refers to nothing.
   operator store::Value() const;  // NOLINT: a reference is a value
   static RRef FromValue(const store::Value& value);
-  // The entry, on its owner. Requires: valid().
-  // Errors: FAILED_PRECONDITION on any other worker, and while it is being made (made() tells when
-  // that has ended); why there will be none.
+  // The value's entry in the store, on its owner. Requires: valid().
+  // Errors: FAILED_PRECONDITION on any other worker, and while the value is being made (wait for
+  // made()); the error of the creation if there will be no value.
   absl::StatusOr<store::EntryPtr> local_entry() const { return body_->local_entry(); }
-  // "RRef(layer1/weight, 1f3c9a0b44d2e677/12 on owner0, fork …/5)".
+  // For example "RRef(layer1/weight, 1f3c9a0b44d2e677/12 on owner0, fork …/5)".
   std::string ToString() const;
 
-  // What is behind a handle. Implemented by RRefContext; ends the fork when destroyed.
+  // The object that all copies of a handle share. Implemented by RRefContext. Its destructor ends
+  // the fork.
   class Body : public store::RemoteReference {
    public:
-    // What `reference` is: whatever the store holds of them was made by this layer.
+    // Converts `reference`. All remote references in the store are bodies, because only this layer
+    // creates them.
     static const Body& Of(const store::RemoteReference& reference) {
       return static_cast<const Body&>(reference);
     }
@@ -59,16 +63,14 @@ class RRef {
     virtual bool is_owner() const = 0;
     virtual absl::StatusOr<store::EntryPtr> local_entry() const = 0;
     virtual Incarnation owner_incarnation() const = 0;
-    // Ready when the owner counts the fork (its creation, if this worker caused it, has ended);
-    // fails with why it never will.
-    virtual Future<Unit> confirmed() const = 0;
     // See RRef.
+    virtual Future<Unit> confirmed() const = 0;
     virtual Future<Unit> made() const = 0;
     virtual bool is_made() const = 0;
-    // Where callbacks of users run. The futures above are for short ones of psd's own, which run
-    // on the thread that sets the result.
+    // The executor for callbacks of users. Callbacks on the futures above run on the thread that
+    // sets the result, so only psd's own short ones may be attached to them.
     virtual std::shared_ptr<Executor> continuations() const = 0;
-    // Of which context it is: an address to compare.
+    // Identifies the context that it belongs to: an address to compare.
     virtual const void* context() const = 0;
   };
   explicit RRef(std::shared_ptr<const Body> body) : body_(std::move(body)) {}

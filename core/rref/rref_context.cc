@@ -62,7 +62,8 @@ class Impl : public RRefContext {
     return borrowed;
   }
   absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run) override {
-    // What comes home from this worker itself ends forks, which takes handles (Core::Home).
+    // A reference that this worker sent to itself has a fork that must end, which needs a counted
+    // handle (Core::Home).
     if (run.owner != core_->self().name || run.parent == run.owner) return Borrow(run);
     PSD_RETURN_IF_ERROR(CheckIds(run));
     return core_->Uncounted(run);

@@ -1,6 +1,7 @@
 #pragma once
 
-// The RRefs of one worker: both ledgers, and the messages between them.
+// The RRefs of one worker: its owner ledger, its user ledger, and the messages to those of other
+// workers.
 
 #include <functional>
 #include <memory>
@@ -22,76 +23,80 @@
 
 namespace psd::rref {
 
-// Makes the agent know the worker of that name. Errors: NOT_FOUND.
+// Makes the agent know the address of the worker with this name. Errors: NOT_FOUND.
 using PeerFinder = std::function<Future<Unit>(const std::string& worker)>;
 
-// Thread-safe. Registers its methods ("rref.release", …) with the agent before the agent starts.
+// Creates and counts references. See PROTOCOL.md for the protocol. Thread-safe. Must be created
+// before the agent starts, because it registers its methods ("rref.release" and others) with it.
 class RRefContext {
  public:
-  // What it is given outlives the context; handles may outlive all of them. `clock` and `timers`
-  // (of that clock) say how fast many releases go. `continuations` runs what users hang on the
-  // futures of handles; null: they run on the thread that sets the result.
+  // All arguments must outlive the context; handles may outlive all of them. `clock` and `timers`
+  // (of the same clock) pace the sending of many releases. `continuations` runs the callbacks that
+  // users attach to the futures of handles; if it is null, they run on the thread that sets the
+  // result.
   static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
                                              IdSource& ids, const Clock& clock, TimerQueue& timers,
                                              std::shared_ptr<Executor> continuations = nullptr);
   virtual ~RRefContext() = default;
 
-  // A handle on this worker's own value. Anonymous values that ever had a handle or a fork are
+  // Returns a handle on this worker's own value. An anonymous value that had a handle or a fork is
   // freed when the last handle here and the last fork elsewhere are gone.
   virtual RRef LocalRRef(store::EntryPtr entry) = 0;
 
-  // Owner: `peer`, in this session, is about to be told of `entry`: counts a new fork for it.
-  // Errors: NOT_FOUND if the store has the value no longer.
+  // On the owner: counts a new fork of `entry` for `peer`, which is about to be sent the reference,
+  // in this session. Errors: NOT_FOUND if the store no longer has the value.
   virtual absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                                            uint64_t session_epoch) = 0;
-  // Owner: `peer` never hears of that fork, so nobody will release it.
+  // On the owner: deletes a fork of which `peer` will never hear, so that nobody would release it.
   virtual void DropFork(const ForkData& data, const rpc::PeerInfo& peer,
                         uint64_t session_epoch) = 0;
-  // A reference that arrived. User: a fork that the owner has counted already (the reply to a
-  // lookup or a creation). Owner: its own value comes home, perhaps while it is being made.
-  // In an answer of a worker that is not the owner: pending until the owner counts it; then that
-  // worker is told (Lend).
+  // Makes a handle of a reference that arrived in an answer. There are three cases. The owner sent
+  // it: the owner has counted the fork already. This worker is the owner: the handle is one on its
+  // own value, which may still be under creation. Another worker sent it: the fork is pending until
+  // the owner counts it, and then the sender is told, which ends its loan (Lend).
   // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.
   virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data) = 0;
-  // References among the arguments of a call, whose sender keeps its own until the answer. As
-  // AdoptFork, but forks are pending, and nobody is told when they are confirmed.
+  // Makes handles of references that arrived as arguments of a call. Their sender keeps its own
+  // forks until the call is answered. As AdoptFork, but forks of other workers' values are always
+  // pending, and nobody is told when they are confirmed.
   virtual absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) = 0;
-  // As Borrow, for who reads own values at once and passes the references to nobody: they keep no
-  // value in the store.
+  // As Borrow, but handles on own values do not keep the values in the store. For callers that read
+  // the values at once and do not pass the references on.
   virtual absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run) = 0;
-  // Passes a reference to another worker's value in an answer to `peer`, in this session: it is
-  // kept here until `peer` says that the owner counts its fork, or its session ends.
-  // Errors: what CheckUsable says.
+  // Prepares to pass a reference to another worker's value in an answer to `peer`, in this session.
+  // This worker's fork is kept until `peer` says that the owner counts its fork, or until the
+  // session ends. Errors: those of CheckUsable.
   virtual absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
                                         uint64_t session_epoch) = 0;
-  // Whoever holds a reference may pass it on, in a call, when this is ready: its owner counts it,
-  // or will as soon as it counts others. For the creator's own that is when the creation has begun.
-  // Fails with why it may not.
+  // Ready when the reference may be passed on in a call: its owner counts it, or has at least begun
+  // to create the value and so will count the forks of others. Fails if it cannot be passed on.
   virtual Future<Unit> Passable(const RRef& rref) = 0;
-  // `peer` never hears of it.
+  // Undoes a Lend of which `peer` will never hear.
   virtual void TakeBack(const ForkData& data, const rpc::PeerInfo& peer,
                         uint64_t session_epoch) = 0;
-  // How a worker that the agent does not know becomes reachable. Before the agent starts.
+  // Sets the function that makes workers reachable which the agent does not know. Must be called
+  // before the agent starts.
   virtual void FindPeersWith(PeerFinder finder) = 0;
 
-  // User: a value that `owner` is being asked to make, under ids chosen here. The request carries
-  // them; Created or CreationFailed follows once. This worker may ask itself: then the handle is an
-  // owner's, and its fork goes when the value is there.
+  // On the user: returns a handle on a value that `owner` will be asked to create. The ids are
+  // chosen here, and the request carries them. The caller must then call Created or CreationFailed
+  // once. `owner` may be this worker itself; its fork then ends when the value is there.
   virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
   virtual void Created(const RRef& rref, Incarnation owner_incarnation) = 0;
   virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
-  // Owner: begins to make a value that `peer` asked for. Counts the creator's fork; from now on
-  // others are counted too. Errors: ABORTED if the session has ended or the fork was released
-  // before; ALREADY_EXISTS for a value that is being made.
+  // On the owner: begins the creation of a value that `peer` asked for. Counts the creator's fork;
+  // from now on forks of other workers are counted too. Errors: ABORTED if the session has ended or
+  // the fork was released before; ALREADY_EXISTS for a value that is being made.
   virtual absl::Status BeginCreation(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
                                      uint64_t session_epoch) = 0;
-  // Owner: the value is in the store, or `made` says why there will be none. Whoever waits is told;
-  // what nobody holds any more is freed.
+  // On the owner: ends the creation. The value is in the store, or `made` says why there will be
+  // none. All who wait are told, and the value is freed if nobody holds it any more.
   virtual void EndCreation(GlobalId value, const absl::Status& made) = 0;
 
-  // Why this RRef cannot be used, or OK. Prompt: no message.
+  // Checks that this RRef can be used. Returns at once, without a message.
+  // Errors: INVALID_ARGUMENT if it refers to nothing; the reason why its fork has failed.
   absl::Status CheckUsable(const RRef& rref) const { return CheckUsable({&rref, 1}); }
-  // Of several, what is wrong with the first that cannot be.
+  // The same for several. Errors: that of the first RRef that cannot be used.
   virtual absl::Status CheckUsable(absl::Span<const RRef> rrefs) const = 0;
 
   struct Stats {
@@ -99,15 +104,16 @@ class RRefContext {
     size_t forks = 0;          // those forks
     size_t users = 0;          // forks held here
     size_t pending_users = 0;  // of these, not confirmed
-    size_t loans = 0;          // kept for workers that got a reference from here
-    size_t releases = 0;       // of forks held here once, that their owners have not answered yet
+    size_t loans = 0;          // forks kept for workers that got a reference from here
+    size_t releases = 0;       // releases that the owners have not answered yet
   };
   virtual Stats stats() const = 0;
-  // At most `limit` of the forks here that still have a handle, as RRef::ToString.
+  // Lists at most `limit` forks of other workers' values that still have a handle here, in the form
+  // of RRef::ToString.
   virtual std::vector<std::string> Held(size_t limit) const = 0;
 
-  // Releases every fork held here, as far as the owners can be told at once, and as fast as they
-  // answer; handles answer FAILED_PRECONDITION from now on.
+  // Releases every fork that is held here, before a shutdown. The owners are told without pauses,
+  // as fast as they answer. Handles fail with FAILED_PRECONDITION from now on.
   virtual void ReleaseAll() = 0;
 };
 

@@ -115,7 +115,7 @@ RRef Core::Local(store::EntryPtr entry) {
   return RRef(std::make_shared<const CountedLocalBody>(shared_from_this(), std::move(entry)));
 }
 
-// All in one piece of memory, which the last of them frees.
+// All handles are in one allocation, which is freed with the last of them.
 absl::StatusOr<std::vector<RRef>> Core::Uncounted(const ForkRun& run) {
   absl::StatusOr<std::vector<store::EntryPtr>> found = store_.GetAll(ValuesOf(run));
   if (!found.ok()) return Home(run);  // some of them may be under creation
@@ -166,21 +166,22 @@ void Core::LocalGone(absl::Span<const GlobalId> values) {
       auto it = handles_.find(value);
       if (--it->second > 0) continue;
       handles_.erase(it);
-      // Who drops the last fork sees to it.
+      // If there are forks, the code that deletes the last fork frees the value.
       if (owners_.ForkCount(value) == 0) unheld.push_back(value);
     }
   }
   if (!unheld.empty()) FreeIfUnheld(unheld);
 }
 
-// Named values have their name as a root: the store erases anonymous ones only. Nobody can count a
-// handle or a fork between the look and the erasure: who counts one first and then finds the value
-// in the store, keeps it.
+// Named values are kept by their name: the store erases anonymous values only. The counts are
+// looked up and the value is erased under one lock, so no handle or fork can be counted in between.
+// Other code counts first and then looks the value up in the store; if it finds the value, that
+// stays.
 void Core::FreeIfUnheld(absl::Span<const GlobalId> values) {
   Gate::Entry entry(gate_);
   if (!entry.open()) return;
   for (GlobalId value : values) {
-    store::Store::Erased erased;  // destroyed without the lock: it may hold references
+    store::Store::Erased erased;  // destroyed after the lock is released: it may hold references
     MutexLock lock(mutex_);
     if (handles_.contains(value) || owners_.ForkCount(value) > 0) continue;
     erased = store_.Erase(value);
@@ -198,7 +199,7 @@ absl::StatusOr<ForkData> Core::ForkFor(const store::EntryPtr& entry, const rpc::
   data.name = entry->name;
   const SessionKey session = KeyOf(peer, epoch);
   AddFork(data.value, data.fork, session);
-  // Counted first: what is here now stays.
+  // The fork was counted first, so a value that is found here now stays.
   absl::Status here = store_.Get(data.value).status();
   if (here.ok()) return data;
   MutexLock lock(mutex_);
@@ -247,8 +248,8 @@ RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
   return RRef(std::move(body));
 }
 
-// Counted first: what is here now, or being made here, stays. The forks that kept the values on
-// their way end when there are handles here.
+// The handles are counted first, so a value that is found here now, or is being made, stays. The
+// forks that kept the values while the references travelled end once there are handles here.
 absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
   Gate::Entry entry(gate_);
   if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is shutting down"));
@@ -315,7 +316,7 @@ void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
 }
 
 absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
-  if (rrefs.empty()) return absl::OkStatus();  // as most calls: no wait for the lock
+  if (rrefs.empty()) return absl::OkStatus();  // the most frequent case, without the lock
   for (const RRef& rref : rrefs) {
     if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
   }
@@ -326,7 +327,7 @@ absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
     const bool all_usable = users_.AllUsable();
     for (; at < rrefs.size(); ++at) {
       if (all_usable && rrefs[at].body()->context() == this) continue;
-      if (rrefs[at].is_owner()) continue;  // whether it could be made, its confirmation says
+      if (rrefs[at].is_owner()) continue;  // confirmed() tells whether the value could be made
       status = users_.Check(rrefs[at].body()->fork_id());
       if (!status.ok()) break;
     }

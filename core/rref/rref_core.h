@@ -1,6 +1,7 @@
 #pragma once
 
-// What is behind an RRefContext: both ledgers, the loans, and the messages. Internal to core/rref.
+// The implementation of RRefContext: both ledgers, the loans, and the messages. Internal to
+// core/rref.
 
 #include <atomic>
 #include <functional>
@@ -36,7 +37,7 @@ namespace psd::rref {
 
 class Core;
 
-// What stands for a value of this worker. As such it is not counted (Core::Uncounted).
+// A handle on a value of this worker that does not keep the value (Core::Uncounted).
 class LocalBody : public RRef::Body {
  public:
   LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry);
@@ -58,7 +59,7 @@ class LocalBody : public RRef::Body {
   const store::EntryPtr entry_;       // shared with the store
 };
 
-// A handle on a value of this worker.
+// A handle on a value of this worker that keeps the value.
 class CountedLocalBody : public LocalBody {
  public:
   using LocalBody::LocalBody;
@@ -68,7 +69,8 @@ class CountedLocalBody : public LocalBody {
 // A fork of another worker's value.
 class UserBody : public RRef::Body {
  public:
-  // `borrowed`: its owner says apart when it counts the fork and when the value is made.
+  // If `borrowed`, the owner reports separately that it counts the fork and that the value is made;
+  // otherwise the value is made when the fork is confirmed.
   UserBody(std::shared_ptr<Core> core, const ForkData& data, bool borrowed)
       : core_(std::move(core)),
         data_(data),
@@ -111,10 +113,11 @@ class UserBody : public RRef::Body {
   mutable std::atomic<Incarnation> owner_incarnation_;
   mutable std::atomic<bool> is_made_{false};
   const Promise<Unit> confirmed_;
-  const std::unique_ptr<const Promise<Unit>> made_;  // null: when it is confirmed
+  const std::unique_ptr<const Promise<Unit>> made_;  // null unless borrowed
 };
 
-// A handle on a value of this worker that it asked itself to make. Its fork lives until then.
+// A handle on a value of this worker that it asked itself to create. It has a fork until the value
+// is made.
 class CreatedBody : public RRef::Body {
  public:
   CreatedBody(std::shared_ptr<Core> core, GlobalId value, GlobalId fork)
@@ -133,7 +136,7 @@ class CreatedBody : public RRef::Body {
   std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
 
-  // Once, one of the two.
+  // Exactly one of Created and Fail is called, once.
   void Created(store::EntryPtr entry) const {
     entry_ = std::move(entry);
     confirmed_.Set(Unit{});
@@ -145,11 +148,11 @@ class CreatedBody : public RRef::Body {
   const GlobalId value_;
   const GlobalId fork_;
   const std::string name_;         // it has none
-  mutable store::EntryPtr entry_;  // written before confirmed_, read after
+  mutable store::EntryPtr entry_;  // written before confirmed_ is set, read only after
   const Promise<Unit> confirmed_;
 };
 
-// A handle on a value of this worker that is being made for somebody else. It counts as any handle.
+// A handle on a value of this worker that is being made for another worker. It keeps the value.
 class AwaitedBody : public RRef::Body {
  public:
   AwaitedBody(std::shared_ptr<Core> core, GlobalId value, Future<store::EntryPtr> entry)
@@ -177,7 +180,7 @@ class AwaitedBody : public RRef::Body {
   const Future<store::EntryPtr> entry_;
 };
 
-// Ledgers and messages: shared by the context, its handles and the agent's callbacks.
+// The ledgers and messages. Shared by the context, its handles and the agent's callbacks.
 class Core : public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids, const Clock& clock,
@@ -196,7 +199,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const std::shared_ptr<Executor>& continuations() const { return continuations_; }
   GlobalId NextId() { return ids_.Next(); }
 
-  // What this worker holds of itself lives under a session that never ends.
+  // Forks that this worker holds of its own values are filed under a session that never ends.
   SessionKey KeyOf(const rpc::PeerInfo& peer, uint64_t epoch) const {
     return peer.incarnation == self_.incarnation ? SessionKey{self_.incarnation, 0}
                                                  : SessionKey{peer.incarnation, epoch};
@@ -220,14 +223,15 @@ class Core : public std::enable_shared_from_this<Core> {
   Future<Unit> Passable(const RRef& rref);
   void EndWaiting();
   absl::StatusOr<store::EntryPtr> Find(GlobalId value);
-  // Nobody waits for entries any more. Requires: the gate is closed.
+  // Fails all futures of entries that are under creation. Requires: the gate is closed.
   void EndAwaiting();
 
   // ---- user
   RRef User(const ForkData& data, ForkState state, bool borrowed = false);
   void UserGone(GlobalId fork);
   absl::StatusOr<std::vector<RRef>> Home(const ForkRun& run);
-  // Of values that Hold has counted: those that are being made, and the others' entries.
+  // Returns handles on values that Hold has counted. `making` is the result of Hold; `made` has the
+  // entries of the values that are not under creation, in order.
   std::vector<RRef> Handles(absl::Span<const GlobalId> values,
                             absl::Span<const Future<store::EntryPtr>> making,
                             std::vector<store::EntryPtr> made);
@@ -238,7 +242,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<std::string> Held(size_t limit) const;
   RRefContext::Stats stats() const;
 
-  // ---- from worker to worker, in rref_lending.cc
+  // ---- references that travel between workers, in rref_lending.cc
   absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer, uint64_t epoch);
   void TakeBack(GlobalId child, SessionKey session);
   absl::StatusOr<RRef> Borrow(const ForkData& data);
@@ -259,8 +263,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void FreeIfUnheld(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
-  // Counts a handle on each of `values`. One future for each: of its entry where it is being made,
-  // else none.
+  // Counts a handle on each of `values`. Returns one future for each: that of its entry if the
+  // value is under creation, otherwise an invalid one.
   std::vector<Future<store::EntryPtr>> Hold(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
 
   // ---- in rref_releasing.cc
@@ -269,7 +273,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void Released(const std::string& owner, bool told) PSD_EXCLUDES(mutex_);
 
   const std::shared_ptr<Executor> continuations_;  // shared with futures that users hold
-  rpc::RpcAgent& agent_;                           // these five only inside the gate
+  rpc::RpcAgent& agent_;                           // this and the next four: only inside the gate
   store::Store& store_;
   IdSource& ids_;
   const Clock& clock_;
@@ -280,13 +284,13 @@ class Core : public std::enable_shared_from_this<Core> {
   mutable Mutex mutex_;  // only the store's names are locked under it
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
-  absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // on own values
-  // Of the owners that have not answered everything.
+  absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // count, by own value
+  // By owner. Only owners that have not answered all releases have one.
   absl::flat_hash_map<std::string, Outbox> outboxes_ PSD_GUARDED_BY(mutex_);
-  bool in_a_hurry_ PSD_GUARDED_BY(mutex_) = false;  // no owner rests any more
+  bool in_a_hurry_ PSD_GUARDED_BY(mutex_) = false;  // releases are sent without pauses
   Loans loans_ PSD_GUARDED_BY(mutex_);
   Creations creations_ PSD_GUARDED_BY(mutex_);
-  // Of values under creation on which there are handles.
+  // The entries of values that are under creation and have handles.
   absl::flat_hash_map<GlobalId, Promise<store::EntryPtr>> awaited_ PSD_GUARDED_BY(mutex_);
 };
 

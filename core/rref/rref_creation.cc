@@ -1,4 +1,5 @@
-// Values that are being made: when forks of them are counted, and who waits for what.
+// The part of Core for values under creation: counts their forks, and answers those who wait for a
+// creation to begin or to end.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -31,7 +32,7 @@ absl::StatusOr<GlobalId> ValueAskedFor(rpc::ServerCall& call) {
   return absl::InvalidArgumentError(absl::StrCat(call.method(), ": these bytes are no message"));
 }
 
-// As long as the creation takes: it may be long, and its end is always told.
+// Options without a timeout, for calls that last as long as a creation. Its end is always reported.
 rpc::CallOptions Endless() {
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();
@@ -118,7 +119,7 @@ void Core::OnMade(const std::shared_ptr<rpc::ServerCall>& call) {
   call->Reply(here.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : here);
 }
 
-// Its caller needs it no longer, or that session has ended.
+// Answers the waiting call if its caller cancels it or the caller's session ends.
 void Core::GiveUpWhenCancelled(const std::shared_ptr<rpc::ServerCall>& call, GlobalId value) {
   call->OnCancel([core = shared_from_this(), call, value] {
     {
@@ -148,7 +149,7 @@ void Core::EndAwaiting() {
     promise.Set(absl::UnavailableError(absl::StrCat(self_.name, " is shutting down")));
 }
 
-// ---- whoever holds a reference
+// ---- the holder of a reference
 
 Future<Unit> Core::Passable(const RRef& rref) {
   Future<Unit> confirmed = rref.body()->confirmed();
@@ -160,7 +161,7 @@ Future<Unit> Core::Passable(const RRef& rref) {
   rpc::Call begun =
       agent_.StartCall(rref.owner(), AskAbout("rref.begun", rref.value_id()), Endless());
   begun.reply().OnReady([passable, body](const absl::StatusOr<rpc::Reply>& reply) {
-    if (!reply.ok()) return;  // the creation tells why
+    if (!reply.ok()) return;  // confirmed() will fail with the reason
     if (body != nullptr) body->Begun(reply->callee.incarnation);
     passable.Set(Unit{});
   });

@@ -29,7 +29,7 @@ rpc::CallOptions Patient() {
 
 }  // namespace
 
-// ---- who passes a reference on
+// ---- the sender
 
 absl::StatusOr<ForkData> Core::Lend(const RRef& rref, const rpc::PeerInfo& peer, uint64_t epoch) {
   ForkData data;
@@ -42,7 +42,7 @@ absl::StatusOr<ForkData> Core::Lend(const RRef& rref, const rpc::PeerInfo& peer,
   const SessionKey session = KeyOf(peer, epoch);
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(users_.AddChild(rref.body()->fork_id(), data.fork));
-  // Of a session that has ended nobody comes back for it.
+  // If the session has ended, nobody will return the loan.
   if (!loans_.Add(session, data.fork)) users_.ChildAccepted(data.fork);
   return data;
 }
@@ -68,10 +68,10 @@ void Core::OnCounted(const std::shared_ptr<rpc::ServerCall>& call) {
   call->Reply(rpc::Payload{});
 }
 
-// ---- who gets it
+// ---- the receiver
 
-// The sender keeps the value alive until it hears of us: in a call until its answer, in an answer
-// until SayCounted.
+// The sender keeps its fork, and with it the value, until this worker's fork is counted: for an
+// argument until the call is answered, and for a reference in an answer until SayCounted.
 absl::StatusOr<RRef> Core::Borrow(const ForkData& data) {
   ForkData mine = data;
   mine.fork = ids_.Next();
@@ -130,7 +130,7 @@ void Core::SayCounted(const ForkData& data, const RRef& rref) {
     out.set_fork_counter(data.fork.counter);
     Gate::Entry entry(core->gate_);
     if (!entry.open()) return;
-    // If it is lost for good the session ends, and the loan with it.
+    // If this message is lost for good, the session ends, and the loan with it.
     core->agent_.StartCall(data.parent, MakeRequest("rref.counted", out.SerializeAsString()),
                            Patient());
   });
@@ -160,7 +160,7 @@ void Core::OnFork(const std::shared_ptr<rpc::ServerCall>& call) {
     MutexLock lock(mutex_);
     out.set_under_creation(creations_.UnderWay(value));
   }
-  // Counted first: what is here now, or on its way here, stays.
+  // The fork was counted first, so a value that is found here now, or is being made, stays.
   absl::Status here = out.under_creation() ? absl::OkStatus() : store_.Get(value).status();
   if (here.ok()) return call->Reply(rpc::Payload{out.SerializeAsString(), {}});
   {

@@ -1,4 +1,5 @@
-// Forks that are held no longer: how their owners are told, and what an owner does then.
+// The part of Core for releases: tells the owners of forks that are no longer held, and handles
+// such messages on the owner.
 #include <optional>
 #include <utility>
 #include <vector>
@@ -39,7 +40,7 @@ void Core::OnRelease(const std::shared_ptr<rpc::ServerCall>& call) {
   call->Reply(rpc::Payload{});
 }
 
-// ---- who held them
+// ---- the worker that held the forks
 
 void Core::ReleaseAll() {
   Releases releases;
@@ -56,8 +57,8 @@ void Core::ReleaseAll() {
   for (const std::string& owner : resting) SendNext(owner);
 }
 
-// The first release to an owner goes at once; those that come until it is answered, and the owner
-// has rested, go together in the next messages.
+// The first release to an owner is sent at once. Those that are queued until it is answered, and
+// until the pause after it is over, are sent together in the next messages.
 void Core::Queue(const Releases& releases) {
   std::vector<std::string> ready;
   {
@@ -73,7 +74,7 @@ void Core::Queue(const Releases& releases) {
 
 void Core::SendNext(const std::string& owner) {
   Gate::Entry entry(gate_);
-  if (!entry.open()) return;  // the sessions end anyhow, and all forks with them
+  if (!entry.open()) return;  // the sessions are ending, and all forks end with them
   std::optional<Outbox::Message> message;
   {
     MutexLock lock(mutex_);
@@ -88,7 +89,7 @@ void Core::SendNext(const std::string& owner) {
   rpc::CallOptions options;
   options.timeout = kReleaseTimeout;
   options.wait_for_ready = true;
-  // An error means that the session is gone or about to end: the owner has let go by itself.
+  // An error means that the session has ended or is about to end, and the forks end with it.
   agent_.StartCall(owner, std::move(request), options)
       .reply()
       .OnReady([core = shared_from_this(), owner](const absl::StatusOr<rpc::Reply>& reply) {
@@ -105,7 +106,7 @@ void Core::Released(const std::string& owner, bool told) {
     auto outbox = outboxes_.find(owner);
     rest = outbox->second.Answered(clock_.Now());
     if (in_a_hurry_) rest = absl::ZeroDuration();
-    const bool leaving = in_a_hurry_ && !told;  // the end of the session does the rest
+    const bool leaving = in_a_hurry_ && !told;  // the end of the session releases the rest
     if (outbox->second.empty() || leaving) return static_cast<void>(outboxes_.erase(outbox));
   }
   if (rest <= absl::ZeroDuration()) return SendNext(owner);

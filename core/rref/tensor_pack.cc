@@ -29,8 +29,8 @@ size_t SmallBytes(absl::Span<const FlatTensor> tensors) {
   return bytes;
 }
 
-// Elements one after the other, in memory from malloc: blocks of this size are made and freed once
-// per message.
+// Collects the elements of small tensors, one after the other, in one block from the heap. One such
+// block is allocated and freed for each message.
 class SmallBlock {
  public:
   explicit SmallBlock(size_t bytes)
@@ -56,7 +56,7 @@ class SmallBlock {
   size_t end_ = 0;
 };
 
-// Small tensors are copied, the others are the buffers that `share` makes of them by number.
+// Copies small tensors into one buffer. For each other tensor, share(number) returns the buffer.
 void Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer(size_t)> share,
           TensorColumns* columns, std::vector<Buffer>* buffers) {
   EncodeRuns(tensors, columns);
@@ -80,12 +80,12 @@ absl::Status WrongBuffer(size_t need, size_t have) {
       absl::StrCat("needs ", need, " bytes, of which ", have, " arrived"));
 }
 
-// Hands out what arrived, tensor by tensor.
+// Hands out the buffers that arrived, tensor by tensor.
 class BufferCutter {
  public:
   explicit BufferCutter(absl::Span<const Buffer> buffers) : large_(buffers) {}
 
-  // The first buffer is that of small tensors. Errors: there is none.
+  // Takes the first buffer as that of the small tensors. Errors: INVALID_ARGUMENT if there is none.
   absl::Status OpenSmall() {
     if (large_.empty()) {
       return absl::InvalidArgumentError("the buffer of small tensors is missing");
@@ -96,10 +96,11 @@ class BufferCutter {
   }
 
   struct SmallRun {
-    Buffer bytes;  // a tensor every AlignUp(size)
+    Buffer bytes;  // one tensor every AlignUp(size) bytes
     size_t count = 0;
   };
-  // Of `count` small tensors of `size` bytes as many as are left.
+  // Returns the bytes of the next `count` small tensors of `size` bytes each, or of as many as
+  // there are bytes for.
   SmallRun NextSmall(size_t size, size_t count) {
     const size_t left = SmallLeft();
     if (left < size) return {};
@@ -115,7 +116,7 @@ class BufferCutter {
     return start > small_.size() ? 0 : small_.size() - start;
   }
 
-  // Of a tensor that is not small.
+  // Returns the bytes of the next tensor that is not small.
   absl::StatusOr<Buffer> NextLarge(size_t size) {
     if (size == 0) return Buffer();
     if (large_.empty()) return WrongBuffer(size, 0);
@@ -132,7 +133,7 @@ class BufferCutter {
 
  private:
   Buffer small_;
-  size_t end_ = 0;  // of what was taken of it
+  size_t end_ = 0;  // the end of what was taken from small_
   absl::Span<const Buffer> large_;
 };
 
@@ -145,7 +146,7 @@ absl::Status AppendSmall(const TensorRun& run, BufferCutter& buffers,
   return arrived.count == run.count ? absl::OkStatus() : WrongBuffer(size, buffers.SmallLeft());
 }
 
-// On an error `tensors` ends with the tensor before the wrong one.
+// Appends the tensors of a run. On an error, `tensors` ends with the tensor before the wrong one.
 absl::Status AppendRun(const TensorRun& run, BufferCutter& buffers, std::vector<Tensor>* tensors) {
   if (IsSmall(run.spec.bytes)) return AppendSmall(run, buffers, tensors);
   for (size_t i = 0; i < run.count; ++i) {
@@ -163,7 +164,7 @@ absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns*
   PSD_RETURN_IF_ERROR(CheckSendable(tensors));
   std::vector<FlatTensor> flat;
   flat.reserve(tensors.size());
-  absl::flat_hash_map<size_t, Tensor> copies;  // by number, of those with strides
+  absl::flat_hash_map<size_t, Tensor> copies;  // contiguous copies of strided tensors, by number
   for (const Tensor* tensor : tensors) {
     if (tensor->IsContiguous()) {
       flat.push_back(Flat(*tensor));

@@ -1,7 +1,7 @@
 #pragma once
 
-// Tensors <-> columns and few buffers: small tensors lie together in the first buffer, the others
-// have one each. See value_format.h.
+// Packs tensors into columns and a few buffers, and unpacks them. Small tensors share the first
+// buffer, and each other tensor has a buffer of its own. See value_format.h.
 
 #include <memory>
 #include <vector>
@@ -16,17 +16,18 @@
 
 namespace psd::rref {
 
-// Appends to `columns` and `buffers`, which are empty. Large contiguous tensors are not copied.
-// Errors: those of CheckSendable; RESOURCE_EXHAUSTED for a copy.
+// Fills `columns` and `buffers`, which must be empty. Large contiguous tensors are not copied.
+// Errors: those of CheckSendable; RESOURCE_EXHAUSTED if there is no memory for a copy.
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
                          std::vector<Buffer>* buffers);
-// The same for elements that `owner` keeps.
+// The same for tensors whose elements `owner` keeps alive.
 void PackFlatTensors(absl::Span<const FlatTensor> tensors, const std::shared_ptr<const void>& owner,
                      TensorColumns* columns, std::vector<Buffer>* buffers);
 
-// `count` tensors, as slices of the buffers. Nothing about the columns and the buffers is believed.
-// Errors: INVALID_ARGUMENT: those of DecodeRuns and DecodeTensor, naming the tensor's number;
-// buffers that are too few, too many, or of another size than the tensors need.
+// Returns `count` tensors, as slices of the buffers. Columns and buffers come from outside, so
+// everything about them is checked.
+// Errors: those of DecodeRuns and DecodeTensor, naming the number of the tensor; INVALID_ARGUMENT
+// for buffers that are too few, too many, or of another size than the tensors need.
 absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, size_t count,
                                                   absl::Span<const Buffer> buffers);
 

@@ -82,7 +82,7 @@ void UserLedger::SessionLost(const std::string& owner, Incarnation owner_incarna
     if (fork.state == ForkState::kConfirmed) fork.failure = reason;
     SetState(fork, ForkState::kFailed);
     fork.counted = false;
-    fork.children = 0;  // there is nothing left that a parent could protect
+    fork.children = 0;  // the value's forks there are lost, so there is nothing left to protect
     lost.insert(id);
   }
   for (auto it = parents_.begin(); it != parents_.end();) {
@@ -154,7 +154,7 @@ std::optional<ForkRelease> UserLedger::ReleaseIfDue(GlobalId id) {
   if (fork.children > 0 && !FaultOn("parent_does_not_wait_for_its_child")) return std::nullopt;
   if (fork.state == ForkState::kPending && !FaultOn("pending_fork_released")) return std::nullopt;
   std::optional<ForkRelease> release;
-  // A failed fork that may exist is released at once: it is of no use to its holder.
+  // A failed fork that the owner may count is released at once, because its holder cannot use it.
   if (fork.counted && (fork.dropped || fork.state == ForkState::kFailed)) {
     release = ForkRelease{fork.owner, fork.owner_incarnation, fork.value, id};
     fork.counted = false;

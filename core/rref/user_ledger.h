@@ -1,7 +1,7 @@
 #pragma once
 
-// Which of other workers' values this worker holds: pure bookkeeping, no clock, no lock, no
-// message.
+// The user's ledger: the forks of other workers' values that this worker holds. Pure bookkeeping:
+// no clock, no lock, no messages.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,53 +18,57 @@ namespace psd::rref {
 enum class ForkState {
   kPending,    // the owner has not yet confirmed that it counts the fork
   kConfirmed,  // the owner counts it
-  kFailed,     // of no use: its creation failed, the session there ended, or all was released
+  kFailed,     // useless: its creation failed, the session there ended, or everything was released
 };
 
-// What the holder of this ledger must do.
+// A release that the caller must send: the owner is to delete this fork.
 struct ForkRelease {
   std::string owner;
-  Incarnation owner_incarnation = 0;  // 0: not known, it never answered
+  Incarnation owner_incarnation = 0;  // 0 if not known, because the owner never answered
   GlobalId value;
   GlobalId fork;
 };
 
-// Confined to whoever locks it. Events for forks that it does not (or no longer) hold are ignored.
+// Events for forks that it does not hold (any more) are ignored. Confined to the holder of the
+// caller's lock.
 class UserLedger {
  public:
-  // A fork that this worker holds from now on. Pending forks are confirmed or failed later, by the
-  // answer to the call that creates them.
+  // Adds a fork that this worker holds from now on. A pending fork is confirmed or failed later, by
+  // the answer to the call that asked for it.
   void Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value, GlobalId fork,
            ForkState state);
 
-  // The owner counts the fork. If the holder has let go meanwhile, the release to send now.
+  // The owner counts the fork. Returns the release to send if the last handle is gone already.
   std::optional<ForkRelease> Confirm(GlobalId fork, Incarnation owner_incarnation);
-  // It never will. Nothing has to be sent... unless `may_exist`: then the release is sent all the
-  // same, for a creation whose fate is unknown.
+  // The owner will never confirm the fork. If `may_exist`, the owner may count it all the same, as
+  // after a creation whose outcome is unknown; the release to send is returned then.
   std::optional<ForkRelease> Fail(GlobalId fork, absl::Status reason, bool may_exist);
 
-  // The last handle is gone. A confirmed fork without children in flight is released now; a
-  // pending one when it is confirmed; one with children when the last child has been accepted.
+  // The last handle is gone. A confirmed fork without children in flight is released now, a pending
+  // one when it is confirmed, and one with children when the last child has been accepted.
   std::optional<ForkRelease> Drop(GlobalId fork);
 
-  // A copy of the fork is on its way to another worker under `child`: this fork stays until
-  // ChildAccepted. (The rule that a parent is not deleted before the owner knows the child.)
-  // Errors: what Check says; ALREADY_EXISTS for a child id that is in flight.
+  // A copy of the fork is on its way to another worker as fork `child`. This fork stays until
+  // ChildAccepted, so that a parent is never deleted before the owner knows its child.
+  // Errors: those of Check; ALREADY_EXISTS for a child id that is in flight.
   absl::Status AddChild(GlobalId fork, GlobalId child);
   std::optional<ForkRelease> ChildAccepted(GlobalId child);
 
-  // Our session on this life of `owner` is gone, and all confirmed forks there with it. Holders see
-  // `reason` from now on. Pending forks wait for their call, which tells their fate.
+  // This worker's session on this incarnation of `owner` is lost, and with it all confirmed forks
+  // there, which fail with `reason`. Pending forks stay as they are; their calls will confirm or
+  // fail them.
   void SessionLost(const std::string& owner, Incarnation owner_incarnation,
                    const absl::Status& reason);
 
-  // Ends all forks, handles or not; holders see `reason`. Returns what the owners must be told.
+  // Ends all forks, even those with handles, which fail with `reason`. Returns the releases to
+  // send.
   std::vector<ForkRelease> ReleaseAll(const absl::Status& reason);
 
-  // At most `limit` of the forks that still have a handle.
+  // Lists at most `limit` forks that still have a handle.
   std::vector<ForkRelease> Held(size_t limit) const;
 
-  // OK: usable (a pending one too: uses wait for its creation). Otherwise why the fork is not.
+  // Checks that a fork can be used. A pending fork can: uses wait for its creation.
+  // Errors: the reason why the fork failed; FAILED_PRECONDITION if it is not held.
   absl::Status Check(GlobalId fork) const;
   // Whether Check is OK for every fork that is held here.
   bool AllUsable() const { return num_failed_ == 0; }
@@ -81,15 +85,15 @@ class UserLedger {
     Incarnation owner_incarnation = 0;
     GlobalId value;
     ForkState state = ForkState::kPending;
-    bool counted = false;  // the owner counts it, or may: it must be released once
-    bool dropped = false;
-    int children = 0;
+    bool counted = false;  // the owner counts it, or may count it, so it must be released once
+    bool dropped = false;  // the last handle is gone
+    int children = 0;      // in flight
     absl::Status failure;
   };
   using Forks = absl::flat_hash_map<GlobalId, Fork>;
   void SetState(Fork& fork, ForkState state);
   void Erase(Forks::iterator it);
-  // Lets go of what nobody needs any more.
+  // Erases the fork if nobody needs it any more. Returns the release to send, if there is one.
   std::optional<ForkRelease> ReleaseIfDue(GlobalId id);
 
   Forks forks_;

@@ -33,13 +33,14 @@ absl::Status TooMany() {
                                                  " values in one message; send them in parts"));
 }
 
-// What a sparse tensor travels as.
+// The tensors as which a sparse tensor is sent: extents, indices and values.
 std::array<Tensor, kTensorsPerSparse> PartsOf(const SparseTensor& sparse) {
   const absl::Span<const int64_t> extents = sparse.shape().extents();
   return {Tensor::Of<int64_t>({sparse.shape().rank()}, extents), sparse.indices(), sparse.values()};
 }
 
-// The sparse tensors of a message among its (checked) kinds and tensors, in order.
+// Returns the sparse tensors of a message, in order. Requires: the kinds and the number of
+// `tensors` were checked.
 absl::StatusOr<std::vector<SparseTensor>> JoinSparse(const v1::Values& in,
                                                      absl::Span<const Tensor> tensors) {
   std::vector<SparseTensor> joined;
@@ -72,7 +73,8 @@ class Encoder {
     if (out_.kinds().size() >= store::kMaxValueItems) return TooMany();
     return std::visit([&](const auto& v) { return AddField(v, depth); }, value.variant());
   }
-  // In the order of their values; as long-lived as those and this.
+  // The tensors in the order of their values. The pointers are valid as long as the values and this
+  // object live.
   const std::vector<const Tensor*>& tensors() const { return tensors_; }
 
  private:
@@ -170,14 +172,14 @@ class Encoder {
 
   v1::Values& out_;
   DescribeFork describe_;
-  ForkData fork_;  // the last one
-  ForkData run_;   // the first one of its run
+  ForkData fork_;  // the last RRef
+  ForkData run_;   // the first RRef of the run that fork_ belongs to
   std::vector<const Tensor*> tensors_;
   std::deque<Tensor> sparse_parts_;
 };
 
-// Reads the columns from front to back. Whether each has exactly as many entries as the kinds want
-// was checked before (CheckColumns), so that nothing is adopted from a damaged message.
+// Reads the columns from front to back. CheckColumns has checked before that each column has as
+// many entries as the kinds need, so that no reference is adopted from a damaged message.
 class Decoder {
  public:
   Decoder(const v1::Values& in, std::vector<Variable> variables, std::vector<SparseTensor> sparse,
@@ -191,7 +193,8 @@ class Decoder {
     std::vector<Value> values;
     values.reserve(in_.kinds().size());
     while (kind_ < in_.kinds().size()) {
-      if (static_cast<ValueKind>(in_.kinds()[kind_]) == ValueKind::kTensor) {  // mostly thousands
+      // Messages with thousands of values are mostly tensors, so these take a short path.
+      if (static_cast<ValueKind>(in_.kinds()[kind_]) == ValueKind::kTensor) {
         ++kind_;
         values.emplace_back(std::move(variables_[tensor_++]));
         continue;
@@ -267,7 +270,7 @@ class Decoder {
   int item_ = 0;
 };
 
-// How many entries the kinds want of every column.
+// The number of entries that the kinds need in each column.
 struct Counts {
   size_t bools = 0;
   size_t ints = 0;
@@ -278,11 +281,13 @@ struct Counts {
   size_t items = 0;
 };
 
-// Errors: an unknown kind, too many or too deep, a container that ends behind the last value.
+// Counts the entries that the kinds of a message need.
+// Errors: INVALID_ARGUMENT for an unknown kind, too many values, values that are nested too deeply,
+// and a container with fewer items than it should have.
 absl::StatusOr<Counts> CountColumns(const v1::Values& in) {
   if (in.kinds().size() > store::kMaxValueItems) return TooMany();
   Counts counts;
-  std::vector<size_t> open;  // items still to come, per container around the next value
+  std::vector<size_t> open;  // for each container around the next value, its items still to come
   for (char kind : in.kinds()) {
     if (!open.empty()) --open.back();
     size_t opened = 0;
@@ -361,7 +366,7 @@ absl::Status CheckForks(const v1::Values& in, size_t references) {
   return CheckColumn("RRefs' text bytes", Sum(in.fork_text_sizes()), in.fork_text().size());
 }
 
-// All but those of tensors, of which it gives the number.
+// Checks all columns except those of tensors. Returns the number of tensors.
 absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   PSD_ASSIGN_OR_RETURN(Counts want, CountColumns(in));
   PSD_RETURN_IF_ERROR(CheckColumn("bools", want.bools, in.bools().size()));
@@ -377,7 +382,7 @@ absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   return want.tensors;
 }
 
-// Makes a payload of a message and of the columns and buffers of its tensors.
+// Makes a payload of a message and the columns and buffers of its tensors.
 absl::StatusOr<rpc::Payload> Seal(v1::Values& out, const TensorColumns& columns,
                                   std::vector<Buffer> buffers) {
   rpc::Payload payload;
@@ -415,7 +420,7 @@ absl::StatusOr<std::vector<Tensor>> Open(const rpc::Payload& payload, v1::Values
   return UnpackTensors(columns, tensors, payload.buffers);
 }
 
-// The RRefs of a message whose columns were checked.
+// Returns the RRefs of a message, by run. Requires: its columns were checked.
 std::vector<ForkRun> ForkRunsOf(const v1::Values& in) {
   absl::string_view text = in.fork_text();
   int texts = 0, ids = 0;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Values <-> payloads: packed columns in the header (proto/psd/v1/value.proto), tensor bytes in
-// buffers. A column holds one field of all values in pre-order; small tensors share one buffer,
-// large ones have their own.
+// Encodes values as payloads and decodes them. The header (proto/psd/v1/value.proto) has packed
+// columns; a column holds one field of all values, in pre-order. The elements of tensors are in the
+// payload's buffers: small tensors share one buffer, large ones have their own.
 
 #include <memory>
 #include <vector>
@@ -19,33 +19,36 @@
 
 namespace psd::rref {
 
-// The tensors among `values`, in the order in which they travel; what send functions refer to.
+// Returns the tensors among `values`, in the order in which EncodeValues sends them. Send functions
+// of distributed autograd refer to them by number.
 std::vector<Variable> CollectVariables(absl::Span<const store::Value> values);
 
-// Says all of an RRef that is met.
+// Fills in the data of an RRef that is to be encoded.
 using DescribeFork = absl::FunctionRef<absl::Status(const store::RemoteReference&, ForkData&)>;
 // Makes the RRefs of a run that arrived, in order.
 using AdoptForks = absl::FunctionRef<absl::StatusOr<std::vector<store::Value>>(const ForkRun&)>;
 // Turns the tensors that arrived (all of them, in order) into variables.
 using WrapTensors = absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)>;
 
-// Errors: INVALID_ARGUMENT for a value that cannot travel (an object, an invalid variable) or that
-// is too deep or too large; those of `describe`.
+// Errors: INVALID_ARGUMENT for a value that cannot be sent (an object, an invalid variable), and
+// for values that are nested too deeply or too large; those of `describe`.
 absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const store::Value> values,
                                           DescribeFork describe);
 
-// Errors: INVALID_ARGUMENT for bytes that EncodeValues never makes, naming what is wrong; those of
-// `wrap` and `adopt`.
+// Errors: INVALID_ARGUMENT for bytes that EncodeValues never produces, naming what is wrong; those
+// of `wrap` and `adopt`.
 absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& payload,
                                                        WrapTensors wrap, AdoptForks adopt);
 
-// A list of tensors, on the wire as EncodeValues would put it; undefined ones travel as nothing.
-// Errors: INVALID_ARGUMENT, as above.
+// Encodes tensors as EncodeValues encodes values. An undefined tensor is sent as an empty value.
+// Errors: those of EncodeValues.
 absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors);
-// The same for elements that `owner` keeps. Shares it only where one is too large to copy.
+// The same for tensors whose elements `owner` keeps alive. The payload shares `owner` only if a
+// tensor is too large to be copied.
 absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,
                                                const std::shared_ptr<const void>& owner);
-// Errors: INVALID_ARGUMENT also for values that are neither tensors nor nothing.
+// Decodes values that are tensors or empty; an empty value becomes an undefined tensor.
+// Errors: those of DecodeValues; INVALID_ARGUMENT for any other value.
 absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload);
 
 }  // namespace psd::rref

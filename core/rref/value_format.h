@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers of the wire format of values. They never change.
+// Constants of the wire format of values. They never change.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,16 +20,16 @@ enum class ValueKind : uint8_t {
   kSparse = 10,
 };
 
-// Tensors of at most this many bytes share the first buffer: a copy of so little costs less than
-// a buffer of its own on its way through the carriers.
+// Tensors of at most this many bytes share the first buffer. Copying so few bytes costs less than
+// sending a buffer of their own through the carriers.
 inline constexpr size_t kSmallTensorBytes = size_t{16} << 10;
-// Where each of them starts there: a multiple of this.
+// Each of them starts there at a multiple of this.
 inline constexpr size_t kSmallTensorAlignment = 64;
 
 // A sparse tensor travels as three: its extents (i64 [rank]), indices and values.
 inline constexpr size_t kTensorsPerSparse = 3;
 
-inline constexpr size_t kTextsPerForkRun = 2;  // beside the names of its RRefs
-inline constexpr size_t kIdsPerRRef = 4;
+inline constexpr size_t kTextsPerForkRun = 2;  // owner and parent; the names of its RRefs follow
+inline constexpr size_t kIdsPerRRef = 4;       // incarnation and counter of value and fork
 
 }  // namespace psd::rref
