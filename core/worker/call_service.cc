@@ -22,17 +22,19 @@ using program::Fingerprint;
 using program::Program;
 using store::Value;
 
-// What this worker remembers of which callee knows which program; forgetting costs one exchange.
+// How many pairs of callee and program are remembered as known there. Forgetting one costs one
+// extra exchange.
 constexpr size_t kMaxKnownPrograms = 65'536;
 
-// A program that leaves nothing behind may run again, and its answer need not be remembered.
+// For programs outside a context. They leave nothing behind, so the method is a read: a retry may
+// run the program again, and the answer need not be remembered.
 constexpr char kCallProgram[] = "call.program";
 constexpr char kCallRemote[] = "call.remote";
 
-// A program that is cheaper to run than to hand to another thread: a few operators that do little,
-// some ten microseconds all together.
+// Programs within these limits run on the carrier's thread, because they are cheaper to run than to
+// hand to another thread: a few operators that take about ten microseconds in all.
 constexpr size_t kLightInstructions = 32;
-constexpr int64_t kLightWork = 128 * 1024;  // elements, see OperatorWork
+constexpr int64_t kLightWork = 128 * 1024;  // in elements, see OperatorWork
 
 bool IsLight(const CheckedProgram& program, absl::Span<const Variable> inputs) {
   return program.program().instructions.size() <= kLightInstructions &&
@@ -96,11 +98,12 @@ bool IsNewLeaf(const Value& value) {
          variable->key().incarnation == 0;
 }
 
-// References to values of this worker stand for the values, all of them as of one moment.
+// Returns the inputs of a program. References to this worker's values are replaced by the values,
+// all read at the same moment.
 absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
   std::vector<Variable> variables(values.size());
   std::vector<store::EntryPtr> entries;
-  std::vector<size_t> numbers;  // of the arguments that they stand for
+  std::vector<size_t> numbers;  // for each entry, the number of its argument
   for (size_t i = 0; i < values.size(); ++i) {
     if (const auto* variable = values[i].As<Variable>()) {
       variables[i] = *variable;
@@ -124,7 +127,7 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const Values& values) {
 }  // namespace
 
 CallService::CallService(Runtime& runtime) : runtime_(runtime) {
-  // What takes time goes to the executor from there.
+  // The methods start on the carrier's thread, and submit longer work to the executor.
   runtime_.RegisterMethod({kCallProgram, rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
                            [this](CallPtr call) { ServeRun(call); }});
   runtime_.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
@@ -256,7 +259,8 @@ void CallService::ServeRemote(const CallPtr& call) {
         "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
   }
   if (fields->function().empty() && fields->program().empty()) {
-    // Not known here: the caller sends it then, under the same ids.
+    // If the program is not known here, the caller sends it again with the program and the same
+    // ids, so the creation must not begin yet.
     auto program = FindProgram("", {fields->fingerprint_high(), fields->fingerprint_low()});
     if (!program.ok()) return call->Reply(program.status());
   }
@@ -272,7 +276,7 @@ void CallService::Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
                           absl::StatusOr<Values> results) {
   Value first;
   if (!results.ok()) {
-    // Hosted, so that every holder of the reference is told.
+    // The error is stored as the value, so that every holder of the reference gets it.
     first =
         Value(std::shared_ptr<store::Object>(std::make_shared<store::Failure>(results.status())));
   } else if (!results->empty()) {
@@ -352,8 +356,8 @@ void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
   ++under_way_;
   FunctionCall info{runtime_, call->caller(), call->deadline(), context,
                     [call] { return call->cancelled(); }};
-  // The future is the function's: it may be set when this worker is gone. What follows is this
-  // worker's own and short, so it runs where the future is set.
+  // The function may set its future after this worker is gone, hence the gate. The callback is
+  // short and waits for nothing, so it runs on the thread that sets the future.
   function(info, std::move(arguments.values))
       .On(nullptr)
       .OnReady(
@@ -379,7 +383,8 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
     return;
   }
   const std::vector<rref::RRef> references = CollectReferences(*results);
-  // What is kept here may go to anybody later, the references' owners too.
+  // A value that is kept here may later be fetched by any worker, the owners of these references
+  // included. So the values of all references must have been made.
   const bool is_kept = call->method() == kCallRemote;
   Future<rpc::CallOptions> ready =
       is_kept ? WhenMade(runtime_, references, NoTimeout())
@@ -438,7 +443,8 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Checke
                                const Done& done) {
   auto arguments = DecodeRequest(runtime_, *call, ReferenceUse::kRead);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
-  // References to others' values are no arguments of programs: there is nothing to wait for.
+  // Programs cannot use references to other workers' values (ToVariables refuses them), so only own
+  // values are waited for.
   const std::vector<rref::RRef> references = CollectReferences(arguments->values);
   if (AllMade(references)) return StartProgram(call, std::move(program), *arguments, done);
   WhenHere(call, references,
@@ -454,7 +460,7 @@ void CallService::StartProgram(const CallPtr& call, std::shared_ptr<const Checke
   const ContextPtr& context = arguments.context;
   auto inputs = ToVariables(arguments.values);
   if (!inputs.ok()) return done(inputs.status(), context);
-  // Outside a context nobody can ask for gradients, so no history is kept.
+  // Outside a context nobody can ask for gradients, so no history is recorded.
   bool record = context != nullptr;
   if (IsLight(*program, *inputs)) {
     return done(RunProgramHere(*call, *program, *inputs, record), context);
@@ -480,7 +486,8 @@ absl::StatusOr<std::shared_ptr<const CheckedProgram>> CallService::FindProgram(
   if (encoded.empty()) {
     auto cached = runtime_.programs().Find(known);
     if (cached != nullptr) return cached;
-    // The empty program is known everywhere: its encoding is empty, so it cannot be sent.
+    // The empty program has an empty encoding, so it looks as if it had not been sent. It is known
+    // everywhere.
     if (!(known == program::FingerprintOf(Program{}))) return UnknownProgram(known);
   }
   const program::ProgramLimits& limits = runtime_.options().program_limits;

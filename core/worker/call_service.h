@@ -1,6 +1,6 @@
 #pragma once
 
-// Calls of functions between workers: programs and registered functions.
+// Calls between workers, of programs and of registered functions.
 
 #include <atomic>
 #include <cstdint>
@@ -22,50 +22,52 @@
 
 namespace psd::worker {
 
-// What is called: a program, or (null program) a registered function.
+// The target of a call: a program or, if `program` is null, a registered function.
 struct CallTarget {
   std::shared_ptr<const program::Program> program;  // shared by all calls of it
   program::Fingerprint fingerprint;                 // the program's
-  std::string function;
+  std::string function;                             // the name of the registered function
 };
 
-// Both ends of the "call.*" methods. Thread-safe.
+// Client and server side of the "call.*" methods. Thread-safe.
 class CallService {
  public:
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit CallService(Runtime& runtime);
   ~CallService();
   CallService(const CallService&) = delete;
   CallService& operator=(const CallService&) = delete;
 
-  // Runs `target` on `callee`. A program travels once per callee and is named by its fingerprint
-  // from then on. Callbacks of the future run on Runtime::continuations.
+  // Runs `target` on `callee` and returns the results. A program is sent to each callee once, and
+  // is named by its fingerprint from then on. Callbacks of the future run on
+  // Runtime::continuations.
   Future<Values> Run(const std::string& callee, const CallTarget& target, Values arguments,
                      const ContextPtr& context, const rpc::CallOptions& options);
 
-  // Runs it there and leaves the first result there, under an RRef that can be used at once.
+  // Runs `target` on `callee` and keeps the first result there. Returns an RRef to it, which can be
+  // used at once.
   absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
                                     Values arguments, const ContextPtr& context,
                                     const rpc::CallOptions& options);
 
   struct Activity {
     uint64_t served = 0;     // registered functions that were begun here
-    uint64_t under_way = 0;  // of these, not ended; and calls from here that are not answered
+    uint64_t under_way = 0;  // those of them that have not ended, and unanswered calls from here
   };
   Activity activity() const { return {served_, under_way_}; }
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
 
-  // One call on its way, kept until it is answered.
+  // A call from here. It lives until it is answered.
   struct Outgoing {
     std::string method;
     std::string callee;
     CallTarget target;
-    Values arguments;  // keeps the forks among them
+    Values arguments;  // kept so that the forks among them live
     ContextPtr context;
     rpc::CallOptions options;
-    rref::RRef result;  // "call.remote" only
+    rref::RRef result;  // for "call.remote" only
     Promise<rpc::Reply> answered;
   };
   void Send(const std::shared_ptr<Outgoing>& call, bool with_program);
@@ -73,7 +75,7 @@ class CallService {
   bool CalleeKnows(const std::string& callee, const program::Fingerprint& fingerprint)
       PSD_EXCLUDES(mutex_);
 
-  // Runs what a request asks for; `done` gets results and context, on any thread.
+  // Runs the target of a request. `done` is called with the results and the context, on any thread.
   using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
   void Serve(const CallPtr& call, Done done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
@@ -88,14 +90,14 @@ class CallService {
   void FunctionEnded(const CallPtr& call, const std::string& name,
                      const absl::StatusOr<Values>& results, const ContextPtr& context,
                      const Done& done);
-  // Logs it, and says where it was.
+  // Logs the error of a function, and returns it with the function and the worker named.
   absl::Status FunctionFailed(const std::string& name, const rpc::ServerCall& call,
                               const absl::Status& status);
-  // Goes on when every reference among the arguments is confirmed by its owner.
+  // Calls `next` when every reference among the arguments is confirmed by its owner, or one failed.
   static void WhenCounted(const Arguments& arguments,
                           std::function<void(const absl::Status&)> next);
-  // Goes on when those of `rrefs` that are this worker's have been made, or when the call has been
-  // cancelled.
+  // Calls `next` when the values of those `rrefs` that this worker owns have been made, or with an
+  // error when the call is cancelled.
   void WhenHere(const CallPtr& call, const std::vector<rref::RRef>& rrefs,
                 std::function<void(const absl::Status&)> next);
   void ServeProgram(const CallPtr& call, std::shared_ptr<const program::CheckedProgram> program,
@@ -109,12 +111,12 @@ class CallService {
       const std::string& encoded, program::Fingerprint known);
   void ServeRun(const CallPtr& call);
   void ServeRemote(const CallPtr& call);
-  // What "call.remote" asked for has been made, or failed.
+  // Stores the result of "call.remote", or its error, as the value that the caller asked for.
   void Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
                absl::StatusOr<Values> results);
 
   Runtime& runtime_;
-  // Shared with functions that have not ended.
+  // Closed by the destructor. Shared with functions that have not ended.
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   std::atomic<uint64_t> served_{0};
   std::atomic<uint64_t> under_way_{0};

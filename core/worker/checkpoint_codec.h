@@ -1,6 +1,8 @@
 #pragma once
 
-// OwnerContents and others <-> proto/psd/v1/checkpoint.proto.
+// Converts OwnerContents and other types of checkpoint_types.h to the messages of
+// proto/psd/v1/checkpoint.proto and back. Decoders check everything, because messages come from
+// outside.
 
 #include <vector>
 
@@ -15,14 +17,14 @@ namespace psd::worker {
 
 v1::OwnerContents EncodeContents(const OwnerContents& contents);
 
-// Nothing about `message` is believed. Errors: INVALID_ARGUMENT naming the value or optimizer.
+// Errors: INVALID_ARGUMENT naming the value or optimizer.
 absl::StatusOr<OwnerContents> DecodeContents(const v1::OwnerContents& message);
 
 v1::ExportItem EncodeItem(const ExportItem& item);
-// Versions and counts of steps.
+// Returns the versions and counts of steps of a reply. The tensors are left undefined.
 Exported DecodeWithoutTensors(const v1::ExportReply& message);
 
-// `id` is that of what is held, or of the room.
+// `id` names the copies that are held, or the room.
 v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range);
 
 void EncodeArrays(const std::vector<checkpoint::TensorSpec>& arrays, v1::RoomRequest& message);
@@ -30,7 +32,7 @@ void EncodeArrays(const std::vector<checkpoint::TensorSpec>& arrays, v1::RoomReq
 absl::StatusOr<std::vector<checkpoint::TensorSpec>> DecodeArrays(const v1::RoomRequest& message);
 
 void EncodeOwnFiles(const OwnFiles& files, v1::OpenSaveRequest& message);
-// Names and paths are as they came. Errors: INVALID_ARGUMENT.
+// Names and paths are not checked. Errors: INVALID_ARGUMENT.
 absl::StatusOr<OwnFiles> DecodeOwnFiles(const v1::OpenSaveRequest& message);
 
 v1::FinishSaveReply EncodeFinished(const std::vector<checkpoint::SavedFile>& files);

@@ -17,7 +17,7 @@ using optim::OwnerOptimizer;
 using optim::SteppedParameter;
 using store::EntryPtr;
 
-// With the claim of the parameter.
+// Requires: the parameter's write claim is held.
 absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbound& out,
                        v1::ExportedItem& item) {
   const std::vector<TensorSpec> specs = DescribeState(stepped);
@@ -35,7 +35,7 @@ absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbou
   return absl::OkStatus();
 }
 
-// With the claim of the value, if it changes.
+// Requires: the value's write claim is held if the value can change.
 absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem& item) {
   if (from.rows.table != nullptr) {
     const store::Rows& table = *from.rows.table;
@@ -56,7 +56,7 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
   return absl::OkStatus();
 }
 
-// What `item` asks for. Errors: NOT_FOUND, INVALID_ARGUMENT.
+// Finds the value and the states that `item` names. Errors: NOT_FOUND, INVALID_ARGUMENT.
 absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
   Outgoing found;
   PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
@@ -107,7 +107,8 @@ void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
   store::WriteClaims& claims = runtime.store().write_claims();
   claims.Claim(std::move(ids), [&runtime, &claims, call, work = std::move(work),
                                 done = std::move(done)](store::WriteClaims::ClaimId claim) {
-    // Not on the thread of the step before it, whose answer would wait for the copies.
+    // The claim is granted on the thread of the step before. Copying there would delay that step's
+    // answer.
     absl::Status queued = runtime.executor().SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call),
                                                       [&claims, work, done, claim] {
                                                         work();

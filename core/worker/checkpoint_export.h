@@ -1,6 +1,6 @@
 #pragma once
 
-// The owner's copies of what it hosts, each value with its state.
+// Copies values out of an owner, each with its optimizer state.
 
 #include <functional>
 #include <memory>
@@ -21,38 +21,41 @@ namespace psd::worker {
 
 class Runtime;
 
-// A value that is to be copied out, and the copy.
+// A value that is to be copied out.
 struct Outgoing {
   store::EntryPtr entry;
   Rows rows;
   std::vector<std::shared_ptr<optim::OwnerOptimizer>> optimizers;
-  std::vector<optim::SteppedParameter*> states;  // the entry, as each of the optimizers steps it
+  std::vector<optim::SteppedParameter*> states;  // the entry's state in each of `optimizers`
 };
 
-// The copies of one request. Shared by the steps of its serving, one at a time.
+// The copies for one request. Shared by the tasks that serve the request one after the other.
 struct Outbound {
   std::vector<Outgoing> items;
-  std::shared_ptr<Allocator> memory;  // of the copies; null: ordinary
+  std::shared_ptr<Allocator> memory;  // for the copies; null for ordinary process memory
   absl::Status status;
   Values values;
   v1::ExportReply reply;
 };
 
-// Runs `work` with the write claims of all `ids`, then `done` without them, both on the executor.
-// Answers `call` itself if neither can run.
+// Runs `work` while it holds the write claims of all `ids`, then `done` without them, both on the
+// executor. If the executor is full, neither runs, and `call` is answered with the error.
 void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
                      const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
                      std::function<void()> done);
 
-// Copies what `items` ask for, each between two steps, into memory of `memory` (null: ordinary),
-// and hands the copies to `done`, on the executor. Answers `call` itself where it cannot. Errors:
-// NOT_FOUND, INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+// Copies the values of `items` with their state, all between two steps, and passes the copies to
+// `done`, on the executor. The copies are in memory of `memory`, or in ordinary process memory if
+// that is null. Elements of dense parameters are not copied but pinned.
+// On an error, answers `call` with it and does not call `done`. Errors: NOT_FOUND,
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED, CANCELLED.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
 void CopyOut(Runtime& runtime, const std::shared_ptr<rpc::ServerCall>& call,
              const ExportItems& items, std::shared_ptr<Allocator> memory,
              std::function<void(Outbound&)> done);
 
-// The copies as tensors without gaps, item by item. Errors: INVALID_ARGUMENT for other values.
+// Returns the copies as contiguous tensors, item by item. Errors: INVALID_ARGUMENT for a value that
+// is not a tensor; RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out);
 
 }  // namespace psd::worker

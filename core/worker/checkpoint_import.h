@@ -1,6 +1,6 @@
 #pragma once
 
-// What comes into an owner: values that replace others, each with its state.
+// Values that are loaded into an owner: each replaces another with its state, or is new.
 
 #include <cstdint>
 #include <memory>
@@ -21,7 +21,7 @@ class Runtime;
 
 // A value that replaces another, and its state.
 struct Incoming {
-  store::EntryPtr entry;  // null: made anew
+  store::EntryPtr entry;  // the value that it replaces; null if it is new
   Rows rows;
   std::string name;
   Tensor elements;
@@ -41,7 +41,7 @@ struct Inbound {
     uint64_t steps_accepted = 0;
     double loss_scale = 0;
     uint64_t good_steps = 0;
-    bool kept = false;  // all but its life stays as it is
+    bool kept = false;  // only its life is set, everything else stays as it is
     optim::OptimizerLife life;
     GlobalId judged;
   };
@@ -57,10 +57,10 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
                                                       const v1::ImportRequest& message,
                                                       const Values& values);
 
-// Whether `item` changes a value that is here, and needs its claim for that.
+// Whether `item` replaces a parameter or rows that exist, for which it needs the write claim.
 bool Changes(const Incoming& item);
 
-// With the claim of the value. Requires: Changes(item).
+// Replaces the value and its state. Requires: Changes(item); the value's write claim is held.
 absl::Status Replace(const Incoming& item);
 
 // A value that is no parameter: made anew, in place of the one that was found under its name.

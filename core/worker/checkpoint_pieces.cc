@@ -1,4 +1,4 @@
-// The owner's end of transfers in pieces.
+// Server side of the checkpoint service: transfers in pieces.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +14,8 @@
 namespace psd::worker {
 namespace {
 
-// Memory for `specs`, zeros: what a peer leaves unfilled tells it nothing. Errors:
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+// Allocates memory for `specs`. It is zeroed, so that a peer cannot read old contents of parts that
+// it did not fill. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::TensorSpec>& specs,
                                              const store::Store::Stats& stats) {
   uint64_t left = stats.limit_bytes == 0 ? UINT64_MAX : stats.limit_bytes;
@@ -99,7 +99,7 @@ void CheckpointService::ServeFill(const CallPtr& call) {
   if (!transfer.ok()) return call->Reply(transfer.status());
   const absl::Status filled =
       (*transfer)->Fill(request->array(), request->first_byte(), call->payload().buffers[0]);
-  transfer->reset();  // before the caller goes on to import it
+  transfer->reset();  // must happen before the answer, after which the caller may import the room
   if (!filled.ok()) return call->Reply(filled);
   call->Reply(rpc::Payload{});
 }

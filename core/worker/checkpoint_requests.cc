@@ -1,4 +1,4 @@
-// The asker's end.
+// Client side of the checkpoint service.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<ExportedItem>> DecodeItems(const v1::ExportReply& mes
   return items;
 }
 
-// The fields of a reply to "checkpoint.export".
+// Returns the fields of a reply to "checkpoint.export".
 absl::StatusOr<v1::ExportReply> ExportFields(const std::string& owner,
                                              const absl::StatusOr<rpc::Reply>& reply) {
   if (!reply.ok()) return reply.status();

@@ -1,4 +1,4 @@
-// The owner's end.
+// Server side of the checkpoint service, without transfers in pieces (checkpoint_pieces.cc).
 #include "core/worker/checkpoint_service.h"
 
 #include <utility>

@@ -1,6 +1,7 @@
 #pragma once
 
-// Consistent copies of what an owner hosts, out and in: for saving and loading.
+// Consistent copies of the values that an owner hosts, for saving, and their replacement by others,
+// for loading.
 
 #include <memory>
 #include <string>
@@ -20,13 +21,14 @@
 
 namespace psd::worker {
 
-// Both ends of the "checkpoint.*" methods. Thread-safe. Errors, besides those below: those of the
-// call (RpcAgent::StartCall).
+// Client and server side of the "checkpoint.*" methods. Thread-safe. All client functions also fail
+// with the errors of the call (RpcAgent::StartCall).
 class CheckpointService {
  public:
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit CheckpointService(Runtime& runtime);
 
+  // Describes what `owner` hosts.
   Future<OwnerContents> Describe(const std::string& owner, const rpc::CallOptions& options);
 
   // Copies of values of `owner` with their state, each as it was between two steps; steps of these
@@ -37,38 +39,42 @@ class CheckpointService {
   Future<Exported> Export(const std::string& owner, const std::vector<ExportItem>& items,
                           const rpc::CallOptions& options);
 
-  // Copies of one value with its state, of any size, that stay on `owner` under `id` until they are
-  // released, or our session there ends. What is answered has no tensors.
+  // Makes copies of one value with its state, of any size. They stay on `owner` under `id` until
+  // they are released or this worker's session there ends. The answer has no tensors.
   // Errors: as Export; RESOURCE_EXHAUSTED beyond TransferTable::kPerSession.
   Future<Exported> Hold(const std::string& owner, const ExportItem& item, GlobalId id,
                         const rpc::CallOptions& options);
-  // A piece of what is held. Errors: NOT_FOUND when it is not held any more.
+  // Fetches a piece of copies that are held. Errors: NOT_FOUND if they are not held any more.
   Future<FetchedPiece> Fetch(const std::string& owner, GlobalId id, const PieceRange& range,
                              const rpc::CallOptions& options);
+  // Frees copies that are held, or a room. Does nothing if there are none.
   Future<Unit> Release(const std::string& owner, GlobalId id, const rpc::CallOptions& options);
 
-  // Would this fit there? Errors: see CheckContents.
+  // Checks whether `wanted` could be loaded into `owner`. Errors: see CheckContents.
   Future<Unit> Check(const std::string& owner, const OwnerContents& wanted,
                      const rpc::CallOptions& options);
 
-  // Replaces the elements of existing parameters and their state in existing optimizers, all of a
-  // value at once; makes or replaces values that are no parameters. Then sets how far `optimizers`
-  // have come.
-  // Errors: NOT_FOUND, FAILED_PRECONDITION for what does not fit: nothing has changed there then;
-  // RESOURCE_EXHAUSTED naming the value that there was no memory for.
+  // Replaces the elements of existing parameters and rows, with their state in existing optimizers,
+  // and creates or replaces values of other kinds. Then sets the counters and lives of
+  // `optimizers`.
+  // Errors: NOT_FOUND, and FAILED_PRECONDITION for items that do not fit: nothing has changed then;
+  // RESOURCE_EXHAUSTED naming the value for which there was no memory: the items before it have
+  // been replaced.
   Future<Unit> Import(const std::string& owner, const std::vector<ImportItem>& items,
                       const std::vector<RestoredOptimizer>& optimizers,
                       const rpc::CallOptions& options);
 
-  // Memory on `owner` under `id`, to be filled and then imported (ImportItem::room), for a value of
-  // any size: its elements, then its state. Errors: RESOURCE_EXHAUSTED.
+  // Allocates memory on `owner` under `id`, a room, for a value of any size: its elements, then its
+  // state. It is filled in pieces and then imported (ImportItem::room). Errors: RESOURCE_EXHAUSTED.
   Future<Unit> MakeRoom(const std::string& owner, GlobalId id,
                         const std::vector<checkpoint::TensorSpec>& arrays,
                         const rpc::CallOptions& options);
+  // Copies `bytes` into a room. Errors: NOT_FOUND; INVALID_ARGUMENT for a range outside of the
+  // room.
   Future<Unit> Fill(const std::string& owner, GlobalId id, const PieceRange& range, Buffer bytes,
                     const rpc::CallOptions& options);
 
-  // What is held here for others.
+  // The copies and rooms that are held here for other workers.
   const TransferTable& transfers() const { return transfers_; }
 
  private:
@@ -86,7 +92,7 @@ class CheckpointService {
   absl::Status Keep(const CallPtr& call, GlobalId id, Transfer::Direction direction,
                     std::vector<Tensor> arrays);
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
-  // The tensors of a request: its own, or those of a room that was filled.
+  // Returns the tensors of a request: those that it carries, or those of a room that was filled.
   absl::StatusOr<Values> ImportedValues(rpc::ServerCall& call, const v1::ImportRequest& request);
 
   Runtime& runtime_;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What owners and those who save or load tell each other.
+// Types that owners exchange with the workers that save or load.
 
 #include <cstdint>
 #include <string>
@@ -18,17 +18,17 @@ namespace psd::worker {
 
 struct HostedValue {
   GlobalId id;
-  checkpoint::SavedValue value;  // its owner and file are left open
+  checkpoint::SavedValue value;  // its owner and file are not set
 };
 
 struct HostedOptimizer {
   GlobalId id;
-  checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are left open
+  checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are not set
   std::vector<std::vector<checkpoint::TensorSpec>> state;  // of each parameter, named by slot
   optim::OptimizerLife life;  // of the part, in a description; unset in a request to host it
 };
 
-// What one owner hosts, or is to host.
+// The contents of one owner: those that it hosts, or those that are to be loaded into it.
 struct OwnerContents {
   std::vector<HostedValue> values;  // sorted by name
   std::vector<HostedOptimizer> optimizers;
@@ -37,12 +37,14 @@ struct OwnerContents {
   Incarnation incarnation = 0;        // the owner's, in a description; else 0
 };
 
+// Names a value to copy out, with its state in some optimizers.
 struct ExportItem {
   GlobalId value;
-  int64_t first_row = 0;  // of rows, with their state; 0 for other kinds
+  int64_t first_row = 0;  // the range of rows to copy; both are 0 for values without rows
   int64_t rows = 0;
   std::vector<GlobalId> optimizers;
-  // Where the elements, and then the arrays of state, are to go: of the owner's files of a save.
+  // For SaveService::Write: the file of the save for the elements, then for each array of state, as
+  // numbers of OwnFiles::files.
   std::vector<size_t> files;
 };
 
@@ -51,7 +53,7 @@ struct ExportedState {
   std::vector<Tensor> arrays;  // as OwnerContents describes them
 };
 
-// A value and its state, from between two steps.
+// A value and its state, both as they were between two steps.
 struct ExportedItem {
   uint64_t version = 0;
   Tensor elements;
@@ -63,7 +65,8 @@ struct Exported {
   uint64_t steps_accepted = 0;  // by all named optimizers of the owner
 };
 
-// Bytes of one array of a value: array 0 is the elements, its state follows.
+// A range of bytes in one array of a value. Array 0 is the elements; the arrays of its state
+// follow.
 struct PieceRange {
   size_t array = 0;
   uint64_t first_byte = 0;
@@ -77,12 +80,12 @@ struct FetchedPiece {
 
 // The files of a save that an owner is asked to write itself.
 struct OwnFiles {
-  std::string folder;  // of the unfinished save
-  std::string token;   // that is in it
+  std::string folder;  // the folder of the unfinished save
+  std::string token;   // the token in that folder, by which the owner recognises it
   std::vector<checkpoint::FileSpec> files;
 };
 
-// A count of steps, as a file of a save holds it.
+// A count of steps to write into a file of a save.
 struct StepCount {
   size_t file = 0;
   float steps = 0;
@@ -92,19 +95,20 @@ struct ImportedState {
   std::string optimizer;
   uint64_t steps = 0;
   std::vector<std::string> slots;
-  std::vector<Tensor> arrays;  // one per slot
+  std::vector<Tensor> arrays;  // one for each slot
 };
 
 struct ImportItem {
   std::string name;
-  int64_t first_row = 0;  // of rows; how many says `elements`
+  int64_t first_row = 0;  // for rows: the first one; their number is that of `elements`
   Tensor elements;
   std::vector<ImportedState> states;
-  // With a counter: elements and arrays of state are in this room on the owner, and not here.
+  // If its counter is not 0, the elements and the arrays of state are in this room on the owner,
+  // and `elements` and the arrays above are not used.
   GlobalId room;
 };
 
-// How far an optimizer had come.
+// The progress of a saved optimizer.
 struct RestoredOptimizer {
   std::string name;
   uint64_t steps_accepted = 0;

@@ -12,15 +12,15 @@
 namespace psd::worker {
 namespace {
 
-// References to values of others in one message: each costs a question to its owner.
+// The most references to other workers' values in one message. Each costs a message to its owner.
 constexpr size_t kMaxBorrowed = 4096;
 
 using store::RemoteReference;
 using store::Value;
 
-// How references travel in the arguments of a call: by id, because the caller keeps its own until
-// the answer has come. An owner knows the names of its values. A fork that keeps a value of this
-// worker until its creation has been answered stays where it is.
+// Describes a reference among the arguments of a call. It travels by id only, because the caller
+// keeps its own fork until the answer has come. The name is left out for the owner, which knows it.
+// A fork that this worker holds of a value of its own is not told (CreatedBody).
 absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
                               const RemoteReference& reference, rref::ForkData& data) {
   const auto& body = rref::RRef::Body::Of(reference);
@@ -33,7 +33,8 @@ absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
   return absl::OkStatus();
 }
 
-// How they travel in an answer: own values gain a fork for the caller, others are lent.
+// Describes a reference in an answer. For a value of this worker a fork is counted for the caller;
+// a reference to another worker's value is lent.
 absl::StatusOr<rref::ForkData> AnswerFork(Runtime& runtime, rpc::ServerCall& call,
                                           const RemoteReference& reference) {
   const rref::RRef rref(
@@ -72,7 +73,8 @@ std::vector<rref::RRef> CollectReferences(const Values& values) {
 
 namespace {
 
-// Until `ready` of each of `rrefs` is.
+// Waits until ready(rref) is ready for each of `rrefs` whose value is not made. Returns the rest of
+// `options`.
 template <typename Ready>
 Future<rpc::CallOptions> WhenReady(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                                    const rpc::CallOptions& options, const Ready& ready) {

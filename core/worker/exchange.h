@@ -1,6 +1,6 @@
 #pragma once
 
-// Values in and out of messages, with the history that a context records.
+// Converts values to messages and back, and records their history in a context.
 
 #include <memory>
 #include <string>
@@ -24,50 +24,52 @@ class Runtime;
 
 using ContextPtr = std::shared_ptr<dist_autograd::ContextState>;
 
-// The context in which a call is recorded that is made now, on this thread: `context`, or none
-// under a NoGradGuard. Whoever makes a call asks once, before anything is handed to another thread.
+// Returns the context in which a call that this thread makes now is recorded: `context`, or null
+// under a NoGradGuard. Call it once for each call, before anything is handed to another thread.
 ContextPtr RecordingContext(const ContextPtr& context);
 
-// Caller: `values` as the payload of a request to `callee`, recorded in `context` if there is one.
-// The values (and the forks among them) must be kept until the reply has come, and the forks be
-// passable (WhenPassable).
+// On the caller: returns a request to `callee` with the payload `values`, recorded in `context` if
+// that is not null. The values (and the forks among them) must be kept until the reply has come.
+// Requires: all references among them are passable (WhenPassable).
 absl::StatusOr<rpc::Request> EncodeRequest(Runtime& runtime, std::string method,
                                            const std::string& callee, const Values& values,
                                            const ContextPtr& context);
-// Caller: the values that the callee answered.
+// On the caller: returns the values of a reply.
 absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
                                    const rpc::Reply& reply);
 
-// Callee: what EncodeRequest made.
+// On the callee: the contents of a request that EncodeRequest made.
 struct Arguments {
   Values values;
-  std::vector<Future<Unit>> borrowed;  // ready when the owners count these references
-  ContextPtr context;                  // null outside one
+  std::vector<Future<Unit>> borrowed;  // ready when the owners count the references to their values
+  ContextPtr context;                  // null outside a context
 };
 enum class ReferenceUse {
-  kKeep,  // whoever serves the call may keep them
-  kRead,  // they are read at once, and nobody gets them
+  kKeep,  // the code that serves the call may keep them
+  kRead,  // they are read at once and not passed on
 };
 absl::StatusOr<Arguments> DecodeRequest(Runtime& runtime, rpc::ServerCall& call,
                                         ReferenceUse use = ReferenceUse::kKeep);
-// The references among `values`, those in containers too.
+// Returns the references among `values`, including those in containers.
 std::vector<rref::RRef> CollectReferences(const Values& values);
-// Caller: waits, without a thread, until the creations of `rrefs` have ended. What is left of
-// `options` (its timeout runs meanwhile), or why one of them cannot be used.
+// On the caller: waits, without a thread, until the creations of `rrefs` have ended. Returns
+// `options` with the rest of its timeout, which runs meanwhile. Errors: the reason why one of the
+// references cannot be used; DEADLINE_EXCEEDED.
 Future<rpc::CallOptions> WhenMade(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                                   const rpc::CallOptions& options);
-// As WhenMade, until `rrefs` may be arguments of a call: they are made, or being made.
+// As WhenMade, but waits only until `rrefs` may be arguments of a call: their values are made or
+// under creation.
 Future<rpc::CallOptions> WhenPassable(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                                       const rpc::CallOptions& options);
-// Callee: as WhenMade, until `rrefs` may be in an answer to `caller`: its own values and this
-// worker's are made, those of others are made or being made.
+// On the callee: as WhenMade, but waits only until `rrefs` may be in an answer to `caller`. Values
+// of the caller and of this worker must be made; those of other workers may be under creation.
 Future<rpc::CallOptions> WhenAnswerable(Runtime& runtime, const std::string& caller,
                                         const std::vector<rref::RRef>& rrefs,
                                         const rpc::CallOptions& options);
 
 bool AllMade(const std::vector<rref::RRef>& rrefs);
-// `use` with what is left of `options` when the creations of `rrefs` have ended: a use that
-// overtakes one waits for it, without a thread.
+// Calls `use` with the rest of `options` when the creations of `rrefs` have ended, and returns its
+// result. Waits without a thread.
 template <typename T, typename Use>
 Future<T> AfterCreation(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
                         const rpc::CallOptions& options, Use use) {
@@ -82,11 +84,12 @@ Future<T> AfterCreation(Runtime& runtime, const std::vector<rref::RRef>& rrefs,
   return promise.future();
 }
 
-// Callee: counts a fork of `entry` for the caller, to be told in the answer; if the caller never
-// takes the answer, the fork goes again. Errors: NOT_FOUND if the value has been freed.
+// On the callee: counts a fork of `entry` for the caller, which the answer will carry. If the
+// caller never takes the answer, the fork is deleted again. Errors: NOT_FOUND if the value has been
+// freed.
 absl::StatusOr<rref::ForkData> ForkForCaller(Runtime& runtime, rpc::ServerCall& call,
                                              const store::EntryPtr& entry);
-// Callee: answers with values or an error.
+// On the callee: answers with values or an error.
 void ReplyWithValues(Runtime& runtime, rpc::ServerCall& call, const ContextPtr& context,
                      const absl::StatusOr<Values>& result);
 

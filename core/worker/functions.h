@@ -1,7 +1,7 @@
 #pragma once
 
-// Registered functions: typed C++ that a daemon or a trainer offers under a name. Never code that
-// a client sent.
+// Registered functions: C++ functions that a daemon or a trainer offers under a name. Clients never
+// send code.
 
 #include <functional>
 #include <map>
@@ -22,33 +22,34 @@ namespace psd::worker {
 
 class Runtime;
 
-// What a function is told beside its arguments.
+// The information that a function gets beside its arguments.
 struct FunctionCall {
-  Runtime& runtime;  // of the worker that runs it
+  Runtime& runtime;  // the worker that runs the function
   rpc::PeerInfo caller;
   absl::Time deadline;                                   // on the worker's clock
-  std::shared_ptr<dist_autograd::ContextState> context;  // null outside one
+  std::shared_ptr<dist_autograd::ContextState> context;  // null outside a context
   std::function<bool()> cancelled;
 };
 
 using Values = std::vector<store::Value>;
-// Both run on the executor, in the queue of the caller's session. What they throw is answered as
-// INTERNAL, with its text.
-// May block.
+// Functions of both kinds run on the executor, in the queue of the caller's session. An exception
+// that one throws is answered as INTERNAL, with its text.
+// A Function may block.
 using Function = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
-// Returns soon; the answer goes out when the future is ready. Holds no thread meanwhile. Callbacks
-// of futures must not throw.
+// An AsyncFunction must return soon. The answer is sent when its future is ready; no thread is held
+// meanwhile. Callbacks of futures must not throw.
 using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values arguments)>;
 
-// A value; filled before the worker starts.
+// The functions that a worker offers. A value; it is filled before the worker starts.
 class FunctionRegistry {
  public:
   // Errors: ALREADY_EXISTS; INVALID_ARGUMENT for an empty name.
   absl::Status Register(const std::string& name, Function function);
   absl::Status RegisterAsync(const std::string& name, AsyncFunction function);
 
-  // A function on an object of type T (a store::Object) that this worker owns: its first argument
-  // is a reference to it, which `method(T&, const FunctionCall&, Values)` does not see.
+  // Registers a function on an object of type T (a store::Object) that this worker owns. Its first
+  // argument is a reference to the object; `method(T&, const FunctionCall&, Values)` gets the
+  // object and the other arguments.
   template <typename T, typename F>
   absl::Status RegisterMethod(const std::string& name, F method) {
     return AddMethod(name, Immediate([name, method](const FunctionCall& call,
@@ -57,7 +58,8 @@ class FunctionRegistry {
                        return method(*object, call, std::move(arguments));
                      }));
   }
-  // As RegisterAsync; `method` gets the object as a std::shared_ptr<T>, to keep while it works.
+  // The asynchronous form. `method` gets the object as a std::shared_ptr<T>, to keep until it is
+  // done.
   template <typename T, typename F>
   absl::Status RegisterAsyncMethod(const std::string& name, F method) {
     return AddMethod(name, [name, method](const FunctionCall& call, Values arguments) {
@@ -67,10 +69,10 @@ class FunctionRegistry {
     });
   }
 
-  // A function as it is called. It throws nothing, and its future is valid.
+  // A registered function. `run` does not throw, and returns a valid future.
   struct Offered {
     AsyncFunction run;
-    bool on_object = false;  // its first argument is a reference to an object that has been made
+    bool on_object = false;  // the value of its first argument, an object, must have been made
   };
   // Errors: NOT_FOUND naming the nearest known function.
   absl::StatusOr<Offered> Find(const std::string& name) const;
@@ -80,11 +82,11 @@ class FunctionRegistry {
   absl::Status AddMethod(const std::string& name, AsyncFunction method) {
     return Add(name, std::move(method), /*on_object=*/true);
   }
-  // A function whose result is there when it returns.
+  // Wraps a function whose result is there when it returns.
   static AsyncFunction Immediate(Function function);
-  // Throws nothing; its future is valid.
+  // Wraps a function so that it does not throw and its future is valid.
   static AsyncFunction Guarded(AsyncFunction function);
-  // The object that the first argument refers to; removes that argument.
+  // Removes the first argument and returns the object that it refers to.
   static absl::StatusOr<std::shared_ptr<store::Object>> TakeAnyObject(const std::string& method,
                                                                       Values& arguments);
   template <typename T>

@@ -1,6 +1,7 @@
 #pragma once
 
-// Gradients of a context on the workers that own their leaves: read, and handed in from outside.
+// Gradients that a context has collected on the workers that own the leaves: fetches them, and adds
+// gradients that were computed outside of psd.
 
 #include <cstdint>
 #include <memory>
@@ -18,27 +19,28 @@
 
 namespace psd::worker {
 
-// Adds a gradient that was computed outside of psd to what `context` has collected, as a backward
-// would. `version`: of the parameter, that it was computed from; 0: unknown.
+// Adds a gradient that was computed outside of psd to those that `context` has collected, as a
+// backward would. `version` is the version of the parameter that it was computed from; 0 if
+// unknown.
 // Errors: INVALID_ARGUMENT, changing nothing, unless the entry is a parameter that requires grad,
-// the gradient has its shape and dtype, and it has reached that version.
+// the gradient has the parameter's shape and dtype, and the parameter has reached `version`.
 absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entry& entry,
                          uint64_t version, Tensor gradient);
 
-// Both ends of the "gradient.*" methods. Thread-safe. Errors: those of the call
-// (RpcAgent::StartCall), and as said.
+// Client and server side of the "gradient.*" methods. Thread-safe. All client functions also fail
+// with the errors of the call (RpcAgent::StartCall).
 class GradientService {
  public:
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit GradientService(Runtime& runtime);
 
-  // What `context` has collected for a value, on its owner: a tensor, or a sparse one.
-  // Errors: NOT_FOUND (the owner does not know the context; no gradient has come),
-  // INVALID_ARGUMENT for what collects none.
+  // Fetches the gradient that `context` has collected for a value on its owner: a tensor or a
+  // sparse tensor. Errors: NOT_FOUND (the owner does not know the context, or no gradient has
+  // come); INVALID_ARGUMENT for a value that collects no gradients.
   Future<store::Value> Fetch(GlobalId context, const rref::RRef& leaf,
                              const rpc::CallOptions& options);
 
-  // AddGradient on the parameter's owner.
+  // Runs AddGradient on the parameter's owner. Errors: those of AddGradient.
   Future<Unit> Push(const ContextPtr& context, const rref::RRef& parameter, uint64_t version,
                     const Tensor& gradient, const rpc::CallOptions& options);
 

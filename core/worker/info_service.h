@@ -1,6 +1,6 @@
 #pragma once
 
-// Who answers at an address: the first question to a new peer.
+// Asks a new peer for its name and its registrar.
 
 #include <string>
 
@@ -13,13 +13,13 @@ class Runtime;
 
 struct WorkerInfo {
   std::string name;
-  std::string registrar;  // the worker that knows the world; empty: nobody
+  std::string registrar;  // the name of its registrar; empty if it has none
 };
 
-// Both ends of the "worker.info" method. Thread-safe.
+// Client and server side of the "worker.info" method. Thread-safe.
 class InfoService {
  public:
-  // Registers the method; `runtime` outlives the service and has not started.
+  // Registers the method. `runtime` must outlive the service and must not have started.
   explicit InfoService(Runtime& runtime);
 
   Future<WorkerInfo> Ask(const std::string& worker, const rpc::CallOptions& options);

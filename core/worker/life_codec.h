@@ -1,6 +1,6 @@
 #pragma once
 
-// The life of an optimizer in messages. Pure.
+// Converts the life of an optimizer to fields of messages and back. Pure.
 
 #include <string>
 
@@ -16,10 +16,10 @@
 
 namespace psd::worker {
 
-// A bound to what a peer can make a part of an optimizer hold.
+// The most owners of a life in a message. Bounds the memory that a peer can make this worker use.
 inline constexpr int kMaxLifeOwners = 4096;
 
-// Anything with the id of a life.
+// For any message with the id of a life.
 template <typename Message>
 void EncodeLifeId(GlobalId life, Message& message) {
   message.set_life_incarnation(life.incarnation);
@@ -30,7 +30,7 @@ GlobalId DecodeLifeId(const Message& message) {
   return {message.life_incarnation(), message.life_counter()};
 }
 
-// Anything with a life and its owners.
+// For any message with a life and its owners.
 template <typename Message>
 void EncodeLife(const optim::OptimizerLife& life, Message& message) {
   EncodeLifeId(life.id, message);

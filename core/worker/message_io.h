@@ -1,6 +1,6 @@
 #pragma once
 
-// The services' own headers: protobuf messages in and out of requests and replies.
+// Helpers of the services: put protobuf messages into requests and replies, and parse them.
 
 #include <string>
 #include <utility>
@@ -14,10 +14,10 @@
 
 namespace psd::worker {
 
-// The attachment in which a service puts its own fields when the payload holds values.
+// The tag of the attachment for a service's own fields, used when the payload holds values.
 inline constexpr uint32_t kFieldsTag = 3;
 
-// A request without values: the header is `message`.
+// Returns a request without values, whose header is `message`.
 template <typename Message>
 rpc::Request PlainRequest(std::string method, const Message& message) {
   rpc::Request request;
@@ -33,12 +33,12 @@ rpc::Payload PlainPayload(const Message& message) {
   return payload;
 }
 
-// The caller's session, as one number that no other has.
+// Returns an id of the caller's session that no other session has.
 inline GlobalId SessionOf(const rpc::ServerCall& call) {
   return {call.caller().incarnation, call.session_epoch()};
 }
 
-// The id that a request names.
+// Returns the id in a request.
 template <typename Message>
 GlobalId IdOf(const Message& message) {
   return {message.incarnation(), message.counter()};
@@ -51,7 +51,7 @@ rpc::Attachment FieldsAttachment(const Message& message) {
   return attachment;
 }
 
-// `bytes` as a Message. Errors: INVALID_ARGUMENT naming `what`.
+// Parses `bytes`. Errors: INVALID_ARGUMENT naming `what`.
 template <typename Message>
 absl::StatusOr<Message> ParseMessage(const std::string& bytes, absl::string_view what) {
   Message message;
@@ -64,7 +64,7 @@ absl::StatusOr<Message> ParseMessage(const std::string& bytes, absl::string_view
   return message;
 }
 
-// The fields that a caller attached. Errors: INVALID_ARGUMENT.
+// Returns the fields that the caller attached. Errors: INVALID_ARGUMENT.
 template <typename Message>
 absl::StatusOr<Message> ParseFields(const rpc::ServerCall& call) {
   const std::string* bytes = call.attachment(kFieldsTag);
@@ -74,7 +74,7 @@ absl::StatusOr<Message> ParseFields(const rpc::ServerCall& call) {
   return ParseMessage<Message>(*bytes, call.method());
 }
 
-// The fields that a callee attached. Errors: INVALID_ARGUMENT.
+// Returns the fields that the callee attached. Errors: INVALID_ARGUMENT.
 template <typename Message>
 absl::StatusOr<Message> ParseFields(const rpc::Reply& reply, absl::string_view what) {
   for (const rpc::Attachment& attachment : reply.attachments) {

@@ -52,7 +52,8 @@ void EncodeSettings(const OptimizerSettings& settings, v1::CreateOptimizerReques
 
 namespace {
 
-// A number that no such enumerator has becomes 0, which its check refuses.
+// Returns the enumerator with this number. A number that does not fit becomes 0, which
+// OptimizerSettings::Check refuses.
 template <typename Enum>
 Enum DecodeEnum(uint32_t number) {
   return static_cast<Enum>(number <= 255 ? number : 0);

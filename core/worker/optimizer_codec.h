@@ -1,6 +1,6 @@
 #pragma once
 
-// The messages of the "optimizer.*" methods: wire <-> structs. Pure.
+// Converts the messages of the "optimizer.*" methods to structs and back. Pure.
 
 #include <cstddef>
 #include <map>
@@ -19,8 +19,8 @@
 
 namespace psd::worker {
 
-// Columns of names and values, or of the two halves of ids; INVALID_ARGUMENT unless both are of
-// one length.
+// DecodeOptions takes columns of names and values, DecodeIds columns of the two halves of ids.
+// Errors: INVALID_ARGUMENT if the columns differ in length.
 template <typename Names, typename Values>
 absl::StatusOr<std::map<std::string, double>> DecodeOptions(const Names& names,
                                                             const Values& values) {
@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<GlobalId>> DecodeIds(const Incarnations& incarnations
   return ids;
 }
 
-// Anything with option_names and option_values.
+// For any message with option_names and option_values.
 template <typename Message>
 void EncodeOptions(const std::map<std::string, double>& options, Message& message) {
   for (const auto& [name, value] : options) {
@@ -56,7 +56,7 @@ void EncodeOptions(const std::map<std::string, double>& options, Message& messag
   }
 }
 
-// Anything with context_incarnations and context_counters.
+// For any message with context_incarnations and context_counters.
 template <typename Message>
 void EncodeContexts(const std::vector<GlobalId>& contexts, Message& message) {
   for (const GlobalId& context : contexts) {
@@ -65,7 +65,7 @@ void EncodeContexts(const std::vector<GlobalId>& contexts, Message& message) {
   }
 }
 
-// Anything with an optimizer's id.
+// For any message with an optimizer's id.
 template <typename Message>
 void EncodeOptimizer(GlobalId optimizer, Message& message) {
   message.set_optimizer_incarnation(optimizer.incarnation);
@@ -76,13 +76,13 @@ GlobalId DecodeOptimizer(const Message& message) {
   return {message.optimizer_incarnation(), message.optimizer_counter()};
 }
 
-// What is at its default is left out.
+// Leaves out the schedule, the loss scaling and the mode if they are at their defaults.
 void EncodeSettings(const optim::OptimizerSettings& settings, v1::CreateOptimizerRequest& message);
-// Unchecked: see OptimizerSettings::Check.
+// The result is not checked; see OptimizerSettings::Check.
 optim::OptimizerSettings DecodeSettings(const v1::CreateOptimizerRequest& message);
 
 void EncodeTerms(const optim::StepTerms& terms, v1::StepRequest& message);
-// Errors: INVALID_ARGUMENT for a scale that is not finite, or a limit that is no limit.
+// Errors: INVALID_ARGUMENT for a scale that is not finite, and for a limit that is NaN or negative.
 absl::StatusOr<optim::StepTerms> DecodeTerms(const v1::StepRequest& message);
 
 v1::StepReply EncodeResult(const optim::StepResult& result);

@@ -1,4 +1,4 @@
-// The caller's end of the "optimizer.*" methods.
+// Client side of the optimizer service.
 
 #include <algorithm>
 #include <utility>

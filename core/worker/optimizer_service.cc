@@ -34,12 +34,12 @@ using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store 
 // Large steps run on as many of the threads of the executor as there are cores; one of them is the
 // step's own.
 Helpers StepHelpers(Runtime& runtime) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: unknown
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
   return {&runtime.executor(), std::min(runtime.options().threads, cores) - 1};
 }
 
-// What creators of one name must agree on: the parameters of a group in any order, which loading
-// does not keep.
+// Returns a text of everything that the creators of an optimizer of one name must agree on. The
+// names of a group's parameters are sorted, because loading does not keep their order.
 std::string Agreement(const std::vector<ParameterGroup>& groups,
                       const OptimizerSettings& settings) {
   std::string text;
@@ -54,7 +54,7 @@ std::string Agreement(const std::vector<ParameterGroup>& groups,
   return absl::StrCat(text, settings.ToString());
 }
 
-// The groups with every option, defaults included.
+// Returns the groups with all options, defaults included.
 absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(Runtime& runtime,
                                                          const v1::CreateOptimizerRequest& wire) {
   std::vector<ParameterGroup> groups;
@@ -95,13 +95,13 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
 struct Collected {
   struct OfContext {
     std::shared_ptr<const dist_autograd::LeafGradients> leaves;
-    std::vector<optim::ParameterGradient> gradients;  // borrow those of leaves
+    std::vector<optim::ParameterGradient> gradients;  // borrowed from `leaves`
   };
   OptimizerPtr optimizer;
   std::vector<OfContext> contexts;
   int64_t elements = 0;
 
-  // Everything added up, checked. Once.
+  // Returns the sum over all contexts, checked. May be called once.
   absl::StatusOr<StepPlan> Plan() {
     StepPlan sum;
     for (size_t i = 0; i < contexts.size(); ++i) {
@@ -185,7 +185,7 @@ absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what,
                                                  IncarnationToString(call.caller().incarnation)));
 }
 
-// `Message`: a StepRequest or a PrepareRequest.
+// Collects the gradients for a request. Message is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
   return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
@@ -354,7 +354,8 @@ void OptimizerService::ServePart(const CallPtr& call) {
   v1::PartReply reply;
   reply.set_incarnation(runtime_.incarnation());
   auto entry = runtime_.store().Lookup(request->name());
-  // Whatever else has the name is told by the creation, with both kinds.
+  // A value of another kind under this name is not reported here. The creation will report it,
+  // naming both kinds.
   auto optimizer = entry.ok() ? FindOptimizer(runtime_.store(), (*entry)->id) : entry.status();
   const auto life = optimizer.ok() ? (*optimizer)->life() : optim::OptimizerLife{};
   if (optimizer.ok() && life.stage != optim::LifeStage::kEnded) {
@@ -378,7 +379,7 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
   auto collected = Collect(runtime_, *request);
   if (!collected.ok()) return call->Reply(collected.status());
   const int64_t elements = collected->elements;
-  // Without a measure no step waits, and none needs an id.
+  // Only a measurement may wait for other trainers, and only for that the step's id is needed.
   auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
   if (!step.ok()) return call->Reply(step.status());
   RunSized(call, elements,
@@ -482,7 +483,7 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
                    });
 }
 
-// ---- who takes part
+// ---- sessions and members
 
 void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
   MutexLock lock(mutex_);

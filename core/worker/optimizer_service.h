@@ -1,6 +1,6 @@
 #pragma once
 
-// Optimizers on owners: create, prepare and step, change options.
+// Optimizers on owners: creates them, prepares and applies steps, and changes options.
 
 #include <map>
 #include <memory>
@@ -28,13 +28,14 @@ class TurnRequest;
 
 namespace psd::worker {
 
-// One group of an optimizer to be, as far as it lies on one owner.
+// The part of one group of a new optimizer that lies on one owner.
 struct GroupRequest {
   optim::OptimizerSpec spec;
-  std::vector<rref::RRef> parameters;  // may be none
+  std::vector<rref::RRef> parameters;  // may be empty
 };
 
-// In which life of a named optimizer (core/optim/owner/optimizer_life.h) one part of it is made.
+// Says in which life of a named optimizer (core/optim/owner/optimizer_life.h) a part of it is
+// created.
 struct PartTerms {
   // The life of a new part; a part that exists must be of it already. Without an id, a new part
   // begins a life of its own, and a part that exists may be of any life.
@@ -45,14 +46,14 @@ struct PartTerms {
   bool unfinished = false;
 };
 
-// A step as its caller asks for it.
+// A step as its caller requests it.
 struct StepCall {
   GlobalId step;
-  std::vector<GlobalId> contexts;  // whose gradients add up; none: a step without gradients
+  std::vector<GlobalId> contexts;  // their gradients are added up; may be empty
   optim::StepTerms terms;
   uint64_t ended_before = 0;  // see optim::StepRecords
   bool in_turn = false;       // see optim::StepRequest
-  GlobalId life = {};         // the step is refused in another; none: in any
+  GlobalId life = {};         // the step is refused in any other life; none allows any
 };
 
 // A turn as a trainer asks for it.
@@ -66,25 +67,25 @@ struct TurnCall {
 struct PrepareResult {
   uint64_t steps_accepted = 0;
   double sum_of_squares = 0;  // of the gradients; not finite if one is not; 0 if not asked for
-  double loss_scale = 0;      // the optimizer's; 0: none
+  double loss_scale = 0;      // the optimizer's; 0 if it does not scale losses
 };
 
-// Both ends of the "optimizer.*" methods. Thread-safe.
+// Client and server side of the "optimizer.*" methods. Thread-safe.
 class OptimizerService {
  public:
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit OptimizerService(Runtime& runtime);
 
-  // The optimizer of `groups` (all parameters on `owner`), shared under `name` or private if it is
-  // empty.
-  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings;
-  // ABORTED when it is of another life; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+  // Returns the optimizer of `groups`, whose parameters are all on `owner`. It is shared under
+  // `name`, or private if that is empty, and created if it does not exist.
+  // Errors: FAILED_PRECONDITION if the name exists with other parameters, options or settings;
+  // ABORTED if it exists in another life than `terms` says; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
   Future<rref::RRef> Create(const std::string& owner, const std::string& name,
                             const std::vector<GroupRequest>& groups,
                             const optim::OptimizerSettings& settings,
                             const rpc::CallOptions& options, const PartTerms& terms = {});
 
-  // What `owner` says of its part of a named optimizer.
+  // Asks `owner` for a report on its part of a named optimizer.
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
@@ -101,8 +102,8 @@ class OptimizerService {
   // wait for it no longer.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
 
-  // Checks what such a step would check, and measures the gradients if `measure` (for which it may
-  // wait as a step does). Changes nothing; the terms are not looked at.
+  // Makes the checks of such a step, and measures the gradients if `measure`, for which it may wait
+  // as a step does. Changes nothing. The terms of `step` are ignored.
   Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
                                 const rpc::CallOptions& options);
 
@@ -120,7 +121,7 @@ class OptimizerService {
                                          uint64_t version, GlobalId life,
                                          const rpc::CallOptions& options);
 
-  // This worker takes no part in the optimizer's rounds any more, until its next step there.
+  // Tells the owner that this worker takes no part in the optimizer's rounds until its next step.
   void Leave(const rref::RRef& optimizer);
 
  private:
@@ -137,12 +138,13 @@ class OptimizerService {
 
   // Drops the part called `name` if it is of the life `replaced`.
   void DropPart(const std::string& name, GlobalId replaced);
-  // The life of a part whose creator gives none.
+  // Returns the life of a part for which the creator gives none.
   optim::OptimizerLife OwnLife(bool unfinished);
-  // Optimizers are told when a session ends.
+  // Adds an optimizer to those that are told when a session ends.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
 
-  // Here if it is cheap, else on the executor; a full queue answers the call.
+  // Runs `run` here if `elements` are few, otherwise on the executor. If that is full, answers the
+  // call with the error.
   void RunSized(const CallPtr& call, int64_t elements, Task run);
   // Sends `message` to the optimizer's owner.
   template <typename Message>
@@ -157,7 +159,7 @@ class OptimizerService {
 
   Mutex mutex_;  // leaf
   std::vector<std::weak_ptr<optim::OwnerOptimizer>> optimizers_ PSD_GUARDED_BY(mutex_);
-  size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // so many of them, then gone ones are forgotten
+  size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // at this size, expired ones are removed
 };
 
 }  // namespace psd::worker

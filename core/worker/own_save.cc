@@ -19,7 +19,7 @@ using checkpoint::SavedFile;
 using checkpoint::TensorFile;
 using Files = std::vector<std::unique_ptr<TensorFile>>;
 
-// Between two looks whether the save was stopped.
+// The most bytes that are written before the thread checks again whether the save was stopped.
 constexpr size_t kStepBytes = size_t{8} << 20;
 constexpr size_t kKeptCopyBytes = size_t{64} << 20;
 
@@ -90,7 +90,7 @@ absl::Status OwnSave::Do(uint64_t number, Work work) {
   PSD_RETURN_IF_ERROR(status_);
   if (number < next_ || number - next_ >= kMaxAhead || waiting_.count(number) > 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("write ", number, " of a save was not to come: ", next_, " is the next"));
+        absl::StrCat("write ", number, " of a save is not expected: the next is ", next_));
   }
   waiting_.emplace(number, std::move(work));
   changed_.NotifyAll();

@@ -1,6 +1,6 @@
 #pragma once
 
-// A save's files that a peer has this owner write.
+// The files of a save that this owner writes itself, on behalf of a peer.
 
 #include <cstdint>
 #include <map>
@@ -22,18 +22,20 @@
 
 namespace psd::worker {
 
-// Thread-safe where nothing else is said. Has a thread of its own, so that a slow disk holds up
-// nobody else; destroying it waits for a write or the sync of a file that is under way, and leaves
-// unfinished files to whoever removes the folder.
+// Writes the files of one save. It has a thread of its own, so that a slow disk holds up nothing
+// else. The destructor waits for the write or sync that is under way. It leaves unfinished files in
+// the folder, to be removed with that. Thread-safe except where a comment says otherwise.
 class OwnSave {
  public:
-  // Told whether it may go on: an error is an earlier one's, or why the save was stopped.
+  // Work for the thread. It gets OK, or the error with which earlier work failed or the save was
+  // stopped.
   using Work = absl::AnyInvocable<void(const absl::Status&)>;
   static constexpr uint64_t kMaxAhead = 16;
   static constexpr size_t kMaxFiles = 1024;
 
-  // Makes the files; they are `owner`'s, by their names. After an error none of them is left.
-  // Errors: INVALID_ARGUMENT for names and headers; RESOURCE_EXHAUSTED when the system refuses a
+  // Creates the files. Their names must be those of files of `owner`. After an error no file is
+  // left.
+  // Errors: INVALID_ARGUMENT for wrong names or headers; RESOURCE_EXHAUSTED if the system refuses a
   // thread; those of FoundFolder.
   static absl::StatusOr<std::unique_ptr<OwnSave>> Start(
       std::unique_ptr<checkpoint::FoundFolder> folder, absl::string_view owner,
@@ -42,18 +44,22 @@ class OwnSave {
   OwnSave(const OwnSave&) = delete;
   OwnSave& operator=(const OwnSave&) = delete;
 
-  // Runs `work` on the thread, once, after that of all smaller numbers, which start at 0.
-  // Errors: INVALID_ARGUMENT for a number twice, or kMaxAhead beyond the next.
+  // Runs `work` on the thread, once, after the work of all smaller numbers. Numbers start at 0.
+  // Errors: INVALID_ARGUMENT for a number that was given before, or is kMaxAhead or more beyond the
+  // next one; the error with which the save was stopped.
   absl::Status Do(uint64_t number, Work work) PSD_EXCLUDES(mutex_);
-  // What waits is told `why`, what runs ends soon. The first call counts.
+  // Stops the save. Work that waits is called with `why`, and work that runs ends soon. Only the
+  // first call has an effect.
   void Stop(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
-  // For copies that will be appended. Freed ones are kept for the next, as long as the save lasts:
-  // the system takes longer to give fresh memory than it takes to copy into it.
+  // The allocator for copies that will be appended. It keeps freed memory for the next copies as
+  // long as the save lasts, because the system takes longer to provide fresh memory than the copy
+  // takes.
   const std::shared_ptr<Allocator>& copy_memory() const { return copy_memory_; }
 
-  // For `work`, on the thread. Errors: those of TensorFile, and why the save was stopped; any of
-  // them stops it.
+  // These may be called by `work` only, on the thread.
+  // Errors: those of TensorFile; the error with which the save was stopped. Any error stops the
+  // save.
   absl::Status Append(size_t file, const Tensor& tensor);
   absl::Status AppendBytes(size_t file, absl::string_view bytes);
   absl::StatusOr<std::vector<checkpoint::SavedFile>> Finish(const std::vector<StepCount>& counts);
@@ -68,12 +74,12 @@ class OwnSave {
 
   const std::shared_ptr<Allocator> copy_memory_;  // shared with the copies
   const std::unique_ptr<checkpoint::FoundFolder> folder_;
-  std::vector<std::unique_ptr<checkpoint::TensorFile>> files_;  // the thread's
+  std::vector<std::unique_ptr<checkpoint::TensorFile>> files_;  // used by the thread only
   mutable Mutex mutex_;                                         // leaf
   CondVar changed_;
   std::map<uint64_t, Work> waiting_ PSD_GUARDED_BY(mutex_);
   uint64_t next_ PSD_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ PSD_GUARDED_BY(mutex_);  // an error: stopped
+  absl::Status status_ PSD_GUARDED_BY(mutex_);  // an error once the save is stopped
   std::thread thread_;
 };
 

@@ -25,7 +25,7 @@ using checkpoint::ValueKind;
 using optim::OwnerOptimizer;
 using store::EntryPtr;
 
-// The dense tensor that `entry` hosts, if it is one and no parameter.
+// Returns the dense tensor that `entry` hosts, if its value is a tensor and not a parameter.
 std::optional<Tensor> PlainTensor(const store::Entry& entry) {
   const auto* variable = entry.value.As<Variable>();
   if (variable == nullptr || !variable->ok() || !variable->tensor().defined()) return std::nullopt;
@@ -61,8 +61,9 @@ std::optional<HostedValue> DescribeValue(const store::Entry& entry) {
   return hosted;
 }
 
-// Parameters without a name cannot be found again, so they are left out. `named` are the values
-// that have a name: a parameter whose name was dropped is none of them, whoever has the name now.
+// Parameters without a name cannot be found again when the save is loaded, so they are left out.
+// `named` has the ids of all values that have a name. A parameter whose name was dropped is not
+// among them, even if another value has that name now.
 void AddOptimizer(const store::Entry& entry, const OwnerOptimizer& optimizer,
                   const absl::flat_hash_set<GlobalId>& named, OwnerContents& contents) {
   HostedOptimizer hosted;
@@ -198,7 +199,8 @@ absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
   return absl::OkStatus();
 }
 
-// The state that `function` would keep for `value`. Errors: INVALID_ARGUMENT if it cannot step it.
+// Returns the state that `function` would keep for `value`. Errors: INVALID_ARGUMENT if it cannot
+// step `value`.
 absl::StatusOr<std::vector<TensorSpec>> NewState(const optim::FunctionalOptimizer& function,
                                                  const SavedValue& value) {
   std::vector<TensorSpec> arrays;
@@ -218,7 +220,7 @@ absl::StatusOr<std::vector<TensorSpec>> NewState(const optim::FunctionalOptimize
   return arrays;
 }
 
-// One that is to be made.
+// Checks an optimizer that is to be created, and adds the size of its state to `new_bytes`.
 absl::Status CheckNew(const optim::OptimizerRegistry& registry, const HostedOptimizer& wanted,
                       const std::map<std::string, const SavedValue*>& values, uint64_t* new_bytes) {
   const checkpoint::SavedOptimizer& saved = wanted.optimizer;

@@ -1,6 +1,7 @@
 #pragma once
 
-// What a store hosts, in the words of a save, and whether a save's part fits into it.
+// Describes the contents of a store in the types of a save, and checks whether contents of a save
+// can be loaded into it.
 
 #include <memory>
 
@@ -12,23 +13,23 @@
 
 namespace psd::worker {
 
-// The optimizer that `entry` hosts, or null.
+// Returns the optimizer that `entry` hosts, or null.
 std::shared_ptr<optim::OwnerOptimizer> OptimizerOf(const store::Entry& entry);
 
-// By all named optimizers together.
+// Returns the number of steps that all named optimizers together have accepted.
 uint64_t StepsAccepted(const store::Store& store);
 
-// All named values.
+// Describes all named values.
 OwnerContents DescribeContents(const store::Store& store);
 
-// The state arrays of one parameter, named by slot.
+// Describes the state arrays of one parameter, named by slot.
 std::vector<checkpoint::TensorSpec> DescribeState(const optim::SteppedParameter& parameter);
 
-// Whether `wanted` can be loaded: what exists under its names is of the same kind, what does not
-// can be made. Nothing changes.
-// Errors: FAILED_PRECONDITION naming a value or optimizer that exists as something else, or
-// differs, with what both are; INVALID_ARGUMENT for what could not be made; RESOURCE_EXHAUSTED
-// when it would not fit into the memory budget.
+// Checks that `wanted` can be loaded: values and optimizers that exist must fit, and the others
+// must be possible to create. Changes nothing.
+// Errors: FAILED_PRECONDITION for a value or optimizer that exists with another kind, shape,
+// options or state, naming both; INVALID_ARGUMENT for one that could not be created;
+// RESOURCE_EXHAUSTED if the memory budget is too small.
 absl::Status CheckContents(store::Store& store, const optim::OptimizerRegistry& optimizers,
                            const OwnerContents& wanted);
 

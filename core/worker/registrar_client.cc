@@ -109,7 +109,7 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   bool wanted_ PSD_GUARDED_BY(mutex_) = false;  // joins again when lost
   bool trying_ PSD_GUARDED_BY(mutex_) = false;  // a call or a timer is under way
   absl::Duration delay_ PSD_GUARDED_BY(mutex_) = kFirstDelay;
-  // Of the attempt before; the same one again is not logged again.
+  // The code of the last failed attempt. A repeated failure with the same code is not logged.
   absl::StatusCode last_failure_ PSD_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
 };
 
@@ -208,7 +208,7 @@ void RegistrarClient::State::JoinFailed(const absl::Status& status) {
   }
   if (news) {
     logger_.Log(LogLevel::kWarning, "registrar_join_failed",
-                absl::StrCat("could not join through ", registrar, "; trying on"),
+                absl::StrCat("could not join through ", registrar, "; trying again"),
                 {{"registrar", registrar}, {"error", status.ToString()}});
   }
   TryLater();
@@ -225,7 +225,8 @@ void RegistrarClient::State::TryLater() {
   timers_.RunAfter(delay, [self = shared_from_this()] { self->TryAgain(); });
 }
 
-// The registrar's own timeout is the shorter one, so that its answer, who is missing, arrives.
+// The registrar gets a shorter timeout than the call, so that its answer, which names the missing
+// members, still arrives.
 Future<rpc::Reply> RegistrarClient::State::Meet(v1::RegistrarBarrierRequest request,
                                                 std::vector<Buffer> buffers,
                                                 rpc::CallOptions call) {

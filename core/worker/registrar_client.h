@@ -1,6 +1,6 @@
 #pragma once
 
-// A worker's side of the registrar: join, know the world, meet at barriers.
+// Client side of the registrar: joins the job, asks for the world, and meets others at barriers.
 
 #include <cstdint>
 #include <map>
@@ -18,17 +18,18 @@
 namespace psd::worker {
 
 enum class WorkerRole {
-  kOwner,  // a daemon; groups never wait for it
+  kOwner,  // a daemon; the group of trainers does not include it
   kTrainer,
 };
 
 struct JoinOptions {
-  // The registrar's name; the agent must know how to reach it.
+  // The name of the registrar, which the agent must be able to reach.
   std::string registrar;
   WorkerRole role = WorkerRole::kTrainer;
-  // Trainers that the job will have, as all of them declare; 0: they come and go.
+  // The number of trainers that the job will have, which all trainers must declare alike. 0 means
+  // that trainers come and go.
   uint32_t group_size = 0;
-  // Where others may dial this worker; empty: it does not listen.
+  // The address at which others may dial this worker; empty if it does not listen.
   std::string address;
 };
 
@@ -46,57 +47,58 @@ struct WorldMember {
 };
 
 struct World {
-  std::vector<WorldMember> members;  // by rank
-  uint32_t group_size = 0;           // 0: not declared
-  // Named by the registrar's configuration, and not there.
+  std::vector<WorldMember> members;  // sorted by rank
+  uint32_t group_size = 0;           // 0 if not declared
+  // The owners that the registrar's configuration names and that have not joined.
   std::vector<std::string> absent_owners;
 };
 
-// The world as `registrar`, which `agent` can reach, knows it: anybody may ask.
+// Asks `registrar` for the world. Workers that have not joined may ask too. Requires: `agent` can
+// reach the registrar.
 Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
                        const rpc::CallOptions& call);
 
-// Thread-safe. Once joined it stays joined: when the registrar was restarted, or has ended this
-// worker's session, it joins again by itself; training does not wait for that. It logs
-// registrar_joined, registrar_join_failed and registrar_lost.
+// Keeps this worker joined. When the registrar was restarted or has ended this worker's session,
+// the client joins again by itself, and training does not wait for that. It logs registrar_joined,
+// registrar_join_failed and registrar_lost. Thread-safe.
 class RegistrarClient {
  public:
-  // Before the agent starts. `agent`, `timers` and `logger` outlive the client's last call, not
-  // necessarily the client.
+  // Must be created before the agent starts. `agent`, `timers` and `logger` must outlive the last
+  // call of the client, but not the client itself.
   RegistrarClient(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger);
-  // No callback touches anything after this.
+  // Callbacks that come later do nothing.
   ~RegistrarClient();
   RegistrarClient(const RegistrarClient&) = delete;
   RegistrarClient& operator=(const RegistrarClient&) = delete;
 
-  // Asks once. Errors: those of the call; what the registrar says (ALREADY_EXISTS,
-  // FAILED_PRECONDITION for another group size, RESOURCE_EXHAUSTED for a complete group).
+  // Tries to join, once. Errors: those of the call; those of the registrar (ALREADY_EXISTS;
+  // FAILED_PRECONDITION for another group size; RESOURCE_EXHAUSTED if the group is complete).
   Future<Membership> Join(const JoinOptions& options, const rpc::CallOptions& call);
 
-  // Asks until it has joined, in the background: for a daemon, which serves meanwhile.
+  // Tries to join, in the background, until that succeeds. For a daemon, which serves meanwhile.
   void KeepJoined(const JoinOptions& options);
 
-  // As last told by the registrar; rank 0, world size 0 before it was joined.
+  // The registrar's last answer. Rank and world size are 0 before the first one.
   Membership membership() const;
 
   Future<World> GetWorld(const rpc::CallOptions& call);
 
-  // Done when every worker of `members` (this one included) has called the barrier of that name;
-  // empty: the declared group of trainers.
+  // Ready when every worker of `members`, this one included, has called the barrier `name`. If
+  // `members` is empty, they are the declared group of trainers.
   // Errors: UNAVAILABLE or ABORTED naming a member that left or was restarted meanwhile; NOT_FOUND
   // for one that never joined; FAILED_PRECONDITION before Join; DEADLINE_EXCEEDED naming those that
   // were missing.
   Future<Unit> Barrier(const std::string& name, const std::vector<std::string>& members,
                        const rpc::CallOptions& call);
 
-  // A barrier to which every member brings values, and from which it takes those of all, by name.
-  // For small things: at most 1 MiB from each. Errors: as Barrier; INVALID_ARGUMENT.
+  // A barrier to which every member brings values, and which returns the values of all members by
+  // name. For small values: at most 1 MiB from each member. Errors: as Barrier; INVALID_ARGUMENT.
   Future<std::map<std::string, rpc::Payload>> AllGather(const std::string& name,
                                                         const rpc::Payload& values,
                                                         const std::vector<std::string>& members,
                                                         const rpc::CallOptions& call);
 
-  // Asks no more. Called before the agent shuts down.
+  // Stops joining again. Must be called before the agent shuts down.
   void Stop();
 
  private:

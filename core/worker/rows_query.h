@@ -5,7 +5,7 @@
 
 namespace psd::worker {
 
-// Which rows of which table.
+// Names rows of a table that are to be looked up.
 struct RowsQuery {
   rref::RRef table;  // rows, or a parameter of two axes
   Tensor ids;        // i64, any shape, each in [0, rows of the table)

@@ -17,24 +17,24 @@ namespace {
 using store::EntryPtr;
 using store::Value;
 
-// Up to this many bytes of rows a lookup is cheaper than handing it to another thread.
+// A lookup of at most this many bytes of rows is cheaper to run than to hand to another thread.
 constexpr double kInlineBytes = 256 << 10;
 
-// One table and the ids that are asked of it.
+// One table, and the ids to look up in it.
 struct TableRead {
   EntryPtr entry;
   Tensor ids;
 };
 
-// A table as it is read: rows, or one version of a dense parameter.
+// A table that is read: rows, or one version of a dense parameter.
 struct Table {
   LeafInfo leaf;
   bool requires_grad = false;
   std::shared_ptr<store::Rows> rows;
-  Tensor dense;  // if `rows` is null
+  Tensor dense;  // set if `rows` is null
 };
 
-// Errors: INVALID_ARGUMENT for what has no rows.
+// Errors: INVALID_ARGUMENT for a value that has no rows.
 absl::StatusOr<Table> OpenTable(const store::Entry& entry) {
   Table table;
   table.rows = store::AsRows(entry.value);
@@ -55,7 +55,7 @@ absl::StatusOr<Table> OpenTable(const store::Entry& entry) {
   return table;
 }
 
-// Rows that would not fit a message are refused before memory is asked for.
+// Checks that the rows fit into a message, before memory is allocated for them.
 absl::Status CheckSize(const Table& table, const Tensor& ids, int64_t limit) {
   if (!ids.defined()) return absl::InvalidArgumentError("its ids are undefined");
   const int64_t row_bytes = table.leaf.shape[1] * static_cast<int64_t>(ItemSize(table.leaf.dtype));
@@ -87,7 +87,7 @@ absl::StatusOr<Values> ReadTables(const std::vector<TableRead>& reads, bool reco
   return values;
 }
 
-// About how many bytes the rows take, whatever is asked for.
+// Returns about how many bytes the rows take. The values need not be tables.
 double BytesOf(const std::vector<TableRead>& reads) {
   double bytes = 0;
   for (const TableRead& read : reads) {
@@ -102,7 +102,8 @@ double BytesOf(const std::vector<TableRead>& reads) {
   return bytes;
 }
 
-// What a request asks for. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a value.
+// Finds the tables and ids of a request. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a
+// value.
 absl::StatusOr<std::vector<TableRead>> FindTables(store::Store& store,
                                                   const v1::FetchRequest& tables,
                                                   const Values& ids) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Rows between workers: ids there, rows back.
+// Lookups of rows on other workers: sends ids and gets rows back.
 
 #include <memory>
 #include <string>
@@ -13,18 +13,19 @@
 
 namespace psd::worker {
 
-// Both ends of "rows.lookup". Thread-safe.
+// Client and server side of the "rows.lookup" method. Thread-safe.
 class RowsService {
  public:
-  // Registers the method; `runtime` outlives the service and has not started.
+  // Registers the method. `runtime` must outlive the service and must not have started.
   explicit RowsService(Runtime& runtime);
 
-  // For each query a tensor [the extents of its ids, width]. All tables are `owner`'s: one
-  // exchange. Tables under creation are waited for. Each row is whole; within a context those of
-  // tables that require grad lead back to their owner, where gradients arrive as sparse ones.
-  // Errors: INVALID_ARGUMENT (no table of rows; ids that are not i64 or out of range: names table,
-  // id and number of rows), RESOURCE_EXHAUSTED (rows beyond ProgramLimits::max_result_bytes), and
-  // those of a call.
+  // Returns for each query a tensor [the extents of its ids, width], by one exchange with `owner`.
+  // Tables under creation are waited for. Each row is read whole. Within a context, gradients of
+  // rows of tables that require grad go back to the owner, as sparse gradients.
+  // Requires: there is at least one query, and `owner` owns all tables.
+  // Errors: INVALID_ARGUMENT (a value that has no rows; ids that are not i64 or are out of range,
+  // naming the table, the id and the number of rows); RESOURCE_EXHAUSTED (more rows than
+  // ProgramLimits::max_result_bytes); those of a call.
   Future<Values> LookUp(const std::string& owner, const std::vector<RowsQuery>& queries,
                         const ContextPtr& context, const rpc::CallOptions& options);
 

@@ -130,7 +130,7 @@ void Runtime::Shutdown(absl::Duration drain) {
   if (rrefs_ != nullptr) rrefs_->ReleaseAll();
   agent_->Shutdown(drain);
   timers_->Stop();
-  // Functions may wait for callbacks; callbacks find no function running any more.
+  // The executor goes first: its functions may wait for callbacks, which run until it has stopped.
   executor_->Shutdown();
   continuations_->Shutdown();
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// One worker, assembled: the only place that sees every layer. A daemon is a runtime plus
-// services; a trainer is a runtime plus the public face in client/.
+// One worker, assembled from all layers. A daemon is a runtime plus services; a trainer is a
+// runtime plus the public face in client/.
 
 #include <cstdint>
 #include <functional>
@@ -44,40 +44,43 @@ class StatusService;
 class ValueService;
 
 struct RuntimeOptions {
-  // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
+  // The worker's name, unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
   std::string name;
-  // "host:port" to serve at (port 0: any free one); empty: only connections opened from here.
+  // The address to listen on, "host:port" (port 0 is any free one). If it is empty, the worker does
+  // not listen, and has only the connections that it opens itself.
   std::string listen;
-  // Where others dial it: "host:port", or "host" with the port listened on. Required if `listen` is
-  // all interfaces (0.0.0.0). Empty: the address listened on.
+  // The address that others dial: "host:port", or "host" with the port that it listens on. Required
+  // if `listen` is all interfaces (0.0.0.0). If it is empty, others dial the address listened on.
   std::string advertise;
-  // Threads that run functions, programs and creations. Large steps and pulls run on them too, and
-  // on one thread more that users never get.
+  // The number of threads that run functions, programs and creations. Large steps and pulls run on
+  // them too, and on one more thread that is reserved for such work.
   int threads = 4;
-  // What may wait for these threads. One session fills at most half of it.
+  // The most tasks that may wait for these threads. One session may fill at most half of them.
   size_t max_queued_functions = 10'000;
-  // For all that this worker holds, for itself and for peers; null: a budget without limit.
+  // The budget for all memory that this worker holds, for itself and for peers; null for a budget
+  // without limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
   rpc::SessionOptions session;
   program::ProgramLimits program_limits;
   size_t program_cache_entries = 1024;
-  // The worker that knows the world, told to whoever connects; empty: nobody does.
+  // The name of the registrar, which is told to workers that connect; empty if there is none.
   std::string registrar;
-  // What moves messages; null: gRPC.
+  // The carrier that moves messages; null for gRPC.
   std::shared_ptr<carrier::Carrier> carrier;
-  // Below which this worker may write its own files of a save; null: it never does. Shared by the
-  // workers that may.
+  // The folder below which this worker may write its own files of a save; null if it never does.
+  // Shared by the workers of this process that use it.
   std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
   const Clock* clock = &Clock::Steady();
-  std::shared_ptr<Logger> logger;  // null: nothing is logged
-  // What programs may call; null: the built-in operators.
+  std::shared_ptr<Logger> logger;  // null if nothing is logged
+  // The operators that programs may call; null for the built-in ones.
   std::shared_ptr<const OperatorRegistry> operators;
   optim::OptimizerRegistry optimizers = optim::OptimizerRegistry::Builtin();
-  // Registered functions, by name.
+  // The registered functions, by name.
   FunctionRegistry functions;
 };
 
-// Thread-safe. Destroying it shuts down at once.
+// Owns all layers of a worker. The destructor shuts down without waiting for work under way.
+// Thread-safe.
 class Runtime {
  public:
   // Assembles, does not serve yet.
@@ -88,7 +91,7 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Further methods, before Start: a daemon's own services.
+  // Adds a method, for a daemon's own services. Must be called before Start.
   void RegisterMethod(rpc::Method method) { agent_->RegisterMethod(std::move(method)); }
 
   // Serves. Returns the address at which it can be dialled ("" when not listening).
@@ -100,7 +103,7 @@ class Runtime {
   // told by its owners.
   PeerDirectory& peers() { return *peers_; }
 
-  // See RpcAgent::Shutdown; then releases everything. May be repeated.
+  // Shuts the agent down, as RpcAgent::Shutdown says, and then stops all threads. May be repeated.
   void Shutdown(absl::Duration drain);
 
   const std::string& name() const { return options_.name; }
@@ -119,7 +122,7 @@ class Runtime {
   MemoryBudget& memory() { return *options_.memory; }
   Executor& executor() { return *executor_; }
   ThreadPool::Stats executor_stats() const { return executor_->stats(); }
-  // Runs what users hang on futures, which may take its time and wait.
+  // The executor for callbacks that users attach to futures. They may take long and may wait.
   std::shared_ptr<Executor> continuations() const { return continuations_; }
   TimerQueue& timers() { return *timers_; }
   Logger& logger() { return *options_.logger; }

@@ -1,4 +1,4 @@
-// The asker's end.
+// Client side of the save service.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// The owner's end.
+// Server side of the save service.
 #include "core/worker/save_service.h"
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +15,7 @@
 namespace psd::worker {
 namespace {
 
-// The file of each of the item's arrays. Errors: INVALID_ARGUMENT.
+// Returns the number of the file for each of the item's arrays. Errors: INVALID_ARGUMENT.
 absl::StatusOr<std::vector<size_t>> FilesOf(const v1::ExportItem& asked,
                                             const v1::ExportedItem& item) {
   size_t arrays = 1;
@@ -115,7 +115,7 @@ void SaveService::WriteItems(const CallPtr& call, const SavePtr& save,
             if (!files.ok()) return call->Reply(files.status());
             auto arrays = DenseCopies(out);
             if (!arrays.ok()) return call->Reply(arrays.status());
-            out.values.clear();  // the arrays are what is left of them
+            out.values.clear();  // `arrays` holds the tensors now
             Do(call, save, request.number(),
                [reply = out.reply, files = *std::move(files),
                 arrays = *std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<rpc::Payload> {
@@ -171,13 +171,13 @@ void SaveService::ServeClose(const CallPtr& call) {
 }
 
 void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append) {
-  // The save outlives its thread, on which this runs.
+  // This runs on the thread of the save, which the save outlives, so a plain pointer is enough.
   const absl::Status queued = save->Do(
       number, [call, to = save.get(), append = std::move(append)](const absl::Status& may) mutable {
         if (may.ok() && call->cancelled())
           to->Stop(absl::CancelledError("cancelled before the write"));
         call->Reply(may.ok() ? append(*to) : absl::StatusOr<rpc::Payload>(may));
-        append = nullptr;  // its memory goes before the next one's comes
+        append = nullptr;  // frees its memory before the next work begins
       });
   if (!queued.ok()) call->Reply(queued);
 }
@@ -185,7 +185,8 @@ void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, 
 void SaveService::Destroy(SavePtr save) {
   if (save == nullptr) return;
   save->Stop(absl::CancelledError("the save was given up"));
-  // Refused (by a full queue, or while everything ends) it is destroyed here.
+  // If the executor refuses the task, because it is full or shutting down, the save is destroyed
+  // here.
   runtime_.executor().Submit([save = std::move(save)] {}).IgnoreError();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Owners that write their own files of a save, where they can reach its folder.
+// Lets owners write their own files of a save, if they can reach its folder.
 
 #include <cstdint>
 #include <map>
@@ -44,18 +44,19 @@ class SaveService {
   Future<Opened> Open(const std::string& owner, GlobalId id, const OwnFiles& files,
                       const rpc::CallOptions& options);
 
-  // Appends copies of `items` to their files, each as CheckpointService::Export makes them, after
-  // what all calls with smaller numbers append: Write, WritePiece and Finish count together, from 0
-  // on. What is answered has no tensors.
-  // Errors: as Export; ABORTED when an array is another than was planned; RESOURCE_EXHAUSTED and
-  // others of the disk. After any of them the caller closes the save: later numbers would wait.
+  // Appends copies of `items`, made as by CheckpointService::Export, to their files. Calls of
+  // Write, WritePiece and Finish are numbered together, from 0 on, and append in the order of their
+  // numbers. The answer has no tensors.
+  // Errors: as Export; ABORTED if an array is not the one that was planned; RESOURCE_EXHAUSTED and
+  // other errors of the disk. After any error the caller must close the save, because calls with
+  // later numbers would wait for this one.
   Future<Exported> Write(const std::string& owner, GlobalId id, uint64_t number,
                          const std::vector<ExportItem>& items, const rpc::CallOptions& options);
-  // A piece of what is held (CheckpointService::Hold).
+  // Appends a piece of copies that are held (CheckpointService::Hold) to a file. Errors: as Write.
   Future<FetchedPiece> WritePiece(const std::string& owner, GlobalId id, uint64_t number,
                                   GlobalId held, const PieceRange& range, size_t file,
                                   const rpc::CallOptions& options);
-  // Done when files and folder are on the disk.
+  // Finishes the files. Ready when files and folder are on the disk.
   Future<std::vector<checkpoint::SavedFile>> Finish(const std::string& owner, GlobalId id,
                                                     uint64_t number,
                                                     const std::vector<StepCount>& counts,

@@ -77,7 +77,7 @@ void AddRows(const store::Rows& rows, v1::NamedValue& value) {
   value.set_requires_grad(rows.requires_grad());
 }
 
-// Of all groups, and the settings.
+// Returns the options of all groups and the settings as text.
 std::string DescribeOptions(const optim::OwnerOptimizer& optimizer) {
   std::string text;
   for (size_t group = 0; group < optimizer.num_groups(); ++group) {

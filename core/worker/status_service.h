@@ -1,6 +1,6 @@
 #pragma once
 
-// What a worker says of itself, for people and dashboards: the "worker.status" method.
+// The "worker.status" method: a worker's report on itself, for people and dashboards.
 
 #include <cstddef>
 
@@ -11,20 +11,20 @@ namespace psd::worker {
 
 class Runtime;
 
-// Thread-safe. Every worker answers, trainers too.
+// Answers on every worker, trainers included. Thread-safe.
 class StatusService {
  public:
-  // Named values and contexts that are listed unless the asker sets a limit, and at most.
+  // How many named values and contexts are listed unless the request sets a limit, and at most.
   static constexpr size_t kDefaultLimit = 1000;
   static constexpr size_t kMaxLimit = 100'000;
 
-  // Registers the method; `runtime` outlives the service and has not started.
+  // Registers the method. `runtime` must outlive the service and must not have started.
   explicit StatusService(Runtime& runtime);
   StatusService(const StatusService&) = delete;
   StatusService& operator=(const StatusService&) = delete;
 
-  // As of now; its parts are each consistent, not with one another. Takes time in proportion to
-  // what is listed.
+  // Returns the present status. Each part is consistent in itself, but not with the others. Takes
+  // time in proportion to the number of entries listed.
   v1::WorkerStatus Collect(const v1::StatusRequest& request) const;
 
  private:

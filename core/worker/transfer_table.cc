@@ -46,7 +46,7 @@ absl::Status Transfer::Fill(uint64_t array, uint64_t first_byte, const Buffer& b
 }
 
 absl::Status TransferTable::Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer) {
-  // `transfer` becomes the earlier one, if there is one.
+  // The swap puts an earlier transfer into `transfer`, so that it is freed after the lock.
   MutexLock lock(mutex_);
   OfSession& of_session = transfers_[session];
   if (of_session.size() < kPerSession || of_session.count(id) > 0) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Values on their way in or out of an owner in pieces.
+// Values that are transferred into an owner or out of it in pieces.
 
 #include <cstdint>
 #include <map>
@@ -42,15 +42,15 @@ class Transfer {
   std::vector<Tensor> arrays_;
 };
 
-// Transfers of the sessions of peers. Thread-safe.
+// The transfers of all peers, by session. Thread-safe.
 class TransferTable {
  public:
-  // A bound to what a peer can make an owner hold: saves and loads that a worker has under way at
-  // the same time have one each.
+  // The most transfers of one session. It bounds the memory that a peer can make an owner hold.
+  // Each save or load that a worker has under way needs one.
   static constexpr size_t kPerSession = 4;
 
-  // In place of an earlier one of this id. Errors: RESOURCE_EXHAUSTED when the session has
-  // kPerSession others.
+  // Adds a transfer, in place of an earlier one with this id. Errors: RESOURCE_EXHAUSTED if the
+  // session has kPerSession others.
   absl::Status Put(GlobalId session, GlobalId id, std::shared_ptr<Transfer> transfer)
       PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND.
@@ -61,15 +61,15 @@ class TransferTable {
   // out: it stays then.
   absl::StatusOr<std::shared_ptr<Transfer>> Take(GlobalId session, GlobalId id)
       PSD_EXCLUDES(mutex_);
-  // What is not there is no error.
+  // Removes a transfer, if there is one.
   void Release(GlobalId session, GlobalId id) PSD_EXCLUDES(mutex_);
   void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
 
  private:
   using OfSession = std::map<GlobalId, std::shared_ptr<Transfer>>;  // by id
 
-  mutable Mutex mutex_;                                             // leaf: memory is freed outside
-  std::map<GlobalId, OfSession> transfers_ PSD_GUARDED_BY(mutex_);  // by session; none is empty
+  mutable Mutex mutex_;                                             // leaf; memory is freed outside
+  std::map<GlobalId, OfSession> transfers_ PSD_GUARDED_BY(mutex_);  // by session; no empty ones
 };
 
 }  // namespace psd::worker

@@ -8,11 +8,11 @@
 //   functions.Register("scale", Typed(Scale));
 //   functions.RegisterMethod<Counter>("counter.add", TypedMethod(&Counter::Add));
 //
-// An argument is a bool, int64_t, double (an int will do), std::string, Variable, Tensor, RRef or
-// Value, by value or const reference. The first parameter may be a const FunctionCall&. A result
-// is absl::Status (nothing), absl::StatusOr<Values>, or absl::StatusOr of what a Value is made of.
-// A call with other arguments is answered INVALID_ARGUMENT, naming the first that is wrong; the
-// function does not run. All of it is stateless and thread-safe.
+// A parameter is a bool, int64_t, double (which accepts an int), std::string, Variable, Tensor,
+// RRef or Value, by value or const reference. The first parameter may be a const FunctionCall&. The
+// result is absl::Status (no value), absl::StatusOr<Values>, or absl::StatusOr of a type that
+// converts to a Value. A call with other arguments is answered INVALID_ARGUMENT, naming the first
+// wrong argument, and the function does not run. Everything here is stateless and thread-safe.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@
 
 namespace psd::worker {
 
-// `value` as a T. Errors: INVALID_ARGUMENT saying what it is and what was wanted.
+// Returns `value` as a T. Errors: INVALID_ARGUMENT naming its kind and the kind wanted.
 template <typename T>
 absl::StatusOr<T> ReadValue(const store::Value& value) = delete;
 template <>
@@ -72,7 +72,7 @@ absl::StatusOr<std::tuple<T...>> ReadEach(const Values& values, std::index_seque
 
 }  // namespace internal
 
-// All of `values`, each as its type.
+// Returns all of `values`, each as its type. Errors: INVALID_ARGUMENT.
 template <typename... T>
 absl::StatusOr<std::tuple<T...>> ReadValues(const Values& values) {
   if (values.size() != sizeof...(T)) return internal::WrongCount(sizeof...(T), values.size());
@@ -94,7 +94,7 @@ absl::StatusOr<Values> ToValues(absl::StatusOr<T> result) {
   return Values{store::Value(*std::move(result))};
 }
 
-// `invoke(arguments...)` with the values read as the parameters' types.
+// Calls invoke(arguments...) with the values read as the parameters' types.
 template <typename... P, typename F>
 absl::StatusOr<Values> CallWith(const Values& values, F invoke) {
   auto arguments = ReadValues<std::decay_t<P>...>(values);

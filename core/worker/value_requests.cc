@@ -1,4 +1,5 @@
-// The asker's end.
+// Client side of the value service: creates, looks up, fetches, assigns, drops and lists values on
+// other workers.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -22,7 +23,7 @@ using store::EntryPtr;
 using store::PinnedVersion;
 using store::Value;
 
-// What one owner is asked for: some of the RRefs, by their places.
+// The part of a request that goes to one owner: some of the RRefs, by their indices.
 struct ValueService::OwnerPart {
   std::string owner;
   std::vector<size_t> places;
@@ -35,12 +36,12 @@ struct ValueService::OwnerPart {
   }
 };
 
-// In order of first appearance.
+// Groups `rrefs` by owner. The owners are in the order of their first RRef.
 absl::StatusOr<std::vector<ValueService::OwnerPart>> ValueService::PartsByOwner(
     const std::vector<RRef>& rrefs) {
   std::vector<OwnerPart> parts;
-  std::map<std::string, size_t> numbers;  // in `parts`
-  OwnerPart* part = nullptr;              // of the RRef before: mostly the next one's too
+  std::map<std::string, size_t> numbers;  // indices in `parts`
+  OwnerPart* part = nullptr;              // that of the RRef before, mostly also the next one's
   for (size_t i = 0; i < rrefs.size(); ++i) {
     if (!rrefs[i].valid()) {
       return absl::InvalidArgumentError(
@@ -58,8 +59,8 @@ absl::StatusOr<std::vector<ValueService::OwnerPart>> ValueService::PartsByOwner(
   return parts;
 }
 
-// Asks every owner once, all at the same time: `ask` with an owner and its RRefs. The answers in
-// the order of `rrefs`, or the first error.
+// Asks all owners at the same time, each once, by ask(owner, its RRefs). Returns the answers in the
+// order of `rrefs`, or the first error.
 template <typename T, typename Ask>
 Future<std::vector<T>> ValueService::AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
   using Result = std::vector<T>;
@@ -99,7 +100,7 @@ Future<std::vector<T>> ValueService::AskOwners(const std::vector<RRef>& rrefs, c
 
 namespace {
 
-// Of this worker's own values.
+// Returns the entries of this worker's own values.
 absl::StatusOr<std::vector<EntryPtr>> Here(const std::vector<RRef>& rrefs) {
   std::vector<EntryPtr> entries;
   entries.reserve(rrefs.size());
@@ -110,7 +111,7 @@ absl::StatusOr<std::vector<EntryPtr>> Here(const std::vector<RRef>& rrefs) {
   return entries;
 }
 
-// The same without history: tensors, in lists and maps too, require no grad.
+// Returns the value without history: no tensor in it, also in lists and maps, requires grad.
 Value Detached(const Value& value) {
   if (const auto* variable = value.As<Variable>()) return Value(variable->Detach());
   if (const Value::List* list = value.AsList()) {
@@ -154,7 +155,8 @@ absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
       absl::StrCat(owner, " was asked for ", expected, " values and sent ", got));
 }
 
-// Until all have come, or the first error; `here` and some of `replies` may be none.
+// Waits until all answers have come, or until the first error. `here` and some of `replies` may be
+// invalid futures.
 absl::Status WaitForAll(const std::vector<Future<rpc::Reply>>& replies,
                         const Future<Values>& here) {
   const auto outcome = [](const auto& answer) { return answer.status(); };
@@ -257,7 +259,7 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
                                                     const rpc::CallOptions& options) {
   Promise<std::vector<ListedValue>> promise;
   auto listed = std::make_shared<std::vector<ListedValue>>();
-  // Asks page by page; each answer asks for the next.
+  // The list is fetched page by page; the answer for each page requests the next one.
   auto ask = std::make_shared<std::function<void(std::string)>>();
   std::weak_ptr<std::function<void(std::string)>> again = ask;
   *ask = [this, owner, prefix, options, promise, listed, again](std::string after) {
@@ -333,15 +335,15 @@ absl::StatusOr<Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs
                                       : here.Wait();
     if (parts.size() == 1) return mine;
     status.Update(mine.status());
-    if (!mine.ok()) continue;  // the others are decoded all the same, see Discard
+    if (!mine.ok()) continue;  // the other answers must still be decoded, see Discard
     for (size_t j = 0; j < places.size(); ++j) all[places[j]] = std::move((*mine)[j]);
   }
   PSD_RETURN_IF_ERROR(status);
   return all;
 }
 
-// References in an answer are counted for this worker: every answer is decoded, and what it holds
-// let go, whatever became of the others.
+// The owner has counted the references in its answer for this worker. So every answer is decoded,
+// even if another one failed, and its references are released.
 void ValueService::Discard(const std::vector<OwnerPart>& parts,
                            const std::vector<Future<rpc::Reply>>& replies) {
   for (size_t i = 0; i < parts.size(); ++i) {

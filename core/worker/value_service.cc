@@ -1,4 +1,4 @@
-// The owner's end.
+// Server side of the value service.
 #include "core/worker/value_service.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using store::Value;
 
 constexpr size_t kMaxListPage = 1000;
 
-// What a value is, as far as a listing and a second creator are concerned.
+// The facts of a value that a listing and a second creator need.
 struct Facts {
   Shape shape;
   DType dtype = DType::kF32;
@@ -41,7 +41,7 @@ struct Facts {
   size_t bytes = 0;
 };
 
-// Null for what is neither a parameter nor rows.
+// Returns nothing for a value that is neither a parameter nor rows.
 std::optional<Facts> FactsOf(const store::Entry& entry) {
   if (const store::Parameter* p = entry.parameter.get()) {
     return Facts{p->shape(), p->dtype(), false, p->requires_grad(), p->version(), p->stats().bytes};
@@ -51,8 +51,8 @@ std::optional<Facts> FactsOf(const store::Entry& entry) {
   return std::nullopt;
 }
 
-// Whether shape and dtype are what a creation program of one operator would make; programs of
-// several are believed.
+// Whether `program` would create a value of this shape and dtype. Only programs of a single
+// operator are checked; for others the answer is true.
 bool WouldMake(const OperatorRegistry& operators, const program::Program& program,
                const Facts& facts) {
   if (program.num_inputs != 0 || program.instructions.size() != 1) return true;
@@ -82,7 +82,8 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                    ", which is not what this call would create; drop it, or use another name"));
 }
 
-// What is created stays, so what the memory budget has left is its bound, not that of results.
+// A value that is created stays, so the rest of the memory budget bounds it instead of the limit
+// for results.
 program::ProgramLimits CreationLimits(Runtime& runtime) {
   program::ProgramLimits limits = runtime.options().program_limits;
   const MemoryAccount& memory = runtime.store().memory();
@@ -102,7 +103,7 @@ std::string BudgetText(const MemoryBudget& memory) {
                       " are in use; drop values or raise the budget");
 }
 
-// Runs a creation program: no arguments, one result, no history.
+// Runs a creation program, which has no arguments and one result. No history is recorded.
 absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::CheckedProgram& program) {
   NoGradGuard no_grad;
   const auto results =
@@ -119,7 +120,8 @@ absl::StatusOr<Value> RunCreation(Runtime& runtime, const program::CheckedProgra
   return Value(results->front().Detach());
 }
 
-// The result of a creation program as an embedding table, in memory of the store's budget.
+// Runs a creation program and returns its result as an embedding table, in memory of the store's
+// budget.
 absl::StatusOr<Value> CreateRows(Runtime& runtime, const program::CheckedProgram& program,
                                  bool requires_grad) {
   PSD_ASSIGN_OR_RETURN(Value made, RunCreation(runtime, program));
@@ -134,7 +136,7 @@ GlobalId IdAt(const v1::FetchRequest& request, int i) {
   return {request.incarnations(i), request.counters(i)};
 }
 
-// Entries of all `ids`. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id.
+// Returns the entries of all ids in the request. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id.
 absl::StatusOr<store::EntryGroupPtr> FindAll(store::Store& store, const v1::FetchRequest& request) {
   if (request.incarnations_size() != request.counters_size()) {
     return absl::InvalidArgumentError(absl::StrCat("value.fetch: ", request.incarnations_size(),
@@ -147,8 +149,8 @@ absl::StatusOr<store::EntryGroupPtr> FindAll(store::Store& store, const v1::Fetc
   return store.GetGroup(ids);
 }
 
-// One for each of `parameters`, of the version that was pinned; without a key for those that
-// require no grad.
+// Returns one leaf for each of `parameters`, with the version that was pinned. Leaves of parameters
+// that do not require grad have no key.
 std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
                                const store::PinnedTogether& pinned) {
   std::vector<LeafInfo> leaves;
@@ -164,7 +166,7 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
-// An error of the store about a name, with the worker that was asked.
+// Adds the name of this worker to an error of the store about a name.
 absl::Status NamingError(Runtime& runtime, const std::string& name, const absl::Status& status) {
   ErrorDetail detail;
   detail.worker = runtime.name();
@@ -220,7 +222,7 @@ void ValueService::ServeGetOrCreate(const CallPtr& call) {
 
 void ValueService::GetOrCreateHere(const CallPtr& call, const Creation& creation) {
   store::CreateOptions options;
-  options.requires_grad = creation.requires_grad && !creation.rows;  // rows know for themselves
+  options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
   runtime_.store()
       .GetOrCreate(creation.name, options,
                    [this, creation] {
@@ -235,7 +237,7 @@ void ValueService::GetOrCreateHere(const CallPtr& call, const Creation& creation
                           creation.requires_grad, creation.rows);
         if (!same.ok()) return call->Reply(same);
         absl::StatusOr<rpc::Payload> reply = ReferenceReply(runtime_, *call, *entry);
-        // Dropped and freed since it was found: the name is free again.
+        // The value was dropped and freed since it was found, so the name is free again.
         if (absl::IsNotFound(reply.status())) return GetOrCreateHere(call, creation);
         call->Reply(std::move(reply));
       });
@@ -289,7 +291,8 @@ void ValueService::ServeFetch(const CallPtr& call) {
   ReplyWithValues(runtime_, *call, received->context, store::Entry::ReadAll(entries));
 }
 
-// As ReplyWithValues, but for the tensors, the variables and the graph that nobody would look at.
+// Does the same as ReplyWithValues for a group that has only parameters, but creates no tensors,
+// variables and graph nodes for them.
 void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& context,
                                        const store::EntryGroup& group, bool versions) {
   auto pinned = store::Parameter::PinTogether(group.parameters, group.keeper);

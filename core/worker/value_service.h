@@ -1,6 +1,6 @@
 #pragma once
 
-// Values between workers: create, look up, fetch, assign, drop, list.
+// Values on other workers: creates, looks up, fetches, assigns, drops and lists them.
 
 #include <memory>
 #include <string>
@@ -16,34 +16,37 @@
 
 namespace psd::worker {
 
-// What a listing says of one named value.
+// One named value in a listing.
 struct ListedValue {
   std::string name;
   std::string kind;
-  uint64_t version = 0;  // 0 for what is no parameter
+  uint64_t version = 0;  // 0 for a value that is neither a parameter nor rows
   uint64_t bytes = 0;
 };
 
-// Both ends of the "value.*" methods. Thread-safe. Calls to the runtime's
-// own name stay in the process. Errors: those of the call (RpcAgent::StartCall) and of the store.
+// Client and server side of the "value.*" methods. Calls to the runtime's own name stay in the
+// process. All client functions fail with the errors of the call (RpcAgent::StartCall) and of the
+// store. Thread-safe.
 class ValueService {
  public:
-  // What a named value becomes when a creation program makes it.
+  // The kind of value that is made of a creation program's result.
   enum class Hosted {
-    kTensor,  // a parameter if it is floating
-    kRows,    // an embedding table; requires_grad is that of its lookups
+    kTensor,  // a tensor, which becomes a parameter if its dtype is floating
+    kRows,    // an embedding table; requires_grad applies to its lookups
   };
 
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit ValueService(Runtime& runtime);
 
+  // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
+  // none. Errors: FAILED_PRECONDITION if it exists and is not what this call would create.
   Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                  const program::Program& create, bool requires_grad,
                                  const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
-  // Ends a name of this worker; the value goes when the last fork and handle have gone. With `only`
-  // the name is ended only if that value has it.
+  // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
+  // `only`, the name is removed only if that value has it.
   absl::Status DropHere(const std::string& name, GlobalId only = {});
   Future<Unit> Drop(const std::string& owner, const std::string& name,
                     const rpc::CallOptions& options);
@@ -52,24 +55,26 @@ class ValueService {
   Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
                                         const rpc::CallOptions& options);
 
-  // One exchange per owner; in the order of `rrefs`. Fails with the first owner's error.
+  // Fetches values, with one exchange per owner, and returns them in the order of `rrefs`. Fails
+  // with the first error of an owner.
   Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                        const rpc::CallOptions& options);
-  // The same under a NoGradGuard too: for what a backward starts from.
+  // The same, but recorded in `context` even under a NoGradGuard. For values from which a backward
+  // starts.
   Future<Values> FetchRecorded(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
                                const rpc::CallOptions& options);
-  // As Fetch, for who waits: the answers are decoded on the caller's thread, and are its own.
+  // As Fetch, but waits, and decodes the answers on the calling thread.
   absl::StatusOr<Values> FetchAndWait(const std::vector<rref::RRef>& rrefs,
                                       const ContextPtr& context, const rpc::CallOptions& options);
 
-  // Parameters outside of any context, each with the version that it is.
-  // Errors: INVALID_ARGUMENT for what is no parameter.
+  // Fetches parameters outside of any context, each with its version.
+  // Errors: INVALID_ARGUMENT for a value that is not a parameter.
   Future<std::vector<store::PinnedVersion>> Pull(const std::vector<rref::RRef>& rrefs,
                                                  const rpc::CallOptions& options);
 
  private:
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
-  // What "value.get_or_create" asks for.
+  // The contents of a "value.get_or_create" request.
   struct Creation {
     std::string name;
     std::shared_ptr<const program::CheckedProgram> program;  // shared with the store's creation
@@ -93,10 +98,10 @@ class ValueService {
   void Discard(const std::vector<OwnerPart>& parts, const std::vector<Future<rpc::Reply>>& replies);
   Future<Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
                            const ContextPtr& context, const rpc::CallOptions& options);
-  // With their history if they are recorded, else as constants.
+  // Reads values of this worker, with their history if `record`, otherwise as constants.
   Future<Values> FetchHere(const std::vector<rref::RRef>& rrefs, bool record,
                            const rpc::CallOptions& options);
-  // What an owner answered to a fetch of so many values.
+  // Decodes an owner's answer to a fetch of `expected` values.
   absl::StatusOr<Values> Fetched(const std::string& owner, size_t expected,
                                  const ContextPtr& context,
                                  const absl::StatusOr<rpc::Reply>& reply) const;
@@ -117,11 +122,11 @@ class ValueService {
   Runtime& runtime_;
 };
 
-// Counts a fork of `entry` for the caller and says so in a reply.
+// Counts a fork of `entry` for the caller and returns a reply that carries the reference.
 // Errors: NOT_FOUND if the value has been freed.
 absl::StatusOr<rpc::Payload> ReferenceReply(Runtime& runtime, rpc::ServerCall& call,
                                             const store::EntryPtr& entry);
-// The RRef that such a reply gives.
+// Returns the RRef in such a reply.
 absl::StatusOr<rref::RRef> AdoptReference(Runtime& runtime, const std::string& owner,
                                           const rpc::Reply& reply);
 

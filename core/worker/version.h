@@ -1,6 +1,6 @@
 #pragma once
 
-// The version of psd that this worker was built from.
+// The version of psd.
 
 namespace psd::worker {
 
