@@ -14,14 +14,15 @@
 namespace psd::checkpoint {
 namespace {
 
-// What is summed and copied at once, so that the second finds it in the processor's cache.
+// The bytes that are summed and then copied at a time. The copy finds them in the processor's
+// cache.
 constexpr size_t kCachedBytes = size_t{128} << 10;
 
 // Appends buffers to a file, in order, on a thread of its own, until the first error.
 class Writer {
  public:
   explicit Writer(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
-  // What still waits is not written.
+  // Buffers that still wait are not written.
   ~Writer() {
     {
       MutexLock lock(mutex_);
@@ -30,14 +31,14 @@ class Writer {
     Stop().IgnoreError();
   }
 
-  // Before anything is given. Errors: RESOURCE_EXHAUSTED for no thread.
+  // Must be called before Give. Errors: RESOURCE_EXHAUSTED if the system refuses the thread.
   absl::Status Start() {
     PSD_ASSIGN_OR_RETURN(thread_,
                          StartThread("a thread that writes a file of a save", [this] { Run(); }));
     return absl::OkStatus();
   }
 
-  // Waits for room. Errors: the file's.
+  // Hands a buffer to the thread, and waits if too many are waiting. Errors: those of the file.
   absl::Status Give(Buffer buffer) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (waiting_.size() >= kMaxWaitingPieces && status_.ok()) changed_.Wait(mutex_);
@@ -46,7 +47,7 @@ class Writer {
     return status_;
   }
 
-  // Returns when all is on the disk, or the first error.
+  // Returns when everything is on the disk, or the first error.
   absl::Status Finish() {
     PSD_RETURN_IF_ERROR(Stop());
     return file_->Sync();
@@ -84,7 +85,7 @@ class Writer {
     }
   }
 
-  const std::unique_ptr<WritableFile> file_;  // the thread's, until it has stopped
+  const std::unique_ptr<WritableFile> file_;  // used by the thread only, until it has stopped
   Mutex mutex_;                               // leaf
   CondVar changed_;
   std::deque<Buffer> waiting_ PSD_GUARDED_BY(mutex_);
@@ -135,8 +136,8 @@ class CheckedFileImpl : public CheckedFile {
   SavedFile saved_;
   Xxh128 checksum_;
   const std::shared_ptr<Allocator> memory_;  // shared by the files of a save
-  std::shared_ptr<Block> piece_;             // being filled; null: none
-  size_t filled_ = 0;                        // of it
+  std::shared_ptr<Block> piece_;             // the piece that is being filled, or null
+  size_t filled_ = 0;                        // the bytes of it that are filled
   Writer writer_;
 };
 

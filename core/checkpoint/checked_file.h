@@ -1,7 +1,7 @@
 #pragma once
 
-// A file of a save while it is written: its checksum is taken, and its bytes are gathered into
-// large pieces that go to the disk side by side with what comes next.
+// A file of a save while it is written. Computes its checksum, and gathers its bytes into large
+// pieces, which are written while the next bytes are prepared.
 
 #include <memory>
 #include <string>
@@ -15,30 +15,31 @@
 
 namespace psd::checkpoint {
 
-// What is written at once.
+// The size of the pieces that are written at once.
 inline constexpr size_t kFilePieceBytes = size_t{2} << 20;
-// Pieces that may wait to be written; Append waits when there are more.
+// How many pieces may wait to be written. Append waits while there are this many.
 inline constexpr size_t kMaxWaitingPieces = 2;
 
-// Memory for pieces, kept to be used again, as direct writing wants it: each a mapping of its own.
-// For all files that are written at the same time.
+// Returns an allocator for pieces, to be shared by all files that are written at the same time.
+// Each piece is a mapping of its own, as direct writing needs it, and freed pieces are kept for
+// reuse.
 std::shared_ptr<Allocator> NewPieceMemory();
 
-// Has a thread of its own, which writes. Thread-compatible.
+// Writes on a thread of its own. Thread-compatible.
 class CheckedFile {
  public:
-  // `name` is the file's in the index. `memory` gives the pieces (NewPieceMemory).
-  // Errors: RESOURCE_EXHAUSTED when the system refuses the thread.
+  // `name` is the name of the file in the index. `memory` allocates the pieces (NewPieceMemory).
+  // Errors: RESOURCE_EXHAUSTED if the system refuses the thread.
   static absl::StatusOr<std::unique_ptr<CheckedFile>> Start(std::unique_ptr<WritableFile> file,
                                                             std::string name,
                                                             std::shared_ptr<Allocator> memory);
-  // Gives up what was not finished.
+  // Stops writing. A file that was not finished is left incomplete.
   virtual ~CheckedFile() = default;
 
-  // Copies the bytes; returns before they are written. Errors: an earlier write's;
-  // RESOURCE_EXHAUSTED without memory for a piece.
+  // Copies the bytes, and returns before they are written. Errors: those of an earlier write;
+  // RESOURCE_EXHAUSTED if there is no memory for a piece.
   virtual absl::Status Append(absl::string_view bytes) = 0;
-  // Done when all of it is on the disk. Once, as the last call.
+  // Returns when the whole file is on the disk. Must be the last call.
   virtual absl::StatusOr<SavedFile> Finish() = 0;
 };
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// What a save holds, in words: the content of its index.
+// The index of a save, which describes everything that the save holds.
 //
-// A save is a folder with safetensors files and `index.json`. The elements of values lie in files
-// of their own, under the values' names. The state of an optimizer lies in others, under the names
-// of PyTorch's state_dict: "state.<index>.<slot>", where <index> counts the optimizer's parameters,
-// and "state.<index>.step".
+// A save is a folder with safetensors files and `index.json`. The elements of values are in some
+// files, as tensors with the values' names. The state of optimizers is in other files, as tensors
+// with the names of PyTorch's state_dict: "state.<index>.<slot>", where <index> counts the
+// optimizer's parameters, and "state.<index>.step".
 
 #include <cstdint>
 #include <map>
@@ -26,23 +26,23 @@ inline constexpr uint64_t kMaxIndexBytes = uint64_t{256} << 20;
 struct SavedFile {
   std::string name;  // within the save's folder
   uint64_t bytes = 0;
-  std::string xxh128;  // of the whole file, see xxh128.h
+  std::string xxh128;  // the checksum of the whole file, see xxh128.h
 };
 
 enum class ValueKind {
-  kParameter,  // moves through versions; may have optimizer state
+  kParameter,  // a parameter with versions; may have optimizer state
   kTensor,     // any other named dense tensor
   kRows,       // an embedding table, updated in place; may have optimizer state
 };
 
 struct SavedValue {
   std::string owner;
-  std::string name;  // also the tensor's in its file
+  std::string name;  // also the name of the tensor in the file
   ValueKind kind = ValueKind::kParameter;
   DType dtype = DType::kF32;
   Shape shape;
   bool requires_grad = false;
-  uint64_t version = 0;  // when it was saved
+  uint64_t version = 0;  // its version when it was saved
   std::string file;
 };
 
@@ -52,7 +52,7 @@ absl::Status CheckKind(const SavedValue& value);
 
 // One array of state.
 struct SavedSlot {
-  std::string name;  // "exp_avg"
+  std::string name;  // for example "exp_avg"
   std::string file;
 };
 
@@ -60,26 +60,26 @@ struct SavedSlot {
 struct SavedState {
   std::string owner;
   std::string parameter;
-  size_t group = 0;    // of the optimizer's
-  uint64_t steps = 0;  // that this parameter has taken
+  size_t group = 0;    // the number of its group in the optimizer
+  uint64_t steps = 0;  // the steps that this parameter has taken
   std::vector<SavedSlot> slots;
-  std::string file;  // holds the count of steps, as a tensor
+  std::string file;  // the file with the count of steps, as a tensor
 };
 
 // Parameters of an optimizer with the same options.
 struct SavedGroup {
   std::map<std::string, double> options;       // when it was saved
-  std::map<std::string, double> created_with;  // what who shares the optimizer must give
+  std::map<std::string, double> created_with;  // at creation: all who share it must give these
 
   friend bool operator==(const SavedGroup& a, const SavedGroup& b) {
     return a.options == b.options && a.created_with == b.created_with;
   }
 };
 
-// What one owner has of an optimizer.
+// The part of an optimizer on one owner.
 struct SavedPart {
   std::string owner;
-  std::string life;  // in which it was saved, see core/optim/owner/optimizer_life.h
+  std::string life;  // the life in which it was saved, see core/optim/owner/optimizer_life.h
   uint64_t steps_accepted = 0;
 };
 
@@ -88,14 +88,14 @@ struct SavedOptimizer {
   std::string name;
   std::string type;
   std::vector<SavedGroup> groups;  // at least one
-  // Schedule, loss scaling and mode, where they are not at their defaults (see
+  // The fields of schedule, loss scaling and mode that are not at their defaults (see
   // core/optim/options/settings_fields.h).
   std::map<std::string, double> settings;
   uint64_t steps_accepted = 0;
   double loss_scale = 0;               // 0: losses are not scaled
   uint64_t good_steps = 0;             // in a row, with this loss scale
   std::vector<SavedPart> parts;        // one for each owner of a parameter
-  std::vector<SavedState> parameters;  // in the optimizer's order: the <index> of their tensors
+  std::vector<SavedState> parameters;  // a parameter's index here is the <index> of its tensors
 };
 
 struct CheckpointIndex {
@@ -104,13 +104,13 @@ struct CheckpointIndex {
   std::vector<SavedFile> files;
   std::vector<SavedValue> values;
   std::vector<SavedOptimizer> optimizers;
-  // Named values that a save does not hold: "owner0: 'replay' (replay_buffer)".
+  // The named values that the save does not hold, for example "owner0: 'replay' (replay_buffer)".
   std::vector<std::string> left_out;
 };
 
-// "state.3.exp_avg".
+// Returns, for example, "state.3.exp_avg".
 std::string StateTensorName(size_t index, absl::string_view slot);
-// The slot under which a parameter's count of steps lies, as PyTorch has it: one f32.
+// The slot of a parameter's count of steps, which is one f32 as in PyTorch.
 inline constexpr absl::string_view kStepSlot = "step";
 
 }  // namespace psd::checkpoint

@@ -33,7 +33,8 @@ absl::Status NotHere(absl::string_view why) {
   return absl::FailedPreconditionError(why);
 }
 
-// Resolved by the system, without ever leaving `root`. `path` is relative.
+// Opens the folder `path`, which is relative, beneath `root`. The system resolves the path and
+// never leaves the root.
 Descriptor OpenBeneath(const Descriptor& root, const std::string& path) {
   open_how how = {};
   how.flags = O_RDONLY | kFolder;
@@ -42,7 +43,7 @@ Descriptor OpenBeneath(const Descriptor& root, const std::string& path) {
       static_cast<int>(::syscall(SYS_openat2, *root, path.c_str(), &how, sizeof how)));
 }
 
-// The same, one folder after the other.
+// Does the same folder by folder.
 Descriptor Walk(const Descriptor& root, const std::string& path) {
   const std::vector<std::string> parts = absl::StrSplit(path, '/');
   Descriptor at(::openat(*root, ".", O_PATH | kFolder));
@@ -122,7 +123,7 @@ class PosixRoot : public CheckpointRoot {
   }
 
  private:
-  // `path` as it goes on from the root.
+  // Checks `path` and returns the part of it behind the root.
   absl::StatusOr<std::string> Beneath(const std::string& path) const {
     if (path.size() > kMaxPathBytes)
       return NotHere(absl::StrCat("a path of ", path.size(), " bytes is too long"));

@@ -1,12 +1,12 @@
 #pragma once
 
-// The folder below which an owner may write its own files of a save, and how it finds the save's
+// The folder below which an owner may write its own files of a save. It finds the folder of a save
 // there.
 //
-// The path comes from a peer, so nothing about it is believed: it leads down from the root, through
-// folders alone, to an unfinished save (save_names.h), and a file there holds what the peer says it
-// holds, random digits that are nowhere else. So the folder is the one that the peer writes to, and
-// not one that is called the same.
+// The path of that folder comes from a peer, so everything about it is checked. It must lead down
+// from the root, only through folders, to an unfinished save (save_names.h), and a file there, the
+// token, must hold the random digits that the peer has sent. They show that this is the folder that
+// the peer writes to, and not another one with the same path.
 
 #include <memory>
 #include <string>
@@ -19,27 +19,28 @@ namespace psd::checkpoint {
 
 inline constexpr size_t kMaxPathBytes = 4095;
 
-// The folder of a save. Names are plain. Thread-compatible.
+// The folder of an unfinished save. Names of files must be plain (IsPlainName). Thread-compatible.
 class FoundFolder {
  public:
   virtual ~FoundFolder() = default;
-  // A new file. Errors: ALREADY_EXISTS, and those of FileSystem.
+  // Creates a file. Errors: ALREADY_EXISTS, and those of FileSystem.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& name) = 0;
   virtual absl::Status Remove(const std::string& name) = 0;
-  // Names in it survive a power cut.
+  // Returns when the names in the folder would survive a power cut.
   virtual absl::Status Sync() = 0;
 };
 
-// Thread-safe.
+// A folder that saves may be written below. Thread-safe.
 class CheckpointRoot {
  public:
   struct Options {
-    // Lets the system resolve paths beneath the root (openat2) where it can. Otherwise they are
-    // walked folder by folder.
+    // Whether the system resolves paths beneath the root (openat2) if it can. Otherwise paths are
+    // resolved folder by folder.
     bool openat2 = true;
   };
-  // The root is what `path` leads to now, symbolic links included; later changes of these do not
-  // move it. Errors: INVALID_ARGUMENT (not absolute, no folder), NOT_FOUND, PERMISSION_DENIED.
+  // Opens the folder that `path` leads to now; symbolic links are followed, and later changes of
+  // them have no effect. Errors: INVALID_ARGUMENT (not absolute, or not a folder), NOT_FOUND,
+  // PERMISSION_DENIED.
   static absl::StatusOr<std::shared_ptr<CheckpointRoot>> Open(const std::string& path,
                                                               const Options& options);
   static absl::StatusOr<std::shared_ptr<CheckpointRoot>> Open(const std::string& path) {
@@ -47,8 +48,9 @@ class CheckpointRoot {
   }
   virtual ~CheckpointRoot() = default;
 
-  // Errors: FAILED_PRECONDITION when `path` is not that of an unfinished save below the root, or
-  // its token is another.
+  // Opens the folder of an unfinished save.
+  // Errors: FAILED_PRECONDITION if `path` is not that of an unfinished save below the root, or the
+  // folder there has another token.
   virtual absl::StatusOr<std::unique_ptr<FoundFolder>> Find(const std::string& path,
                                                             const std::string& token) = 0;
 };

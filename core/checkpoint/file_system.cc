@@ -70,15 +70,15 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    // A pipe or a device would block, or never end.
+    // Without O_NONBLOCK the open of a pipe would block. Pipes and devices are refused below.
     Descriptor file = OpenPath(path, O_RDONLY | O_NONBLOCK);
     if (!file.open()) return PosixError("cannot open", path, errno);
     struct stat status;
     if (::fstat(*file, &status) != 0) return PosixError("cannot look at", path, errno);
     if (!S_ISREG(status.st_mode))
       return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-    // Saves are read from front to back. A hint: the system reads further ahead, three times as
-    // fast from a cold disk.
+    // Saves are read from front to back. With this hint the system reads further ahead, which is
+    // three times as fast from a cold disk.
     ::posix_fadvise(*file, 0, 0, POSIX_FADV_SEQUENTIAL);
     return std::make_unique<PosixReadableFile>(path, std::move(file),
                                                static_cast<uint64_t>(status.st_size));

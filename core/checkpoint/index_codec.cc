@@ -47,7 +47,8 @@ absl::StatusOr<ValueKind> KindOf(const std::string& value, absl::string_view nam
 
 // ---- checks
 
-// A plain name: nothing that could lead out of the folder, hide, or be taken for an option.
+// Checks that the name of a file is plain, so that it cannot lead out of the folder, be hidden, or
+// be taken for an option of a command.
 absl::Status CheckFileName(const std::string& name) {
   const bool plain =
       !name.empty() && name.size() <= kMaxFileName && (absl::ascii_isalnum(name[0]) != 0) &&
@@ -258,7 +259,7 @@ absl::StatusOr<SavedOptimizer> OptimizerFrom(const Json& json) {
   PSD_ASSIGN_OR_RETURN(optimizer.type, StringMember(json, "type", what));
   PSD_ASSIGN_OR_RETURN(optimizer.steps_accepted, UnsignedMember(json, "steps_accepted", what));
   PSD_ASSIGN_OR_RETURN(optimizer.loss_scale, NumberMember(json, "loss_scale", what));
-  if (json.contains("good_steps")) {  // older saves do not say
+  if (json.contains("good_steps")) {  // optional: a save may lack it
     PSD_ASSIGN_OR_RETURN(optimizer.good_steps, UnsignedMember(json, "good_steps", what));
   }
   PSD_ASSIGN_OR_RETURN(optimizer.settings, NumbersMember(json, "settings", what));
@@ -291,7 +292,7 @@ absl::Status ReadFormat(const Json& json) {
                                                     kIndexFormatVersion));
 }
 
-// The list `key` of `json`, each item by `from`.
+// Reads the list `key` of `json`; `from` converts each item.
 template <typename T>
 absl::Status ReadList(const Json& json, const char* key, absl::StatusOr<T> (*from)(const Json&),
                       std::vector<T>* items) {
@@ -305,7 +306,7 @@ absl::Status ReadList(const Json& json, const char* key, absl::StatusOr<T> (*fro
 
 // ---- to text
 
-// With the members in the order of writing.
+// JSON whose members are in the order in which they were added.
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson ToJson(const SavedFile& file) {
@@ -385,7 +386,7 @@ std::string EncodeIndex(const CheckpointIndex& index) {
 
 absl::StatusOr<CheckpointIndex> DecodeIndex(absl::string_view text) {
   PSD_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the index"));
-  PSD_RETURN_IF_ERROR(ReadFormat(json));  // other formats have other seals
+  PSD_RETURN_IF_ERROR(ReadFormat(json));  // before the seal, which other formats may not have
   PSD_RETURN_IF_ERROR(CheckIndexSeal(text));
   CheckpointIndex index;
   PSD_ASSIGN_OR_RETURN(index.created, StringMember(json, "created", "the index"));

@@ -1,6 +1,7 @@
 #pragma once
 
-// CheckpointIndex <-> the text of index.json (see docs/operations.md for its members).
+// Converts CheckpointIndex to the text of index.json and back (see docs/operations.md for its
+// members).
 
 #include <string>
 
@@ -10,13 +11,13 @@
 
 namespace psd::checkpoint {
 
-// Indented, for people; the same index gives the same text.
+// The text is indented for people. The same index always gives the same text.
 std::string EncodeIndex(const CheckpointIndex& index);
 
-// Nothing about `text` is believed: it has its checksum (index_seal.h), file names stay within the
-// folder, what refers to a file, a value or a parameter refers to one that is there, and nothing is
-// there twice.
-// Errors: INVALID_ARGUMENT naming the member; DATA_LOSS when the checksum is missing or another;
+// Decodes and checks a text from outside. The checksum must be right (index_seal.h), names of files
+// must stay within the folder, every reference to a file, a value or a parameter must be to one
+// that exists, and nothing may be listed twice.
+// Errors: INVALID_ARGUMENT naming the member; DATA_LOSS if the checksum is missing or wrong;
 // FAILED_PRECONDITION for another format version.
 absl::StatusOr<CheckpointIndex> DecodeIndex(absl::string_view text);
 

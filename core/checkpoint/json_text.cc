@@ -11,8 +11,8 @@
 namespace psd::checkpoint {
 namespace {
 
-// How deep the brackets outside of strings nest. Asked before parsing, which would need memory for
-// every level.
+// Returns how deeply the brackets outside of strings are nested. This is checked before parsing,
+// because the parser needs memory for every level.
 int NestingOf(absl::string_view text) {
   int depth = 0, deepest = 0;
   bool in_string = false;

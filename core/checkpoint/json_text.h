@@ -1,6 +1,6 @@
 #pragma once
 
-// JSON from outside: parsed without exceptions, and read without believing anything about it.
+// JSON from outside: parses it without exceptions, and reads members with checks of their types.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -13,15 +13,15 @@ namespace psd::checkpoint {
 
 using Json = nlohmann::json;
 
-// Deeper nesting is refused.
+// The deepest nesting that is accepted.
 inline constexpr int kMaxJsonDepth = 16;
 
-// Errors: INVALID_ARGUMENT for what is no JSON (bad UTF-8 included), nests too deeply, or has an
-// object with the same key twice; `what` names it.
+// Parses `text`, which messages call `what`. Errors: INVALID_ARGUMENT if it is not JSON (bad UTF-8
+// included), nests too deeply, or has an object with the same key twice.
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view what);
 
-// Members of `object`. Errors: INVALID_ARGUMENT, naming `what` and the key, when `object` is no
-// object, has no such member, or has one of another type.
+// Return a member of `object`. Errors: INVALID_ARGUMENT, naming `what` and the key, if `object` is
+// not an object, has no such member, or has one of another type.
 absl::StatusOr<std::string> StringMember(const Json& object, const char* key,
                                          absl::string_view what);
 absl::StatusOr<uint64_t> UnsignedMember(const Json& object, const char* key,

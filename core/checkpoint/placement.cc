@@ -32,7 +32,8 @@ absl::Status CheckOptions(const CheckpointIndex& index, const std::vector<std::s
   return absl::OkStatus();
 }
 
-// Bytes of every value with the state that optimizers keep for it, each array as large as it.
+// Returns the size of every value in bytes, with the state that optimizers keep for it. Each array
+// of state is taken to be as large as the value.
 std::vector<uint64_t> Weights(const CheckpointIndex& index) {
   std::map<Key, uint64_t> arrays;
   for (const SavedOptimizer& optimizer : index.optimizers)
@@ -47,7 +48,7 @@ std::vector<uint64_t> Weights(const CheckpointIndex& index) {
   return weights;
 }
 
-// The owner that the rules name for `value`; empty when it is to be spread.
+// Returns the owner that the options name for `value`, or "" if the value is to be spread.
 std::string NamedOwner(const SavedValue& value, const std::vector<std::string>& owners,
                        const PlacementOptions& options) {
   auto mapped = options.owners.find(value.owner);
@@ -66,7 +67,7 @@ absl::Status CheckMeetings(const CheckpointIndex& index, const Placement& placem
         "'", value.name, "' of ", there->second, " and that of ", value.owner, " would meet on ",
         placement.values[i], ", where names are unique; send them to different owners"));
   }
-  std::map<Key, size_t> optimizers;  // (owner now, name) -> which
+  std::map<Key, size_t> optimizers;  // (owner now, name) -> index
   for (size_t i = 0; i < index.optimizers.size(); ++i) {
     const std::string& name = index.optimizers[i].name;
     for (const std::string& owner : placement.optimizers[i]) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which owner each value of a save goes to. Pure.
+// Decides which owner each value of a save is loaded into. Pure.
 
 #include <map>
 #include <string>
@@ -12,23 +12,24 @@
 namespace psd::checkpoint {
 
 struct PlacementOptions {
-  // Where the values of a saved owner go: saved name -> name now. What is not named here goes back
-  // to the owner of its name.
+  // Maps names of saved owners to the owners that get their values now. The values of an owner that
+  // is not named here go to the owner of the same name.
   std::map<std::string, std::string> owners;
-  // All values are spread anew by their bytes, wherever they were.
+  // Whether all values of owners that `owners` does not name are spread anew by their bytes.
   bool spread = false;
 };
 
 struct Placement {
-  std::vector<std::string> values;  // the owner of each of the index's values
-  // The owner of each parameter of each of the index's optimizers.
+  std::vector<std::string> values;  // the owner for each value of the index
+  // For each optimizer of the index, the owner for each of its parameters.
   std::vector<std::vector<std::string>> optimizers;
 };
 
-// Values whose owner is none of `owners` are spread over these, the largest first, each to the
-// owner with the fewest bytes (state included) so far.
-// Errors: INVALID_ARGUMENT for no owners, or a name in `options` that is none; ALREADY_EXISTS when
-// two values or two optimizers of one name would meet on one owner.
+// Returns the placement of a save onto `owners`. Values whose saved owner is not among `owners` are
+// spread over these: the largest first, each to the owner with the fewest bytes (state included) so
+// far.
+// Errors: INVALID_ARGUMENT if there are no owners, or `options` names one that does not exist;
+// ALREADY_EXISTS if two values or optimizers of one name would be on the same owner.
 absl::StatusOr<Placement> Place(const CheckpointIndex& index,
                                 const std::vector<std::string>& owners,
                                 const PlacementOptions& options);

@@ -12,7 +12,8 @@
 namespace psd::checkpoint {
 namespace {
 
-// What is written is on its way to the disk after so many bytes, so that Sync finds little to do.
+// After this many bytes the system is told to begin writing them to the disk, so that Sync has
+// little left to do.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
 
 bool FitsDirectWriting(absl::string_view bytes) {
@@ -31,7 +32,7 @@ class PosixWritableFile : public WritableFile {
       if (direct_ && !FitsDirectWriting(bytes)) SetDirect(false);
       const ssize_t written = ::write(*file_, bytes.data(), bytes.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0 && errno == EINVAL && direct_) {  // other alignments are wanted here
+      if (written < 0 && errno == EINVAL && direct_) {  // this file system needs another alignment
         SetDirect(false);
         continue;
       }
@@ -41,7 +42,7 @@ class PosixWritableFile : public WritableFile {
       written_ += static_cast<uint64_t>(written);
     }
     if (!direct_ && written_ - started_ >= kWriteBackBytes) {
-      // Only a hint: Sync tells of errors.
+      // This is only a hint. Sync reports errors.
       ::sync_file_range(*file_, static_cast<off_t>(started_),
                         static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE);
       started_ = written_;
@@ -55,8 +56,8 @@ class PosixWritableFile : public WritableFile {
   }
 
  private:
-  // Whether writes pass by the page cache: that takes no copy, and no memory from others. Not all
-  // file systems can; those that cannot say so here.
+  // Sets whether writes bypass the page cache, which saves a copy and takes no memory from others.
+  // Some file systems cannot do that; direct_ stays false then.
   void SetDirect(bool direct) {
     const int flags = ::fcntl(*file_, F_GETFL);
     direct_ =
@@ -67,7 +68,7 @@ class PosixWritableFile : public WritableFile {
   const Descriptor file_;
   bool direct_ = false;
   uint64_t written_ = 0;
-  uint64_t started_ = 0;  // written back up to here
+  uint64_t started_ = 0;  // bytes that the system was told to write to the disk
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
-// Files by descriptor, for what opens them by path and for what opens them beneath a folder.
+// Files by descriptor, for code that opens files by path and for code that opens them beneath a
+// folder.
 
 #include <memory>
 #include <string>
@@ -12,10 +13,11 @@
 
 namespace psd::checkpoint {
 
-// "cannot create /a/b: No such file or directory", with the code that FileSystem promises.
+// Returns an error such as "cannot create /a/b: No such file or directory", with the code that
+// FileSystem promises.
 absl::Status PosixError(absl::string_view what, const std::string& path, int error);
 
-// A file descriptor, closed with its scope.
+// Owns a file descriptor and closes it.
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -33,7 +35,7 @@ class Descriptor {
   int number_;
 };
 
-// `file` is new and empty; `path` is for messages.
+// Returns a WritableFile for `file`, which must be new and empty. `path` is used in messages.
 std::unique_ptr<WritableFile> NewPosixWritableFile(std::string path, Descriptor file);
 
 }  // namespace psd::checkpoint

@@ -37,7 +37,8 @@ absl::StatusOr<Shape> DecodeShape(absl::string_view tensor, const Json& extents)
   return shape;
 }
 
-// One member of the header. `data_begin` is where the elements start in the file.
+// Decodes one member of the header. `data_begin` is the offset in the file at which the elements
+// start.
 absl::StatusOr<SafetensorsEntry> DecodeEntry(const std::string& name, const Json& json,
                                              uint64_t data_begin, uint64_t data_bytes) {
   const std::string what = absl::StrCat("tensor '", name, "'");
@@ -67,7 +68,7 @@ absl::StatusOr<SafetensorsEntry> DecodeEntry(const std::string& name, const Json
   return entry;
 }
 
-// Sorts by place; the tensors must fill the rest of the file.
+// Sorts the tensors by offset, and checks that they fill the rest of the file.
 absl::Status CheckPlaces(std::vector<SafetensorsEntry>& tensors, uint64_t data_begin,
                          uint64_t file_bytes) {
   std::sort(tensors.begin(), tensors.end(),
@@ -129,7 +130,7 @@ absl::string_view SafetensorsTypeName(DType dtype) {
 
 absl::StatusOr<std::string> EncodeSafetensorsHeader(
     absl::Span<const TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
-  // The order of the keys says nothing: the offsets do.
+  // The order of the keys does not matter: the offsets give the order of the tensors.
   Json json = Json::object();
   if (!metadata.empty()) json[std::string(kSafetensorsMetadataKey)] = metadata;
   uint64_t at = 0;
@@ -140,7 +141,7 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(
     at += tensor.bytes();
   }
   std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // What is not UTF-8 was replaced.
+  // Text that is not UTF-8 was replaced by dump, so it reads back differently.
   auto again = ParseJson(text, "the header");
   if (!again.ok() || *again != json)
     return absl::InvalidArgumentError("a name of a tensor or a text of the metadata is not UTF-8");

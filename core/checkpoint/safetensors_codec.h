@@ -1,6 +1,6 @@
 #pragma once
 
-// Headers of safetensors files <-> structs. The format: safetensors_format.h.
+// Encodes and decodes the headers of safetensors files. See safetensors_format.h for the format.
 
 #include <cstdint>
 #include <map>
@@ -25,7 +25,8 @@ struct TensorSpec {
   uint64_t bytes() const { return static_cast<uint64_t>(shape.NumElements()) * ItemSize(dtype); }
 };
 
-// `shape` with another first extent. Requires: it has one.
+// Returns `shape` with the first extent replaced by `rows`. Requires: `shape` has at least one
+// axis, and the result is a valid shape.
 Shape WithRows(const Shape& shape, int64_t rows);
 
 // A tensor that a file holds.
@@ -33,31 +34,32 @@ struct SafetensorsEntry {
   std::string name;
   const SafetensorsType* type = nullptr;  // one of kSafetensorsTypes
   Shape shape;
-  uint64_t offset = 0;  // of its elements, from the start of the file
+  uint64_t offset = 0;  // where its elements start, counted from the start of the file
   uint64_t bytes = 0;
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> tensors;        // as they lie in the file
-  std::map<std::string, std::string> metadata;  // of "__metadata__"
+  std::vector<SafetensorsEntry> tensors;        // in the order of their elements in the file
+  std::map<std::string, std::string> metadata;  // the contents of "__metadata__"
 };
 
 absl::string_view SafetensorsTypeName(DType dtype);
 
-// What a file begins with: prefix and header, padded. The tensors' elements follow, in this order.
+// Returns the beginning of a file: prefix and header, padded. The elements of the tensors must
+// follow in the order of `tensors`.
 // Errors: INVALID_ARGUMENT for a repeated name, the name "__metadata__", text that is not UTF-8, or
-// a header beyond kMaxSafetensorsHeaderBytes.
+// a header of more than kMaxSafetensorsHeaderBytes.
 absl::StatusOr<std::string> EncodeSafetensorsHeader(
     absl::Span<const TensorSpec> tensors, const std::map<std::string, std::string>& metadata);
 
-// The length of the header (without the prefix) of a file of `file_bytes` bytes that begins with
-// `prefix`. Errors: INVALID_ARGUMENT when it is beyond the file or the limit.
+// Returns the length of the header (without the prefix) of a file of `file_bytes` bytes that begins
+// with `prefix`. Errors: INVALID_ARGUMENT if the length exceeds the file or the limit.
 absl::StatusOr<uint64_t> SafetensorsHeaderLength(absl::string_view prefix, uint64_t file_bytes);
 
-// The header `text` (without the prefix, padding included) of a file of `file_bytes` bytes. Nothing
-// about the arguments is believed.
-// Errors: INVALID_ARGUMENT naming the tensor: repeated names, unknown dtypes, shapes that overflow,
-// offsets that do not match the shape, overlap, leave gaps or lie beyond the file.
+// Decodes the header `text` (without the prefix, padding included) of a file of `file_bytes` bytes.
+// The file comes from outside, so everything is checked.
+// Errors: INVALID_ARGUMENT, naming the tensor, for repeated names, unknown dtypes, shapes that
+// overflow, and offsets that do not match the shape, overlap, leave gaps or lie beyond the file.
 absl::StatusOr<SafetensorsHeader> DecodeSafetensorsHeader(absl::string_view text,
                                                           uint64_t file_bytes);
 

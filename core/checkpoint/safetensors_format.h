@@ -1,10 +1,10 @@
 #pragma once
 
-// The safetensors file format: numbers and names.
+// Constants of the safetensors file format.
 //
 //   8 bytes      N, little-endian: the length of the header
 //   N bytes      JSON, an object: tensor name -> {"dtype": "F32", "shape": [2, 3],
-//                "data_offsets": [begin, end]} and, at will, "__metadata__": {text -> text};
+//                "data_offsets": [begin, end]} and, optionally, "__metadata__": {text -> text};
 //                may be padded with blanks at its end
 //   the rest     the tensors' elements: row-major, little-endian; data_offsets count from here, and
 //                the tensors fill it without overlap or gap
@@ -21,9 +21,9 @@
 namespace psd::checkpoint {
 
 inline constexpr size_t kSafetensorsPrefixBytes = 8;
-// Longer headers are refused, as by the format's other readers.
+// The longest header that is accepted. Other readers of the format have the same limit.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
-// Headers are padded to a multiple of this, so that elements lie aligned in a mapped file.
+// Headers are padded to a multiple of this, so that elements are aligned in a mapped file.
 inline constexpr size_t kSafetensorsAlignment = 8;
 inline constexpr absl::string_view kSafetensorsMetadataKey = "__metadata__";
 inline constexpr absl::string_view kSafetensorsSuffix = ".safetensors";
@@ -32,7 +32,7 @@ inline constexpr absl::string_view kSafetensorsSuffix = ".safetensors";
 struct SafetensorsType {
   absl::string_view name;
   size_t bytes;
-  std::optional<DType> dtype;  // none: it can be listed, not loaded
+  std::optional<DType> dtype;  // none if psd has no such dtype: tensors can be listed, not loaded
 };
 
 inline constexpr SafetensorsType kSafetensorsTypes[] = {

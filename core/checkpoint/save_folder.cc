@@ -22,7 +22,7 @@ std::string Join(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
 }
 
-// A file with `text`, on the disk.
+// Creates a file with the contents `text`, and syncs it to the disk.
 absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string_view text) {
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.Create(path));
   PSD_RETURN_IF_ERROR(file->Append(text));
@@ -44,7 +44,7 @@ class SaveFolderImpl : public SaveFolder {
         unfinished_(std::move(unfinished)),
         lock_(std::move(lock)) {}
   ~SaveFolderImpl() override {
-    // What cannot be removed now is removed by the next save.
+    // Files that cannot be removed now are removed by the next save.
     if (!published_) files_->Remove(unfinished_).IgnoreError();
   }
 
@@ -82,9 +82,10 @@ class SaveFolderImpl : public SaveFolder {
     const std::string final = Join(dir_, name_);
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
     published_ = true;
-    // Before `latest` names it.
+    // The new name must be on the disk before `latest` names it.
     PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
-    // Under the hidden name, so that it is removed like the rest if it stays behind.
+    // The new `latest` is written under the hidden name, so that the next save removes it if it is
+    // left behind.
     PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, absl::StrCat(name_, "\n")));
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, Join(dir_, kLatestFileName)));
     PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
@@ -94,7 +95,7 @@ class SaveFolderImpl : public SaveFolder {
  private:
   std::string PathOf(absl::string_view file_name) const { return Join(unfinished_, file_name); }
 
-  const std::shared_ptr<FileSystem> files_;  // shared with whoever chose it
+  const std::shared_ptr<FileSystem> files_;  // shared with the caller of Begin
   const std::string dir_;
   const std::string name_;
   const std::string unfinished_;
@@ -103,10 +104,10 @@ class SaveFolderImpl : public SaveFolder {
   bool published_ = false;
 };
 
-// Makes `dir` with its parents. The names of those that were not there survive a power cut, so that
-// a save in them does.
+// Creates `dir` with its parents. The names of the new folders are synced to the disk, because a
+// save in them could not survive a power cut otherwise.
 absl::Status MakeFolders(FileSystem& files, const std::string& dir) {
-  std::vector<std::string> parents;  // of what is missing, the outermost last
+  std::vector<std::string> parents;  // the parents of missing folders, the outermost last
   std::string folder = dir;
   while (folder.size() > 1 && absl::EndsWith(folder, "/")) folder.pop_back();
   while (!files.List(folder).ok()) {
@@ -124,7 +125,7 @@ absl::Status MakeFolders(FileSystem& files, const std::string& dir) {
   return absl::OkStatus();
 }
 
-// Under the lock, whatever is unfinished belongs to nobody alive.
+// Removes all unfinished saves. Requires: `dir` is locked, so that none of them is being written.
 absl::Status RemoveLeftovers(FileSystem& files, const std::string& dir) {
   PSD_ASSIGN_OR_RETURN(std::vector<std::string> names, files.List(dir));
   for (const std::string& name : names) {

@@ -1,14 +1,14 @@
 #pragma once
 
-// A folder of saves, and how a new one appears in it: whole or not at all.
+// A folder of saves. A new save appears in it either whole or not at all.
 //
 //   DIR/latest                   the name of the last save, one line
 //   DIR/2026-11-21T14-36-34.120Z/  a save: index.json and safetensors files
 //   DIR/.saving-<random>/        a save being written
 //
-// A save is written under a hidden name, brought to disk, renamed, and then named by `latest`,
-// which is replaced by a rename too. Whatever dies in between leaves `latest` and what it names as
-// they were. The next save removes what a dead one left.
+// A save is written under a hidden name, synced to the disk and renamed. Then `latest` is replaced,
+// by a rename too. If the process dies at any point, `latest` and the save that it names stay as
+// they were, and the next save removes the files that were left behind.
 
 #include <memory>
 #include <string>
@@ -22,14 +22,15 @@
 
 namespace psd::checkpoint {
 
-// One save being written. Thread-compatible. Destroyed before Publish has succeeded, it removes
-// what it wrote.
+// A save that is being written. If it is destroyed before Publish has renamed the save, it removes
+// all files. Thread-compatible.
 class SaveFolder {
  public:
-  // Locks `dir`, made if there is none, against other saves, and removes what dead ones left.
-  // `name` is what the save will be called, `unique` tells it from others: plain names both.
-  // Errors: FAILED_PRECONDITION when another save is under way; ALREADY_EXISTS for the name;
-  // RESOURCE_EXHAUSTED when the disk has not `bytes` bytes left.
+  // Begins a save. Creates `dir` if necessary, locks it against other saves, and removes the files
+  // that dead saves left behind. The save will be called `name`; `unique` tells its hidden folder
+  // from others. Both must be plain names.
+  // Errors: FAILED_PRECONDITION if another save is under way; ALREADY_EXISTS if there is a save of
+  // that name; RESOURCE_EXHAUSTED if the disk has fewer than `bytes` bytes left.
   static absl::StatusOr<std::unique_ptr<SaveFolder>> Begin(std::shared_ptr<FileSystem> files,
                                                            const std::string& dir,
                                                            const std::string& name,
@@ -37,31 +38,34 @@ class SaveFolder {
                                                            uint64_t bytes);
   virtual ~SaveFolder() = default;
 
-  // A new file, its header written.
+  // Creates a file and writes its header.
   virtual absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec) = 0;
 
-  // Where the files are until the save is published, for owners that write their own (see
-  // checkpoint_root.h).
+  // Returns the path of the folder in which the files are until the save is published. Owners that
+  // write their own files need it (see checkpoint_root.h).
   virtual absl::StatusOr<std::string> RealPath() = 0;
-  // A file from which they can tell that it is this folder; returns its content. Once.
+  // Creates the token, a file by which such owners recognise this folder, and returns its contents.
+  // May be called once.
   virtual absl::StatusOr<std::string> PlaceToken() = 0;
   virtual absl::Status RemoveToken() = 0;
-  // Whether a file that an owner has written is here and can be read, with so many bytes so far at
-  // least. Errors: FAILED_PRECONDITION naming it.
+  // Checks that a file which an owner writes is in this folder, can be read, and has at least
+  // `least_bytes` bytes so far. Errors: FAILED_PRECONDITION naming the file.
   virtual absl::Status Look(const std::string& file_name, uint64_t least_bytes) = 0;
-  // Takes away a file, if it is there.
+  // Removes a file, if it is there.
   virtual absl::Status Remove(const std::string& file_name) = 0;
 
-  // Writes the index; the save is what `latest` names from now on. Returns its path. Requires: all
-  // its files are finished, and there is no token.
+  // Writes the index, renames the save and lets `latest` name it. Returns the path of the save. If
+  // only the last part fails, the save stays, whole, and `latest` names the one before.
+  // Requires: all files are finished, and the token was removed.
   virtual absl::StatusOr<std::string> Publish(const CheckpointIndex& index) = 0;
 };
 
-// The folder of the save that `dir` means: the one that `latest` names there, or `dir` itself if it
-// is a save. Errors: NOT_FOUND; INVALID_ARGUMENT when `latest` holds no plain name.
+// Returns the folder of the save that `dir` means: the one that `latest` names there, or `dir`
+// itself if it is a save. Errors: NOT_FOUND; INVALID_ARGUMENT if `latest` does not hold a plain
+// name.
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir);
 
-// The index of the save in `folder`. Errors: those of DecodeIndex, naming the file.
+// Reads the index of the save in `folder`. Errors: those of DecodeIndex, naming the file.
 absl::StatusOr<CheckpointIndex> ReadIndex(FileSystem& files, const std::string& folder);
 
 }  // namespace psd::checkpoint

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the parts of a folder of saves are called (see save_folder.h). Pure.
+// The names of files and folders in a folder of saves (see save_folder.h). Pure.
 
 #include <cstddef>
 #include <string>
@@ -11,21 +11,23 @@ namespace psd::checkpoint {
 
 inline constexpr absl::string_view kLatestFileName = "latest";
 inline constexpr absl::string_view kUnfinishedPrefix = ".saving-";
-// In an unfinished save, while owners look whether it is theirs too (see checkpoint_root.h): so
-// many random hexadecimal digits.
+// The token: a file in an unfinished save, with this many random hexadecimal digits, while owners
+// check whether they see the same folder (see checkpoint_root.h).
 inline constexpr absl::string_view kTokenFileName = "token";
 inline constexpr size_t kTokenDigits = 32;
 
-// 1 to 255 letters, digits and . _ - :, the first a letter or digit.
+// Whether the name has 1 to 255 characters, all letters, digits or one of . _ - :, and the first is
+// a letter or digit.
 bool IsPlainName(absl::string_view name);
 
 std::string UnfinishedName(absl::string_view unique);
 bool IsUnfinishedName(absl::string_view name);
 
-// The files of one owner: "values-owner0.safetensors", "state-owner0-3.safetensors".
+// The names of the files of one owner, for example "values-owner0.safetensors" and
+// "state-owner0-3.safetensors".
 std::string ValuesFileName(absl::string_view owner);
 std::string StateFileName(absl::string_view owner, size_t number);
-// Whether `name` is one of these.
+// Whether `name` is the name of a file of `owner`.
 bool IsFileOf(absl::string_view owner, absl::string_view name);
 
 }  // namespace psd::checkpoint

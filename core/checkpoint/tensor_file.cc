@@ -15,7 +15,8 @@ absl::StatusOr<std::string> Header(const FileSpec& spec) {
 bool IsPartOf(const Tensor& tensor, const TensorSpec& spec) {
   if (tensor.dtype() != spec.dtype) return false;
   if (tensor.shape() == spec.shape) return true;
-  // Not by WithRows: the spec may be a peer's, and so many rows of it no shape.
+  // WithRows cannot be used: the spec may come from a peer, and with this number of rows it might
+  // not be a valid shape.
   return spec.shape.rank() > 0 && tensor.shape().rank() == spec.shape.rank() &&
          tensor.shape().extents().subspan(1) == spec.shape.extents().subspan(1);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// A safetensors file of a save while it is written: its header, and then exactly the tensors that
-// the header tells of.
+// A safetensors file of a save while it is written: first its header, and then exactly the tensors
+// that the header names.
 
 #include <memory>
 #include <string>
@@ -21,29 +21,31 @@ namespace psd::checkpoint {
 
 struct FileSpec {
   std::string name;
-  std::vector<TensorSpec> tensors;  // in the order in which they come
+  std::vector<TensorSpec> tensors;  // in the order in which they are appended
 };
 
-// The bytes of the whole file. Errors: as EncodeSafetensorsHeader.
+// Returns the size of the whole file in bytes. Errors: as EncodeSafetensorsHeader.
 absl::StatusOr<uint64_t> FileBytes(const FileSpec& spec);
 
-// Thread-compatible.
+// Checks that the tensors come as the header says. Thread-compatible.
 class TensorFile {
  public:
-  // Writes the header. `memory` gives the pieces that are written at once (NewPieceMemory).
-  // Errors: as EncodeSafetensorsHeader.
+  // Writes the header. `memory` allocates the pieces that are written at once (NewPieceMemory).
+  // Errors: as EncodeSafetensorsHeader; those of CheckedFile::Start.
   static absl::StatusOr<std::unique_ptr<TensorFile>> Start(std::unique_ptr<WritableFile> file,
                                                            FileSpec spec,
                                                            std::shared_ptr<Allocator> memory);
 
-  // The next tensor, or the next of its rows. Errors: ABORTED when it is another than the header
-  // tells of; those of CheckedFile.
+  // Appends the next tensor, or the next of its rows. Errors: ABORTED if shape or dtype are not
+  // those of the header; those of CheckedFile.
   absl::Status Append(const Tensor& tensor);
-  // Whether Append would take it.
+  // Checks that Append would accept the shape and dtype of `tensor`. Errors: as Append.
   absl::Status Check(const Tensor& tensor);
-  // The next bytes of the next tensor. Errors: likewise, when there are more than it has.
+  // Appends the next bytes of the next tensor. Errors: ABORTED if the tensor has fewer bytes left;
+  // those of CheckedFile.
   absl::Status AppendBytes(absl::string_view bytes);
-  // Once, as the last call. Errors: ABORTED when a tensor has not come.
+  // Finishes the file. Must be the last call. Errors: ABORTED if a tensor is missing or incomplete;
+  // those of CheckedFile.
   absl::StatusOr<SavedFile> Finish();
 
   const std::string& name() const { return spec_.name; }
@@ -51,13 +53,13 @@ class TensorFile {
  private:
   TensorFile(FileSpec spec, std::unique_ptr<CheckedFile> file)
       : spec_(std::move(spec)), file_(std::move(file)) {}
-  // The tensor of which bytes are to come; null: none.
+  // Returns the tensor whose bytes come next, or null if all have come.
   const TensorSpec* Next();
 
   const FileSpec spec_;
   const std::unique_ptr<CheckedFile> file_;
-  size_t next_ = 0;      // of the tensors
-  uint64_t filled_ = 0;  // bytes of it
+  size_t next_ = 0;      // the number of the tensor whose bytes come next
+  uint64_t filled_ = 0;  // the bytes of it that have come
 };
 
 }  // namespace psd::checkpoint

@@ -1,7 +1,7 @@
 #pragma once
 
-// XXH3-128, the checksum of a save's files, piece by piece: `xxhsum -H128` gives the same. It finds
-// damage, not forgery (see docs/decisions/0006-saves.md).
+// XXH3-128, the checksum of the files of a save, computed piece by piece. `xxhsum -H128` prints the
+// same digits. It detects damage, not forgery (see docs/decisions/0006-saves.md).
 
 #include <memory>
 #include <string>
@@ -12,17 +12,17 @@ namespace psd::checkpoint {
 
 inline constexpr size_t kXxh128Digits = 32;
 
-// Whether `text` is what Digest gives.
+// Whether `text` has the form of a Digest.
 bool IsXxh128(absl::string_view text);
 
-// Thread-compatible.
+// Computes one checksum. Thread-compatible.
 class Xxh128 {
  public:
   Xxh128();
   ~Xxh128();
 
   void Add(absl::string_view bytes);
-  // Of all that was added so far: kXxh128Digits lower-case hexadecimal digits.
+  // Returns the checksum of all bytes added so far, as kXxh128Digits lower-case hexadecimal digits.
   std::string Digest() const;
 
  private:
