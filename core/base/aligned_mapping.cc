@@ -16,7 +16,7 @@ void* MapAligned(size_t length, size_t alignment) {
   const size_t tail = start + padded - (aligned + length);
   if (tail > 0) munmap(reinterpret_cast<void*>(aligned + length), tail);
   void* address = reinterpret_cast<void*>(aligned);
-  // A hint: refusal costs only speed.
+  // This is a hint: if the system ignores it, only speed is lost.
   if (alignment >= kHugePageBytes) madvise(address, length, MADV_HUGEPAGE);
   return address;
 }

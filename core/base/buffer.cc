@@ -33,7 +33,8 @@ class MallocBlock : public Block {
 
 constexpr size_t kMaxSmallBytes = size_t{64} << 10;
 
-// Lies in front of its bytes, in one piece of memory with its counts.
+// A block whose bytes follow the object itself: std::allocate_shared places the reference counts,
+// the object and the bytes in one piece of memory.
 class SmallBlock : public Block {
  public:
   explicit SmallBlock(size_t size)
@@ -42,7 +43,7 @@ class SmallBlock : public Block {
               size) {}
 };
 
-// Mappings that were freed, by length, up to a bound.
+// Keeps freed mappings for reuse, by length, up to a bound of bytes. Thread-safe.
 class MappingCache {
  public:
   explicit MappingCache(size_t bound_bytes) : bound_bytes_(bound_bytes) {}

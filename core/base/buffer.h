@@ -1,7 +1,6 @@
 #pragma once
 
-// Bytes that are shared and never copied on their way: blocks from an allocator, and slices of
-// them.
+// Memory that is passed on without copying: blocks from an allocator, and read-only slices of them.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +13,14 @@
 
 namespace psd {
 
-// Every block starts at a multiple of this, and may be read (not written) up to the next multiple
-// behind its end: a cache line and the widest vector register.
+// Every block starts at a multiple of this many bytes (one cache line, and the widest vector
+// register). The bytes between the end of a block and the next multiple may be read, but not
+// written.
 inline constexpr size_t kBlockAlignment = 64;
 
-// A writable region of memory. Whoever made it may write until it is shared; from then on it is
-// read-only by agreement. Destroying it gives the memory back to its allocator.
+// A region of memory. Its creator may write to it until it shares the block with others; after that
+// nobody may (this is a convention, the type does not enforce it). The destructor gives the memory
+// back to the allocator.
 class Block {
  public:
   virtual ~Block() = default;
@@ -37,40 +38,42 @@ class Block {
   const size_t size_;
 };
 
-// Where blocks come from. Thread-safe; must outlive nothing: blocks keep what they need of it.
+// Allocates blocks. Thread-safe. It may be destroyed before its blocks, which keep what they need
+// of it.
 class Allocator {
  public:
   virtual ~Allocator() = default;
 
-  // A block of `bytes` bytes (zero is legal) with undefined contents.
-  // Errors: RESOURCE_EXHAUSTED naming the size when the system or a budget has no more.
+  // Returns a block of `bytes` bytes with undefined contents; zero bytes are allowed.
+  // Errors: RESOURCE_EXHAUSTED naming the size, if the system has no memory or a budget is spent.
   virtual absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) = 0;
 };
 
 struct HeapAllocatorOptions {
-  // Blocks of at least this size bypass malloc: mapped on their own, with huge pages where
-  // allowed, and unmapped when freed.
+  // Blocks of at least this size get a memory mapping of their own, in huge pages where the system
+  // allows them. The mapping is removed or cached when the block is freed.
   size_t map_threshold_bytes = size_t{1} << 20;
-  // Freed mappings kept for reuse, at most: a warm page costs a third of a fresh one. 0 gives
-  // every block back to the system at once.
+  // Upper bound on the bytes of freed mappings that are kept for reuse; using a page again costs a
+  // third of using a fresh one. With 0 every mapping goes back to the system at once.
   size_t cache_bytes = 0;
 };
 
-// Ordinary process memory.
+// Returns an allocator of ordinary process memory.
 std::shared_ptr<Allocator> NewHeapAllocator(const HeapAllocatorOptions& options = {});
 
-// A read-only slice of memory that something else keeps alive. A value: copies share the bytes.
-// Thread-compatible; the bytes themselves never change.
+// A read-only slice of memory, together with a reference to the object that keeps this memory
+// alive. Copies of a Buffer share the bytes, which never change. Thread-compatible.
 class Buffer {
  public:
   Buffer() = default;
-  // `owner` keeps [data, data + size) alive and unchanged.
+  // Requires: `owner` keeps [data, data + size) alive and unchanged.
   Buffer(std::shared_ptr<const void> owner, const std::byte* data, size_t size)
       : owner_(std::move(owner)), data_(data), size_(size) {}
-  // All of `block`.
+  // Covers all of `block`.
   explicit Buffer(std::shared_ptr<const Block> block)
       : Buffer(block, block->data(), block->size()) {}
 
+  // Takes over `bytes` without copying their heap memory.
   static Buffer FromString(std::string bytes);
 
   const std::byte* data() const { return data_; }

@@ -5,8 +5,8 @@
 
 namespace psd {
 
-// A mutex of one byte, for objects of which there are millions and over which two threads hardly
-// ever meet. Only a few instructions may run under it: who finds it taken spins.
+// A mutex of one byte, for objects that exist by the million and are rarely contended. A thread
+// that finds the lock taken spins, so only a few instructions may run under the lock.
 class ByteLock {
  public:
   void Lock() {
@@ -18,7 +18,7 @@ class ByteLock {
   std::atomic<bool> taken_{false};
 };
 
-// Holds `lock` as long as it lives.
+// Locks in the constructor and unlocks in the destructor.
 class ByteLockHolder {
  public:
   explicit ByteLockHolder(ByteLock& lock) : lock_(lock) { lock_.Lock(); }

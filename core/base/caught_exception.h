@@ -1,6 +1,6 @@
 #pragma once
 
-// Exceptions of code that is not ours: they end where that code is called, as errors.
+// Turns exceptions of foreign code into statuses, at the place where that code is called.
 
 #include <type_traits>
 #include <utility>
@@ -9,9 +9,9 @@
 
 namespace psd {
 
-// The exception that is being handled, as INTERNAL "threw std::runtime_error: its text" (the text's
-// first 1,000 bytes). Thread-safe.
-// Requires: it is called inside a catch block.
+// Returns the exception that is being handled as the error INTERNAL "threw std::runtime_error:
+// text", with the first 1,000 bytes of the text. Thread-safe.
+// Requires: the caller is inside a catch block.
 absl::Status CaughtException();
 
 // What `function(arguments...)` returns, a Status or something made of one; CaughtException() if

@@ -6,9 +6,9 @@
 
 namespace psd {
 
-// `text` if it has at most `most` bytes. Otherwise its beginning and its end, `most` bytes
-// together, with a note between them of how many bytes are left out: what is to be done stands at
-// the end of an error's text.
+// Returns `text` if it has at most `most` bytes. A longer text is cut in the middle: the result has
+// `most` bytes from its beginning and its end, and between them a note of how many bytes are left
+// out. The end is kept because the remedy of an error stands there.
 std::string ClipText(absl::string_view text, size_t most);
 
 }  // namespace psd

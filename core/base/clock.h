@@ -1,23 +1,24 @@
 #pragma once
 
-// Time as a seam: a test or the simulation can own it.
+// An interface for time, so that tests and the simulation can control it.
 
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
 
 namespace psd {
 
-// A monotonic clock. Its times compare and subtract; they are not the time of day. Thread-safe.
+// A monotonic clock. Its times can be compared and subtracted, but do not tell the time of day.
+// Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
   virtual absl::Time Now() const = 0;
 
-  // The machine's steady clock. Stateless; lives for the whole process.
+  // Returns the machine's steady clock, which lives as long as the process.
   static const Clock& Steady();
 };
 
-// A clock that stands still until told to move. For tests.
+// A clock for tests that moves only by Advance.
 class FakeClock : public Clock {
  public:
   absl::Time Now() const override {

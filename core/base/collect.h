@@ -1,6 +1,6 @@
 #pragma once
 
-// Several futures as one.
+// Combines several futures into one.
 
 #include <cstddef>
 #include <memory>
@@ -13,9 +13,9 @@
 
 namespace psd {
 
-// All values, in the order of `futures`; fails with the first error that comes, without waiting for
-// the others. Nothing to wait for: ready. Callbacks of the whole run where those of the first
-// future do.
+// Returns a future with the values of all `futures`, in their order. It fails with the first error
+// that arrives, without waiting for the other futures, and is ready at once if `futures` is empty.
+// Its callbacks run on the executor of the first future.
 template <typename T>
 Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
   struct Gather {
@@ -32,7 +32,7 @@ Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
   }
   Promise<std::vector<T>> promise;
   for (size_t i = 0; i < futures.size(); ++i) {
-    // Short, so it need not leave the thread that sets the value.
+    // The callback is short, so it may run on the thread that sets the value.
     futures[i].On(nullptr).OnReady([gather, promise, i](const absl::StatusOr<T>& result) {
       if (!result.ok()) return static_cast<void>(promise.Set(result.status()));
       std::vector<T> all;
@@ -48,7 +48,8 @@ Future<std::vector<T>> CollectAll(const std::vector<Future<T>>& futures) {
   return promise.future().On(futures.front().executor());
 }
 
-// The values, once all are there; the first error, as soon as it is.
+// Blocks until all values are there and returns them in order; returns the first error as soon as
+// it arrives.
 template <typename T>
 absl::StatusOr<std::vector<T>> WaitAll(const std::vector<Future<T>>& futures) {
   return CollectAll(futures).Wait();

@@ -14,9 +14,9 @@ namespace {
 
 thread_local ThreadPool* current_pool = nullptr;
 
-// The task that this thread of a pool runs.
+// The task that this pool thread runs: whether it is a user's, and the time it spent waiting.
 thread_local bool current_is_users = false;
-thread_local absl::Duration current_waited;  // inside ScopedBlocking
+thread_local absl::Duration current_waited;  // inside a ScopedBlocking
 
 }  // namespace
 
@@ -34,7 +34,8 @@ ThreadPool::~ThreadPool() {
   Shutdown();
 }
 
-// A refused task is destroyed by the caller, after the lock: it may hold what locks the pool again.
+// A refused task is destroyed with the parameter `task`, after the lock is released, because its
+// destructor may call the pool again.
 absl::Status ThreadPool::SubmitAs(const WorkLabel& label, Task task) {
   {
     MutexLock lock(mutex_);
@@ -54,7 +55,7 @@ void ThreadPool::Shutdown() {
       stopping_ = true;
       threads.swap(threads_);
     }
-    // A task that waits for a queued one may add threads meanwhile: hence the loop.
+    // Repeats because a task that waits for a queued one may add threads while others are joined.
     if (threads.empty()) return;
     wake_.NotifyAll();
     for (std::thread& thread : threads) thread.join();
@@ -79,7 +80,8 @@ std::optional<ThreadPool::Work> ThreadPool::Take() {
   --idle_;
   std::optional<Work> work = TakeNext();
   if (!work.has_value()) --alive_;
-  // The others sleep until they are woken: for what is left, or because there is no more to come.
+  // Idle threads sleep until they are notified: one is needed if more tasks can run, all of them to
+  // end if the pool stops and nothing is queued.
   if (idle_ > 0 && HasRunnable()) wake_.NotifyOne();
   if (stopping_ && own_.empty() && user_.empty()) wake_.NotifyAll();
   return work;
@@ -108,7 +110,9 @@ void ThreadPool::Perform(Work work) {
   QueueOf(work.kind).Charge(work.flow, absl::ToInt64Nanoseconds(cost));
 }
 
-// As long as own work may come, one thread more stays free than users have.
+// A user task may start if fewer than options_.threads user tasks run (blocked ones not counted)
+// and if `reserved` threads stay without a user task after that. If the system refused some of the
+// threads, one user task may run nevertheless.
 bool ThreadPool::MayRunUser() const {
   return !user_.empty() && users_running_ - users_blocked_ < std::max(1, options_.threads) &&
          alive_ - users_running_ > std::min(options_.reserved, alive_ - 1);
@@ -136,7 +140,7 @@ void ThreadPool::EnterBlocking() {
       AddThread().IgnoreError();
     }
   }
-  wake_.NotifyOne();  // another user's task may run meanwhile
+  wake_.NotifyOne();  // a blocked user task is not counted, so another one may start
 }
 
 void ThreadPool::LeaveBlocking() {

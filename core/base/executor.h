@@ -1,6 +1,7 @@
 #pragma once
 
-// Where work runs: a bounded pool of threads that grows, up to a cap, by the threads that wait.
+// Executors, which run tasks. The main one is a pool of threads. It adds a thread, up to a cap,
+// when one of its threads waits.
 
 #include <cstddef>
 #include <memory>
@@ -21,32 +22,32 @@ namespace psd {
 
 using Task = absl::AnyInvocable<void()>;
 
-// What kind of work a task is, and whose.
+// The kind of a task and the flow that it is accounted to.
 struct WorkLabel {
   enum class Kind {
-    kOwn,   // what a worker does itself: steps, pulls, gradients, control
-    kUser,  // what runs for others as long as they like: functions, programs, creations
+    kOwn,   // the worker's own work: steps, pulls, gradients, control messages
+    kUser,  // users' work, which may take any time: functions, programs, creations
   };
   Kind kind = Kind::kOwn;
   FlowId flow;
 };
 
-// Runs tasks, some time, on some thread. Thread-safe.
+// Runs tasks: each once, at some later time, on some thread. Thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Submits own work that is nobody's in particular.
-  // Errors: RESOURCE_EXHAUSTED when the queue is full (the task is not run and is destroyed),
-  // FAILED_PRECONDITION after Shutdown.
+  // Submits a task of kind kOwn in the flow of the worker itself. A refused task is destroyed
+  // without being run.
+  // Errors: RESOURCE_EXHAUSTED if the queue is full, FAILED_PRECONDITION after Shutdown.
   virtual absl::Status Submit(Task task) = 0;
-  // As Submit. An executor that does not tell kinds apart treats all tasks alike.
+  // Submits a task with a label; otherwise as Submit. By default the label is ignored.
   virtual absl::Status SubmitAs(const WorkLabel& /*label*/, Task task) {
     return Submit(std::move(task));
   }
 };
 
-// Runs every task at once on the caller's thread. For tests and for work known to be short.
+// Runs every task inside Submit, on the caller's thread. For tests and short tasks.
 class InlineExecutor : public Executor {
  public:
   absl::Status Submit(Task task) override {
@@ -61,16 +62,16 @@ struct ThreadPoolOptions {
   // Threads that run tasks. At most so many user tasks run at once, those that wait inside a
   // ScopedBlocking not counted.
   int threads = 4;
-  // Threads beyond these, so that own work finds one whatever users do.
+  // Number of additional threads, which user tasks leave free for own work.
   int reserved = 0;
-  // Tasks of each kind that may wait for a thread; see FairQueue for the share of one flow. More
-  // load is refused, not hoarded.
+  // Limit on the waiting tasks of each kind; further tasks are refused. FairQueue describes the
+  // smaller limit that applies to one flow.
   size_t max_queue = 10'000;
-  // Threads added, at most, for tasks that wait inside a ScopedBlocking. Beyond it waiting tasks
-  // keep their threads, and nested calls may have to queue.
+  // Limit on the threads that are added for tasks that wait inside a ScopedBlocking. Once it is
+  // reached, a waiting task occupies its thread, and nested calls may have to queue.
   int max_compensation = 256;
-  // Where the tasks' large results go (see MemoryScope); null: ordinary process memory.
-  std::shared_ptr<Allocator> memory;      // shared with others that draw on it
+  // The memory for large results of the tasks (see MemoryScope); null for ordinary process memory.
+  std::shared_ptr<Allocator> memory;      // shared with other users of this memory
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 
@@ -91,12 +92,12 @@ class ThreadPool : public Executor {
   absl::Status Submit(Task task) override { return SubmitAs({}, std::move(task)); }
   absl::Status SubmitAs(const WorkLabel& label, Task task) override PSD_EXCLUDES(mutex_);
 
-  // Runs what is queued, refuses what comes, joins the threads. From one thread at a time, never
-  // from a pool thread. May be repeated.
+  // Refuses new tasks, runs the queued ones to their end and joins the threads. May be called
+  // again. Requires: one thread at a time calls it, and never a thread of this pool.
   void Shutdown() PSD_EXCLUDES(mutex_);
 
   struct Stats {
-    int threads = 0;  // alive, those added for blocked tasks included
+    int threads = 0;  // all that are alive, also those added for blocked tasks
     int idle = 0;
     int blocked = 0;
     size_t queued = 0;
@@ -111,11 +112,12 @@ class ThreadPool : public Executor {
     Task task;
   };
   void Run() PSD_EXCLUDES(mutex_);
-  // Waits for a task; none when the pool ends.
+  // Waits until a task can run and takes it from its queue; returns nullopt if the pool ends.
   std::optional<Work> Take() PSD_EXCLUDES(mutex_);
   std::optional<Work> TakeNext() PSD_REQUIRES(mutex_);
-  // Runs it on this thread, then books it.
+  // Runs the task on this thread and charges its cost to its flow.
   void Perform(Work work) PSD_EXCLUDES(mutex_);
+  // Whether a user task waits and may start now.
   bool MayRunUser() const PSD_REQUIRES(mutex_);
   bool HasRunnable() const PSD_REQUIRES(mutex_) { return !own_.empty() || MayRunUser(); }
   FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {
@@ -137,13 +139,14 @@ class ThreadPool : public Executor {
   int alive_ PSD_GUARDED_BY(mutex_) = 0;
   int idle_ PSD_GUARDED_BY(mutex_) = 0;
   int blocked_ PSD_GUARDED_BY(mutex_) = 0;
-  int users_running_ PSD_GUARDED_BY(mutex_) = 0;  // tasks of users that have a thread
-  int users_blocked_ PSD_GUARDED_BY(mutex_) = 0;  // of these
+  int users_running_ PSD_GUARDED_BY(mutex_) = 0;  // user tasks that have a thread
+  int users_blocked_ PSD_GUARDED_BY(mutex_) = 0;  // those inside a ScopedBlocking
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
 };
 
-// Marks that the current pool thread waits for something that may need another pool thread, so
-// that the pool adds one meanwhile. Does nothing on other threads. Future::Wait uses it.
+// While a ScopedBlocking exists, the pool of the current thread treats this thread as waiting for
+// something that may need another thread of the pool, and may add one. A ScopedBlocking does
+// nothing on a thread that belongs to no pool. Future::Wait uses it.
 class ScopedBlocking {
  public:
   ScopedBlocking();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Who is served next when several want the same threads: queues that are served in turn by what
-// they cost. Pure: costs come in as arguments, so that every order can be tested.
+// A fair queue: items of several flows, served in turn by what they cost. It reads no clock; costs
+// are arguments, so that tests can produce every order.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,9 +19,9 @@
 
 namespace psd {
 
-// Whose work an item is. Items with equal ids wait in one queue, in the order in which they came.
+// Identifies the flow that an item belongs to. Items of one flow are served first in, first out.
 struct FlowId {
-  uint32_t space = 0;  // which kind of number `id` is; 0: this worker's own work, without an id
+  uint32_t space = 0;  // the kind of number that `id` is; 0 for the worker's own work, without id
   uint64_t id = 0;
 
   friend bool operator==(const FlowId& a, const FlowId& b) {
@@ -36,32 +36,32 @@ struct FlowId {
   }
 };
 
-// Items of several flows, waiting to be taken. Thread-compatible.
+// A queue of items of several flows. Thread-compatible.
 //
-// Every flow has an account of what its items cost. The cost of an item is known only after it has
-// run; Charge books it then. `share_` is what a flow has spent that took an equal share of all
-// costs. Flows that spent no more than that are served one item each, in turn; a flow that spent
-// more waits until the share has caught up, unless nobody else wants anything. A flow that comes,
-// or comes back, starts at the share: nobody saves up by being idle. A debt is kept while others
-// are active: nobody gets rid of it by pausing.
+// Every flow has an account with the sum of its items' costs. The cost of an item is known only
+// after it has run; Charge adds it then. `share_` is the sum of a flow that always had an equal
+// share of all costs. Flows whose sum is at most the share are due: they are served in turn, one
+// item each. A flow with a larger sum is in debt: it waits until the share has grown to its sum,
+// unless no flow is due. A flow that is new or was idle starts at the share, so that idle time
+// earns no credit. A flow that goes idle in debt keeps the debt while others are active.
 //
-// Guarantees: before the first item of a flow that comes new, at most one more item of every other
-// flow is taken. No flow waits for ever, whoever else comes and goes.
+// Guarantees: between the first Push of a new flow and the Pop of that item, at most one item of
+// every other flow is taken. No flow waits for ever, even if new flows keep coming.
 template <typename Item>
 class FairQueue {
  public:
-  // An item is booked with at least this, in the unit of Charge (nanoseconds, in a pool).
+  // The least cost of an item, in the unit of Charge (nanoseconds in a ThreadPool).
   static constexpr int64_t kLeastCost = 1'000;
 
-  // `max_items`: how many may wait, those of all flows together.
+  // `max_items` limits the waiting items of all flows together.
   explicit FairQueue(size_t max_items) : max_items_(max_items) {}
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // Errors: RESOURCE_EXHAUSTED when at least as many items of this flow wait as there are free
-  // places. So one flow fills at most half of the queue, and another still finds room. The item
-  // is moved from only if it was taken.
+  // Adds an item. `item` is moved from only on success.
+  // Errors: RESOURCE_EXHAUSTED if at least as many items of this flow wait as there are free
+  // places. Hence one flow alone fills at most half of the queue, and others still find room.
   absl::Status Push(const FlowId& flow, Item&& item) {
     auto found = accounts_.find(flow);
     const size_t waiting = found == accounts_.end() ? 0 : found->second->items.size();
@@ -82,7 +82,8 @@ class FairQueue {
     FlowId flow;
     Item item;
   };
-  // The next item. Requires: not empty, and Charge follows.
+  // Takes the next item. The caller must call Charge once the item has run.
+  // Requires: the queue is not empty.
   Taken Pop() {
     const FlowId flow = TakeTurn();
     Account& account = *accounts_.find(flow)->second;
@@ -95,7 +96,8 @@ class FairQueue {
     return taken;
   }
 
-  // Books what an item of `flow` cost, once for each that was taken.
+  // Adds the cost of one item to the account of `flow`.
+  // Requires: an item of `flow` was taken and not charged yet.
   void Charge(const FlowId& flow, int64_t cost) {
     cost = std::max(cost, kLeastCost);
     const auto sharers = static_cast<int64_t>(active_);
@@ -120,9 +122,9 @@ class FairQueue {
 
   struct Account {
     std::deque<Item> items;
-    size_t taken = 0;  // and not charged yet
+    size_t taken = 0;  // items that were taken and not charged yet
     int64_t spent = 0;
-    uint64_t turn = 0;  // when it began to wait, while it has items
+    uint64_t turn = 0;  // while it has items: its place in the order in which flows began to wait
     bool IsResting() const { return items.empty() && taken == 0; }
   };
 
@@ -142,7 +144,8 @@ class FairQueue {
   FlowId TakeTurn() {
     return due_.empty() ? std::get<FlowId>(indebted_.PopFront()) : due_.PopFront().second;
   }
-  // The share has grown: some are due now, and some accounts say nothing any more.
+  // To be called when the share has grown: moves flows whose debt is covered to the due ones, and
+  // forgets the accounts of idle flows that are no longer in debt.
   void CatchUp() {
     while (!indebted_.empty() && std::get<int64_t>(indebted_.front()) <= share_) {
       const auto [spent, turn, flow] = indebted_.PopFront();

@@ -1,13 +1,13 @@
 #pragma once
 
-// Faults that can be switched on, one at a time, to see that a test notices: `tools/conformance
-// --mutate`. docs/conformance/faults.tsv tells what each does. They exist only in a build with
-// --config=mutate; in any other there is nothing to switch.
+// Deliberate faults, switched on one at a time by `tools/conformance --mutate` to check that some
+// test notices each. docs/conformance/faults.tsv describes them. They exist only in builds with
+// --config=mutate.
 
 namespace psd {
 
 #ifdef PSD_FAULTS
-// Whether the environment variable PSD_FAULT is `name`.
+// Whether the environment variable PSD_FAULT equals `name`. The variable is read once.
 bool FaultOn(const char* name);
 #else
 constexpr bool FaultOn(const char* /*name*/) {

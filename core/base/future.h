@@ -1,6 +1,6 @@
 #pragma once
 
-// A value or an error that comes later.
+// Futures and promises: a result, which is a value or an error, that is set later.
 
 #include <atomic>
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace psd {
 
-// What a future without a value carries.
+// The value type of a future that carries no value.
 struct Unit {};
 
 namespace internal {
@@ -49,7 +49,8 @@ class FutureState {
     return result_.has_value();
   }
 
-  // Requires: it is ready, and this thread knows of it by something that orders the two.
+  // Returns the result without taking the lock.
+  // Requires: the result was set before this call, in the sense of the memory model.
   const absl::StatusOr<T>* Peek() const { return &Result(); }
 
   const absl::StatusOr<T>& Wait() const PSD_EXCLUDES(mutex_) {
@@ -85,7 +86,8 @@ class FutureState {
     callback(Result());
   }
 
-  // Promises that can still set the result. When the last one goes without, the error does it.
+  // Count the promises that can set the result. If the last one is dropped and none has set it, the
+  // result becomes INTERNAL.
   void AddWriter() { writers_.fetch_add(1, std::memory_order_relaxed); }
   void DropWriter() PSD_EXCLUDES(mutex_) {
     if (writers_.fetch_sub(1, std::memory_order_acq_rel) != 1 || IsReady()) return;
@@ -93,7 +95,7 @@ class FutureState {
   }
 
  private:
-  // Once set the result never changes, so it is read without the lock.
+  // A result never changes once it is set, so no lock is needed to read it.
   const absl::StatusOr<T>& Result() const PSD_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
   std::atomic<int> writers_{0};
@@ -118,11 +120,11 @@ struct UnwrapStatusOr<absl::Status> {
 
 }  // namespace internal
 
-// A handle to a result; copies see the same one. Thread-safe.
+// A handle to a result that is set later; copies share the result. Thread-safe.
 //
-// A handle may carry an executor for callbacks, as those do that users are given. Without one,
-// callbacks run on the thread that sets the result, which may move messages or keep time: they must
-// be short, and never wait.
+// A handle may have an executor, on which callbacks run; handles that are given to users have one.
+// Without an executor callbacks run on the thread that sets the result. As that may be a thread of
+// the transport or of a timer, they must be short and never wait.
 template <typename T>
 class Future {
  public:
@@ -137,22 +139,23 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool IsReady() const { return state_->IsReady(); }
 
-  // Blocks until there is a result; returns the same one each time. On an executor's thread the
-  // pool adds a thread meanwhile.
+  // Blocks until the result is set and returns it. On a thread of a ThreadPool it counts as a
+  // ScopedBlocking, so that the pool may add a thread.
   const absl::StatusOr<T>& Wait() const& { return state_->Wait(); }
-  // On a temporary, a copy: the result may end with the handle.
+  // On a temporary handle it returns a copy, because the result may be destroyed with the handle.
   absl::StatusOr<T> Wait() const&& { return state_->Wait(); }
 
-  // False when `timeout` passed first; the work goes on.
+  // Blocks until the result is set or `timeout` has passed; returns false in the second case. The
+  // work behind the future continues.
   bool WaitFor(absl::Duration timeout) const { return state_->WaitFor(timeout); }
 
-  // A handle to the same result, whose callbacks run on `executor`, and so do those of what Then
-  // makes of it. Null: on the thread that sets the result. Where the executor refuses, because it
-  // has been shut down, they run there too.
+  // Returns a handle to the same result whose callbacks run on `executor`; futures that Then makes
+  // from it use the same executor. With null, or if the executor refuses a callback, the callback
+  // runs on the thread that sets the result.
   Future On(std::shared_ptr<Executor> executor) const {
     return Future(state_, std::move(executor));
   }
-  // Where callbacks run; null: on the thread that sets the result.
+  // The executor that callbacks run on; null for the thread that sets the result.
   const std::shared_ptr<Executor>& executor() const { return executor_; }
 
   // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
@@ -194,26 +197,27 @@ class Future {
   explicit Future(std::shared_ptr<State> state, std::shared_ptr<Executor> executor = nullptr)
       : state_(std::move(state)), executor_(std::move(executor)) {}
 
-  // A callback that hands `callback` to the executor.
+  // Returns a callback that submits `callback` to the executor.
   typename State::Callback Handing(typename State::Callback callback) const {
     auto shared = std::make_shared<typename State::Callback>(std::move(callback));
-    // The state keeps its callbacks, so they must not keep the state. Who sets it does.
+    // The state owns its callbacks, so a callback must not own the state. The thread that sets the
+    // result does, so weak.lock() succeeds.
     return [weak = std::weak_ptr<State>(state_), executor = executor_,
             shared = std::move(shared)](const absl::StatusOr<T>& result) {
       absl::Status handed = executor->Submit([state = weak.lock(), shared] {
         (*shared)(*state->Peek());
-        *shared = nullptr;  // what it holds ends here too, not on the thread that set the result
+        *shared = nullptr;  // destroyed on this thread, not on the one that set the result
       });
       if (!handed.ok()) (*shared)(result);
     };
   }
 
   std::shared_ptr<State> state_;        // shared by the promise and all handles
-  std::shared_ptr<Executor> executor_;  // shared with whoever made the handle
+  std::shared_ptr<Executor> executor_;  // shared with the creator of the handle
 };
 
-// The writing end of a future. Copies write to the same one. Thread-safe. When the last copy is
-// destroyed without a Set, the future fails with INTERNAL "promise abandoned".
+// The writing end of a future; copies write to the same future. Thread-safe. If the last copy is
+// destroyed before Set was called, the future fails with INTERNAL "promise abandoned".
 template <typename T>
 class Promise {
  public:
@@ -221,7 +225,7 @@ class Promise {
   Promise(const Promise& other) : state_(other.state_) {
     if (state_ != nullptr) state_->AddWriter();
   }
-  Promise(Promise&& other) noexcept = default;  // leaves `other` only to be destroyed or assigned
+  Promise(Promise&& other) noexcept = default;  // `other` may only be destroyed or assigned then
   Promise& operator=(Promise other) noexcept {
     state_.swap(other.state_);
     return *this;
@@ -232,7 +236,8 @@ class Promise {
 
   Future<T> future() const { return Future<T>(state_); }
 
-  // The first call sets the result and runs the callbacks; later ones return false and do nothing.
+  // Sets the result, runs the callbacks and returns true. If the result is set already it returns
+  // false and does nothing.
   bool Set(absl::StatusOr<T> result) const {
     auto state = state_;  // a callback or a waiter may destroy this promise
     return state->Set(std::move(result));

@@ -21,7 +21,7 @@ absl::Status Expected(absl::string_view what, absl::string_view text) {
 
 bool HostPort::IsLoopback() const {
   if (host == "localhost" || host == "::1") return true;
-  // 127.0.0.0/8, in four numbers: "127.example.org" is a name like any other.
+  // Accepts only digits and dots after "127.", because "127.example.org" is an ordinary name.
   absl::string_view rest = host;
   if (!absl::ConsumePrefix(&rest, "127.")) return false;
   return std::all_of(rest.begin(), rest.end(),
@@ -29,7 +29,7 @@ bool HostPort::IsLoopback() const {
 }
 
 bool HostPort::IsWildcard() const {
-  // "0", "0.0", "0.0.0.0"; "::", "0:0:0:0:0:0:0:0".
+  // Covers "0", "0.0", "0.0.0.0", "::" and "0:0:0:0:0:0:0:0".
   return !host.empty() && std::all_of(host.begin(), host.end(),
                                       [](char c) { return c == '0' || c == '.' || c == ':'; });
 }

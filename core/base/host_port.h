@@ -1,7 +1,7 @@
 #pragma once
 
-// Addresses of workers: "127.0.0.1:7071", "[::1]:0", "owner-0.psd:7071". A host and a port, nothing
-// looked up.
+// Addresses of workers, as text: "127.0.0.1:7071", "[::1]:0", "owner-0.psd:7071". Nothing here
+// resolves names.
 
 #include <cstddef>
 #include <string>
@@ -15,11 +15,12 @@ struct HostPort {
   std::string host;  // an IPv6 address without its brackets
   int port = 0;
 
-  // Only this machine reaches it.
+  // Whether only this machine can reach the address: "localhost", "::1" or 127.0.0.0/8.
   bool IsLoopback() const;
-  // All interfaces: an address to listen on, which nobody can dial.
+  // Whether the host means all interfaces ("0.0.0.0", "::"). Such an address can be listened on,
+  // but not dialled.
   bool IsWildcard() const;
-  // Reads back to the same.
+  // Returns the text that ParseHostPort reads back to the same value.
   std::string ToString() const;
 };
 
@@ -29,12 +30,14 @@ inline constexpr size_t kMaxHostBytes = 253;
 // Errors: INVALID_ARGUMENT saying what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
 
-// Where others dial a worker that listens on `bound`, as "host:port": `advertise`, which is
-// "host:port", or "host" with the port of `bound`. Empty: `bound` itself.
-// Errors: INVALID_ARGUMENT if `advertise` is no such address or names all interfaces or port 0.
+// Returns the address, as "host:port", that others dial to reach a worker that listens on `bound`.
+// It is `advertise` if that is "host:port", `advertise` with the port of `bound` if it is "host",
+// and `bound` if it is empty.
+// Errors: INVALID_ARGUMENT if `advertise` is malformed, means all interfaces or has port 0.
 absl::StatusOr<std::string> AdvertisedAddress(absl::string_view bound, absl::string_view advertise);
 
-// Whether a worker that is to listen on `listen` needs an `advertise`: if that is all interfaces.
+// Whether `listen` means all interfaces, so that a worker that listens on it must advertise another
+// address.
 bool NeedsAdvertise(absl::string_view listen);
 
 }  // namespace psd

@@ -9,13 +9,13 @@
 
 namespace psd {
 
-// One life of a worker: 64 random bits, new at every Worker::Start, never zero for a real worker.
+// Identifies one run of a worker: 64 random bits, drawn at every Worker::Start, never zero.
 using Incarnation = uint64_t;
 
-// Draws an incarnation from the system's entropy. Never zero.
+// Draws a non-zero incarnation from the system's entropy.
 Incarnation NewIncarnation();
 
-// An id made by one incarnation of a worker. Zero/zero means "none".
+// An id drawn by one incarnation of a worker. Both fields are zero if there is none.
 struct GlobalId {
   Incarnation incarnation = 0;
   uint64_t counter = 0;
@@ -37,9 +37,10 @@ struct GlobalId {
   }
 };
 
+// Returns sixteen hexadecimal digits.
 std::string IncarnationToString(Incarnation incarnation);
 
-// Hands out the ids of one incarnation, from counter 1 upwards. Thread-safe.
+// Draws the ids of one incarnation, with counters from 1 upwards. Thread-safe.
 class IdSource {
  public:
   explicit IdSource(Incarnation incarnation) : incarnation_(incarnation) {}

@@ -1,4 +1,4 @@
-// The only file that includes spdlog.
+// This is the only file that includes spdlog.
 #include "core/base/log.h"
 
 #include <spdlog/pattern_formatter.h>
@@ -29,7 +29,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::off;
 }
 
-// The length of the well-formed UTF-8 sequence that `text` begins with; 0 if there is none.
+// Returns the length in bytes of the well-formed UTF-8 character that `text` begins with, or 0 if
+// it begins with none. Requires: `text` is not empty.
 size_t Utf8Length(absl::string_view text) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -38,7 +39,7 @@ size_t Utf8Length(absl::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, and what lies beyond U+10FFFF.
+  // Refuses overlong forms, surrogates and code points beyond U+10FFFF.
   if (lead == 0xe0 && byte(1) < 0xa0) return 0;
   if (lead == 0xed && byte(1) > 0x9f) return 0;
   if (lead == 0xf0 && byte(1) < 0x90) return 0;
@@ -46,7 +47,8 @@ size_t Utf8Length(absl::string_view text) {
   return length;
 }
 
-// Texts may come from a peer: whatever the bytes, the line stays one line of valid JSON.
+// Returns `text` as a JSON string on one line. The text may come from a peer, so bytes that are not
+// UTF-8 must not make the line invalid.
 std::string JsonString(absl::string_view text) {
   std::string quoted = "\"";
   for (size_t i = 0; i < text.size();) {

@@ -20,28 +20,29 @@ struct LogField {
   std::string value;
 };
 
-// Where events go. Thread-safe.
+// Receives log events. Thread-safe.
 class Logger {
  public:
   virtual ~Logger() = default;
   virtual bool Enabled(LogLevel level) const = 0;
-  // `event` is stable (operators alert on it), lower_snake_case; `message` is for people.
+  // Logs an event. `event` is its name in lower_snake_case and never changes, since operators build
+  // alerts on it; `message` is a text for people.
   virtual void Log(LogLevel level, absl::string_view event, absl::string_view message,
                    std::initializer_list<LogField> fields = {}) = 0;
 };
 
-// Writes one line per event to standard error:
+// Returns a logger that writes one line per event to standard error:
 //   2026-01-31T12:00:00.123Z info  worker_joined  trainer0 joined  worker=trainer0 rank=3
 // or, with `json`, one JSON object per line.
 std::shared_ptr<Logger> NewStderrLogger(LogLevel least, bool json = false);
 
-// The same lines to `out`, which must outlive the logger.
+// Returns a logger that writes the same lines to `out`. Requires: `out` outlives the logger.
 std::shared_ptr<Logger> NewStreamLogger(std::ostream& out, LogLevel least, bool json = false);
 
-// Drops everything.
+// Returns a logger that drops every event.
 std::shared_ptr<Logger> NewNullLogger();
 
-// "debug", "info", "warning", "error" or "off". False for anything else.
+// Parses "debug", "info", "warning", "error" or "off"; returns false for any other text.
 bool ParseLogLevel(absl::string_view text, LogLevel* level);
 
 }  // namespace psd

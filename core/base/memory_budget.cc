@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 
-// Bytes in use against a bound that the caller knows. Thread-safe.
+// Counts bytes in use; the caller gives the limit. Thread-safe.
 class Meter {
  public:
   bool TryAdd(size_t bytes, size_t limit) {
@@ -37,8 +37,8 @@ enum class AccountKind { kHosted, kTransit };
 
 class ChargedBlock;
 
-// What the accounts of one budget share. Everything is counted in `all`, hosted memory in `hosted`
-// too: so a charge in transit costs one locked instruction.
+// The counts that the accounts of one budget share. `all` counts every charge, and `hosted` counts
+// hosted memory a second time. Hence a charge in transit costs one locked instruction.
 struct Meters {
   explicit Meters(size_t budget_bytes) : budget_bytes(budget_bytes) {}
 
@@ -51,7 +51,7 @@ struct Meters {
     return both - std::min(both, hosted.used());
   }
 
-  const size_t budget_bytes;  // 0: no limit
+  const size_t budget_bytes;  // 0 means no limit
   Meter all;
   Meter hosted;
 
@@ -76,7 +76,7 @@ class ChargedBlock : public Block {
       MutexLock lock(meters_->mutex);
       meters_->movable.erase(static_cast<Block*>(this));
     }
-    block_.reset();  // first the memory, then the account: what is credited is really free
+    block_.reset();  // before the credit, so that credited memory is really free
     meters_->Credit(kind_, size());
   }
 
@@ -170,7 +170,7 @@ class MemoryAccountImpl : public MemoryAccount {
   const AccountKind kind_;
   const size_t own_limit_;
   const size_t limit_of_all_;
-  const std::shared_ptr<Allocator> underlying_;  // shared with who made it
+  const std::shared_ptr<Allocator> underlying_;  // shared with its creator
 };
 
 }  // namespace

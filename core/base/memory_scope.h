@@ -1,6 +1,6 @@
 #pragma once
 
-// Which memory the work of a thread draws on.
+// Sets the allocator for the results of operators on a thread.
 
 #include <utility>
 
@@ -8,8 +8,9 @@
 
 namespace psd {
 
-// While it lives, large results of operators on this thread come from `memory` (null: ordinary
-// process memory). `memory` must outlive the scope. Scopes nest.
+// While a MemoryScope exists, large results of operators on this thread are allocated from
+// `memory`, or from ordinary process memory if that is null. `memory` must outlive the scope.
+// Scopes may be nested.
 class MemoryScope {
  public:
   explicit MemoryScope(Allocator* memory) : outer_(std::exchange(current_, memory)) {}
@@ -17,7 +18,7 @@ class MemoryScope {
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
-  // Null: ordinary process memory.
+  // Returns the allocator of this thread's innermost scope; null means ordinary process memory.
   static Allocator* Current() { return current_; }
 
  private:

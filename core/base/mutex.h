@@ -1,9 +1,9 @@
 #pragma once
 
-// std::mutex with clang's thread-safety annotations.
+// A wrapper of std::mutex with clang's thread-safety annotations.
 //
-// Not absl::Mutex: the packaged Abseil is not instrumented for ThreadSanitizer, so everything
-// that it guards would be reported as a race.
+// absl::Mutex is not used because the packaged Abseil is not instrumented for ThreadSanitizer,
+// which would report every access under it as a race.
 
 #include <algorithm>
 #include <chrono>
@@ -48,7 +48,7 @@ class PSD_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// A condition variable over Mutex. The mutex must be held in every Wait.
+// A condition variable for Mutex. The caller of a Wait holds the mutex.
 class CondVar {
  public:
   void Wait(Mutex& mutex) PSD_REQUIRES(mutex) {
@@ -56,10 +56,10 @@ class CondVar {
     condition_.wait(lock);
     lock.release();
   }
-  // False when `timeout` passed without a notification.
+  // Returns false if `timeout` passed without a notification.
   bool WaitFor(Mutex& mutex, absl::Duration timeout) PSD_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // A wait until a steady time point: wall-clock jumps do not matter.
+    // Waits until a point of the steady clock, which jumps of the wall clock do not move.
     auto until = std::chrono::steady_clock::now() +
                  absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
     bool notified = condition_.wait_until(lock, until) == std::cv_status::no_timeout;

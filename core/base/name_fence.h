@@ -1,6 +1,6 @@
 #pragma once
 
-// Which incarnation of a worker has a name, and which have lost theirs to another.
+// Records which incarnation of a worker took each name last, and fences the earlier ones.
 
 #include <cstddef>
 #include <deque>
@@ -13,17 +13,17 @@
 
 namespace psd {
 
-// Thread-compatible. Pure.
+// The holders of names, and the fenced incarnations. Thread-compatible.
 //
-// Guarantees: an incarnation whose name another one took is fenced, whether it held the name at
-// that moment or had left before. The oldest names and the oldest fenced incarnations are forgotten
-// beyond the bound: by then they can come back only by a worker that was stopped for as many others
-// to come and go.
+// Guarantees: an incarnation is fenced as soon as another one takes its name, also if it left
+// before. At most `bound` fenced incarnations and about `bound` names are remembered; the oldest
+// are forgotten first. A forgotten incarnation is not recognized any more, but it would have to
+// come back after `bound` others took names.
 class NameFence {
  public:
   explicit NameFence(size_t bound) : bound_(bound), fenced_(bound) {}
 
-  // `incarnation` has `name` from now on.
+  // Gives `name` to `incarnation`, and fences the incarnation that had the name before.
   void Take(const std::string& name, Incarnation incarnation) {
     auto [holder, added] = holders_.try_emplace(name, incarnation);
     if (!added && holder->second == incarnation) return;
@@ -39,8 +39,8 @@ class NameFence {
 
  private:
   const size_t bound_;
-  absl::flat_hash_map<std::string, Incarnation> holders_;  // the latest of each name
-  std::deque<std::pair<std::string, Incarnation>> order_;  // as they took it, oldest first
+  absl::flat_hash_map<std::string, Incarnation> holders_;  // the last one that took each name
+  std::deque<std::pair<std::string, Incarnation>> order_;  // in the order of Take, oldest first
   RecentSet<Incarnation> fenced_;
 };
 

@@ -14,8 +14,8 @@ constexpr size_t kMaxPairs = 1'000'000;
 
 using Row = std::array<int, kComparedCharacters + 1>;
 
-// The number of edits from `a` to `b` (optimal string alignment: a swapped pair is not edited
-// again). Requires: both at most kComparedCharacters long.
+// Returns the number of edits from `a` to `b` by optimal string alignment, in which a swapped pair
+// is not edited again. Requires: both have at most kComparedCharacters bytes.
 int EditDistance(absl::string_view a, absl::string_view b) {
   Row before{}, previous{}, current{};
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = static_cast<int>(j);

@@ -1,6 +1,6 @@
 #pragma once
 
-// "Did you mean": the known name that a wrong one was probably meant to be.
+// Finds the known name that a misspelt one probably means, for "did you mean" in error messages.
 
 #include <cstddef>
 #include <string>
@@ -21,7 +21,7 @@ class NearestNameFinder {
 
   void Consider(absl::string_view candidate);
 
-  // The nearest candidate so far, the first of several; empty if none is near.
+  // The nearest candidate so far, or the first of several; empty if none is near enough.
   const std::string& nearest() const { return nearest_; }
 
  private:
@@ -31,7 +31,7 @@ class NearestNameFinder {
   size_t pairs_left_;  // of characters, that may still be compared
 };
 
-// The nearest of `candidates` (anything that iterates over strings); empty if none is near.
+// Returns the nearest of `candidates`, a range of strings; empty if none is near enough.
 template <typename Candidates>
 std::string NearestName(absl::string_view name, const Candidates& candidates) {
   NearestNameFinder finder(name);
@@ -39,7 +39,7 @@ std::string NearestName(absl::string_view name, const Candidates& candidates) {
   return finder.nearest();
 }
 
-// "; did you mean 'lr'?", or nothing if `nearest` is empty: the end of an error message.
+// Returns "; did you mean 'lr'?", the end of an error message, or "" if `nearest` is empty.
 std::string DidYouMean(absl::string_view nearest);
 
 }  // namespace psd

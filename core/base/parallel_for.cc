@@ -9,12 +9,13 @@
 namespace psd {
 namespace {
 
-// Outlives the loop in helpers that came too late: those find no call left, and never touch `f`.
+// The state of one loop. A helper that begins too late keeps it after ParallelFor has returned;
+// that helper finds no call left and never uses `f`, which may be gone.
 class Loop {
  public:
   Loop(size_t count, absl::FunctionRef<void(size_t)> f) : f_(f), count_(count), left_(count) {}
 
-  // Takes calls until all are taken.
+  // Makes calls that no other thread has taken, until none is left.
   void Work() PSD_EXCLUDES(mutex_) {
     size_t returned = 0;
     for (size_t i = next_++; i < count_; i = next_++, ++returned) f_(i);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A loop whose calls are shared out among threads.
+// A parallel loop.
 
 #include <cstddef>
 
@@ -9,17 +9,17 @@
 
 namespace psd {
 
-// Threads that a computation may ask to join in.
+// The threads that may help the calling thread with a computation.
 struct Helpers {
-  Executor* executor = nullptr;  // outlives the computation; null: nobody joins in
-  int count = 0;                 // at most so many of its threads
+  Executor* executor = nullptr;  // outlives the computation; null if there are no helpers
+  int count = 0;                 // the limit on threads of the executor that help
 };
 
-// Calls f(0) … f(count - 1), each once, in any order, and returns when all have returned. This
-// thread works through them itself while helpers join in as they come free: it never waits for one
-// to begin, only for calls that one has begun. So it makes progress on a full executor, and on one
-// of the executor's own threads.
-// Requires: f may be called by several threads at once.
+// Calls f(0) … f(count - 1), each once, in any order, and returns when all have returned. The
+// calling thread makes calls itself; helpers take calls from it as they become free. It waits only
+// for calls that a helper has begun, never for a helper to begin one, so the loop ends also if the
+// executor is full, or if the calling thread belongs to the executor.
+// Requires: several threads may call f at the same time.
 void ParallelFor(const Helpers& helpers, size_t count, absl::FunctionRef<void(size_t)> f);
 
 }  // namespace psd

@@ -6,8 +6,8 @@
 
 namespace psd {
 
-// Text that came from outside, fit to stand in a message: in quotes, on one line, and cut off after
-// 64 characters.
+// Returns foreign text in a form that is safe in a message: in single quotes, cut off after 64
+// bytes, and with '?' for every byte that is not printable ASCII.
 std::string Quoted(absl::string_view text);
 
 }  // namespace psd

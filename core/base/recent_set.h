@@ -7,7 +7,8 @@
 
 namespace psd {
 
-// A set that forgets its oldest members beyond a bound. Thread-compatible.
+// A set of at most `bound` members, which forgets the oldest one if another is added.
+// Thread-compatible.
 template <typename T>
 class RecentSet {
  public:

@@ -5,8 +5,9 @@
 
 namespace psd {
 
-// `status` with what its reader can do about it: after "; " in the message, and as the remedy of
-// its detail, whose other fields are kept. OK statuses are returned unchanged.
+// Returns `status` with `remedy`, the advice what to do about the error, appended to the message
+// after "; " and set in its ErrorDetail, whose other fields are kept. An OK status is returned
+// unchanged.
 absl::Status WithRemedy(const absl::Status& status, absl::string_view remedy);
 
 }  // namespace psd

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kChunkBytes = kHugePageBytes;
 constexpr size_t kSpanBytes = size_t{64} << 10;
 constexpr size_t kSpans = kChunkBytes / kSpanBytes;
-constexpr size_t kHeaderBytes = size_t{4} << 10;  // of a chunk, at the start of its first span
+constexpr size_t kHeaderBytes = size_t{4} << 10;  // of a chunk, in front of its first span's pieces
 
 struct Piece {
   Piece* next;
@@ -28,11 +28,11 @@ std::byte* ChunkStart(const void* inside) {
 }  // namespace
 
 struct SlabHeap::Span {
-  size_t bytes = 0;  // of a piece; 0: the span is free
+  size_t bytes = 0;  // the size of a piece; 0 if the span is free
   size_t taken = 0;
-  size_t cut = 0;  // pieces that were ever handed out: those behind them are free too
+  size_t cut = 0;  // number of pieces ever taken; all pieces from this index on are free
   size_t capacity = 0;
-  Piece* free = nullptr;  // given back
+  Piece* free = nullptr;  // list of the pieces that were given back
   Span* previous = nullptr;
   Span* next = nullptr;
 

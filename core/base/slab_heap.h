@@ -1,12 +1,12 @@
 #pragma once
 
-// Small pieces of memory, close together: cut from huge pages, so that a walk over thousands of
-// them needs a dozen entries of the processor's table of pages instead of thousands.
+// A heap of small pieces of memory, which lie close together in huge pages. A walk over thousands
+// of them needs a dozen entries of the processor's TLB instead of thousands.
 //
-// A chunk is one huge page of 32 spans. A span holds pieces of one size while any of them is taken;
-// pieces of a fresh one are handed out in the order of their addresses. Spans are opened at the
-// lowest address that is free, so that chunks at high ones run empty. Of those without any piece
-// some are kept (kMaxEmptyChunks), the rest goes back to the system at once.
+// A chunk is one huge page of 32 spans. While any of its pieces is taken, a span has pieces of one
+// size. The pieces of a fresh span are taken in the order of their addresses. A new span is opened
+// at the lowest free address, so that chunks at high addresses run empty. Up to kMaxEmptyChunks
+// empty chunks are kept; further ones go back to the system at once.
 
 #include <array>
 #include <cstddef>
@@ -17,27 +17,28 @@
 
 namespace psd {
 
-inline constexpr size_t kSlabUnitBytes = 64;                   // pieces are multiples of it
-inline constexpr size_t kMaxSlabPieceBytes = size_t{8} << 10;  // and at most so large
+inline constexpr size_t kSlabUnitBytes = 64;                   // the size of a piece is a multiple
+inline constexpr size_t kMaxSlabPieceBytes = size_t{8} << 10;  // the largest piece
 inline constexpr size_t kMaxEmptyChunks = 16;                  // 32 MiB
 
-// Thread-safe. Outlives its pieces.
+// A heap for pieces of all sizes up to kMaxSlabPieceBytes. Thread-safe. It must outlive its pieces.
 class SlabHeap {
  public:
   SlabHeap() = default;
-  // Requires: every piece was given back.
+  // Requires: every piece has been given back.
   ~SlabHeap();
   SlabHeap(const SlabHeap&) = delete;
   SlabHeap& operator=(const SlabHeap&) = delete;
 
-  // Fills `pieces` with pieces of `bytes` bytes each, at multiples of kSlabUnitBytes; returns how
-  // many it filled, fewer only when the system has no more memory.
-  // Requires: bytes is a multiple of kSlabUnitBytes from one of it to kMaxSlabPieceBytes.
+  // Sets the elements of `pieces` to pieces of `bytes` bytes, whose addresses are multiples of
+  // kSlabUnitBytes. Returns how many it set; these are all unless the system has no more memory.
+  // Requires: 0 < bytes <= kMaxSlabPieceBytes, and `bytes` is a multiple of kSlabUnitBytes.
   size_t Take(size_t bytes, absl::Span<void*> pieces) PSD_EXCLUDES(mutex_);
-  // Requires: they came from Take and nobody uses them. Sizes may differ.
+  // Gives pieces back; their sizes may differ.
+  // Requires: they came from Take of this heap and are no longer used.
   void Give(absl::Span<void* const> pieces) PSD_EXCLUDES(mutex_);
 
-  // What it has of the system, with free pieces and kept chunks.
+  // The bytes of all chunks, with their free pieces and spans and the empty chunks that are kept.
   size_t mapped_bytes() const PSD_EXCLUDES(mutex_);
 
  private:
@@ -46,7 +47,7 @@ class SlabHeap {
 
   void* TakeOne(size_t bytes) PSD_REQUIRES(mutex_);
   void GiveOne(void* piece) PSD_REQUIRES(mutex_);
-  // Makes a free span one for pieces of `bytes` bytes; null without memory.
+  // Sets a free span up for pieces of `bytes` bytes; returns null if there is no memory.
   Span* OpenSpan(size_t bytes) PSD_REQUIRES(mutex_);
   void CloseSpan(Span* span) PSD_REQUIRES(mutex_);
   Chunk* ChunkWithRoom() PSD_REQUIRES(mutex_);
@@ -54,7 +55,7 @@ class SlabHeap {
   void Unlink(Span* span) PSD_REQUIRES(mutex_);
 
   mutable Mutex mutex_;  // leaf
-  // Spans that have both taken and free pieces, or none taken yet, by size.
+  // For every size of piece, the list of spans that have free pieces.
   std::array<Span*, kMaxSlabPieceBytes / kSlabUnitBytes> open_ PSD_GUARDED_BY(mutex_) = {};
   std::set<Chunk*> with_room_ PSD_GUARDED_BY(mutex_);  // chunks with free spans
   size_t chunks_ PSD_GUARDED_BY(mutex_) = 0;

@@ -19,7 +19,8 @@
 namespace psd::internal {
 namespace {
 
-// Else no list is ever opened, and all goes to the allocator, which sees each use after a free.
+// Whether free pieces are kept. Without that all memory goes to the allocator, so that a sanitizer
+// sees each use after free.
 #ifdef PSD_UNDER_SANITIZER
 constexpr bool kKeeps = false;
 #else
@@ -28,7 +29,7 @@ constexpr bool kKeeps = true;
 
 constexpr size_t kUnit = kSmallMemoryUnit;
 constexpr size_t kStepBits = 3;
-constexpr size_t kSteps = size_t{1} << kStepBits;  // sizes per power of two: an eighth is lost
+constexpr size_t kSteps = size_t{1} << kStepBits;  // size classes per power of two
 static_assert(kUnitClasses < 2 * kSteps);
 
 struct SizeClass {
@@ -38,7 +39,7 @@ struct SizeClass {
 
 inline SizeClass ClassOf(size_t bytes) {
   const size_t units = bytes == 0 ? 1 : (bytes + kUnit - 1) / kUnit;
-  // The least with units >> shift below 2 * kSteps.
+  // `shift` is the least number for which units >> shift is below 2 * kSteps.
   const auto bits = static_cast<size_t>(64 - __builtin_clzll(units));
   const size_t shift = bits > kStepBits + 1 ? bits - kStepBits - 1 : 0;
   const size_t steps = (units + (size_t{1} << shift) - 1) >> shift;
@@ -57,12 +58,13 @@ void Free(void* address) {
   ::operator delete (address, std::align_val_t{kUnit});
 }
 
-// What moves between a thread and the heap at once, at most.
+// The limits on what moves between a thread's list and the heap at once.
 constexpr size_t kBatchPieces = 32;
 constexpr size_t kBatchBytes = size_t{16} << 10;
 static_assert(kUnit == kSlabUnitBytes);
 
-// Of all threads. Never destroyed: pieces may be given back while the process ends.
+// The heap of all threads. It is never destroyed, since pieces may be given back while the process
+// ends.
 SlabHeap& Heap() {
   static SlabHeap& heap = *new SlabHeap;
   return heap;
@@ -76,7 +78,7 @@ FreeLists& Lists() {
   return free_lists;
 }
 
-// Frees up to a batch of pieces from the list, which has some.
+// Gives a batch of pieces of the list back to the heap. Requires: the list is not empty.
 void GiveBatch(const SizeClass& size) {
   FreeLists& lists = Lists();
   void* pieces[kBatchPieces];
@@ -91,7 +93,7 @@ void GiveBatch(const SizeClass& size) {
   for (size_t i = 0; i < count; ++i) Free(pieces[i]);
 }
 
-// Empties the lists of a thread that ends.
+// Empties the lists of the thread when it ends.
 struct Closer {
   ~Closer() {
     FreeLists& lists = Lists();
@@ -102,7 +104,7 @@ struct Closer {
   }
 };
 
-// From now on pieces are kept, until the thread ends.
+// Lets this thread keep pieces from now until it ends.
 void Open() {
   thread_local Closer closer;
   static_cast<void>(closer);
@@ -115,7 +117,8 @@ void Keep(void* piece, const SizeClass& size) {
   lists.bytes += size.bytes;
 }
 
-// Where there is more in the lists than may be kept.
+// Gives pieces of one size back if the lists have more than the bound. The first call in a thread
+// opens the lists.
 void Shrink(const SizeClass& size) {
   const FreeLists& lists = Lists();
   if (lists.bytes <= lists.max_bytes) return;
@@ -123,7 +126,8 @@ void Shrink(const SizeClass& size) {
   if (lists.bytes > lists.max_bytes) GiveBatch(size);
 }
 
-// One piece; some more into the list, the next address first.
+// Takes a batch of pieces from the heap, returns the first and keeps the others in the list, lowest
+// address first.
 void* TakeBatch(const SizeClass& size) {
   if (size.bytes > kMaxSlabPieceBytes) return Allocate(size.bytes);
   const FreeLists& lists = Lists();

@@ -1,10 +1,10 @@
 #pragma once
 
-// Memory for small objects that are made and freed by the thousand. Each thread keeps what it
-// freed, by size and up to a bound; behind that pieces of up to kMaxSlabPieceBytes come from one
-// SlabHeap, larger ones from operator new. Thread-safe; a piece may be given back by another thread
-// than the one that took it. Under a sanitizer all are operator new's and nothing is kept, so that
-// errors show.
+// Memory for small objects that are allocated and freed by the thousand. Each thread keeps free
+// pieces in lists by size, up to a bound. The lists are filled from one SlabHeap for pieces of up
+// to kMaxSlabPieceBytes, and from operator new for larger ones. Thread-safe; any thread may give a
+// piece back. In a build with a sanitizer every piece comes from operator new and none is kept, so
+// that the sanitizer sees each use after free.
 
 #include <cstddef>
 #include <new>
@@ -13,38 +13,38 @@
 
 namespace psd {
 
-// Larger pieces go straight to it.
+// Larger pieces are never kept; they come from operator new and go back to operator delete.
 inline constexpr size_t kMaxKeptPieceBytes = size_t{72} << 10;
-// What one thread keeps, at most. It goes back when the thread ends.
+// The bound on the bytes that one thread keeps. They are given back when the thread ends.
 inline constexpr size_t kMaxKeptBytesPerThread = size_t{8} << 20;
 
 namespace internal {
 
 inline constexpr size_t kSmallMemoryUnit = 64;
-// Up to so many units, a piece's size class is the number of its units.
+// For pieces of up to this many units the size class is the number of units.
 inline constexpr size_t kUnitClasses = 15;
 
 struct FreePiece {
   FreePiece* next;
 };
-// What a thread keeps. Plain data, so that it may still be used while other objects of an ending
-// thread go.
+// The free pieces that a thread keeps. It is plain data without a destructor, so it can still be
+// used while other thread_local objects of an ending thread are destroyed.
 struct FreeLists {
   FreePiece* first[88];  // by size class
   size_t bytes;          // in the lists
-  size_t max_bytes;      // 0: nothing was kept yet, or the thread ends
-  bool closed;
+  size_t max_bytes;      // the bound; 0 before the first piece is kept and once the thread ends
+  bool closed;           // the thread ends
 };
 inline thread_local FreeLists free_lists = {};
 
-// For all that the lists of this thread do not do at once.
+// The slow paths: for large pieces, empty lists and lists that have reached their bound.
 void* TakeElsewhere(size_t bytes);
 void GiveElsewhere(void* address, size_t bytes);
 
 }  // namespace internal
 
-// At least `bytes` bytes that start at a multiple of 64, with undefined contents; fails as operator
-// new does.
+// Returns at least `bytes` bytes at an address that is a multiple of 64, with undefined contents.
+// Throws std::bad_alloc if there is no memory, as operator new does.
 inline void* TakeSmallMemory(size_t bytes) {
   const size_t units = (bytes + internal::kSmallMemoryUnit - 1) / internal::kSmallMemoryUnit;
   if (ABSL_PREDICT_FALSE(units > internal::kUnitClasses)) return internal::TakeElsewhere(bytes);
@@ -55,7 +55,7 @@ inline void* TakeSmallMemory(size_t bytes) {
   lists.bytes -= units * internal::kSmallMemoryUnit;
   return piece;
 }
-// Requires: `address` came from TakeSmallMemory(bytes).
+// Gives memory back. Requires: `address` came from TakeSmallMemory with the same `bytes`.
 inline void GiveSmallMemory(void* address, size_t bytes) {
   const size_t units = (bytes + internal::kSmallMemoryUnit - 1) / internal::kSmallMemoryUnit;
   internal::FreeLists& lists = internal::free_lists;
@@ -66,8 +66,9 @@ inline void GiveSmallMemory(void* address, size_t bytes) {
   lists.bytes = kept;
 }
 
-// For std::allocate_shared: the object and its counts, with `extra` bytes behind them from the next
-// multiple of 64 on.
+// A standard allocator on small memory, for std::allocate_shared. Every allocation has `extra`
+// bytes behind the objects (the shared object and its reference counts), from the next multiple of
+// 64 on.
 template <typename T>
 class SmallMemoryAllocator {
  public:

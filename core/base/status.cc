@@ -16,8 +16,8 @@ namespace {
 
 constexpr absl::string_view kDetailUrl = "psd.v1/error_detail";
 
-// A detail as text, for whoever prints a status: "worker=owner0|remedy=start it|fate=unknown".
-// Empty fields are left out; the separator is replaced in the texts themselves.
+// A detail is encoded as text that a printed status shows legibly: "worker=owner0|remedy=start
+// it|fate=unknown". Empty fields are left out, and '|' inside a text becomes '/'.
 constexpr char kSeparator = '|';
 constexpr absl::string_view kWorker = "worker=";
 constexpr absl::string_view kObject = "object=";

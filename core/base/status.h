@@ -1,7 +1,7 @@
 #pragma once
 
-// Errors are values: absl::Status with a canonical code and, where something is known, a typed
-// detail that names the worker and the object concerned and what to do about it.
+// Errors are values of type absl::Status with a canonical code. An error may also have a typed
+// detail, which names the worker and the object concerned and says what to do.
 
 #include <optional>
 #include <string>
@@ -17,8 +17,8 @@ namespace psd {
 struct ErrorDetail {
   std::string worker;         // the worker that failed or could not be reached
   std::string object;         // the parameter, RRef, function, file … concerned
-  std::string remedy;         // what the reader can do
-  bool fate_unknown = false;  // a mutation was sent and nobody can say whether it was applied
+  std::string remedy;         // what the reader can do about the error
+  bool fate_unknown = false;  // a mutation was sent, and it is unknown whether it was applied
 
   friend bool operator==(const ErrorDetail& a, const ErrorDetail& b) {
     return a.worker == b.worker && a.object == b.object && a.remedy == b.remedy &&
@@ -26,13 +26,14 @@ struct ErrorDetail {
   }
 };
 
-// `status` with `detail` attached (replacing an earlier one). OK statuses are returned unchanged.
+// Returns `status` with `detail` attached, instead of an earlier detail. An OK status is returned
+// unchanged.
 absl::Status WithDetail(absl::Status status, const ErrorDetail& detail);
 
-// The detail of `status`; none if it has none or if its bytes are damaged.
+// Returns the detail of `status`, or nullopt if it has none or its bytes are damaged.
 std::optional<ErrorDetail> GetDetail(const absl::Status& status);
 
-// `status` with "prefix: " before its message, code and detail kept.
+// Returns `status` with "prefix: " before its message and with the same code and detail.
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 
 namespace internal {
@@ -48,7 +49,8 @@ const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
 }  // namespace internal
 }  // namespace psd
 
-// A condition that only a bug of ours can break: prints where and stops the process.
+// Checks a condition that only a bug in psd can break. If it does not hold, prints the file, the
+// line and the condition, and aborts the process.
 #define PSD_CHECK(condition, message)                                          \
   do {                                                                         \
     if (ABSL_PREDICT_FALSE(!(condition)))                                      \
@@ -61,8 +63,9 @@ const absl::Status& ToStatus(const absl::StatusOr<T>& result) {
     if (ABSL_PREDICT_FALSE(!psd_result_.ok())) return ::psd::internal::ToStatus(psd_result_); \
   } while (false)
 
-// PSD_ASSIGN_OR_RETURN(auto value, Compute()): several statements, so never the whole body of an
-// `if` without braces.
+// PSD_ASSIGN_OR_RETURN(auto value, Compute()) returns the error of Compute() from the current
+// function, or assigns its value. It expands to several statements, so it must not be the body of
+// an `if` without braces.
 #define PSD_CONCAT_INNER(a, b) a##b
 #define PSD_CONCAT(a, b) PSD_CONCAT_INNER(a, b)
 #define PSD_ASSIGN_OR_RETURN(declaration, expression) \

@@ -1,6 +1,6 @@
 #pragma once
 
-// Who may have one more place in a table that strangers fill.
+// Limits the places that one peer may hold in a table that untrusted peers fill.
 
 #include <cstddef>
 #include <string>
@@ -13,16 +13,18 @@
 
 namespace psd {
 
-// Counts the places of a table by who holds them: a host, and a connection from it. While at most
-// half of the places are taken nobody is limited, so that many who share one address are not locked
-// out. Beyond that a host may hold as many places as are free, and a connection half as many: so
-// nobody fills the table, and there is a place for a host that has none. Pure; thread-compatible.
+// Counts the taken places of a table by host and by connection. While at most half of the places
+// are taken there is no limit, so that many peers behind one address are not locked out. After that
+// a host may hold as many places as are free, and a connection half as many. Hence no host can fill
+// the table, and a host without a place can still get one. Thread-compatible.
 class TableShares {
  public:
   explicit TableShares(size_t places) : places_(places) {}
 
-  // `peer`: "ipv4:10.0.0.5:41234"; the host is what stands before the last colon.
-  // Errors: RESOURCE_EXHAUSTED naming who holds how much of what, and how much it may hold.
+  // Checks whether `peer` may take one more place. `peer` is an address with a port, such as
+  // "grpc 10.0.0.5:41234"; the host is the part before the last colon.
+  // Errors: RESOURCE_EXHAUSTED naming the host or the connection, the places that it holds and its
+  // limit.
   absl::Status Check(absl::string_view peer) const {
     if (taken_ >= places_) return Refusal("");
     if (taken_ <= places_ / 2) return absl::OkStatus();
@@ -35,18 +37,18 @@ class TableShares {
     }
     return absl::OkStatus();
   }
-  // As Check, for who gives up a place of `former` for the new one: the same host may always do
-  // that.
+  // Checks whether `peer` may take a place and give up a place of `former` for it. The same host
+  // may always do that; for another host this is Check.
   absl::Status CheckExchange(absl::string_view former, absl::string_view peer) const {
     return HostOf(former) == HostOf(peer) ? absl::OkStatus() : Check(peer);
   }
-  // Requires: Check said yes.
+  // Takes a place. Requires: Check(peer) or CheckExchange returned OK.
   void Take(absl::string_view peer) {
     ++taken_;
     ++hosts_[HostOf(peer)];
     ++connections_[peer];
   }
-  // Once for each Take.
+  // Gives a place back. Requires: there is a Take(peer) that was not released yet.
   void Release(absl::string_view peer) {
     --taken_;
     Decrease(hosts_, HostOf(peer));

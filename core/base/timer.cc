@@ -32,7 +32,7 @@ TimerQueue::Id TimerQueue::RunAt(absl::Time when, Task task) {
 }
 
 bool TimerQueue::Cancel(Id id) {
-  Task dropped;  // destroyed after the lock: it may own anything
+  Task dropped;  // destroyed after the lock is released, since its destructor may do anything
   MutexLock lock(mutex_);
   auto time = times_.find(id);
   if (time == times_.end()) return false;
@@ -44,7 +44,7 @@ bool TimerQueue::Cancel(Id id) {
 }
 
 void TimerQueue::Poll() {
-  // Under the lock, so that the thread is not between reading the clock and falling asleep.
+  // The lock excludes that the thread has read the clock but does not wait yet.
   MutexLock lock(mutex_);
   wake_.NotifyAll();
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Callbacks at a later time, on one thread of their own.
+// Runs callbacks at a later time, on one thread.
 
 #include <cstdint>
 #include <map>
@@ -22,8 +22,8 @@ class TimerQueue {
  public:
   using Id = uint64_t;  // never zero
 
-  // `clock` must outlive the queue. Only the steady clock wakes the thread by itself; with another
-  // clock call Poll().
+  // `clock` must outlive the queue. With a clock other than the steady one, call Poll() after the
+  // clock has moved.
   explicit TimerQueue(const Clock& clock = Clock::Steady());
   ~TimerQueue();
   TimerQueue(const TimerQueue&) = delete;
@@ -38,15 +38,15 @@ class TimerQueue {
     return RunAt(clock_.Now() + delay, std::move(task));
   }
 
-  // True if the task will not run. False if it has run, is running or was cancelled before; does
-  // not wait for a running one.
+  // Drops a task that has not begun and returns true. Returns false if the task has run, is running
+  // or was dropped before; it does not wait for a running task.
   bool Cancel(Id id) PSD_EXCLUDES(mutex_);
 
-  // Looks at the clock again.
+  // Makes the thread read the clock again.
   void Poll() PSD_EXCLUDES(mutex_);
 
-  // Drops what has not run yet and joins the thread; later RunAt calls drop their task. From one
-  // thread at a time, never from a callback. May be repeated.
+  // Drops the tasks that have not begun and joins the thread; a later RunAt drops its task. May be
+  // called again. Requires: one thread at a time calls it, and never a callback.
   void Stop() PSD_EXCLUDES(mutex_);
 
  private:

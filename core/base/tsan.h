@@ -1,6 +1,7 @@
 #pragma once
 
-// Happens-before edges through completion queues, whose packaged library is not instrumented.
+// Tells ThreadSanitizer about happens-before edges through completion queues, which it cannot see
+// because the packaged gRPC is not instrumented.
 
 #if defined(__SANITIZE_THREAD__)
 #define PSD_TSAN 1
