@@ -227,7 +227,7 @@ Tensor Tensor::Of(const Shape& shape, const std::vector<T>& values) {
 
 template <typename T>
 Tensor Tensor::Of(const Shape& shape, std::vector<T>&& values) {
-  if constexpr (!std::is_same_v<T, bool>) {  // a vector of bool has bits
+  if constexpr (!std::is_same_v<T, bool>) {  // std::vector<bool> packs its bits
     if (values.size() * sizeof(T) > kMaxBytesInOnePiece) {
       CheckCount(values.size(), shape);
       auto owner = std::make_shared<std::vector<T>>(std::move(values));

@@ -70,7 +70,7 @@ absl::Status Runtime::Assemble() {
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
   pool.reserved = 1;
-  // Without a limit nobody asks who holds what, and results need no charge.
+  // Without a limit the results of operators need not be charged.
   if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
   executor_ = std::make_shared<ThreadPool>(pool);
   PSD_RETURN_IF_ERROR(executor_->started());
