@@ -32,7 +32,7 @@ struct Outgoing {
 // The copies for one request. Shared by the tasks that serve the request one after the other.
 struct Outbound {
   std::vector<Outgoing> items;
-  std::shared_ptr<Allocator> memory;  // for the copies; null for ordinary process memory
+  std::shared_ptr<Allocator> memory;  // for the copies; null for the default of Tensor::Empty
   absl::Status status;
   Values values;
   v1::ExportReply reply;
@@ -45,8 +45,8 @@ void WithWriteClaims(Runtime& runtime, std::vector<GlobalId> ids,
                      std::function<void()> done);
 
 // Copies the values of `items` with their state, all between two steps, and passes the copies to
-// `done`, on the executor. The copies are in memory of `memory`, or in ordinary process memory if
-// that is null. Elements of dense parameters are not copied but pinned.
+// `done`, on the executor. The copies are in memory of `memory`, or in that of Tensor::Empty if
+// `memory` is null. Elements of dense parameters are not copied but pinned.
 // On an error, answers `call` with it and does not call `done`. Errors: NOT_FOUND,
 // INVALID_ARGUMENT, RESOURCE_EXHAUSTED, CANCELLED.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
