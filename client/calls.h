@@ -25,19 +25,20 @@
 
 namespace psd {
 
-// Remembers the calls that are made through it. Thread-safe. The worker outlives it.
+// Collects the calls that are made through it, so that they can be waited for together.
+// Thread-safe. Requires: the worker outlives it.
 class CallScope {
  public:
   explicit CallScope(Worker& worker) : worker_(worker) {}
-  // Waits for what is not waited for yet; its errors are lost.
+  // Waits for the calls that Wait has not waited for yet, and ignores their errors.
   ~CallScope() { Wait().IgnoreError(); }
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
   Future<Values> RpcAsync(const Callee& callee, const Function& function, const Values& arguments,
                           const CallOptions& options = {}) PSD_EXCLUDES(mutex_);
-  // Waits for all of them, then forgets them. The error of the first, in the order of the calls,
-  // that failed.
+  // Waits for all calls made so far, then forgets them. Returns the error of the first call, in the
+  // order in which they were made, that failed.
   absl::Status Wait() PSD_EXCLUDES(mutex_);
   size_t size() const PSD_EXCLUDES(mutex_);
 
@@ -47,8 +48,9 @@ class CallScope {
   std::vector<Future<Values>> calls_ PSD_GUARDED_BY(mutex_);
 };
 
-// An object on its owner, by its methods (FunctionRegistry::RegisterMethod there). A value; the
-// worker outlives it. The timeout of a call covers the wait for the object's creation.
+// Calls the methods of an object on the worker that owns it; that worker has registered them with
+// FunctionRegistry::RegisterMethod. A value. Requires: the worker outlives it. The timeout of a
+// call includes the time until the object has been created. Errors: as Worker::RpcSync.
 class ObjectProxy {
  public:
   ObjectProxy(Worker& worker, RRef object) : worker_(&worker), object_(std::move(object)) {}

@@ -7,12 +7,15 @@
 //   options.dir = "/data/model";
 //   PSD_ASSIGN_OR_RETURN(psd::SaveSummary saved, psd::SaveModel(*worker, options));
 //
-// An owner that may write below a folder of its host (RuntimeOptions::checkpoint_root) and finds
-// the save there writes its own files. What others have goes through the worker that calls: the
-// folder is on its host, the owners may be anywhere. Training goes on meanwhile. Each dense
-// parameter and its state in every optimizer are from between the same two steps; different
-// parameters may be from different steps. Of rows that is so for each row: two rows of a table may
-// be from different steps, and so may the table's count of steps.
+// The folder of a save is on the host of the worker that saves. An owner writes its own files if
+// its operator allows that (RuntimeOptions::checkpoint_root) and it finds the same folder on its
+// host. The values of all other owners travel to the worker that saves, which writes them; these
+// owners may be anywhere.
+//
+// Training may continue during a save. Each dense parameter and its state in every optimizer are
+// saved from the same moment between two steps; two parameters may be from different steps. For
+// tables this holds row by row: two rows may be from different steps, and the table's count of
+// steps may be that of yet another.
 //
 // Not saved: values without a name, private optimizers, and named values that are neither tensors
 // nor optimizers; the summary lists the named ones.
@@ -37,75 +40,87 @@ struct TransferProgress {
   uint64_t bytes = 0;
   uint64_t total_bytes = 0;
 };
-// Called from the caller's thread. False stops the work: it fails with CANCELLED.
+// Called on the thread that saves or loads. Returning false stops the work, which then fails with
+// CANCELLED.
 using ProgressFunction = std::function<bool(const TransferProgress&)>;
 
 struct SaveOptions {
-  // The folder of saves: the new one is made in it, and `latest` there names it at the end.
+  // The folder that holds all saves. The new save becomes a folder in it, and the file `latest`
+  // there names the new save once it is complete.
   std::string dir;
-  // What the save is called. Empty: the time, "2026-11-21T14-36-34.120Z".
+  // The name of the save. If empty, the present time: "2026-11-21T14-36-34.120Z".
   std::string name;
-  // Whose values are saved. Empty: all owners that the worker is attached to.
+  // The owners whose values are saved. If empty, all owners that the worker is attached to.
   std::vector<std::string> owners;
-  // Owners whose values are not saved, as the save's summary and index say. The worker need not be
-  // attached to them: they may be dead. Without this an owner that does not answer fails the save,
-  // and so does one that has lost its part of a named optimizer.
+  // Owners whose values are not saved; the save's summary and index list them. The worker need not
+  // be attached to them, so they may be dead. A save fails if an owner that is not listed here does
+  // not answer or has lost its part of a named optimizer.
   std::vector<std::string> leave_out;
-  // What travels in one exchange, state included. Three are on their way at once, so memory for
-  // about four is needed here, or for four values of nearly whole_bytes.
+  // The bytes that travel in one exchange, optimizer state included. Three exchanges are under way
+  // at once, so this worker needs memory for about four of them, or for four values of nearly
+  // whole_bytes.
   size_t batch_bytes = size_t{32} << 20;
-  // A dense value with more bytes, state included, is first copied on its owner, which needs the
-  // memory for that, and travels in pieces of batch_bytes. Below 4 GiB, which no message exceeds.
+  // A dense value with more bytes than this, state included, is first copied on its owner, which
+  // needs memory for the copy, and then travels in pieces of batch_bytes. Must be below 4 GiB, the
+  // most that a message can hold.
   size_t whole_bytes = size_t{256} << 20;
-  // How much of the time the save works while training goes on (optimizers accept steps): the rest
-  // is the steps'. Above 0; 1: always. While training stands still it works all the time.
+  // The share of the time in which the save works while training goes on, that is, while optimizers
+  // accept steps. Above 0, at most 1. The save works all the time while training stands still.
   double busy_share = 0.15;
-  // Of one exchange.
+  // The timeout of one exchange.
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;
-  // Null: the disk.
+  // Where files are written. If null, the disk.
   std::shared_ptr<checkpoint::FileSystem> files;
 };
 
 struct SaveSummary {
-  std::string folder;  // of the save
+  std::string folder;  // the path of the save
   uint64_t bytes = 0;
   size_t values = 0;
   size_t optimizers = 0;
   std::vector<std::string> left_out;  // "owner0: 'replay' (replay_buffer)"
-  // Owners that may write files of a save, and could not write those of this one: "owner0: why".
+  // Owners that are allowed to write their own files but could not write those of this save, with
+  // the reason: "owner0: why". Their values travelled to this worker.
   std::vector<std::string> streamed;
 };
 
-// Saves. Whatever fails, the saves that were there stay as they were.
+// Saves the job. Earlier saves stay as they are, also if this one fails.
 // Errors: RESOURCE_EXHAUSTED (disk full), FAILED_PRECONDITION (another save into `dir` is under
-// way, or an owner has lost its part of a named optimizer: the error names it), ALREADY_EXISTS (the
-// name), NOT_FOUND (a value was dropped meanwhile: save again), CANCELLED, and those of the calls,
-// naming the owner.
+// way, or an owner has lost its part of a named optimizer, which the error names), ALREADY_EXISTS
+// (a save of that name), NOT_FOUND (a value was dropped meanwhile: save again), CANCELLED, and the
+// errors of calls, naming the owner.
 absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options);
 
 struct LoadOptions {
-  // A folder of saves, whose latest is loaded, or one save.
+  // One save, or a folder of saves, whose latest is loaded.
   std::string dir;
-  // Into which owners. Empty: all that the worker is attached to.
+  // The owners that may get values. If empty, all owners that the worker is attached to.
   std::vector<std::string> owners;
-  // Saved owner -> owner now. What is not named here goes back to the owner of its name, and is
-  // spread over `owners`, by bytes, if that is not among them.
+  // Maps the name of a saved owner to the owner that gets its values now. The values of a saved
+  // owner that is not a key go to the owner of the same name. If that is not among `owners`, they
+  // are distributed over `owners` so that bytes balance.
   std::map<std::string, std::string> owner_map;
-  // Spreads everything that owner_map does not name anew, by bytes.
+  // If true, all values of saved owners that owner_map does not name are distributed so that bytes
+  // balance, even if an owner of the same name is there.
   bool spread = false;
-  // Loads only what is missing, and leaves what is there as it is. An owner that has lost its part
-  // of a named optimizer of the save, as a restarted one has, gets everything that the save holds
-  // of it. Elsewhere values are loaded that are not there, or that no optimizer steps and nothing
-  // has changed since they were made. Not together with `spread`.
+  // If true, loads only what is missing and leaves everything else as it is. An owner that has lost
+  // its part of a named optimizer of the save, for example by a restart, gets everything that the
+  // save holds for it. Other owners get the values that they do not have, and those that no
+  // optimizer steps and that have not changed since they were made. Excludes `spread`.
   bool only_missing = false;
-  // With only_missing: even if a part of an optimizer that stays is not of the life that was saved,
-  // or has taken more steps since. Otherwise that is FAILED_PRECONDITION, naming both.
+  // For only_missing. If false, the load fails with FAILED_PRECONDITION if a part of an optimizer
+  // that stays belongs to another life than the saved one, or has taken another number of steps. If
+  // true, such a part stays beside the loaded ones. (A life of an optimizer ends when the optimizer
+  // is dropped, loaded or begun afresh.)
   bool accept_skew = false;
+  // The bytes that travel in one exchange, optimizer state included.
   size_t batch_bytes = size_t{32} << 20;
-  // A dense value with more bytes, state included, is put together on its owner, which needs the
-  // memory for that, from pieces of batch_bytes. Below 4 GiB, which no message exceeds.
+  // A dense value with more bytes than this, state included, travels in pieces of batch_bytes and
+  // is put together on its owner, which needs memory for a second copy. Must be below 4 GiB, the
+  // most that a message can hold.
   size_t whole_bytes = size_t{256} << 20;
+  // The timeout of one exchange.
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;
   std::shared_ptr<checkpoint::FileSystem> files;
@@ -118,13 +133,15 @@ struct LoadSummary {
   size_t optimizers = 0;
 };
 
-// Loads: makes what is missing, replaces the elements of what is there (parameters get a new
-// version), and the state of optimizers with them. A new life of these optimizers begins: trainers
-// create their DistributedOptimizer again, steps of one from before are refused. All files are read
-// and compared with their checksums, and all owners asked whether everything fits, before anything
-// changes. Errors: NOT_FOUND (no save), DATA_LOSS (damaged), INVALID_ARGUMENT (no index, or a
-// hostile one), FAILED_PRECONDITION (something exists as something else: all owners' problems are
-// named), RESOURCE_EXHAUSTED, CANCELLED. An error after the first change says so: load again.
+// Loads a save: creates the values and optimizers that are missing, replaces the elements of those
+// that exist (parameters get a new version), and restores the state of optimizers. Before anything
+// changes, all files are read and compared with their checksums, and all owners are asked whether
+// everything fits. The loaded optimizers refuse steps of a DistributedOptimizer that was created
+// before the load; trainers create theirs again.
+// Errors: NOT_FOUND (no save), DATA_LOSS (a damaged file), INVALID_ARGUMENT (no index or an invalid
+// one), FAILED_PRECONDITION (something exists with another kind, shape or type: the problems of all
+// owners are named), RESOURCE_EXHAUSTED, CANCELLED. An error after the first change says that some
+// values are replaced already; load again then.
 absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options);
 
 }  // namespace psd

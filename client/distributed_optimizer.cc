@@ -1,4 +1,4 @@
-// Making a DistributedOptimizer, and its options.
+// Creates DistributedOptimizers and changes their options.
 
 #include <algorithm>
 #include <map>
@@ -14,7 +14,7 @@
 namespace psd {
 namespace {
 
-// How often owners are asked for the life of an optimizer that others are creating.
+// How often owners are asked for the life of an optimizer while other trainers create it.
 constexpr int kLooks = 8;
 
 // The groups' specs, with every default filled in.
@@ -147,14 +147,14 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join
     PSD_ASSIGN_OR_RETURN(std::vector<worker::PartTerms> terms, ChooseLife(join));
     created = CreateParts(terms);
     if (!terms.empty()) life = terms[0].life.id;
-    // Another trainer was faster: its life is to be joined.
+    // Another trainer was faster; try again and join the life that it began.
     if (!absl::IsAborted(created)) break;
   }
   PSD_RETURN_IF_ERROR(created);
   if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled()) return absl::OkStatus();
-  // Others may have stepped it before.
+  // Asks for the present scale: other trainers may have taken steps before.
   auto said = service()
                   .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({}))
                   .Wait();
@@ -236,7 +236,6 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
     const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings,
     const JoinOptions& join) {
   PSD_RETURN_IF_ERROR(worker.state_->CheckRunning());
-  // Refused here, before any owner is asked.
   if (groups.empty()) return absl::InvalidArgumentError("an optimizer needs at least one group");
   PSD_RETURN_IF_ERROR(settings.Check());
   if (name.empty() && settings.mode.kind == UpdateMode::Kind::kSynchronous) {
@@ -290,8 +289,9 @@ absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const 
   return options->spec;
 }
 
-// The lead decides the new options and their version; the others follow, whatever order changes
-// reach them in. What a follower refuses is taken back everywhere.
+// The lead decides the new options and gives them a version. The other owners keep the options of
+// the highest version, so the order in which changes reach them does not matter. A change that one
+// of them refuses is taken back everywhere.
 absl::Status DistributedOptimizer::SetOptions(size_t group,
                                               const std::map<std::string, double>& changes) {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
@@ -299,7 +299,7 @@ absl::Status DistributedOptimizer::SetOptions(size_t group,
   PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided, state_->DecideOptions(group, changes));
   const absl::Status followed = state_->TellFollowers(group, decided);
   if (!absl::IsInvalidArgument(followed) && !absl::IsFailedPrecondition(followed)) return followed;
-  // These options do not go with what a follower hosts, and never will.
+  // A follower cannot take these options with the parameters that it has, now or later.
   std::map<std::string, double> former;
   for (const auto& [name, value] : changes) former[name] = before.options.at(name);
   const auto taken_back = state_->DecideOptions(group, former);

@@ -1,4 +1,4 @@
-// What workers do together: barriers, all-gathers, and the end.
+// Collective operations of workers: barriers, all-gathers and shutdown.
 #include <algorithm>
 #include <utility>
 
@@ -46,7 +46,7 @@ absl::StatusOr<Value> DecodeOne(const rpc::Payload& payload) {
   return std::move(values[0]);
 }
 
-// What the group's members told each other in one round.
+// The sums of what all trainers of the group reported in one all-gather.
 struct Round {
   int64_t served = 0;
   int64_t under_way = 0;
@@ -99,9 +99,9 @@ absl::StatusOr<std::map<std::string, Value>> Worker::State::AllGather(
   return values;
 }
 
-// A call that one has sent and another not yet begun is under way at its caller; one that came and
-// went between two looks has raised the number served. So two rounds alike, with nothing under way,
-// are the end.
+// The group is quiet when two rounds in a row show no call under way and the same number of calls
+// served. A call that was sent and not yet begun counts as under way at its caller, and a call that
+// began and ended between the two rounds has raised the number served.
 absl::Status Worker::State::WaitForGroup(absl::Duration timeout) {
   const Clock& clock = *runtime->options().clock;
   const absl::Time end =

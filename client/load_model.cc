@@ -39,7 +39,7 @@ constexpr size_t kBatchItems = 512;
 constexpr size_t kImportsAhead = 3;
 constexpr size_t kCreationsAhead = 256;
 
-// What goes to one owner.
+// The values and optimizers that one owner gets.
 struct OwnerPart {
   std::string owner;
   OwnerContents contents;             // what CheckAll asks the owner about
@@ -48,7 +48,7 @@ struct OwnerPart {
   std::map<std::string, RRef> rrefs;  // its parameters by name, once they exist
 };
 
-// An optimizer of which something is loaded.
+// An optimizer of which at least one part is loaded.
 struct LoadedOptimizer {
   optim::OptimizerLife life;             // the one that the load begins
   std::map<std::string, KeptPart> kept;  // by owner: the parts that stay as they are
@@ -70,10 +70,10 @@ class Loader {
   void AddOptimizer(size_t number, const std::vector<std::string>& homes,
                     const OptimizerShare& share, std::map<std::string, OwnerPart>& parts);
   absl::Status CheckAll();
-  // What does not exist yet: parameters first, then optimizers over them.
+  // Create what does not exist yet: parameters first, then the optimizers over them.
   absl::Status CreateParameters();
   absl::Status CreateOptimizers();
-  // An owner's part of an optimizer, with the options of its groups as they are.
+  // An owner's part of an optimizer, with the present options of its groups.
   struct MadePart {
     RRef rref;
     std::vector<optim::GroupOptions> options;
@@ -90,7 +90,7 @@ class Loader {
     return index_.values[number].kind != ValueKind::kRows &&
            source_.Bytes(number) > options_.whole_bytes;
   }
-  // Until at most so many imports are under way.
+  // Waits until at most `at_most` imports are under way.
   absl::Status WaitFor(size_t at_most);
   absl::Status Tell(absl::string_view activity, uint64_t bytes);
 
@@ -102,7 +102,7 @@ class Loader {
   rpc::CallOptions call_;
   ContentsByOwner hosted_;  // what owners had before the load
   std::vector<OwnerPart> parts_;
-  std::map<size_t, LoadedOptimizer> optimizers_;  // by the index's
+  std::map<size_t, LoadedOptimizer> optimizers_;  // by their number in the index
   std::deque<Future<Unit>> under_way_;
   uint64_t done_bytes_ = 0;
 };

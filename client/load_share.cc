@@ -25,7 +25,7 @@ const SavedPart& PartOf(const SavedOptimizer& optimizer, const std::string& owne
   PSD_CHECK(false, "a decoded index has a part for the owner of every parameter");
 }
 
-// Whether what `saved` says fits beside `now`, a part that stays.
+// Checks that the saved part may be loaded beside `now`, a part that stays as it is.
 absl::Status CheckSkew(const SavedOptimizer& optimizer, const SavedPart& saved,
                        const std::string& owner, const KeptPart& now) {
   const std::string part = absl::StrCat(owner, "'s part of optimizer '", optimizer.name, "'");

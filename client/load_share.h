@@ -36,6 +36,7 @@ struct LoadShare {
   std::vector<OptimizerShare> optimizers;  // of the index's
 };
 
+// Returns the share that loads everything.
 LoadShare AllOf(const checkpoint::CheckpointIndex& index);
 
 // Chooses what to load: what the save has and `contents`, the owners' present contents, lack. An

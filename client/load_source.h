@@ -1,6 +1,7 @@
 #pragma once
 
-// The values of a save as an owner takes them: each with its state in every optimizer.
+// Reads the values of a save in the form in which an owner imports them: each together with its
+// state in every optimizer.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,22 +19,25 @@
 
 namespace psd {
 
-// Values go by their number in the save's index. Thread-compatible; `save` outlives it.
+// `number` is that of a value in the save's index. Thread-compatible. Requires: `save` outlives it.
 class LoadSource {
  public:
   explicit LoadSource(const checkpoint::SaveReader& save);
 
-  // State included.
+  // Returns the bytes of the value and its state.
   uint64_t Bytes(size_t number) const;
-  // A value without its tensors.
+  // Returns the value's description without its tensors.
   worker::ImportItem DescribeItem(size_t number) const;
-  // The same with its tensors, or those of some rows. Errors: those of reading.
+  // Returns the value with all its tensors, or with those of `rows` only. Errors: those of reading.
   absl::StatusOr<worker::ImportItem> ReadItem(size_t number,
                                               std::optional<checkpoint::RowRange> rows) const;
-  // Its arrays, elements first. They refer to this object.
+  // Returns sources for the value's arrays: the elements, then the state. They refer to this
+  // object, which must outlive them.
   std::vector<PieceSource> SourcesOf(size_t number) const;
-  // The next part of it: all of a dense value, or rows of about `room` bytes with their state from
-  // `*row` on, which moves behind them; zero when that was all.
+  // Returns the part of a value to read next. For a dense value that is nullopt, which means all of
+  // it. For a table it is a range of rows that starts at `*row` and has, with its state, about
+  // `room` bytes but at least one row; `*row` moves behind the range, and becomes 0 after the last
+  // row.
   std::optional<checkpoint::RowRange> NextRows(size_t number, uint64_t room, int64_t* row) const;
 
  private:

@@ -1,4 +1,4 @@
-// Rows of tables on any number of owners.
+// Looks up rows of tables on any number of owners.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -14,15 +14,16 @@
 namespace psd {
 namespace {
 
-using Repeats = std::vector<std::shared_ptr<const RowRepeats>>;  // null: the query goes as it is
+using Repeats = std::vector<std::shared_ptr<const RowRepeats>>;  // null: the query is sent as it is
 
-// The queries for one owner, and their places among all.
+// The queries for one owner, and their indices among all queries.
 struct OwnerQueries {
   std::vector<RowsQuery> queries;
   std::vector<size_t> places;
 };
 
-// Asks for every row once.
+// Removes repeated ids from the queries, where there are enough of them to be worth it. Returns for
+// each changed query how to repeat its rows.
 absl::StatusOr<Repeats> TakeRepeats(std::vector<RowsQuery>& queries) {
   Repeats repeats;
   for (RowsQuery& query : queries) {
@@ -64,7 +65,8 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
   auto rows = LookUpEach(distinct, options);
   const bool changed =
       std::any_of(repeats.begin(), repeats.end(), [](const auto& each) { return each != nullptr; });
-  // Once more as the caller asked, whose numbers the error is to name.
+  // Asks again with the caller's own queries, so that the error names the ids as the caller knows
+  // them.
   if (changed && absl::IsInvalidArgument(rows.status())) return LookUpEach(queries, options);
   PSD_RETURN_IF_ERROR(rows.status());
   for (size_t i = 0; i < repeats.size(); ++i) {

@@ -1,7 +1,6 @@
 #pragma once
 
-// Whether all parts of a job's named optimizers are there, by what the owners say of themselves.
-// Pure.
+// Checks that no part of a job's named optimizers is missing, from what the owners report. Pure.
 
 #include <map>
 #include <string>
@@ -20,7 +19,8 @@ using ContentsByOwner = std::map<std::string, worker::OwnerContents>;
 std::vector<optim::PartReport> ReportsOf(const std::string& name, const ContentsByOwner& contents);
 
 // Errors: FAILED_PRECONDITION naming the first optimizer and owner where a part is missing (see
-// optim::CheckWhole). Parts on owners outside of `contents` may be if `may_miss` says so.
+// optim::CheckWhole). A part on an owner that is not in `contents` is no error if `may_miss`
+// returns true for that owner.
 absl::Status CheckWholeModel(const ContentsByOwner& contents,
                              absl::FunctionRef<bool(const std::string& owner)> may_miss);
 

@@ -1,4 +1,4 @@
-// The options of the optimizers as specs.
+// Converts the option structs of the optimizers to OptimizerSpecs.
 
 #include "client/psd.h"
 

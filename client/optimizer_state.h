@@ -1,6 +1,6 @@
 #pragma once
 
-// What is behind the public face's DistributedOptimizer. Internal to client/.
+// The implementation of DistributedOptimizer. Internal to client/.
 
 #include <atomic>
 #include <memory>
@@ -17,10 +17,11 @@
 
 namespace psd {
 
-// What of an optimizer lies on one owner.
+// The part of an optimizer that one owner holds.
 struct OptimizerPart {
   std::string owner;
-  std::vector<worker::GroupRequest> groups;  // all of them; those elsewhere are empty here
+  // All groups of the optimizer, each with the parameters that this owner holds, maybe none.
+  std::vector<worker::GroupRequest> groups;
   RRef optimizer;
 };
 
@@ -29,46 +30,51 @@ struct DistributedOptimizer::State {
   std::string name;                       // empty: private
   OptimizerSpec spec;                     // of the first group, at creation
   OptimizerSettings settings;
-  // By owner, in order of first appearance.
+  // One part for each owner, in order of first appearance.
   std::vector<OptimizerPart> parts;
-  // The part on the owner of the smallest name, whatever order a trainer lists parameters in. That
-  // owner leads: it decides what all must agree on.
+  // The index of the part whose owner is the lead: the owner with the smallest name, whatever the
+  // order in which a trainer lists parameters. The lead decides what all owners must agree on.
   size_t lead = 0;
-  std::atomic<double> loss_scale{0};  // the lead's, as last heard
-  GlobalId life;  // that steps belong to, see core/optim/owner/optimizer_life.h; none: private
+  std::atomic<double> loss_scale{0};  // the latest one that the lead has reported
+  // The life of the optimizer that steps belong to (core/optim/owner/optimizer_life.h). None for a
+  // private optimizer.
+  GlobalId life;
 
+  // Creates or joins the parts on all owners. Other trainers may do so at the same time.
   absl::Status CreateOnOwners(const JoinOptions& join);
-  // A private optimizer, or a named one of a life that owners were asked for.
+  // Asks all owners to create their parts. `terms` has one element for each part.
   absl::Status CreateParts(const std::vector<worker::PartTerms>& terms);
+  // Asks all owners which part of the named optimizer they have.
   absl::StatusOr<std::vector<optim::PartReport>> AskParts() const;
-  // The life that the optimizer's parts are to be of, for each of them.
+  // Returns for each part the life that it is to be created in or joined at.
   absl::StatusOr<std::vector<worker::PartTerms>> ChooseLife(const JoinOptions& join) const;
-  // Makes the other owners' options those that the lead has.
+  // Gives the other owners the options that the lead has.
   absl::Status FollowLead();
-  // Has the lead change options.
+  // Changes options on the lead.
   absl::StatusOr<optim::GroupOptions> DecideOptions(size_t group,
                                                     const std::map<std::string, double>& changes);
   // Tells the other owners what the lead has decided.
   absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
-  // Errors: FAILED_PRECONDITION when it is known that one of several owners was restarted.
+  // Errors: FAILED_PRECONDITION if this worker knows that one of several owners was restarted.
   absl::Status CheckOwnersLive() const;
-  // Whether steps wait for their turn at the lead, because several owners must see them in one
-  // order.
+  // Whether each step waits for its turn at the lead because all owners must apply the steps in the
+  // same order.
   bool TakesTurns() const;
-  // One step over all owners. `attempt` is what was decided before, if this is a retry.
+  // Takes one step over all owners. A retry passes the attempt of the earlier try, whose terms may
+  // have been decided already.
   StepOutcome Run(std::shared_ptr<StepAttempt> attempt);
   void RunInTurn(StepAttempt& attempt, StepOutcome& outcome);
-  // Asks owners to check and measure, where that is needed, and decides the terms. False: nothing
-  // may be applied, `outcome` says why.
+  // Decides the terms of the step; if needed, first asks owners to check the step and to measure
+  // gradients. Returns false if the step must not be applied; `outcome` says why.
   bool Decide(StepAttempt& attempt, StepOutcome& outcome);
   bool Prepare(const StepAttempt& attempt, bool measure,
                std::vector<worker::PrepareResult>& answers, StepOutcome& outcome);
   void Apply(const StepAttempt& attempt, StepOutcome& outcome);
 };
 
-// One step as it was asked for and decided; kept for RetryFailed.
+// One step: the caller's wishes, and the terms once they are decided. Kept for RetryFailed.
 struct StepAttempt {
   GlobalId step_id;
   std::shared_ptr<const OpenIds::Id> open;  // shared with retries; null once it has succeeded
@@ -83,7 +89,8 @@ struct StepAttempt {
   double gradient_norm = 0;
 };
 
-// One error for what several owners said of `what`, of the first one's code and detail.
+// Joins the errors of several owners into one. `what` names the operation in its text. The code and
+// the details are those of the first error. OK if there are none.
 absl::Status CombineFailures(
     const std::string& what,
     const std::vector<std::pair<std::string, absl::Status>>& failures_by_owner);

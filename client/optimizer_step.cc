@@ -1,4 +1,4 @@
-// One step of a DistributedOptimizer: decided once, applied on every owner.
+// Takes one step of a DistributedOptimizer: decides its terms once, then applies it on every owner.
 
 #include <algorithm>
 #include <cmath>
@@ -154,7 +154,7 @@ StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
 }
 
 absl::Status DistributedOptimizer::State::CheckOwnersLive() const {
-  if (parts.size() < 2) return absl::OkStatus();  // what is lost is lost whole
+  if (parts.size() < 2) return absl::OkStatus();  // a single owner loses all or nothing
   for (const OptimizerPart& part : parts) {
     if (worker->runtime->rrefs().CheckUsable(part.optimizer).ok()) continue;
     for (const rpc::PeerStatus& status : worker->runtime->agent().Peers()) {
@@ -189,7 +189,7 @@ StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attemp
   } else if (attempt->decided || Decide(*attempt, outcome)) {
     Apply(*attempt, outcome);
   }
-  if (outcome.status().ok()) attempt->open.reset();  // nobody asks for it again
+  if (outcome.status().ok()) attempt->open.reset();  // it needs no retry
   return outcome;
 }
 
@@ -222,12 +222,12 @@ void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& o
 bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outcome) {
   const optim::StepWishes wishes = ToWishes(attempt.options, settings, attempt.contexts.size());
   const auto asked = std::count(attempt.asked.begin(), attempt.asked.end(), true);
-  // An owner alone goes by its own count.
+  // A single owner uses its own count of steps.
   const bool lead_decides = !settings.schedule.IsConstant() && asked > 1;
   std::vector<PrepareResult> answers(parts.size());
   if (wishes.NeedsMeasure() || attempt.options.check_first || lead_decides) {
     if (!Prepare(attempt, wishes.NeedsMeasure(), answers, outcome)) return false;
-  }  // else there is only one exchange in all
+  }  // otherwise the step needs no exchange before it
   std::vector<double> sums;
   for (const PrepareResult& answer : answers) sums.push_back(answer.sum_of_squares);
   const optim::StepDecision decision = DecideStep(wishes, sums);
@@ -239,12 +239,13 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   attempt.terms = decision.terms;
   attempt.gradient_norm = decision.gradient_norm;
   if (lead_decides) attempt.terms.schedule_step = answers[lead].steps_accepted;
-  if (attempt.terms.overflow)  // only the lead must hear of it
+  if (attempt.terms.overflow)  // only the lead, which keeps the scale, must know
     for (size_t i = 0; i < parts.size(); ++i) attempt.asked[i] = i == lead;
   return true;
 }
 
-// Asks the owners that are asked at all, or only the lead if nothing is to be measured or checked.
+// Asks all owners that take part in the step to measure or check; only the lead, for its count of
+// steps, if there is nothing to measure or check.
 bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measure,
                                           std::vector<PrepareResult>& answers,
                                           StepOutcome& outcome) {

@@ -12,7 +12,7 @@ namespace {
 using checkpoint::FileSpec;
 using checkpoint::SavedFile;
 
-// What the owner does by itself; here it is told what comes next.
+// Files that the owner writes itself. This end tells it what to write next.
 class Own : public SaveFiles {
  public:
   Own(worker::Runtime& runtime, checkpoint::SaveFolder& folder, std::string owner, GlobalId id,
@@ -23,7 +23,7 @@ class Own : public SaveFiles {
         id_(id),
         specs_(std::move(specs)),
         call_(call) {}
-  // If the word does not come, the end of our session ends it there.
+  // If this message is lost, the owner gives the files up when our session there ends.
   ~Own() override { saves_.Close(owner_, id_, call_); }
 
   Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) override {
@@ -54,7 +54,8 @@ class Own : public SaveFiles {
   }
 
  private:
-  // What the owner says against what was planned, and what is to be seen from here.
+  // Compares the files that the owner reports with the plan, and with what this worker sees in the
+  // folder.
   absl::Status Check(const std::vector<SavedFile>& saved) const {
     if (saved.size() != specs_.size()) {
       return absl::InternalError(
@@ -81,7 +82,8 @@ class Own : public SaveFiles {
   uint64_t next_ = 0;  // number of a write
 };
 
-// Whether its files can be seen from here: the folder may be another's, or the files unreadable.
+// Checks that this worker sees the files that the owner has made. It may not: the owner's folder of
+// the same name may be another one, or the files may be unreadable here.
 absl::Status LookAtAll(checkpoint::SaveFolder& folder, const std::vector<FileSpec>& files) {
   for (const FileSpec& file : files) PSD_RETURN_IF_ERROR(folder.Look(file.name, 0));
   return absl::OkStatus();
@@ -111,7 +113,7 @@ class Opener {
       const OwnerPlan& owner = owners[each.owner];
       if (status.ok()) {
         status = TakeAnswer(owner, each, chosen);
-      } else if (each.opened.Wait().ok()) {  // nobody will write what it has made
+      } else if (each.opened.Wait().ok()) {  // the save fails; the owner must give its files up
         runtime_.saves().Close(owner.owner, each.id, call_);
       }
     }
@@ -147,7 +149,7 @@ class Opener {
     return asked;
   }
 
-  // Null: what the owner has is streamed, and why is told.
+  // Returns null if the owner's values are to be streamed, after adding the reason to `chosen`.
   absl::StatusOr<std::unique_ptr<SaveFiles>> Take(const OwnerPlan& owner, GlobalId id,
                                                   const worker::SaveService::Opened& opened,
                                                   ChosenFiles& chosen) {
@@ -157,7 +159,7 @@ class Opener {
       if (seen.ok())
         return std::make_unique<Own>(runtime_, folder_, owner.owner, id, owner.files, call_);
       why_not = std::string(seen.message());
-      // Before others of the same names are made.
+      // The owner's files must be gone before this worker creates files of the same names.
       PSD_RETURN_IF_ERROR(runtime_.saves().Close(owner.owner, id, call_).Wait().status());
       for (const FileSpec& file : owner.files) PSD_RETURN_IF_ERROR(folder_.Remove(file.name));
     }

@@ -21,13 +21,13 @@ using worker::PieceRange;
 
 constexpr size_t kPiecesAhead = 3;
 
-// The pieces of arrays of so many bytes, one after the other.
+// Cuts arrays, given by their sizes in bytes, into pieces.
 class PieceRanges {
  public:
   PieceRanges(std::vector<uint64_t> arrays, uint64_t piece_bytes)
       : arrays_(std::move(arrays)), piece_bytes_(piece_bytes) {}
 
-  // None after the last one.
+  // Returns the next piece, or nullopt after the last one.
   std::optional<PieceRange> Next() {
     while (array_ < arrays_.size() && first_byte_ == arrays_[array_]) {
       ++array_;
@@ -53,7 +53,7 @@ class Held {
   Held(CheckpointService& service, const std::string& owner, GlobalId id,
        const rpc::CallOptions& call)
       : service_(service), owner_(owner), id_(id), call_(call) {}
-  // If the word does not come, the end of our session releases it.
+  // If this message is lost, the owner releases the memory when our session there ends.
   ~Held() { service_.Release(owner_, id_, call_); }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
@@ -142,7 +142,7 @@ absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
   std::vector<checkpoint::TensorSpec> arrays;
   for (const PieceSource& source : sources) arrays.push_back(source.spec);
   PSD_RETURN_IF_ERROR(service.MakeRoom(owner, item.room, arrays, options.call).Wait().status());
-  const Held room(service, owner, item.room, options.call);  // an import uses it up
+  const Held room(service, owner, item.room, options.call);  // after an import there is none left
   PSD_RETURN_IF_ERROR(FillAll(service, owner, item.room, sources, options));
   return service.Import(owner, {item}, {}, options.call).Wait().status();
 }

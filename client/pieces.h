@@ -1,6 +1,6 @@
 #pragma once
 
-// Values that are too large to travel as one message, with their state, piece by piece.
+// Transfers values that are too large for one message, with their optimizer state, in pieces.
 
 #include <cstdint>
 #include <functional>
@@ -22,19 +22,21 @@ namespace psd {
 struct PieceOptions {
   rpc::CallOptions call;
   uint64_t piece_bytes = 0;  // above 0
-  // Told of bytes that have come or gone. Its error ends the work.
+  // Called with the number of bytes of each piece that has been transferred. An error ends the
+  // transfer.
   std::function<absl::Status(uint64_t bytes)> tell;
 };
 
-// Where an array's bytes go.
+// The file that an array's bytes go to.
 struct PieceTarget {
-  uint64_t bytes = 0;
-  size_t file = 0;  // of the owner's
+  uint64_t bytes = 0;  // of the array
+  size_t file = 0;     // the index among the owner's files
 };
 
-// Copies `item` and its state on `owner`, between two steps, and brings the copies into those of
-// its `files` that `targets` name (the elements', then the state's), at the pace of a save.
-// `number` is the owner's for `pace`. Returns version and steps, without tensors.
+// Saves a value: copies `item` and its state on `owner` between two steps, then moves the copies
+// piece by piece into `files`, pausing as `pace` says. `targets` has one element for each array:
+// the elements, then the state. `number` is the owner's number in `pace`. Returns the value's
+// version and step counts, without tensors.
 absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
                                                   const std::string& owner, size_t number,
                                                   const worker::ExportItem& item,
@@ -42,14 +44,15 @@ absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
                                                   SaveFiles& files, SavePace& pace,
                                                   const PieceOptions& options);
 
-// Where an array's bytes come from.
+// An array, and a function that reads `bytes` of its bytes from byte `first` on.
 struct PieceSource {
   checkpoint::TensorSpec spec;
   std::function<absl::StatusOr<Buffer>(uint64_t first, uint64_t bytes)> read;
 };
 
-// Brings the arrays of `sources` (the elements, then the state's) to `owner`, and imports `item`,
-// which has none of its own, with them: the value and its state as one.
+// Loads a value: sends the arrays of `sources` (the elements, then the state) to `owner`, then has
+// the owner import `item`, which has no tensors of its own, with these arrays. The value and its
+// state change together.
 absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
                           worker::ImportItem item, const std::vector<PieceSource>& sources,
                           const PieceOptions& options);

@@ -1,13 +1,15 @@
 #pragma once
 
-// psd for trainers: the whole public face, in reading order.
+// The public interface for trainers. Its parts, in reading order:
 //
-//   1. Worker        a member of the job: holds references, calls functions on owners
-//   2. Function      what is called: a program of operators, or a registered C++ function
-//   3. Context       one distributed-autograd pass
-//   4. DistributedOptimizer   steps parameters where they live
+//   1. Function               a program of operators, or a registered C++ function
+//   2. Worker                 a member of the job: creates and fetches values on owners, calls them
+//   3. Context                one distributed-autograd pass
+//   4. DistributedOptimizer   steps parameters on the owners that hold them
 //
-// A trainer in outline:
+// An owner is a worker that holds parameters: a psd daemon. A trainer pulls parameters from owners,
+// computes a loss, runs backward, and asks the owners to step. Many trainers may share parameters
+// and optimizers. A trainer in outline:
 //
 //   psd::WorkerOptions options;
 //   options.name = "trainer0";
@@ -71,41 +73,45 @@ namespace worker {
 class Runtime;
 }
 
-using program::Program;          // operators as data; see program::ProgramBuilder
-using program::ProgramBuilder;   // builds one call by call
+using program::Program;          // a graph of operators that an owner can run; see ProgramBuilder
+using program::ProgramBuilder;   // builds a Program, one operator call at a time
 using rref::RRef;                // a counted reference to a value on its owner
-using store::Value;              // what calls take and return
-using worker::FunctionCall;      // what a registered function is told beside its arguments
-using worker::FunctionRegistry;  // registered functions that this worker offers
-using worker::ReadValue;         // a Value as a C++ type: ReadValue<double>(results[0])
-using worker::ReadValues;        // all of a call's arguments or results, each as its type
-using worker::RowsQuery;         // which rows of which table
-using worker::Typed;             // a C++ function as one that can be registered
+using store::Value;              // an argument or result: tensor, number, string, list, RRef, …
+using worker::FunctionCall;      // what a registered function gets beside its arguments: the caller
+using worker::FunctionRegistry;  // the registered functions that this worker offers
+using worker::ReadValue;         // converts a Value to a C++ type: ReadValue<double>(results[0])
+using worker::ReadValues;        // converts all arguments or results of a call
+using worker::RowsQuery;         // a table and the ids of the rows that are wanted
+using worker::Typed;             // makes a C++ function one that can be registered
 using worker::TypedMethod;       // the same for a member function
 using Values = std::vector<Value>;
 
 // ---------------------------------------------------------------------------------------------
-// Creation programs: what GetOrCreate runs on the owner when the name is new.
+// Creation programs. GetOrCreate runs one on the owner to make a value that does not exist yet.
 
-// Every element uniform in [low, high), the same on every machine for the same seed.
+// Every element is uniform in [low, high). The same seed gives the same elements on every machine.
 Program Uniform(const Shape& shape, double low, double high, uint64_t seed,
                 DType dtype = DType::kF32);
-// Every element from a normal distribution, the same on every machine for the same seed.
+// Every element is from a normal distribution. The same seed gives the same elements everywhere.
 Program Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
                DType dtype = DType::kF32);
 Program Zeros(const Shape& shape, DType dtype = DType::kF32);
 Program Full(const Shape& shape, double value, DType dtype = DType::kF32);
 
 // ---------------------------------------------------------------------------------------------
-// Function: what is called.
+// Function
 
-// A value; cheap to copy. A program is sent once per owner and then named by its fingerprint.
+// A function that a worker can be asked to run: a program, or a C++ function registered there. A
+// value that is cheap to copy. A program travels to each owner once; later calls send only its
+// fingerprint.
 class Function {
  public:
   Function(Program program);  // NOLINT: a program is a function
-  // One operator ("add", "matmul", "relu", …) on the call's arguments: the shortest program.
+  // A program of one operator ("add", "matmul", "relu", …) that takes the call's arguments as its
+  // inputs. `arguments` is their number.
   static Function Operator(std::string name, int arguments, Attributes attributes = {});
-  // A C++ function that the callee has registered.
+  // A C++ function that the callee has registered under `name` (see WorkerOptions::functions). A
+  // call fails with NOT_FOUND if the callee has none of that name.
   static Function Registered(std::string name);
 
   const std::shared_ptr<const Program>& program() const { return program_; }
@@ -130,69 +136,74 @@ struct OwnerAddress {
 struct WorkerOptions {
   // Unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
   std::string name;
-  // The owners to attach to. Starting fails unless all of them answer within `start_timeout`; while
-  // it waits, it logs every few seconds for whom and why ("owner_awaited"). An address that is not
-  // host:port is INVALID_ARGUMENT at once.
+  // The owners to attach to. Worker::Start fails unless all of them answer within `start_timeout`.
+  // Every few seconds it logs which owner it waits for and why ("owner_awaited"). An address that
+  // is not host:port fails at once with INVALID_ARGUMENT.
   std::vector<OwnerAddress> owners;
   absl::Duration start_timeout = absl::Seconds(30);
-  // False: attaches to the owners without joining the job. It has no rank and counts in no group:
-  // for tools that look at a job or save it.
+  // If false, the worker attaches to the owners without joining the job: it gets no rank and counts
+  // in no group. For tools that inspect or save a job.
   bool join = true;
-  // "host:port" where other workers may reach this one. Empty: not listening; owners call back on
-  // the connections opened from here.
+  // The "host:port" at which other workers reach this one. If empty, the worker does not listen;
+  // owners call it back on the connections that it opened.
   std::string listen;
-  // Where others dial this worker: "host:port", or "host" with the port listened on. Required if
-  // `listen` is all interfaces (0.0.0.0). Empty: the address listened on.
+  // The address that other workers dial: "host:port", or "host" for the port listened on. Required
+  // if `listen` is all interfaces (0.0.0.0). If empty, others dial the address listened on.
   std::string advertise;
-  // Trainers that the job will have, the same from all of them; 0: they come and go. With it they
-  // can wait for each other: barriers, all-gathers, group shutdown.
+  // The number of trainers in the job, which all of them must declare alike. Declared trainers form
+  // the group that barriers, all-gathers and group shutdown wait for by default. 0 declares no
+  // group: trainers may come and go.
   uint32_t group_size = 0;
-  // Of calls that say nothing else. ZeroDuration: none.
+  // The timeout of calls that set none of their own. absl::ZeroDuration() means no timeout.
   absl::Duration default_timeout = absl::Seconds(60);
-  // Threads for functions that are called here, and as many for callbacks of futures.
+  // The number of threads that run functions which other workers call here. As many more run the
+  // callbacks of futures.
   int threads = 2;
-  // The most memory that this worker takes for values and for messages under way, in bytes; 0 sets
+  // The most memory that this worker takes for values and for messages under way, in bytes. 0 sets
   // no limit.
   size_t memory_budget_bytes = 0;
-  // Leases, retry window, keepalive; see rpc::SessionOptions.
+  // Leases, retry window and keepalive; see rpc::SessionOptions.
   rpc::SessionOptions session;
-  // Functions that others may call here.
+  // The functions that other workers may call here.
   FunctionRegistry functions;
-  // Null: warnings and errors go to standard error.
+  // If null, warnings and errors go to standard error.
   std::shared_ptr<Logger> logger;
 };
 
 class Context;
 
 struct CallOptions {
-  // None: WorkerOptions::default_timeout. ZeroDuration: the call may take for ever. A negative one
-  // is refused with INVALID_ARGUMENT.
+  // The most time that the call may take. Without a value the worker's default timeout applies;
+  // absl::ZeroDuration() means no timeout. A negative timeout fails with INVALID_ARGUMENT.
   std::optional<absl::Duration> timeout;
-  // The call is recorded in this context, so that gradients can flow back through it, unless it is
-  // made under a NoGradGuard. One that was moved from is refused with FAILED_PRECONDITION.
+  // The context that records the call, so that gradients can flow back through it. Null records
+  // nothing, and neither does a call under a NoGradGuard. A context that was moved from fails the
+  // call with FAILED_PRECONDITION.
   const Context* context = nullptr;
 };
 
 struct ShutdownOptions {
-  // How long calls and functions that are under way may go on.
+  // How long calls and functions that are under way may continue.
   absl::Duration drain = absl::Seconds(10);
-  // Waits first until every trainer of the declared group shuts down too and none of them has a
-  // call under way: until then this worker serves on.
+  // If true, Shutdown first waits until every trainer of the declared group shuts down too and none
+  // of them has a call under way. This worker serves calls until then.
   bool with_group = false;
-  absl::Duration group_timeout = absl::ZeroDuration();  // ZeroDuration: none
-  // References that are still held are an error, not only a warning in the log.
+  absl::Duration group_timeout = absl::ZeroDuration();  // of that wait; zero means no timeout
+  // If true, references that are still held make Shutdown return FAILED_PRECONDITION. If false they
+  // are only logged.
   bool refuse_held_references = false;
 };
 
 struct CreateOptions {
+  // Whether gradients are collected for the value. Optimizers step only values that require grad.
   bool requires_grad = false;
-  // An embedding table, [rows, width] of f32 or f64: read by LookUpRows, stepped row by row and in
-  // place, so that neither ever moves the whole table. Without: a parameter, which moves through
-  // versions and is fetched whole.
+  // If true, the value is an embedding table: [rows, width] of f32 or f64, read by LookUpRows and
+  // stepped in place, row by row, so that no operation moves the whole table. If false, it is a
+  // parameter, which is fetched whole and gets a new version with every step.
   bool rows = false;
 };
 
-// What a listing says of a named value.
+// One named value in a listing.
 struct ValueInfo {
   std::string name;
   std::string kind;  // "tensor f32[128, 784]", "optimizer/adam", …
@@ -206,12 +217,14 @@ struct PulledParameter {
   uint64_t version = 0;
 };
 
-// A member of the job. Thread-safe. The destructor leaves at once, without finishing calls.
+// A member of the job. Thread-safe. The destructor leaves the job at once, without finishing calls.
 //
-// Errors, for all calls below: UNAVAILABLE (nobody answers there), DEADLINE_EXCEEDED, ABORTED (the
-// owner was restarted, or our session there ended), NOT_FOUND (no such worker, value or function),
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED (load or memory; retry later). psd::GetDetail says which
-// worker and object, what to do, and whether a mutation's fate is unknown.
+// Errors of all calls below: UNAVAILABLE (nobody answers at the address), DEADLINE_EXCEEDED,
+// ABORTED (the owner was restarted, or this worker's session there ended), NOT_FOUND (no such
+// worker, value or function), INVALID_ARGUMENT, FAILED_PRECONDITION (this worker was shut down),
+// RESOURCE_EXHAUSTED (too much load, or memory is short: retry later). psd::GetDetail says which
+// worker and object an error is about, what to do, and whether a change may have been applied all
+// the same.
 class Worker {
  public:
   // Joins: attaches to the owners, gets a rank from the registrar that they name.
@@ -222,38 +235,46 @@ class Worker {
 
   const std::string& name() const;
   int rank() const;
-  // This worker, one of that name, and all of the job by rank (without a registrar: this one).
-  // Info(name) makes the other reachable, if it listens. Errors: NOT_FOUND naming the nearest.
+  // Returns this worker.
   WorkerInfo Info() const;
+  // Returns the worker called `name`, and makes it reachable from here if it listens.
+  // Errors: NOT_FOUND naming the nearest name.
   absl::StatusOr<WorkerInfo> Info(const std::string& name);
+  // Returns all workers of the job by rank; without a registrar only this one.
   absl::StatusOr<std::vector<WorkerInfo>> Infos();
-  // The owners that it is attached to.
+  // Returns the names of the owners that this worker is attached to.
   std::vector<std::string> owners() const;
-  // All owners of the job: those that joined the registrar and listen, else the attached ones.
-  // An owner that the registrar's configuration names and that is not there has no address.
+  // Returns all owners of the job: with a registrar those that have joined and listen, else those
+  // that this worker is attached to. The address is empty for an owner that the registrar expects
+  // by its configuration and that is absent.
   absl::StatusOr<std::vector<OwnerAddress>> JobOwners();
 
   // ---- values on owners
 
-  // The value called `name` on `owner`, made there by `create` if there is none: of several
-  // callers one creates and all get the same.
-  // Errors: FAILED_PRECONDITION when it exists with another shape or dtype or requires_grad.
+  // Returns a reference to the value called `name` on `owner`. If there is no such value, the owner
+  // makes it by running `create`. If several workers ask at the same time, the value is made once
+  // and all get a reference to it.
+  // Errors: FAILED_PRECONDITION if the value exists with another shape, dtype or requires_grad.
   absl::StatusOr<RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                    const Program& create, CreateOptions options = {});
+  // Returns a reference to an existing value.
   // Errors: NOT_FOUND naming the owner and the nearest name there.
   absl::StatusOr<RRef> Lookup(const std::string& owner, const std::string& name);
-  // Ends the name; whoever holds an RRef keeps the value.
+  // Removes the name. The value itself lives on as long as any worker holds an RRef to it.
   absl::Status Drop(const std::string& owner, const std::string& name);
-  // Publishes `elements` as the new version of a parameter, or writes every row of a table (each
-  // row whole; a lookup meanwhile may see some of them only). Returns the version's number.
+  // Replaces the elements of a parameter by a new version, or writes every row of a table. A lookup
+  // that runs meanwhile may see old and new rows, but each row is whole. Returns the number of the
+  // new version.
   absl::StatusOr<uint64_t> Assign(const RRef& rref, const Tensor& elements);
-  // Named values whose name starts with `prefix`, sorted.
+  // Returns the values on `owner` whose names start with `prefix`, sorted by name.
   absl::StatusOr<std::vector<ValueInfo>> List(const std::string& owner,
                                               const std::string& prefix = "");
 
-  // Fetches. Tensors arrive as variables; inside a context, those that require grad lead back to
-  // their owner. Outside of one, and under a NoGradGuard, they are constants. All RRefs of one
-  // owner come in one exchange and, where they are parameters, from between two steps.
+  // Fetches values, in the order of `rrefs`. Tensors arrive as variables. In a context, backward
+  // sends the gradients of those that require grad back to their owner; without a context, and
+  // under a NoGradGuard, they are constants. There is one exchange per owner, and all parameters of
+  // one owner come from the same moment between two steps.
+  // Errors: INVALID_ARGUMENT if the form that returns variables meets a value that is no tensor.
   absl::StatusOr<std::vector<Variable>> ToHere(const std::vector<RRef>& rrefs,
                                                const Context& context);
   absl::StatusOr<std::vector<Value>> ToHere(const std::vector<RRef>& rrefs,
@@ -261,20 +282,23 @@ class Worker {
   Future<std::vector<Value>> ToHereAsync(const std::vector<RRef>& rrefs,
                                          const CallOptions& options = {});
 
-  // The value behind a reference of this worker's own, without a copy or a message.
-  // Errors: FAILED_PRECONDITION on any worker but the owner, naming both and the reference.
+  // Returns a value that this worker itself owns, without a copy or a message. Waits until the
+  // value has been made.
+  // Errors: FAILED_PRECONDITION if another worker owns it, naming both and the reference.
   absl::StatusOr<Value> LocalValue(const RRef& rref) const;
 
-  // Parameters as plain tensors, outside of any context, with the versions that they are: what
-  // another framework computes with. Its gradients come back by Context::PushGradient.
-  // Errors: INVALID_ARGUMENT for what is no parameter.
+  // Fetches parameters as plain tensors with the numbers of their versions, for a trainer that
+  // computes in another framework. Its gradients come back by Context::PushGradient. Nothing is
+  // recorded in a context.
+  // Errors: INVALID_ARGUMENT for a value that is no parameter, and if `options` names a context.
   absl::StatusOr<std::vector<PulledParameter>> Pull(const std::vector<RRef>& rrefs,
                                                     const CallOptions& options = {});
 
-  // Rows of tables: for each query [the extents of its ids, width]. One exchange per owner; each
-  // row is whole, but two rows may stem from before and after one step. Inside a context, rows of
-  // tables that require grad lead back: backward sends the gradients of these rows only, those of
-  // repeated ids added up. A row that a large query names several times is carried once.
+  // Fetches rows of tables. The result of a query has the shape of its ids with the table's width
+  // as one more, last axis. There is one exchange per owner. Each row is whole, but two rows may be
+  // from before and after the same step. In a context, backward sends gradients of these rows only,
+  // with those of repeated ids summed, to tables that require grad. A row that a large query names
+  // several times travels once.
   // Errors: INVALID_ARGUMENT naming the table and the first id that is out of its range.
   absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<RowsQuery>& queries,
                                                    const Context& context);
@@ -283,53 +307,63 @@ class Worker {
 
   // ---- calls
 
-  // Callbacks of futures (OnReady, Then) that this worker, its RRefs and the functions that it runs
-  // give out run at once where the result is there already, else on threads of their own. So they
-  // may take their time, call, and wait for calls. Up to `threads` of them run side by side, those
-  // that wait for a future not counted. They must not shut the worker down.
+  // About callbacks (OnReady, Then) of the futures that this worker, its RRefs and its functions
+  // return: if the result is there already, a callback runs at once on the caller's thread, else on
+  // a thread that is kept for callbacks. A callback may therefore compute, make calls and wait for
+  // them. At most `threads` callbacks run at the same time, not counting those that wait for a
+  // future. A callback must not shut the worker down.
 
-  // Runs `function` on `callee` (this worker too) and waits for its results. See client/calls.h for
-  // waiting for several calls, and for calls through references.
+  // Runs `function` on `callee`, which may be this worker, and returns its results. client/calls.h
+  // has helpers that wait for several calls and that call methods of objects.
   absl::StatusOr<Values> RpcSync(const Callee& callee, const Function& function,
                                  const Values& arguments, const CallOptions& options = {});
   Future<Values> RpcAsync(const Callee& callee, const Function& function, const Values& arguments,
                           const CallOptions& options = {});
-  // Runs it there and leaves the (first) result there; returns at once. Its error, if any, is told
-  // by ToHere. A new leaf that requires grad, made by a registered function, is a parameter there:
-  // gradients are collected for it, and optimizers step it.
+  // Runs `function` on `callee` and leaves its first result there. Returns a reference to that
+  // result at once; if the function fails, ToHere returns its error. If a registered function
+  // returns a new leaf that requires grad, the result is a parameter: gradients are collected for
+  // it, and optimizers can step it.
   absl::StatusOr<RRef> Remote(const Callee& callee, const Function& function,
                               const Values& arguments, const CallOptions& options = {});
 
-  // Of calls that say nothing else, from now on. Errors: INVALID_ARGUMENT for a negative one.
+  // Sets the timeout of later calls that set none of their own. absl::ZeroDuration() means no
+  // timeout. Errors: INVALID_ARGUMENT for a negative timeout.
   absl::Status SetDefaultTimeout(absl::Duration timeout);
   absl::Duration default_timeout() const;
 
-  // ---- together: among `members`, this worker included; empty: the declared group of trainers
+  // ---- collective operations
+  //
+  // `members` names the workers that take part and must include this one. If it is empty, all
+  // trainers of the declared group take part (WorkerOptions::group_size). absl::ZeroDuration()
+  // means no timeout.
 
-  // Returns when all of them have come to the barrier of that name.
-  // Errors: DEADLINE_EXCEEDED naming who was missing; UNAVAILABLE or ABORTED naming who left or
-  // was restarted; NOT_FOUND; FAILED_PRECONDITION (no registrar, no declared group).
+  // Returns when all members have called the barrier of that name.
+  // Errors: DEADLINE_EXCEEDED naming the members that were missing; UNAVAILABLE or ABORTED naming a
+  // member that left or was restarted; NOT_FOUND (a member that has not joined the job);
+  // FAILED_PRECONDITION (no registrar, or no declared group).
   absl::Status Barrier(const std::string& name, const std::vector<std::string>& members = {},
                        absl::Duration timeout = absl::ZeroDuration());
-  // A barrier to which all bring a value, and from which each takes those of all, by name. For
-  // small things: at most 1 MiB from each, and no references.
+  // A barrier to which each member brings a value. Returns the values of all members, by name. A
+  // value may have at most 1 MiB and must hold no references. Errors: as Barrier, and
+  // INVALID_ARGUMENT for a reference.
   absl::StatusOr<std::map<std::string, Value>> AllGather(
       const std::string& name, const Value& value, const std::vector<std::string>& members = {},
       absl::Duration timeout = absl::ZeroDuration());
 
   // ---- the rest
 
-  // A new distributed-autograd context, released when the returned scope ends.
+  // Opens a distributed-autograd context. It is released when the returned object is destroyed.
   absl::StatusOr<Context> NewContext();
 
-  // Finishes what is pending for at most `drain`, releases forks, ends the sessions. Further calls
-  // fail with FAILED_PRECONDITION.
+  // Leaves the job: waits at most `drain` for pending calls, releases the references that this
+  // worker holds, and ends its sessions. Later calls fail with FAILED_PRECONDITION. May be called
+  // again, which does nothing.
   absl::Status Shutdown(absl::Duration drain = absl::Seconds(10));
-  // The worker is shut down whatever is returned: the group's error, or FAILED_PRECONDITION for
-  // references that are held.
+  // As above, with the choices of ShutdownOptions. The worker is shut down even if an error is
+  // returned: that of the wait for the group, or FAILED_PRECONDITION for references that are held.
   absl::Status Shutdown(const ShutdownOptions& options);
 
-  // For what this face does not show.
+  // Returns the runtime below this interface, for uses that the interface does not cover.
   worker::Runtime& runtime();
 
  private:
@@ -337,7 +371,7 @@ class Worker {
   friend class DistributedOptimizer;
   struct State;
   explicit Worker(std::shared_ptr<State> state);
-  // As LookUpRows, with every id as often as it is given.
+  // As LookUpRows, but asks for repeated ids as often as they are given.
   absl::StatusOr<std::vector<Variable>> LookUpEach(const std::vector<RowsQuery>& queries,
                                                    const CallOptions& options);
   std::shared_ptr<State> state_;  // shared with contexts and optimizers, which may outlive it
@@ -346,8 +380,9 @@ class Worker {
 // ---------------------------------------------------------------------------------------------
 // Context
 
-// One distributed-autograd pass: records the calls made in it, then collects gradients. Move-only
-// scope; leaving it releases what it holds on every worker. Thread-safe but for moving.
+// One distributed-autograd pass: records the calls that are made in it, then collects gradients on
+// the workers that own the leaves. Make one for each train step. The destructor releases what the
+// context holds on every worker. Move-only. Thread-safe, except for moving.
 class Context {
  public:
   Context(Context&&) noexcept;
@@ -358,38 +393,42 @@ class Context {
   // context fail with FAILED_PRECONDITION.
   GlobalId id() const;
 
-  // Gradients of the sum of `roots` (one element each) with respect to everything that requires
-  // grad, added up in this context on the workers that own it. May be repeated; accumulates.
+  // Computes the gradients of the sum of `roots`, which have one element each, with respect to all
+  // leaves that require grad. Each gradient is added to this context on the worker that owns the
+  // leaf. Returns when all workers are done. May be repeated; gradients accumulate.
   // Errors: see dist_autograd::DistAutograd::Backward.
   absl::Status Backward(const std::vector<Variable>& roots,
                         const dist_autograd::BackwardOptions& options = {});
-  // From a value that any worker owns. Errors: INVALID_ARGUMENT for what is no tensor.
+  // The same from a root that any worker owns. Errors: INVALID_ARGUMENT if it is no tensor.
   absl::Status Backward(const RRef& root, const dist_autograd::BackwardOptions& options = {});
 
   // ---- gradients from outside, for a trainer whose forward runs in another framework
 
-  // Backward from tensors that came in this context: parameters that were pulled, results of
-  // calls. `gradients`, one for each output and of its shape and dtype, take the place of 1. They
-  // belong to the versions that were pulled, whatever was stepped since.
+  // Runs backward from several tensors that came in this context: parameters that ToHere fetched,
+  // or results of calls. `gradients` holds the gradient of the loss with respect to each output, of
+  // the same shape and dtype, where Backward would start with 1. Gradients of parameters count for
+  // the versions that were fetched, even if the owner has stepped since.
   // Errors: as Backward; INVALID_ARGUMENT naming the output that a gradient does not fit.
   absl::Status BackwardFrom(const std::vector<Variable>& outputs,
                             const std::vector<Tensor>& gradients,
                             const dist_autograd::BackwardOptions& options = {});
-  // Without any tensor of this context: adds a gradient computed from `version` of the parameter
-  // (see Worker::Pull; 0: unknown) to what is collected on its owner. Applied once, however often
-  // it is sent.
-  // Errors: INVALID_ARGUMENT unless it has the parameter's shape and dtype and the parameter
-  // requires grad and has reached that version.
+  // Adds a gradient to those that this context collects on the owner of `parameter`. No tensor of
+  // this context is needed. `version` is the version that the gradient was computed from, as
+  // Worker::Pull returned it; 0 means unknown. The gradient counts once even if the message is
+  // retried.
+  // Errors: INVALID_ARGUMENT if its shape or dtype is not the parameter's, if the parameter does
+  // not require grad, or if it has not reached that version yet.
   absl::Status PushGradient(const RRef& parameter, const Tensor& gradient, uint64_t version);
 
-  // The gradient of a leaf of this trainer, or of a parameter, fetched from its owner.
-  // Errors: NOT_FOUND when none has reached it, or this context never reached its owner;
-  // INVALID_ARGUMENT for what collects none: a constant, the result of an operation, a value that
-  // requires no grad.
+  // Returns the gradient that this context has collected for a leaf of this trainer, or fetches
+  // that of a parameter from its owner.
+  // Errors: NOT_FOUND if no gradient has reached it, or this context never reached its owner;
+  // INVALID_ARGUMENT for a value that collects none (a constant, the result of an operation, a
+  // value that does not require grad), and for a gradient that is sparse.
   absl::StatusOr<Tensor> Gradient(const Variable& leaf) const;
   absl::StatusOr<Tensor> Gradient(const RRef& parameter) const;
-  // The same where it is sparse: of rows, and of a parameter of which rows were looked up and
-  // nothing else was used. Ids may repeat.
+  // Fetches a sparse gradient: that of a table, or of a parameter that was used only by looking up
+  // rows. Ids may repeat. Errors: as Gradient; INVALID_ARGUMENT for a gradient that is dense.
   absl::StatusOr<SparseTensor> SparseGradient(const RRef& table) const;
 
  private:
@@ -408,7 +447,9 @@ class Context {
 
 using optim::OptimizerSpec;
 
-// Formulas and defaults are PyTorch's.
+// The options of the optimizers. Formulas, names and defaults are those of torch.optim. Each struct
+// converts to the OptimizerSpec that DistributedOptimizer::Create takes. stochastic_rounding is for
+// bf16 parameters: rounding to nearest would lose small steps there.
 struct Sgd {
   double lr = 0.01;
   double momentum = 0;
@@ -499,7 +540,7 @@ struct Rprop {
   operator OptimizerSpec() const;  // NOLINT
 };
 
-// For rows only.
+// For tables only: torch.optim.SparseAdam.
 struct SparseAdam {
   double lr = 1e-3;
   double beta1 = 0.9;
@@ -509,8 +550,8 @@ struct SparseAdam {
   operator OptimizerSpec() const;  // NOLINT
 };
 
-// For rows only: one accumulator per row, the mean of the squares of its gradient (FBGEMM's,
-// TorchRec's).
+// For tables only: Adagrad with one accumulator per row, to which the mean of the squares of the
+// row's gradient is added. As in FBGEMM and TorchRec.
 struct RowwiseAdagrad {
   double lr = 0.01;
   double lr_decay = 0;
@@ -520,33 +561,41 @@ struct RowwiseAdagrad {
   operator OptimizerSpec() const;  // NOLINT
 };
 
-// Parameters that share options: those of the optimizer's spec, but for `options`.
+// Parameters that share options. The options are those of the optimizer's spec, overridden by
+// `options`.
 struct ParameterGroup {
   std::vector<RRef> parameters;
   std::map<std::string, double> options;
 };
 
-// What holds for a whole optimizer. All who share a named one must give the same.
-//   schedule      of the learning rate, by the number of accepted steps, which the owner of
-//                 the smallest name counts: Schedule::Cosine(10'000).WithWarmup(500). With several
-//                 owners it costs a step one exchange more.
-//   loss_scaling  LossScaling::Dynamic(): see StepOptions::loss_scale. One exchange more.
-//   mode          when a step is applied. UpdateMode::Asynchronous(): by itself, as it comes.
-//                 Synchronous(n): in rounds of one step of each of n trainers, applied as one (the
-//                 mean of their gradients, or the sum); every step waits for its round, and who
-//                 dies or leaves is dropped from it. BoundedStaleness(s): by itself, but a
-//                 gradient of a version more than s behind is refused with FAILED_PRECONDITION,
-//                 and so is one of an unknown version unless the mode is made
-//                 WithUnknownVersions(); with WhenStale::kWait a step also waits while it would
-//                 make gradients too old that other trainers still compute (with several owners
-//                 one exchange more). A trainer takes part, and is waited for, from its first step
+// OptimizerSettings hold for a whole optimizer. All trainers that share a named optimizer must give
+// the same settings.
+//   schedule      Sets the learning rate by the number of accepted steps, for example
+//                 Schedule::Cosine(10'000).WithWarmup(500). The owner with the smallest name counts
+//                 the steps. With several owners every step needs one more exchange.
+//   loss_scaling  LossScaling::Dynamic() scales losses; see StepOptions::loss_scale. Every step
+//                 needs one more exchange.
+//   mode          Says when a step is applied:
+//     UpdateMode::Asynchronous()       Each step is applied on its own, as it comes.
+//     UpdateMode::Synchronous(n)       Steps are applied in rounds: one step of each of n trainers,
+//                                      applied as one, with the mean (or the sum) of their
+//                                      gradients. Every step waits for its round. A trainer that
+//                                      dies or leaves is dropped from the round.
+//     UpdateMode::BoundedStaleness(s)  Each step is applied on its own, but a gradient that was
+//                                      computed from a version more than s behind is refused with
+//                                      FAILED_PRECONDITION, and so is one of an unknown version
+//                                      unless the mode is made WithUnknownVersions(). With
+//                                      WhenStale::kWait a step also waits as long as it would make
+//                                      gradients too old that other trainers are still computing;
+//                                      with several owners that needs one more exchange.
+//                 A trainer is a member of the optimizer, and is waited for, from its first step
 //                 until it destroys its DistributedOptimizer or its sessions end.
 using optim::LossScaling;
 using optim::OptimizerSettings;
 using optim::Schedule;
 using optim::UpdateMode;
 
-// How a trainer comes to a named optimizer.
+// Says how a trainer joins a named optimizer.
 struct JoinOptions {
   // Where only a part of the optimizer is left, because an owner was restarted and lost its part,
   // all of it begins afresh: without state, and at step 0 on every owner. The parameters stay as
@@ -555,63 +604,69 @@ struct JoinOptions {
   bool start_afresh = false;
 };
 
-// Of one step.
+// The options of one step.
 struct StepOptions {
-  // Every gradient element is clamped to +-clip_value. At least 0.
+  // Every element of a gradient is clamped to [-clip_value, clip_value]. At least 0.
   double clip_value = std::numeric_limits<double>::infinity();
-  // All gradients together are scaled down so that their norm over all owners is at most this
-  // (torch.nn.utils.clip_grad_norm_; before clip_value). Exact; costs one exchange more. A NaN or
-  // infinity among them is refused with INVALID_ARGUMENT before anything has changed.
+  // Scales all gradients by one factor so that their common norm, over all owners, is at most this
+  // (torch.nn.utils.clip_grad_norm_). Applied before clip_value. Needs one more exchange. A NaN or
+  // infinity among the gradients fails the step with INVALID_ARGUMENT before anything has changed.
   double clip_norm = std::numeric_limits<double>::infinity();
-  // What the loss was multiplied by: gradients are divided by it. 0: it was not. Required with
-  // loss scaling (give what LossScale() said before Backward): then a step with a NaN or infinity
-  // on any owner is skipped on all of them, and the scale moves as torch.cuda.amp.GradScaler's.
+  // The factor by which the loss was multiplied; gradients are divided by it. 0 means that the loss
+  // was not scaled. An optimizer with loss scaling requires the value that LossScale() returned
+  // before Backward. It skips a step with a NaN or infinity on any owner on all owners, and moves
+  // the scale by the rules of torch.cuda.amp.GradScaler.
   double loss_scale = 0;
-  // Of several contexts: the mean of their gradients instead of the sum.
+  // For a step with several contexts: applies the mean of their gradients instead of the sum.
   bool mean_of_contexts = false;
-  // No owner applies the step before every owner has checked it (one exchange more).
+  // If true, no owner applies the step before every owner has checked it. Needs one more exchange.
   bool check_first = false;
-  // As CallOptions::timeout, for each exchange. A synchronous step waits for the other trainers.
+  // The timeout of each exchange, as CallOptions::timeout. A synchronous step waits for the other
+  // trainers within it.
   std::optional<absl::Duration> timeout;
 };
 
-// What one owner said to a step.
+// The result of one step on one owner.
 struct OwnerOutcome {
   std::string owner;
-  absl::Status status;          // OK: the step is applied there, once
-  bool fate_unknown = false;    // it may or may not have been applied
+  absl::Status status;          // OK if the step was applied there, or had nothing to do there
+  bool fate_unknown = false;    // the step may or may not have been applied
   bool held_back = false;       // not applied only because another owner's check failed
-  uint64_t steps_accepted = 0;  // by that owner, all trainers together
+  uint64_t steps_accepted = 0;  // by that owner, from all trainers together
   int parameters_stepped = 0;
-  uint64_t max_staleness = 0;  // versions between those that gradients belong to and those stepped
-  int trainers = 0;            // whose gradients were applied: several in a synchronous round
+  // The most versions that a parameter had moved on since a gradient was computed from it.
+  uint64_t max_staleness = 0;
+  int trainers = 0;  // the number of trainers whose gradients were applied: several in a round
 };
 
 struct StepAttempt;
 
 struct StepOutcome {
   GlobalId step_id;
-  absl::Status refused;              // why no owner was asked to apply anything; OK: they were
+  absl::Status refused;              // an error if no owner was asked to apply the step, saying why
   std::vector<OwnerOutcome> owners;  // in order of first appearance among the parameters
-  bool skipped = false;      // a scaled loss had overflowed: applied nowhere, and that is fine
-  double gradient_norm = 0;  // before clipping, if it was measured
+  bool skipped = false;      // applied on no owner because a scaled loss overflowed; not an error
+  double gradient_norm = 0;  // before clipping; measured for clip_norm and loss scaling only
   // For RetryFailed; shared with copies.
   std::shared_ptr<const StepAttempt> attempt;
-  // OK if all are; otherwise one error that names every owner that failed and what was applied.
+  // Returns OK if the step succeeded everywhere. Otherwise one error names every owner that failed
+  // and the owners where the step was applied.
   absl::Status status() const;
 };
 
-// An optimizer over parameters on any number of owners; each owner keeps and steps its part.
-// Thread-safe; concurrent steps that share a parameter are serial on its owner.
+// An optimizer over parameters on any number of owners. Each owner keeps the state of its own
+// parameters and steps them. Thread-safe. Steps that share a parameter are applied one after the
+// other on its owner.
 class DistributedOptimizer {
  public:
-  // Named: every trainer that gives the same name, parameters, options and settings shares one
-  // optimizer and its state. It lives until the name is dropped.
-  // Errors: FAILED_PRECONDITION when the name exists with other parameters, options or settings, or
-  // when only a part of the optimizer is left: an owner was restarted, or its part was dropped. The
-  // error names the owner and what brings the rest back (see also JoinOptions). INVALID_ARGUMENT
-  // for an unknown or out-of-range option, no parameters at all, an RRef that is no parameter, or
-  // one given twice. All owners' errors are reported.
+  // Creates or joins a named optimizer. All trainers that give the same name, parameters, options
+  // and settings share one optimizer and its state, which live until the name is dropped on the
+  // owners.
+  // Errors: FAILED_PRECONDITION if the name exists with other parameters, options or settings, or
+  // if a part of the optimizer is missing because its owner was restarted or the part was dropped.
+  // The error names that owner and says how to restore the part (see also JoinOptions).
+  // INVALID_ARGUMENT for an unknown or out-of-range option, no parameters at all, an RRef that is
+  // no parameter, or a parameter that is given twice. The errors of all owners are reported.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
       const std::vector<RRef>& parameters, const OptimizerSettings& settings = {},
@@ -620,7 +675,8 @@ class DistributedOptimizer {
       Worker& worker, const std::string& name, const OptimizerSpec& spec,
       const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings = {},
       const JoinOptions& join = {});
-  // Private to its creator: it ends with this object or with the worker's sessions.
+  // Creates an optimizer that only this object uses. Its state ends with this object or with the
+  // worker's sessions.
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Create(
       Worker& worker, const OptimizerSpec& spec, const std::vector<RRef>& parameters,
       const OptimizerSettings& settings = {});
@@ -629,34 +685,37 @@ class DistributedOptimizer {
       const OptimizerSettings& settings = {});
   ~DistributedOptimizer();
 
-  // Applies the gradients of `context` on every owner, in parallel, and waits for all of them.
-  // Parameters without a gradient are untouched. Nothing is applied twice, however often a message
-  // is sent.
-  // Errors: FAILED_PRECONDITION, and nothing is applied, when one of several owners was restarted
-  // since (see Create), or when the optimizer was loaded or begun afresh: create it again.
+  // Applies the gradients of `context` on all owners in parallel, and waits for them. Parameters
+  // without a gradient stay untouched. A retried message is not applied twice.
+  // Errors: FAILED_PRECONDITION, with nothing applied, if one of several owners was restarted since
+  // Create, or if the optimizer was loaded from a save or begun afresh; create it again then. Also
+  // the errors of the settings' mode. A step that fails on some owners may have been applied on
+  // others: StepDetailed tells, and RetryFailed tries again.
   absl::Status Step(const Context& context, const StepOptions& options = {}) {
     return StepDetailed(context, options).status();
   }
   StepOutcome StepDetailed(const Context& context, const StepOptions& options = {});
-  // One step with the gradients of several contexts added up: accumulation.
+  // Takes one step with the sum of the gradients of several contexts (gradient accumulation).
   StepOutcome StepDetailed(const std::vector<const Context*>& contexts,
                            const StepOptions& options = {});
-  // The same step again, with its id, where it failed: what was applied stays as it is, and an
-  // owner that had applied it without our knowing does nothing. The contexts must still live.
+  // Repeats a step on the owners where it failed. Because it keeps the id of the step, an owner
+  // that had applied the step, although its answer was lost, does not apply it again. The contexts
+  // of the step must still exist.
   StepOutcome RetryFailed(const StepOutcome& outcome);
 
-  // What to multiply the next loss by; 1 without loss scaling.
+  // Returns the factor to multiply the next loss by. 1 without loss scaling.
   double LossScale() const;
 
-  // Changes options of one group (in the order of creation) for all who share the optimizer, from
-  // their next step on. With a schedule, "lr" is the rate that it starts from.
+  // Changes options of one group for all trainers that share the optimizer, from the next step on.
+  // `group` counts from 0 in the order of creation. With a schedule, "lr" is the rate from which
+  // the schedule computes.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
-  // when the change would need other optimizer state than was reserved (momentum from 0, say).
+  // if the change needs optimizer state that was not created (such as momentum above 0 after 0).
   absl::Status SetOptions(size_t group, const std::map<std::string, double>& changes);
-  // The options of one group as they are now.
+  // Returns the present options of one group.
   absl::StatusOr<OptimizerSpec> Options(size_t group = 0) const;
 
-  // The first group's at creation, defaults included.
+  // Returns the options of the first group at creation, with every default filled in.
   const OptimizerSpec& spec() const;
 
  private:

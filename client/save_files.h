@@ -1,6 +1,7 @@
 #pragma once
 
-// The files of one owner in a save under way, and how its values get into them.
+// Writes the files of one owner in a save: the owner itself writes them, or its values travel to
+// this worker, which does.
 
 #include <cstdint>
 #include <map>
@@ -22,42 +23,48 @@
 
 namespace psd {
 
-// What is asked for comes in the order of the files' tensors, several exchanges at once if need be;
-// what has come is taken in the same order. Thread-compatible. Destroying it gives up what is not
-// finished.
+// The files of one owner. The caller asks for values with Copy or CopyPiece in the order of the
+// files' tensors, and passes each answer to Take or TakePiece in the same order. Several exchanges
+// may be under way. Thread-compatible. The destructor gives up files that are not finished.
 class SaveFiles {
  public:
   virtual ~SaveFiles() = default;
 
+  // Asks the owner for values, or rows of them.
   virtual Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) = 0;
-  // An item of an answer of Copy: its arrays go into the files that `asked` names.
+  // Writes one item of Copy's answer into the files that `asked` names, unless the owner has.
   virtual absl::Status Take(const worker::ExportItem& asked, const worker::ExportedItem& item) = 0;
 
-  // Of what is held on the owner under `held`.
+  // Asks for a piece of the copy that the owner holds under the id `held`.
   virtual Future<worker::FetchedPiece> CopyPiece(GlobalId held, const worker::PieceRange& range,
                                                  size_t file) = 0;
+  // Appends CopyPiece's answer to the file, unless the owner has.
   virtual absl::Status TakePiece(size_t file, const worker::FetchedPiece& piece) = 0;
 
-  // Appends the counts, and is done when all of it is on the disk. Once, as the last call.
+  // Appends the step counts and returns when all files are on the disk. Called once, as the last
+  // call.
   virtual absl::StatusOr<std::vector<checkpoint::SavedFile>> Finish(
       const std::vector<worker::StepCount>& counts) = 0;
 
-  // Whose, for messages: "owner0".
+  // Names the owner in messages: "owner0".
   virtual std::string Describe() const = 0;
 };
 
-// Everything comes here and is written here, into files that are made when the first of it has
-// come. `runtime` and `folder` outlive them.
+// Returns files that this worker writes: values travel here. The files are created when the first
+// value has come. Requires: `runtime` and `folder` outlive the result.
 std::unique_ptr<SaveFiles> StreamedFiles(worker::Runtime& runtime, checkpoint::SaveFolder& folder,
                                          std::string owner, std::vector<checkpoint::FileSpec> files,
                                          const rpc::CallOptions& call);
 
-// For each owner: files that it writes itself, if it can reach the folder, else streamed ones.
 struct ChosenFiles {
-  std::vector<std::unique_ptr<SaveFiles>> files;
-  std::vector<std::string> streamed;  // "owner0: why", of those that might have written their own
-  std::map<size_t, uint64_t> steps_accepted;  // of those that do, when they said so; by number
+  std::vector<std::unique_ptr<SaveFiles>> files;  // one for each owner
+  // The owners that are allowed to write their own files but could not: "owner0: why".
+  std::vector<std::string> streamed;
+  // For the number of each owner that writes its own files: the steps that it had accepted then.
+  std::map<size_t, uint64_t> steps_accepted;
 };
+// Chooses for each owner: files that it writes itself if it may and can reach the folder, else
+// streamed files. Errors: those of the exchanges and of the folder.
 absl::StatusOr<ChosenFiles> ChooseFiles(worker::Runtime& runtime, checkpoint::SaveFolder& folder,
                                         const std::vector<OwnerPlan>& owners,
                                         const rpc::CallOptions& call);

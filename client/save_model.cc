@@ -31,12 +31,12 @@ using worker::OwnerContents;
 
 constexpr size_t kBatchItems = 512;
 constexpr size_t kExportsAhead = 3;
-// Of the first exchange: its answer tells how fast to go on.
+// The size of the first exchange. Its answer shows whether training goes on, and so the pace.
 constexpr uint64_t kProbeBytes = uint64_t{4} << 20;
 
-// A value, or some of its rows.
+// A value, or some rows of a table.
 struct Piece {
-  size_t value = 0;  // of the owner's
+  size_t value = 0;  // its index in OwnerPlan::values
   int64_t first_row = 0;
   int64_t rows = 0;
   uint64_t bytes = 0;
@@ -76,19 +76,19 @@ class Saver {
   struct Batch {
     size_t owner = 0;
     std::vector<Piece> pieces;
-    std::vector<ExportItem> items;  // the same
-    bool last = false;              // of its owner
-    bool in_pieces = false;         // one value, not asked for yet
+    std::vector<ExportItem> items;  // one for each piece
+    bool last = false;              // the owner has no further batch
+    bool in_pieces = false;         // a single value too large for a message; not asked for yet
     Future<worker::Exported> exported;
   };
 
-  // The next batch, asked for; none after the last one.
+  // Makes the next batch and asks the owner for it. Returns nullopt after the last one.
   std::optional<Batch> Ask();
   absl::Status Take(const Batch& batch);
   Piece NextPiece(const OwnerPlan& owner, uint64_t room);
   absl::Status TakeWhole(const Batch& batch);
   absl::Status TakeInPieces(const Batch& batch);
-  // Version and counts of steps.
+  // Writes the version and the counts of steps of a copied value into the index.
   absl::Status Record(const ValuePlan& plan, const ExportedItem& item);
   bool TooLarge(const ValuePlan& value) const {
     return value.rows == 0 && value.bytes > options_.whole_bytes;
@@ -104,8 +104,8 @@ class Saver {
   rpc::CallOptions call_;
   std::unique_ptr<checkpoint::SaveFolder> folder_;
   SavePlan plan_;
-  std::vector<std::unique_ptr<SaveFiles>> files_;  // of each owner; closed before the folder goes
-  size_t next_owner_ = 0;                          // of those to ask
+  std::vector<std::unique_ptr<SaveFiles>> files_;  // for each owner; destroyed before folder_
+  size_t next_owner_ = 0;                          // the owner to ask next
   size_t next_value_ = 0;
   int64_t next_row_ = 0;
   uint64_t done_bytes_ = 0;
@@ -113,7 +113,8 @@ class Saver {
   uint64_t batch_bytes_;  // of the next exchange
 };
 
-// The next value, or as many of its rows as have room, but at least one.
+// Returns the next value or, for a table, as many of its next rows as fit into `room` bytes, but at
+// least one.
 Piece Saver::NextPiece(const OwnerPlan& owner, uint64_t room) {
   const ValuePlan& value = owner.values[next_value_];
   Piece piece{next_value_, 0, 0, value.bytes};
@@ -278,15 +279,15 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   files_ = std::move(chosen.files);
   for (const auto& [owner, steps] : chosen.steps_accepted)
     pace_.Heard(owner, steps, Clock::Steady().Now());
-  // Who has answered needs no probe.
+  // The first owner has reported its steps already, so no small first exchange is needed.
   if (chosen.steps_accepted.count(0) > 0) batch_bytes_ = options_.batch_bytes;
   std::deque<Batch> asked;
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
-    // Only one at a time beside training, so that the pauses are pauses for the owners too.
+    // While training goes on, one exchange at a time: so owners, too, are idle during the pauses.
     const bool one_by_one = batch_bytes_ < options_.batch_bytes || pace_.Training(started);
     const size_t ahead = one_by_one ? 1 : kExportsAhead;
-    // A value in pieces is asked for when its turn comes, and what follows after it.
+    // A value that travels in pieces is asked for only in Take, and nothing behind it before that.
     while (more && asked.size() < ahead && (asked.empty() || !asked.back().in_pieces)) {
       std::optional<Batch> batch = Ask();
       more = batch.has_value();
@@ -294,7 +295,7 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
     }
     if (asked.empty()) break;
     PSD_RETURN_IF_ERROR(Take(asked.front()));
-    const bool in_pieces = asked.front().in_pieces;  // which has its own pauses
+    const bool in_pieces = asked.front().in_pieces;  // SaveInPieces has paused already
     asked.pop_front();
     const absl::Time now = Clock::Steady().Now();
     if (!in_pieces && (more || !asked.empty()))

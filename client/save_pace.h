@@ -1,6 +1,6 @@
 #pragma once
 
-// How much of the time a save may work beside training. Pure.
+// Decides how long a save pauses so that training keeps most of the owners' time. Pure.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,15 +21,16 @@ class SavePace {
   // `busy_share` of the time is for work while training goes on: above 0, at most 1.
   explicit SavePace(double busy_share) : busy_share_(busy_share) {}
 
-  // An owner said at `now` how many steps its optimizers have accepted so far.
+  // Records that an owner reported at `now` how many steps its optimizers have accepted so far.
   void Heard(size_t owner, uint64_t steps_accepted, absl::Time now);
   bool Training(absl::Time now) const { return now - last_step_ < kStandstill; }
-  // What to wait after having worked for so long.
+  // Returns how long to pause after the save has worked for `worked`: worked * (1 / busy_share - 1)
+  // while training goes on, but at most kLongestPause; otherwise zero.
   absl::Duration PauseAfter(absl::Duration worked, absl::Time now) const;
 
  private:
   const double busy_share_;
-  std::vector<std::optional<uint64_t>> steps_;  // by owner, as heard last
+  std::vector<std::optional<uint64_t>> steps_;  // by owner, the latest report
   absl::Time last_step_ = absl::InfinitePast();
 };
 

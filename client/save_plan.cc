@@ -16,7 +16,7 @@ using checkpoint::SavedOptimizer;
 using checkpoint::SavedState;
 using checkpoint::TensorSpec;
 
-// Whether two owners' parts are of one optimizer, created by the same call.
+// Whether the parts of two owners belong to the same optimizer.
 bool SameOptimizer(const SavedOptimizer& a, const SavedOptimizer& b) {
   return a.name == b.name && a.type == b.type && a.settings == b.settings &&
          std::equal(a.groups.begin(), a.groups.end(), b.groups.begin(), b.groups.end(),
@@ -25,15 +25,15 @@ bool SameOptimizer(const SavedOptimizer& a, const SavedOptimizer& b) {
                     });
 }
 
-// Whether `owner` leads those that have parts of the optimizer so far: see
+// Whether `owner` is the lead among the owners that have parts of the optimizer so far; see
 // docs/decisions/0016-one-lead.md.
 bool Leads(const std::string& owner, const SavedOptimizer& optimizer) {
   return std::all_of(optimizer.parameters.begin(), optimizer.parameters.end(),
                      [&](const SavedState& other) { return owner < other.owner; });
 }
 
-// The index's entry for an owner's part of an optimizer. Options that were changed and the loss
-// scale are the lead's, which decides about them.
+// Returns the number of the index's entry for an optimizer, after merging an owner's part into it.
+// The present options and the loss scale of the entry are those of the lead, which decides them.
 size_t FindOrAddOptimizer(CheckpointIndex& index, const std::string& owner,
                           const SavedOptimizer& part) {
   for (size_t i = 0; i < index.optimizers.size(); ++i) {
@@ -58,8 +58,9 @@ size_t AddStateFile(OwnerPlan& owner) {
   return owner.files.size() - 1;
 }
 
-// One file for all of it, but for the state of rows: it comes in parts, array beside array, so each
-// array has a file of its own.
+// Plans the files for an owner's part of an optimizer: one file for all state, except that each
+// state array of a table has a file of its own. A table is copied in row ranges, so its arrays grow
+// side by side, and a file can only be appended to.
 absl::Status PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index,
                            OwnerPlan& owner, std::map<std::string, ValuePlan*>& values) {
   if (hosted.optimizer.parameters.empty()) return absl::OkStatus();
@@ -96,8 +97,8 @@ absl::Status PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointInde
   return absl::OkStatus();
 }
 
-// The tensors of the owner's files, in the order in which the values will come; the counts of steps
-// are known last.
+// Lists the tensors of the owner's files in the order in which the values will come. The counts of
+// steps are at the end because they are known last.
 void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
   const auto add = [&owner](size_t file, const StatePlan& state, absl::string_view slot,
                             DType dtype, const Shape& shape) {
@@ -128,7 +129,7 @@ absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& con
   owner.writes_files = contents.writes_files;
   owner.files.push_back({checkpoint::ValuesFileName(name), {}});
   owner.values.reserve(contents.values.size());
-  // Wide elements first, so that all are aligned in their file.
+  // Values with wide elements come first, so that all tensors are aligned in their file.
   std::vector<const worker::HostedValue*> sorted;
   for (const worker::HostedValue& hosted : contents.values) sorted.push_back(&hosted);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a save will hold, and in which file each piece of it goes: decided from what the owners say
-// of themselves, before anything is copied. Pure.
+// Plans a save before anything is copied: which values it will hold, and the file that each array
+// goes to. Decided from the owners' descriptions of their contents. Pure.
 
 #include <cstdint>
 #include <string>
@@ -16,42 +16,41 @@
 
 namespace psd {
 
-// Where a parameter's state in one optimizer goes.
+// The files for a parameter's state in one optimizer. Files go by their index in OwnerPlan::files.
 struct StatePlan {
   GlobalId optimizer_id;
-  size_t optimizer = 0;                        // of the index's
-  size_t parameter = 0;                        // of the optimizer's
+  size_t optimizer = 0;                        // its index in CheckpointIndex::optimizers
+  size_t parameter = 0;                        // its index in that optimizer's parameters
   std::vector<checkpoint::TensorSpec> arrays;  // named by slot
-  std::vector<size_t> files;                   // of each array, of the owner's
-  size_t step_file = 0;                        // of the count of steps
+  std::vector<size_t> files;                   // for each array
+  size_t step_file = 0;                        // for the count of steps
 };
 
 struct ValuePlan {
-  size_t value = 0;  // of the index's
+  size_t value = 0;  // its index in CheckpointIndex::values
   GlobalId id;
   std::vector<StatePlan> states;
   uint64_t bytes = 0;  // state included
-  int64_t rows = 0;    // that can be had in parts; 0: only as a whole
+  int64_t rows = 0;    // of a table, which may be copied in parts; 0 for all other values
 };
 
 struct OwnerPlan {
   std::string owner;
-  uint64_t steps_accepted = 0;  // by its optimizers, when it described itself
-  bool writes_files = false;    // its own, where it can
+  uint64_t steps_accepted = 0;  // by its optimizers, when it described its contents
+  bool writes_files = false;    // whether it is allowed to write its own files
   std::vector<ValuePlan> values;
   std::vector<checkpoint::FileSpec> files;  // the first holds the values
 };
 
-// What is to be saved, and where each piece goes.
 struct SavePlan {
   checkpoint::CheckpointIndex index;
   std::vector<OwnerPlan> owners;
   uint64_t bytes = 0;
 };
 
-// Adds what `owner` hosts to `plan`, versions and counts of steps left open. Requires: `plan` is
-// given up after an error. Errors: INTERNAL when an optimizer steps a value that is not among the
-// contents, or is described without its state.
+// Adds the contents of `owner` to `plan`. Versions and counts of steps stay open until the values
+// are copied. After an error `plan` must not be used. Errors: INTERNAL if an optimizer steps a
+// value that is not among the contents, or its state is not described.
 absl::Status PlanOwner(const std::string& owner, const worker::OwnerContents& contents,
                        SavePlan& plan);
 

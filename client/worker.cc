@@ -23,7 +23,7 @@
 namespace psd {
 namespace {
 
-// How often a start that waits for owners says so.
+// How often Start logs which owners it waits for.
 constexpr absl::Duration kSayEvery = absl::Seconds(3);
 
 absl::Status CheckAddress(const OwnerAddress& owner) {
@@ -33,7 +33,7 @@ absl::Status CheckAddress(const OwnerAddress& owner) {
   return Annotate(address.status(), absl::StrCat("the address of ", owner.name));
 }
 
-// One line for each owner that has not answered yet.
+// Logs one line for each owner that has not answered yet.
 void LogAwaited(worker::Runtime& runtime, const std::vector<OwnerAddress>& owners,
                 const std::vector<Future<rpc::PeerInfo>>& connected) {
   std::map<std::string, std::string> troubles;
@@ -108,7 +108,6 @@ absl::Status Worker::State::Attach() {
   return options.join ? JoinWorld() : absl::OkStatus();
 }
 
-// Asks every owner who knows the world, and joins there.
 absl::Status Worker::State::JoinWorld() {
   rpc::CallOptions ask;
   ask.timeout = options.start_timeout;

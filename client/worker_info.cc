@@ -1,4 +1,4 @@
-// Who is in the job, and which of them a call goes to.
+// Answers which workers the job has, and resolves the worker that a call goes to.
 #include "client/worker_info.h"
 
 #include <limits>
@@ -101,7 +101,7 @@ absl::StatusOr<WorkerInfo> Worker::Info(const std::string& name) {
   for (const WorkerInfo& info : infos) {
     if (info.name != this->name()) names.push_back(info.name);
     if (info.name != name) continue;
-    // Who does not listen may still be known, and may connect later.
+    // A worker that does not listen is known all the same, and may connect later.
     state_->MakeReachable(name).IgnoreError();
     return info;
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Who is in the job, and who is called. Included by client/psd.h.
+// Names the workers of a job and the worker that a call goes to. Included by client/psd.h.
 
 #include <cstdint>
 #include <string>
@@ -13,7 +13,8 @@
 
 namespace psd {
 
-// A member of the job. A value: equal if name and incarnation are; travels as an argument.
+// A member of the job. Two are equal if name and incarnation are. Can be passed to calls as a Value
+// (ToValue).
 struct WorkerInfo {
   std::string name;
   Incarnation incarnation = 0;
@@ -29,12 +30,12 @@ struct WorkerInfo {
   }
 
   store::Value ToValue() const;
-  // Errors: INVALID_ARGUMENT for what ToValue never makes.
+  // Errors: INVALID_ARGUMENT if `value` was not made by ToValue.
   static absl::StatusOr<WorkerInfo> FromValue(const store::Value& value);
 };
 
-// The worker that a call goes to: by name, by info, or by rank. By rank the registrar is asked at
-// each call, by name and by info the first time, so that the worker is reachable if it listens.
+// The worker that a call goes to, given by name, WorkerInfo or rank. If it is not connected yet,
+// its address is asked from the registrar. For a rank the registrar is asked at every call.
 class Callee {
  public:
   Callee(std::string name) : who_(std::move(name)) {}    // NOLINT: a name is a callee

@@ -1,6 +1,6 @@
 #pragma once
 
-// What is behind the public face's Worker. Internal to client/.
+// The implementation of Worker. Internal to client/.
 
 #include <atomic>
 #include <cstdint>
@@ -28,11 +28,13 @@ struct Worker::State {
   const std::shared_ptr<OpenIds> open_turns = std::make_shared<OpenIds>();
   std::atomic<int64_t> default_timeout_ns{0};
 
+  // Connects to all owners, then joins the job if the options say so.
   absl::Status Attach();
+  // Asks every owner for the name of the registrar, and joins there.
   absl::Status JoinWorld();
   rpc::CallOptions ToCallOptions(const CallOptions& call) const;
   absl::Status CheckRunning() const;
-  // How a call is made, and where it is recorded.
+  // The rpc options of a call, and the context that records it, or null.
   struct CallPlan {
     rpc::CallOptions options;
     worker::ContextPtr context;
@@ -41,18 +43,18 @@ struct Worker::State {
   // INVALID_ARGUMENT for a negative timeout.
   absl::StatusOr<CallPlan> Plan(const CallOptions& call) const;
 
-  // The worker that a call goes to, reachable.
+  // Returns the name of the worker that a call goes to, after making it reachable.
   absl::StatusOr<std::string> Resolve(const Callee& callee);
   absl::StatusOr<std::vector<WorkerInfo>> AskInfos();
-  // Makes the agent know the worker, if there is a registrar.
-  // Errors: NOT_FOUND naming the nearest; UNAVAILABLE for one that nobody can dial.
+  // Tells the agent the worker's address, if there is a registrar to ask for it.
+  // Errors: NOT_FOUND naming the nearest name; UNAVAILABLE for a worker that does not listen.
   absl::Status MakeReachable(const std::string& name);
 
   absl::StatusOr<std::map<std::string, Value>> AllGather(const std::string& name,
                                                          const Value& value,
                                                          const std::vector<std::string>& members,
                                                          absl::Duration timeout);
-  // Until all of the group are here and none has a call under way.
+  // Waits until all trainers of the group are here and none of them has a call under way.
   absl::Status WaitForGroup(absl::Duration timeout);
 };
 
