@@ -1,4 +1,4 @@
-// AgentCore: performs what the session machines ask for.
+// AgentCore: performs the actions that the session machines return.
 
 #include <utility>
 
@@ -61,7 +61,7 @@ void AgentCore::Do(CloseLinkAction action) {
 }
 
 void AgentCore::Do(std::unique_ptr<SendControlAction> action) {
-  // A link that has ended says so by itself.
+  // The error is ignored: if the link has ended, its OnClosed tells.
   Send(action->link, carrier::Message{EncodeHeader(action->header), {}}).IgnoreError();
 }
 
@@ -69,7 +69,8 @@ void AgentCore::Do(SendRequestAction action) {
   const auto& call = static_cast<const ClientCall&>(*action.body);
   CallId id = action.meta.call_id;
   absl::Status sent = Send(action.link, call.Encode(action.meta, Now()));
-  // An ended link brings the request again; anything else is for good.
+  // If the link has ended (UNAVAILABLE), the request is sent again over the next link. All other
+  // errors are final.
   if (sent.ok() || absl::IsUnavailable(sent)) return;
   OnSendRefused(call.peer(), id, sent);
 }

@@ -17,7 +17,7 @@ WorkerSessions::Options SessionsOf(const AgentOptions& options) {
   return {options.self, options.session, options.max_sessions, options.self.incarnation};
 }
 
-// An absolute deadline on this worker's clock from what a request says is left.
+// The deadline on this worker's clock, from the time that was left when the request was sent.
 absl::Time DeadlineOf(const Header& header, absl::Time now) {
   if (header.timeout_us == 0) return absl::InfiniteFuture();
   return now + absl::Microseconds(
@@ -79,7 +79,7 @@ void AgentCore::Drive(Input input) {
   Perform(std::move(actions));
 }
 
-// InfiniteFuture: the timer that is armed is early enough.
+// Returns the time for a new timer, or InfiniteFuture if the armed one fires early enough.
 absl::Time AgentCore::WakeIfEarlier() {
   absl::Time wake = sessions_.NextWake();
   if (wake >= armed_) return absl::InfiniteFuture();
@@ -96,13 +96,13 @@ void AgentCore::ArmTimer(absl::Time when) {
 
 void AgentCore::OnTimer(absl::Time when) {
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    if (when != armed_) return;  // an earlier one took its place, and armed the next
+    if (when != armed_) return;  // an earlier timer has replaced this one
     armed_ = absl::InfiniteFuture();
     sessions_.Tick(now, actions);
   });
 }
 
-// False: it was begun before.
+// Returns false if draining has begun before.
 bool AgentCore::BeginDraining() {
   bool first = false;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
@@ -197,7 +197,7 @@ void AgentCore::OnDialed(const std::string& peer, LinkPtr link, LinkHandler& han
     handler.Bind(id);
     sessions_.OnDialed(now, peer, id, actions);
   });
-  if (id == 0) return link->Close();  // we have shut down meanwhile
+  if (id == 0) return link->Close();  // the agent has shut down meanwhile
   if (handler.closed()) OnClosed(id, absl::UnavailableError("ended as soon as it came"));
 }
 

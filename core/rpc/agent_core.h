@@ -1,11 +1,11 @@
 #pragma once
 
-// What an agent is made of: the session machines under one lock, and links, threads and timers
-// around them.
+// The implementation of RpcAgent: the session machines under one lock, and links, threads and
+// timers around them.
 //
-// Every event (a message, a closed link, a timer, a call of ours) enters the machines under the
-// lock, and leaves them as Actions, which are performed after the lock is released. So no callback,
-// no send and no function ever runs under it.
+// Every event (a message, a closed link, a timer, a call from here) is given to the machines under
+// the lock. They return Actions, which are performed after the lock is released. So no callback, no
+// send and no function ever runs under the lock.
 
 #include <functional>
 #include <memory>
@@ -24,8 +24,8 @@ namespace psd::rpc {
 
 class LinkHandler;
 
-// Thread-safe. Shared by the agent, the handlers of its links and the calls it serves; timers and
-// handles of calls know it weakly.
+// Thread-safe. Shared by the agent and the calls that it serves; timers, handlers of links and
+// handles of calls refer to it weakly.
 class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore> {
  public:
   explicit AgentCore(AgentOptions options);
@@ -39,7 +39,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   const AgentOptions& options() const { return options_; }
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
-  // An invalid timeout or a worker that shuts down complete the call at once.
+  // Starts a call. It completes at once if the timeout is invalid or the worker shuts down.
   void StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
   void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
@@ -63,7 +63,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   using LinkPtr = std::shared_ptr<carrier::Link>;
 
   // ---- Events.
-  // Runs `input(now, actions)` on the machines and performs what they ask for.
+  // Runs `input(now, actions)` on the machines under the lock, then performs the actions.
   template <typename Input>
   void Drive(Input input) PSD_EXCLUDES(mutex_);
   absl::Time WakeIfEarlier() PSD_REQUIRES(mutex_);
@@ -125,13 +125,13 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::vector<std::function<void(const PeerInfo&, absl::Status)>> on_session_lost_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
-  CondVar progress_;     // while draining: nothing is left to wait for
+  CondVar progress_;     // notified while draining, when nothing is left to wait for
   WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier
-  // Keep the two ends of the loopback.
+  // The handlers of the two ends of the loopback, whose links refer to them weakly.
   std::vector<std::shared_ptr<carrier::LinkHandler>> loopback_ PSD_GUARDED_BY(mutex_);
   LinkId next_link_ PSD_GUARDED_BY(mutex_) = 1;
-  absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // the timer that counts
+  absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // when the latest timer fires
   bool draining_ PSD_GUARDED_BY(mutex_) = false;
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;
 };

@@ -1,4 +1,4 @@
-// AgentCore: runs functions, and leaves.
+// AgentCore: runs the functions of calls, and shuts down.
 
 #include <map>
 #include <string>
@@ -13,7 +13,7 @@
 namespace psd::rpc {
 namespace {
 
-// Waits for several hooks of one request; the first error counts.
+// Calls `done` once all hooks of one request are ready, with the first error that one of them gave.
 class HookGate {
  public:
   HookGate(int hooks, absl::AnyInvocable<void(absl::Status)> done)

@@ -38,7 +38,8 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
       actions.push_back(SendAnswerAction{link, meta.call_id, record->second.answer});
       return RequestVerdict::kReplayed;
     }
-    // Honest callers wait at the bound; copies in flight may exceed it for a moment, not by this.
+    // A caller that keeps the protocol stops at max_unacknowledged_answers. Copies in flight may
+    // exceed the bound for a moment, but not by this much.
     if (running || records_.size() >= 4 * options_.max_unacknowledged_answers) {
       return RequestVerdict::kViolation;
     }
@@ -108,7 +109,7 @@ bool CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions
   if (record != records_.end() && record->second.answer != nullptr) {
     actions.push_back(AnswerDroppedAction{record->second.answer});
   }
-  // Acknowledging the sequence number also stops a copy that is still under way.
+  // An acknowledged sequence number makes copies of the request that are still under way stale.
   if (sequence != 0) Acknowledge(sequence, sequence, actions);
   auto running = running_.find(call_id);
   if (running != running_.end()) {
@@ -126,8 +127,8 @@ bool CalleeSession::OnAck(const Ack& ack, Actions& actions) {
   return WithinBounds();
 }
 
-// Gaps are calls that wait for their answer, or for the answer to their cancel. Honest callers have
-// a bounded number of them.
+// Gaps between ranges are calls that wait for their answer, or for the answer to their cancel. A
+// caller that keeps the protocol has a bounded number of them.
 bool CalleeSession::WithinBounds() const {
   return acknowledged_.ranges().size() <= 4 * options_.max_unacknowledged_answers;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// A peer's session here: which of its calls run, which answers are remembered, until when its lease
-// runs. Pure.
+// A peer's session on this worker: the calls of the peer that run, the answers that are remembered,
+// and the lease. Pure.
 
 #include <cstdint>
 #include <map>
@@ -17,25 +17,25 @@
 
 namespace psd::rpc {
 
-// What becomes of a request.
+// The decision about a request.
 enum class RequestVerdict {
-  kRun,        // new: run it
-  kRunning,    // a copy of one that runs: its answer will do for both
-  kReplayed,   // a copy of one that is answered: the remembered answer was sent again
-  kStale,      // the caller no longer wants it: dropped, never applied
-  kTooMany,    // a read beyond max_running_reads: to be answered RESOURCE_EXHAUSTED
-  kViolation,  // no honest caller sends this: the link should end
+  kRun,        // it is new and is to be run
+  kRunning,    // it is a copy of a request that runs; one answer serves both
+  kReplayed,   // it is a copy of an answered request; the remembered answer was sent again
+  kStale,      // the caller no longer wants it; it is dropped and never applied
+  kTooMany,    // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
+  kViolation,  // it breaks the protocol; the link should end
 };
 
 // Thread-compatible. Owned by the session table.
 //
-// Guarantees: among all copies of a mutation, whatever their order, at most one is told to run.
-// Every mutation's answer is remembered until it is acknowledged, and its layers hear if its caller
-// gave it up instead. Nothing is told to begin, or to
-// apply, after it was cancelled, after its deadline, or after End.
+// Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. The
+// answer of a mutation is remembered until the caller acknowledges it; if the caller gives the call
+// up instead, the layer that answered is told (AnswerDroppedAction). No call begins or applies
+// after it was cancelled, after its deadline, or after End.
 class CalleeSession {
  public:
-  // `origin`: where its hello comes from.
+  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234".
   CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, std::string origin,
                 absl::Time now);
 
@@ -43,30 +43,31 @@ class CalleeSession {
   uint64_t epoch() const { return epoch_; }
 
   // ---- Connection and lease.
-  // The link of the caller's latest hello: answers go there, wherever the request came from. (An
-  // older link may still deliver copies, but nobody listens at its other end any more.)
+  // The link of the caller's latest hello. Answers go there, whatever link the request came over:
+  // an older link may still deliver copies, but nobody listens at its other end any more.
   LinkId link() const { return link_; }
   void set_link(LinkId link) {
     link_ = link;
     if (link != 0) silent_ = false;
   }
-  // When its last link ended, while it has none.
+  // While the session has no link: when its last one ended.
   absl::Time unlinked_at() const { return unlinked_at_; }
   void set_unlinked_at(absl::Time now) { unlinked_at_ = now; }
-  // Its last link ended because nothing came over it, not because the other end closed it: the
-  // caller may live, and keeps its name as long as its lease.
+  // True if the last link ended because nothing came over it, not because the peer closed it. The
+  // caller may still live then, so it keeps its name until its lease ends.
   bool silent() const { return silent_; }
   void set_silent() { silent_ = true; }
   void OnHeard(absl::Time now);
   absl::Time last_heard() const { return last_heard_; }
   absl::Time lease_until() const { return lease_until_; }
-  // This worker itself stood still. Counts Leniency::kMost times until the caller is heard again:
-  // so a lease ends at most that many stalls and leases late.
+  // Extends the lease because this worker itself stood still. Does nothing once it has been called
+  // Leniency::kMost times without a message from the caller, so the end of a lease can be delayed
+  // by at most that many stalls.
   void ExtendLease(absl::Duration by) {
     if (leniency_.Use()) lease_until_ += by;
   }
   uint64_t hello_number() const { return hello_number_; }
-  // Where the latest hello came from, whose share of the table this session counts in.
+  // Where the latest hello came from. The session counts in that origin's share of the table.
   const std::string& origin() const { return origin_; }
   void OnHello(uint64_t number, LinkId link, std::string origin) {
     hello_number_ = number;
@@ -77,12 +78,13 @@ class CalleeSession {
   // ---- Calls.
   RequestVerdict OnRequest(LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
                            Actions& actions);
-  // The function is about to start: false if it must not.
+  // To be called before the function starts. Returns false if it must not start.
   bool BeginRun(CallId call_id);
-  // The mutation is about to take effect: false if it must not.
+  // To be called before a mutation takes effect. Returns false if it must not.
   bool BeginApply(CallId call_id);
-  // The call is answered. Returns the link to answer on; 0: nowhere now (a mutation's answer is
-  // remembered for the retry, a read's is dropped). `bytes` is what remembering it holds.
+  // Records the answer of a call. Returns the link to send the answer on, or 0 if there is none
+  // now: then a mutation's answer is remembered for the retry, and a read's is dropped. `bytes` is
+  // the memory that the remembered answer takes.
   LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions);
   // The carrier did not take the answer of that mutation, or of a read (sequence 0), and never
   // will: `error` is the answer from now on.
@@ -91,17 +93,17 @@ class CalleeSession {
   // The caller has given the call up: it stops, unless it applies already; its answer is dropped,
   // and a copy of the request that is still under way is stale. May be repeated. False, as below.
   bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
-  // False when the acknowledgement is one that no honest caller sends.
+  // Forgets the answers that `ack` acknowledges. Returns false if `ack` breaks the protocol.
   bool OnAck(const Ack& ack, Actions& actions);
 
-  // Cancels what is past its deadline.
+  // Cancels the calls whose deadlines have passed.
   void Tick(absl::Time now, Actions& actions);
-  // No deadline passes before this.
+  // A lower bound on the next deadline of a running call.
   absl::Time next_deadline() const { return next_deadline_; }
-  // Cancels everything.
+  // Cancels all running calls.
   void End(Actions& actions);
 
-  // The mutations that were applied, or may be, and whose answers are not acknowledged.
+  // Returns the mutations that were or may be applied and whose answers are not acknowledged.
   Ack InDoubt() const;
 
   size_t running() const { return running_.size(); }
@@ -117,15 +119,15 @@ class CalleeSession {
     bool cancelled = false;
     bool given_up = false;  // by its caller
   };
-  // A mutation that is not yet acknowledged. Without an answer it still runs.
+  // A mutation that is not yet acknowledged.
   struct Record {
     CallId call_id = 0;
-    std::shared_ptr<Opaque> answer;  // shared with whoever sends it
+    std::shared_ptr<Opaque> answer;  // null while it runs; shared with the driver that sends it
     size_t bytes = 0;
   };
   using Records = std::map<uint64_t, Record>;
 
-  // Cancels, in the order of their ids, those for which `predicate` holds.
+  // Cancels the running calls for which `predicate` holds, in the order of their ids.
   template <typename Predicate>
   void CancelWhere(Predicate predicate, Actions& actions);
   void CancelRunning(Running& running, Actions& actions);
@@ -145,7 +147,7 @@ class CalleeSession {
   absl::Time unlinked_at_ = absl::InfinitePast();
   absl::Time next_deadline_ = absl::InfiniteFuture();
 
-  absl::flat_hash_map<CallId, Running> running_;  // its order is nobody's: sorted where it shows
+  absl::flat_hash_map<CallId, Running> running_;  // sorted by id where the order matters
   Records records_;                               // by sequence number
   SequenceSet acknowledged_;
   size_t mutations_running_ = 0;

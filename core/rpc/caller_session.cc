@@ -11,7 +11,7 @@
 namespace psd::rpc {
 namespace {
 
-// Ranges that ride on every message; more of them wait for a message of their own.
+// The most ranges of an acknowledgement that a request carries. A longer one is sent on its own.
 constexpr size_t kMaxRidingRanges = 32;
 
 uint64_t NextRandom(uint64_t& state) {  // splitmix64
@@ -21,8 +21,8 @@ uint64_t NextRandom(uint64_t& state) {  // splitmix64
   return z ^ (z >> 31);
 }
 
-// Three times within whichever of the two ends first. `lease_us` is the peer's word: bounded, so
-// that no word of a peer keeps this worker busy.
+// Returns a third of the silence or of the lease, whichever is shorter. `lease_us` comes from the
+// peer, so the result has a lower bound: a peer must not be able to keep this worker busy.
 absl::Duration TalkEvery(absl::Duration silence, uint64_t lease_us) {
   constexpr absl::Duration kLeast = absl::Milliseconds(10);
   const absl::Duration lease =
@@ -72,7 +72,7 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
     return;
   }
   next_expiry_ = std::min(next_expiry_, now + options_.retry_window);
-  // A new call need not sit out a long back-off.
+  // A new call does not wait for the end of a long back-off.
   next_dial_ = std::min(next_dial_, now + options_.reconnect_min);
   MaybeDial(now, actions);
 }
@@ -247,7 +247,7 @@ void CallerSession::FailExpired(absl::Time now, Actions& actions) {
   FailWhere([now](const Pending& call) { return call.spec.deadline <= now; }, Expired(), actions);
   bool open = state_ == State::kOpen;
   auto window_end = [this, open](const Pending& call) {
-    // What was never sent may wait as long as its caller wants.
+    // A call that was never sent and waits for ready may wait until its deadline.
     if (open || (call.spec.wait_for_ready && call.sends == 0)) return absl::InfiniteFuture();
     return std::max(call.started, lost_at_) + options_.retry_window;
   };
@@ -285,7 +285,7 @@ void CallerSession::GoDown(absl::Time now) {
   peer_leaving_ = false;
   link_ = 0;
   Backoff(now);
-  // Each pending call's window starts to run.
+  // The retry window of each pending call begins now.
   next_expiry_ = std::min(next_expiry_, now);
 }
 
@@ -299,7 +299,7 @@ void CallerSession::Greet(absl::Time now, Actions& actions) {
   state_ = State::kGreeting;
   peer_leaving_ = false;
   greeted_at_ = now;
-  // Each pending call's window starts to run; and the greeting itself has a bound.
+  // The retry window of each pending call begins now, and the wait for the welcome has a bound.
   next_expiry_ = std::min({next_expiry_, now + options_.retry_window, now + options_.silence});
   Header header;
   header.kind = MessageKind::kHello;
@@ -332,7 +332,7 @@ void CallerSession::OnDialFailed(absl::Time now, bool refused, const absl::Statu
 
 void CallerSession::OnLinkClosed(absl::Time now, LinkId link, Actions& actions) {
   if (link_ != link || link == 0) return;
-  // At once, unless the link went as soon as it came.
+  // Reconnect at once, unless the link ended as soon as it was opened.
   if (state_ == State::kOpen && now - opened_at_ >= options_.reconnect_min) {
     backoff_ = absl::ZeroDuration();
   }
@@ -388,7 +388,7 @@ void CallerSession::FailOtherIncarnations(Actions& actions) {
   }
 }
 
-// Those that were sent before may have been lost with their link.
+// Sends all cancels again that were not answered; they may have been lost with the former link.
 void CallerSession::SendCancels(Actions& actions) {
   std::vector<std::pair<CallId, uint64_t>> calls(given_up_.begin(), given_up_.end());
   std::sort(calls.begin(), calls.end());
@@ -401,7 +401,7 @@ void CallerSession::SendPending(Actions& actions) {
     if (!call.waits_for_window) ids.push_back(id);
   }
   std::sort(ids.begin(), ids.end());
-  // What has a number goes first; what has none queues behind those that wait for the window.
+  // Calls with a sequence number go first. The others queue behind those that wait for the window.
   DrainWindow(actions);
   for (CallId id : ids) {
     auto call = pending_.find(id);
@@ -452,7 +452,8 @@ absl::Status CallerSession::NoAnswer() const {
       "check that it runs and that the network reaches it");
 }
 
-// A call's deadline has passed. If the peer cannot be reached, that is why.
+// Returns the error for a call whose deadline has passed. If the peer cannot be reached, the error
+// says so.
 absl::Status CallerSession::Expired() const {
   const std::string late =
       absl::StrCat("the call to ", peer_.name, " ran for more than its timeout");
@@ -467,7 +468,8 @@ template <typename Predicate>
 void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& error,
                                 Predicate fails_too, Actions& actions) {
   const bool had_session = epoch_ != 0;
-  // Before the calls fail: who hears of one may ask again at once, and must find it known.
+  // First, before the calls fail: a caller that is told of a failure may look at once, and must
+  // find that the session is lost.
   if (had_session) actions.push_back(SessionLostAction{peer_, reason});
   // A mutation that was numbered in this session must never be sent in another.
   FailWhere(
@@ -519,7 +521,7 @@ void CallerSession::OnEnded(const absl::Status& why, Actions& actions) {
 void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& ended,
                                    Actions& actions) {
   if (link != link_ || state_ != State::kOpen) return;
-  // Else it is about an earlier session.
+  // Otherwise the message is about an earlier session.
   if (ended.callee_incarnation != peer_.incarnation || ended.epoch != epoch_) return;
   lost_at_ = now;
   state_ = State::kGreeting;
@@ -574,8 +576,9 @@ void CallerSession::OnLeft(LinkId link, const Header& left, Actions& actions) {
   EndInDoubt([&](uint64_t sequence) { return in_doubt.Contains(sequence); }, actions);
 }
 
-// `may_be_applied` tells it of a mutation that was sent. For all others the peer's word that it did
-// not apply them is as good as an answer.
+// Fails all pending calls. `may_be_applied` tells for a mutation that was sent whether the peer may
+// have applied it. For all others the peer has confirmed that it did not, which settles them like
+// an answer.
 template <typename Predicate>
 void CallerSession::EndInDoubt(Predicate may_be_applied, Actions& actions) {
   for (auto& [id, call] : pending_) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Our session on one peer: calls in flight, sequence numbers, what is sent again after a
-// reconnect, acknowledgements, and when to give up. Pure.
+// This worker's session on one peer: calls in flight, sequence numbers, retries after a reconnect,
+// acknowledgements, and the rules for giving up. Pure.
 
 #include <cstdint>
 #include <deque>
@@ -19,23 +19,23 @@ namespace psd::rpc {
 
 // Thread-compatible. Owned by WorkerSessions.
 //
-// Guarantees: every call started completes exactly once, by an answer, by an Action, or by
-// CompleteAll. A mutation is sent with one sequence number for ever, and only to the session that
-// it was first sent to. An error that a CompleteAction carries for a mutation that was sent says
-// that its fate is unknown.
+// Guarantees: every call that was started completes exactly once: by an answer, by a CompleteAction
+// or by CompleteAll. A mutation keeps the sequence number with which it was first sent, and is sent
+// only in that session. If a CompleteAction fails a mutation that was sent, its error says that the
+// mutation's fate is unknown.
 class CallerSession {
  public:
   enum class State {
     kDown,      // no link
-    kDialing,   // asked for one
-    kGreeting,  // said hello, waits for the welcome
+    kDialing,   // has asked for a link
+    kGreeting,  // has sent a hello and waits for the welcome
     kOpen,
-    kLeft,  // the peer stops and our session on it has ended; the link has not closed yet
+    kLeft,  // the peer stops and the session on it has ended; the link has not closed yet
   };
 
-  // `jitter_seed` spreads the reconnects of many workers. `hellos` counts the greetings of this
-  // worker to all peers, so that the number of a greeting grows even if its peer was forgotten and
-  // is met again; it outlives the session.
+  // `jitter_seed` spreads the reconnects of many workers in time. `hellos` counts the hellos that
+  // this worker sends to all peers, so that the numbers of hellos grow even if a peer was forgotten
+  // and is met again. Requires: `hellos` outlives the session.
   CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
                 uint64_t jitter_seed, uint64_t& hellos);
 
@@ -45,22 +45,23 @@ class CallerSession {
   LinkId link() const { return link_; }
   uint64_t epoch() const { return epoch_; }
   size_t pending() const { return pending_.size(); }
-  // When the open session lost its link last.
+  // When the open session last lost its link.
   absl::Time lost_at() const { return lost_at_; }
-  // The latest attempt to reach the peer failed.
+  // Whether the latest attempt to reach the peer failed.
   bool unreachable() const { return unreachable_; }
-  // Why there is no session, as far as is known: "connection refused: …". Empty when there is one.
+  // Why there is no session, if known: "connection refused: …". Empty if there is one.
   const std::string& trouble() const { return trouble_; }
   const std::string& address() const { return address_; }
-  // Saying something this often keeps the connection and, on the peer, the lease alive.
+  // A message this often keeps the connection and the lease on the peer alive.
   absl::Duration talk_every() const { return talk_every_; }
 
-  // Empty: the peer does not listen, or we do not know where. Kept for ever.
+  // Sets the address to dial; empty if the peer does not listen or its address is unknown. The peer
+  // is never forgotten afterwards.
   void set_address(std::string address) {
     address_ = std::move(address);
     added_ = true;
   }
-  // Nobody would miss it: a peer that came and went by itself.
+  // Whether this object can be deleted: the peer connected by itself, was never added, and is gone.
   bool Forgettable() const {
     return !added_ && state_ == State::kDown && pending_.empty() && !expected_back_;
   }
@@ -68,44 +69,46 @@ class CallerSession {
   // ---- Calls. `id` is never reused.
   void Start(absl::Time now, CallId id, CallSpec spec, Actions& actions);
   void Cancel(CallId id, Actions& actions);
-  // The callee answered: the call's body, or null if the call is over already. `bytes` is the size
-  // of the answer.
+  // Records an answer of `bytes` bytes. Returns the call's body, or null if the call is over
+  // already.
   std::shared_ptr<Opaque> OnAnswer(CallId id, size_t bytes, Actions& actions);
-  // The callee has heard the cancel of a call that was given up.
+  // The callee has received the cancel of a call that was given up.
   void OnCancelled(CallId id, Actions& actions);
-  // The carrier did not take the request and never will.
+  // The carrier has refused to send the request, and would refuse it again.
   void OnSendRefused(CallId id, const absl::Status& status, Actions& actions);
 
   // ---- Connection.
-  // A link to the peer is there, or is to be greeted again.
+  // Sends a hello over a new link to the peer, or again over the present one.
   void OnLink(absl::Time now, LinkId link, Actions& actions);
-  // `refused`: nobody listens there.
+  // `refused` means that nobody listens at the address.
   void OnDialFailed(absl::Time now, bool refused, const absl::Status& status, Actions& actions);
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
   void OnWelcome(absl::Time now, LinkId link, const Header& welcome, Actions& actions);
-  // The peer does not let us in. UNAVAILABLE: not now; anything else fails the pending calls.
+  // The peer has refused the hello. UNAVAILABLE means for now; all other codes fail the pending
+  // calls.
   void OnRefused(absl::Time now, LinkId link, const Header& refused, Actions& actions);
-  // The peer has no session of the epoch and callee incarnation that `ended` quotes.
+  // The peer has no session with the epoch and callee incarnation that `ended` quotes.
   void OnSessionEnded(absl::Time now, LinkId link, const Header& ended, Actions& actions);
-  // The peer is about to stop. If it does not let us in any more, calls that do not wait for it
-  // fail. Otherwise nothing new is sent there, and once all that was sent is answered, our session
-  // there ends with a goodbye.
+  // The peer is about to stop. If it admits no new session, pending calls fail unless they wait for
+  // ready. Otherwise nothing new is sent there, and the session ends with a goodbye once all
+  // calls that were sent are answered.
   void OnLeaving(LinkId link, const Header& leaving, Actions& actions);
-  // The peer stops now: every pending call fails, and its error says whether it was applied.
+  // The peer stops now. Every pending call fails, and its error says whether it was applied.
   void OnLeft(LinkId link, const Header& left, Actions& actions);
-  // The peer's own session here ended. If it cannot be dialled and is not connected, nobody will
-  // answer. `left`: it said goodbye, and our session on it goes with the link.
+  // The peer's own session on this worker has ended. If the peer cannot be dialled and is not
+  // connected, pending calls fail. `left` means that it said goodbye; our session on it ends with
+  // the link then.
   void OnPeerGone(bool left, Actions& actions);
 
   void Tick(absl::Time now, Actions& actions);
-  // Nothing is to do before this, unless something happens.
+  // When Tick must be called next, if nothing else happens before.
   absl::Time NextWake() const;
 
-  // Tells the peer which answers have come. Requires: open.
+  // Tells the peer which answers have come. Requires: the session is open.
   void Announce(Actions& actions);
-  // Every pending call fails with `status`.
+  // Fails every pending call with `status`.
   void CompleteAll(const absl::Status& status, Actions& actions);
-  // The session is given up: nothing is kept alive for it any more.
+  // Gives the session up: its lease is not renewed any more.
   void Forget() { epoch_ = 0; }
 
  private:
@@ -125,7 +128,7 @@ class CallerSession {
   void Greet(absl::Time now, Actions& actions);
   void OnWrongName(absl::Time now, const std::string& name, Actions& actions);
 
-  // What a request should carry now.
+  // Returns the acknowledgement for the next request.
   Ack TakeAck();
   void Send(CallId id, Pending& call, Actions& actions);
   void SendOrWait(CallId id, Pending& call, Actions& actions);
@@ -142,8 +145,8 @@ class CallerSession {
   void SendCancels(Actions& actions);
   void SendPending(Actions& actions);
 
-  // Ends the call. If the peer may have had it, it is to be cancelled there. AfterFailing follows
-  // when all calls that fail together have failed.
+  // Completes the call with an error, and remembers to cancel it on the peer if the peer may have
+  // received it. AfterFailing must follow once all calls that fail together have failed.
   void Fail(PendingMap::iterator call, absl::Status status, Actions& actions);
   void AfterFailing(Actions& actions);
   template <typename Predicate>
@@ -173,9 +176,9 @@ class CallerSession {
   uint64_t& hellos_;            // the worker's
   uint64_t hello_number_ = 0;   // of the latest greeting
   bool added_ = false;          // by name, with or without an address
-  bool expected_back_ = false;  // met before, and not known to be gone
-  bool leaving_ = false;        // said goodbye
-  bool peer_leaving_ = false;   // it is about to stop, and our session on it is still open
+  bool expected_back_ = false;  // the peer was met before and is not known to be gone
+  bool leaving_ = false;        // we have said goodbye
+  bool peer_leaving_ = false;   // the peer is about to stop; our session on it is still open
   bool unreachable_ = false;
   absl::Time greeted_at_ = absl::InfinitePast();
   absl::Time opened_at_ = absl::InfinitePast();
@@ -188,17 +191,17 @@ class CallerSession {
   uint64_t epoch_ = 0;
   absl::Duration talk_every_;
   uint64_t next_sequence_ = 1;
-  SequenceSet settled_;     // answered, or never taken
-  size_t in_flight_ = 0;    // mutations with a number that is not settled
-  size_t unannounced_ = 0;  // answers that the peer still remembers, as far as we know
+  SequenceSet settled_;     // mutations that were answered, or whose cancel was answered
+  size_t in_flight_ = 0;    // mutations whose numbers are not settled
+  size_t unannounced_ = 0;  // answers that we have not acknowledged to the peer yet
   size_t unannounced_bytes_ = 0;
 
   PendingMap pending_;
-  // Calls that are over here, and that the peer has not said to have cancelled: their sequence
-  // numbers, 0 for reads. Such a mutation keeps its place in the window.
+  // Calls that are over here and whose cancel the peer has not answered, with their sequence
+  // numbers (0 for reads). Such a mutation keeps its place in the window.
   absl::flat_hash_map<CallId, uint64_t> given_up_;
-  std::deque<CallId> waiting_;                       // for the window; may name calls that are over
-  absl::Time next_expiry_ = absl::InfiniteFuture();  // no call expires before
+  std::deque<CallId> waiting_;  // calls that wait for the window; some may be over already
+  absl::Time next_expiry_ = absl::InfiniteFuture();  // no call expires before this
 };
 
 }  // namespace psd::rpc

@@ -1,6 +1,6 @@
 #pragma once
 
-// A call of ours in flight, as the agent keeps it.
+// A call of this worker in flight.
 
 #include <memory>
 #include <string>
@@ -22,11 +22,12 @@ class ClientCall : public Opaque {
   const std::string& peer() const { return peer_; }
   Future<rpc::Reply> reply() const { return promise_.future(); }
 
-  // The message of this call with what its session adds. `now` is the agent's time.
+  // Returns the message of this call. `meta` is what the session adds, `now` the agent's time.
   carrier::Message Encode(const RequestMeta& meta, absl::Time now) const;
 
+  // Completes the call without an answer.
   void Complete(const PeerInfo& callee, absl::Status status) const;
-  // With the callee's answer.
+  // Completes the call with the callee's answer.
   void Complete(const PeerInfo& callee, Header header, std::vector<Buffer> buffers) const;
 
   CallId id = 0;

@@ -24,14 +24,14 @@ enum class MessageKind : uint8_t {
   kRequest = 4,       // a call
   kReply = 5,         // its answer
   kCancel = 6,        // the caller no longer wants a call
-  kKeepalive = 7,     // I am here; carries acknowledgements
+  kKeepalive = 7,     // I am alive; carries acknowledgements
   kSessionEnded = 8,  // what you sent belongs to no live session here
   kGoodbye = 9,       // I end my session on you
   kLeaving = 10,      // I am about to stop: send me nothing new, and say goodbye once all that you
                       // sent is answered. With epoch 0: the answer to a hello, no new session
   kLeft = 11,         // I stop now; `ack` lists the mutations of your session that I applied or may
                       // have applied and that you have not acknowledged
-  kCancelled = 12,    // the answer to a cancel: what the call gives is not taken for received
+  kCancelled = 12,    // the answer to a cancel: the call's answer counts as dropped
 };
 
 // Bytes that an upper layer lets a request or a reply carry beside the payload (fork data,
@@ -49,10 +49,10 @@ inline const std::string* FindAttachment(const std::vector<Attachment>& attachme
   return nullptr;
 }
 
-// Which answers the caller has received: every sequence number up to `watermark`, and those in
+// The answers that the caller has received: every sequence number up to `watermark`, and those in
 // `ranges` (first, last, first, last, …; ascending, disjoint, beyond the watermark). A call that
-// the caller gave up is among them only once the callee has answered its cancel, so that the callee
-// never takes a dropped answer for a received one.
+// the caller gave up is included only once the callee has answered its cancel. So the callee never
+// mistakes a dropped answer for a received one.
 struct Ack {
   uint64_t watermark = 0;
   std::vector<uint64_t> ranges;
@@ -64,13 +64,15 @@ struct Header {
   // Request, reply, cancel, cancelled.
   std::string method;
   uint64_t call_id = 0;
-  uint64_t timeout_us = 0;  // what is left when sent; 0: none. Welcome: the session's lease
+  uint64_t timeout_us = 0;  // the time left when sent; 0: no timeout. Welcome: the session's lease
 
-  // The session: hello: the epoch to resume, or 0. Welcome: the epoch issued.
+  // The session's epoch. Hello: the epoch to resume, or 0. Welcome: the epoch issued.
   uint64_t epoch = 0;
-  // A mutation's place in its session. Hello: grows with every hello of one incarnation.
+  // The sequence number of a mutation in its session; 0 for a read. Hello: grows with every hello
+  // of one incarnation.
   uint64_t sequence = 0;
-  // Whom the sender means; 0: whoever it is. Session ended, leaving, left: the one it was.
+  // The incarnation of the callee that the sender means; 0: any. Session ended, leaving, left: the
+  // callee incarnation of the session that the message is about.
   Incarnation callee_incarnation = 0;
   Ack ack;
 
@@ -81,7 +83,7 @@ struct Header {
   bool resumed = false;
 
   std::vector<Attachment> attachments;
-  absl::Status status;  // reply, refused; session ended: why, if more than its lease
+  absl::Status status;  // reply, refused; session ended: the reason, unless its lease ran out
   std::string payload;  // the payload's own header
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxStatusCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
-// Error texts may quote anything, of any length: an error must fit where its answer would.
+// Error texts may quote anything, of any length. The bound keeps an error smaller than a message.
 constexpr size_t kMaxErrorText = 4096;
 
 // Protobuf strings must be UTF-8.
@@ -56,7 +56,7 @@ bool IsIntroduction(MessageKind kind) {
          kind == MessageKind::kRefused || kind == MessageKind::kSessionEnded;
 }
 
-// What holds for every kind.
+// Checks the bounds that hold for every kind of message.
 absl::Status CheckBounds(const v1::RpcHeader& in) {
   if (in.kind() < 1 || in.kind() > 12) return Bad(absl::StrCat("unknown kind ", in.kind()));
   if (!in.name().empty()) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Headers as bytes (proto psd.v1.RpcHeader) and back.
+// Converts headers to bytes (proto psd.v1.RpcHeader) and back.
 
 #include <string>
 
@@ -10,17 +10,17 @@
 
 namespace psd::rpc {
 
-// Bounds on what a header may hold; a peer that sends more is no honest peer.
+// Bounds on the contents of a header. A peer that sends more breaks the protocol.
 inline constexpr size_t kMaxMethodBytes = 255;
 inline constexpr size_t kMaxAttachments = 1024;
 inline constexpr size_t kMaxAckRanges = 64 * 1024;
 
-// Never fails. Texts of a status that are no UTF-8 are sent with the offending bytes replaced, and
-// very long ones without their middle.
+// Never fails. In the text of a status, bytes that are not valid UTF-8 are replaced, and the middle
+// of a very long text is left out.
 std::string EncodeHeader(const Header& header);
 
-// Errors: INVALID_ARGUMENT naming what is wrong: bytes that do not parse, an unknown kind, lengths
-// and combinations that no honest peer sends.
+// Errors: INVALID_ARGUMENT naming the fault: bytes that do not parse, an unknown kind, or lengths
+// and combinations of fields that the protocol does not allow.
 absl::StatusOr<Header> DecodeHeader(absl::string_view bytes);
 
 }  // namespace psd::rpc

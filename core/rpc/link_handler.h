@@ -1,6 +1,6 @@
 #pragma once
 
-// What a carrier calls for one of the agent's links.
+// Passes the events of one link from the carrier to the agent.
 
 #include <atomic>
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace psd::rpc {
 
-// Kept by the carrier. Knows the agent weakly: a link does not keep its agent alive.
+// Owned by the carrier. Refers to the agent weakly, so that a link does not keep its agent alive.
 class LinkHandler : public carrier::LinkHandler {
  public:
   explicit LinkHandler(std::weak_ptr<AgentCore> core) : core_(std::move(core)) {}
 
-  // Before the first message.
+  // Sets the link's id. Must be called before the first message.
   void Bind(LinkId link) { link_.store(link); }
-  // True once OnClosed came, which may be before Bind.
+  // True once OnClosed was called, which may happen before Bind.
   bool closed() const { return closed_.load(); }
 
   void OnMessage(carrier::Message message) override {

@@ -10,8 +10,8 @@
 
 namespace psd::rpc {
 
-// One end; what it sends is handed to the other end's handler at once, on the sender's thread.
-// Thread-safe if the handler is.
+// One of two ends. Send passes the message to the handler of the other end at once, on the sender's
+// thread. Thread-safe if the handler is.
 class LoopbackLink : public carrier::Link {
  public:
   explicit LoopbackLink(std::weak_ptr<carrier::LinkHandler> other_end)
@@ -23,7 +23,7 @@ class LoopbackLink : public carrier::Link {
     handler->OnMessage(std::move(message));
     return absl::OkStatus();
   }
-  // Nothing to end: both ends go with their worker.
+  // Does nothing: both ends exist as long as their worker.
   void Close() override {}
   std::string Description() const override { return "loopback"; }
 

@@ -3,10 +3,10 @@
 // Calls between workers: sessions, retry, deduplication, deadlines and cancellation, over any
 // carrier. Payloads are opaque here.
 //
-// One agent per worker. Every peer is known by name and lives as an incarnation; what one holds on
-// the other is a session (an epoch under a lease). The rules that decide what is sent, answered,
-// retried or refused are pure state machines (session_*.h); the agent gives them links, a clock
-// and threads.
+// Each worker has one agent. A peer is known by its name; each time that it is started it is a new
+// incarnation. A worker has at most one session on each peer, which has an epoch and lasts as long
+// as its lease is renewed. Pure state machines (session_types.h) decide what is sent, answered,
+// retried or refused; the agent gives them links, a clock and threads.
 
 #include <cstdint>
 #include <functional>
@@ -32,7 +32,7 @@
 
 namespace psd::rpc {
 
-// What a call carries for its function, and what the function answers. rpc never looks inside.
+// The contents of a request or an answer. rpc never looks inside.
 struct Payload {
   std::string header;
   std::vector<Buffer> buffers;
@@ -40,10 +40,11 @@ struct Payload {
 
 // Where a method's function runs.
 enum class RunsOn {
-  kCarrierThread,  // cannot block, is short; the fastest
-  // These two may block or compute; refused with RESOURCE_EXHAUSTED when the queue is full.
-  kExecutor,   // what this worker does itself: it waits behind nothing that a user runs
-  kUserQueue,  // what a user runs: the callers' sessions are served in turn
+  kCarrierThread,  // for short functions that never block; the fastest
+  // Functions of these two kinds may block or compute. A call is refused with RESOURCE_EXHAUSTED if
+  // the queue is full.
+  kExecutor,   // for the worker's own work, which never waits behind users' functions
+  kUserQueue,  // for users' functions; the callers' sessions are served in turn
 };
 
 // One call being served. Shared by the agent and the function until replied. Thread-safe.
@@ -52,9 +53,10 @@ class ServerCall {
   virtual ~ServerCall() = default;
 
   virtual const PeerInfo& caller() const = 0;
-  // Identifies the caller's session here; what the call creates for the caller is kept under it.
+  // Identifies the caller's session here. What the call creates for the caller lasts as long as
+  // that session.
   virtual uint64_t session_epoch() const = 0;
-  // InfiniteFuture when the caller set none. On this worker's clock.
+  // On this worker's clock. InfiniteFuture if the caller set no timeout.
   virtual absl::Time deadline() const = 0;
   virtual const std::string& method() const = 0;
   virtual Payload& payload() = 0;
@@ -63,20 +65,21 @@ class ServerCall {
 
   // True once the caller cancelled, the deadline passed, or the caller's session ended.
   virtual bool cancelled() const = 0;
-  // Calls back once when that happens (at once if it has). Dropped when the call is replied.
+  // Runs `callback` once when cancelled() becomes true, or at once if it is. Callbacks are dropped
+  // when the call is replied.
   virtual void OnCancel(Task callback) = 0;
-  // For a mutation, immediately before its effect: true if it may still be applied. From then on
-  // the call counts as applied: its answer is remembered and a cancel no longer stops it. The
-  // function must not apply anything after a false.
+  // A mutation calls this immediately before it takes effect. If the result is true, the call
+  // counts as applied: its answer is remembered, and a cancel no longer stops it. If the result is
+  // false, the function must not apply anything.
   virtual bool BeginApply() = 0;
 
-  // Calls back when it turns out that the caller never takes this mutation's answer (cancelled or
-  // past its deadline, and the caller's word of it has come): what the answer gave it can go. At
-  // most once; not when the caller's session ends, which takes all of that along. Only before
-  // Reply, on the thread that replies.
+  // Runs `callback` when this worker learns that the caller will never take the answer of this
+  // mutation, because it cancelled the call or its deadline passed. What the answer gave the caller
+  // can be released then. Runs at most once, and not if the caller's session ends, which releases
+  // everything of that session anyhow. To be called before Reply, on the thread that replies.
   virtual void OnAnswerDropped(Task callback) = 0;
-  // Answers; the first call counts, later ones are ignored. A call that is destroyed without an
-  // answer is answered INTERNAL.
+  // Sends the answer. The first call counts, later ones are ignored. A call that is destroyed
+  // without an answer is answered with INTERNAL.
   virtual void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments = {}) = 0;
 };
 
@@ -97,29 +100,30 @@ struct Method {
   Handler handler;
 };
 
-// A layer's chance to look at what a request carries for it before the function runs.
+// Lets a layer look at its attachment of a request before the function runs.
 class RequestHook {
  public:
   virtual ~RequestHook() = default;
   virtual uint32_t tag() const = 0;
-  // Called for requests that carry an attachment under tag(). `ready` must be called once, now or
-  // later; an error answers the call without running its function.
+  // Called for every request with an attachment under tag(). The hook must call `ready` once, now
+  // or later. An error answers the call, and its function does not run.
   virtual void BeforeRun(const std::shared_ptr<ServerCall>& call,
                          absl::AnyInvocable<void(absl::Status)> ready) = 0;
 };
 
 struct CallOptions {
-  // How long the caller waits, sending and queueing included. ZeroDuration: as long as it takes.
-  // Negative is refused.
+  // How long the caller waits, including the time for sending and queueing. absl::ZeroDuration()
+  // means no timeout. A negative timeout is refused.
   absl::Duration timeout = absl::Seconds(60);
-  // Wait for a peer that nobody listens for, instead of failing UNAVAILABLE at once.
+  // If true, a call to a peer at whose address nobody listens waits until somebody does. If false,
+  // it fails at once with UNAVAILABLE.
   bool wait_for_ready = false;
 };
 
 struct Reply {
   Payload payload;
   std::vector<Attachment> attachments;
-  PeerInfo callee;  // who answered
+  PeerInfo callee;  // the peer that answered
   const std::string* attachment(uint32_t tag) const;
 };
 
@@ -127,14 +131,16 @@ struct Request {
   std::string method;
   Payload payload;
   std::vector<Attachment> attachments;
-  // When set, only this incarnation may run the call: a peer that was restarted since is answered
-  // for with ABORTED, both incarnations named.
+  // If not 0, only this incarnation of the peer may run the call. If the peer was restarted since,
+  // the call fails with ABORTED naming both incarnations.
   Incarnation only_incarnation = 0;
-  // Unset: what the method is registered as here, or a mutation if it is not. Must say kRead for a
-  // read that only the callee registers, or its answers are remembered for nothing.
+  // The kind of the method. If unset, the kind under which this worker has registered the method,
+  // else a mutation. For a read that only the callee registers it should be kRead; otherwise the
+  // callee remembers its answers for no use.
   std::optional<MethodKind> kind;
-  // It is about what our session there holds (forks, contexts). A read that is not may be asked
-  // again in the next session; this one fails ABORTED when the session ends before the answer.
+  // Whether the call refers to what our session there holds (forks, contexts). If so, it fails with
+  // ABORTED when that session ends before the answer. Other reads are sent again in the next
+  // session.
   bool session_bound = false;
 };
 
@@ -175,7 +181,7 @@ struct AgentOptions {
   size_t max_sessions = 65'536;
 };
 
-// How a call to a worker would go now.
+// Whether a worker can be reached, as far as is known without trying.
 enum class Reach {
   kUnknown,    // the worker was never added and is not connected
   kLost,       // the latest attempt to reach the worker failed
@@ -187,16 +193,16 @@ struct PeerStatus {
   PeerInfo peer;
   std::string address;  // empty for a peer that called us
   bool connected = false;
-  std::string trouble;        // why our session on it is not open, as far as is known
-  uint64_t epoch_here = 0;    // of its session on us; 0 = none
-  uint64_t epoch_there = 0;   // of our session on it; 0 = none
+  std::string trouble;        // why our session on it is not open, if known
+  uint64_t epoch_here = 0;    // of its session on us; 0: none
+  uint64_t epoch_there = 0;   // of our session on it; 0: none
   absl::Duration lease_left;  // of its session here
-  size_t calls_pending = 0;   // ours to it
-  size_t calls_serving = 0;   // its to us
+  size_t calls_pending = 0;   // calls from here to the peer
+  size_t calls_serving = 0;   // calls from the peer that run here
   size_t answers_remembered = 0;
 };
 
-// Thread-safe. Destroying it shuts down at once.
+// Thread-safe. The destructor shuts down at once, as Shutdown with a `drain` of zero.
 class RpcAgent {
  public:
   static absl::StatusOr<std::unique_ptr<RpcAgent>> Create(AgentOptions options);
@@ -207,38 +213,39 @@ class RpcAgent {
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
   virtual void AddRequestHook(std::shared_ptr<RequestHook> hook) = 0;
-  // Each of these two may be given any number of callbacks: every layer has its own to release.
-  // All are called, in the order in which they were given.
+  // These two add a callback to those that are there; all are called in the order in which they
+  // were added, on threads of the agent, without a lock held.
   //
-  // Called (on agent threads, no lock held) when a peer's session here has ended, for whatever
-  // reason, after no function of that session can begin any more: releases what it held.
+  // Adds a callback for the end of a peer's session here, whatever the reason. It runs once no
+  // function of that session can begin any more, and releases what the session held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
-  // Called when our session on a peer is gone: forks, contexts and pins held there are lost.
+  // Adds a callback for the end of our session on a peer: forks, contexts and pins there are lost.
   virtual void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) = 0;
 
-  // Serves. `address` empty: only on connections that this worker opens. Returns the dialable
-  // address ("" when not listening).
+  // Starts to serve calls and listens at `address`. If `address` is empty, calls are served only on
+  // connections that this worker opens. Returns the address that peers can dial ("" if none).
   virtual absl::StatusOr<std::string> Start(const std::string& address) = 0;
 
-  // Makes `name` reachable at `address` (kept for ever; reconnects as needed). A second address
-  // for a name replaces the first.
+  // Sets the address at which `name` can be dialled. Replaces an earlier address. The address is
+  // kept until the agent is destroyed, and connections are opened as needed.
   virtual void AddPeer(const std::string& name, const std::string& address) = 0;
-  // Opens the connection and session now; done when the peer has answered. NOT_FOUND for a name
-  // neither added nor connected. FAILED_PRECONDITION when another name answers there.
+  // Opens the connection and the session now. The future is set when the peer has answered.
+  // Errors: NOT_FOUND for a name that was neither added nor is connected; FAILED_PRECONDITION if a
+  // worker of another name answers at the address.
   virtual Future<PeerInfo> Connect(const std::string& name, const CallOptions& options) = 0;
 
-  // To self too (by value, without the carrier).
+  // Starts a call. `peer` may be this worker itself; such a call does not go through the carrier.
   virtual Call StartCall(const std::string& peer, Request request, const CallOptions& options) = 0;
 
   virtual std::vector<PeerStatus> Peers() const = 0;
   virtual Reach ReachOf(const std::string& name) const = 0;
 
-  // An orderly stop. Tells all peers, refuses new calls from outside with UNAVAILABLE ("draining,
-  // not applied"), and waits at most `drain` until functions that run are done, our own pending
-  // calls are over, and every peer has received the answers to all that it had sent. Then cancels
-  // the rest, ends our sessions on all peers (they release what we held) and shuts the carrier
-  // down. Peers that still wait for answers are told which of their calls may have been applied.
-  // Peers that are gone are not waited for. May be repeated; later calls do nothing.
+  // Stops in order. Tells all peers, refuses new calls from outside with UNAVAILABLE ("draining,
+  // not applied"), and waits at most `drain` until running functions are done, our own pending
+  // calls are over, and every peer has received the answers to all calls that it had sent. It does
+  // not wait for peers that are gone. Then it cancels what is left, ends our sessions on all peers
+  // (which release what we held) and shuts the carrier down. Peers that still wait for answers are
+  // told which of their calls may have been applied. May be repeated; later calls do nothing.
   virtual void Shutdown(absl::Duration drain) = 0;
 };
 

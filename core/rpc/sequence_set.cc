@@ -12,7 +12,7 @@ void SequenceSet::Add(uint64_t first, uint64_t last) {
     watermark_ = last;
     return;
   }
-  // Swallow every range that touches first..last.
+  // Merge every range that overlaps first..last or is next to it.
   auto next = ranges_.upper_bound(first);
   if (next != ranges_.begin() && std::prev(next)->second + 1 >= first) --next;
   while (next != ranges_.end() && next->first <= last + 1) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A set of sequence numbers that fills up from 1: a watermark and a few ranges beyond it.
+// A set of sequence numbers, stored as a watermark and the ranges beyond it.
 
 #include <cstdint>
 #include <map>
@@ -21,7 +21,8 @@ class SequenceSet {
 
   // All of 1..watermark() are in the set; watermark() + 1 is not.
   uint64_t watermark() const { return watermark_; }
-  // What lies beyond, by first number. Never touches the watermark or each other.
+  // The ranges beyond the watermark: first number -> last number. At least one number lies between
+  // two ranges, and between the first range and the watermark.
   const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }
 
   // The whole set, for the wire.

@@ -1,6 +1,6 @@
 #pragma once
 
-// A call being served, as the agent and its function see it.
+// A call that this worker serves: the implementation of ServerCall.
 
 #include <atomic>
 #include <memory>
@@ -14,14 +14,14 @@
 
 namespace psd::rpc {
 
-// Whether a served call should stop, and who wants to know. Shared by the session machine and the
-// call. Thread-safe.
+// Whether a served call is cancelled, and the callbacks for that. Shared by the session machine and
+// the call. Thread-safe.
 class CancelState : public Opaque {
  public:
   void Cancel() PSD_EXCLUDES(mutex_);
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   void OnCancel(Task callback) PSD_EXCLUDES(mutex_);
-  // No callback runs any more.
+  // Drops all callbacks; those that are added later are dropped too.
   void Finish() PSD_EXCLUDES(mutex_);
 
  private:
@@ -49,7 +49,7 @@ struct Answer : Opaque {
 
 class ServedCall;
 
-// What a served call needs of its agent. Thread-safe.
+// The part of the agent that a served call uses. Thread-safe.
 class CallHost {
  public:
   virtual ~CallHost() = default;
@@ -85,9 +85,9 @@ class ServedCall : public ServerCall {
   const std::vector<Attachment>& attachments() const { return header_.attachments; }
   RequestMeta TakeMeta();
   std::vector<Task> TakeOnDropped() { return std::move(on_dropped_); }
-  // Before the function sees the call.
+  // Must be called before the function gets the call.
   void set_caller(PeerInfo caller) { caller_ = std::move(caller); }
-  // It is not to be run: destroying it says nothing.
+  // Marks a call that will not be run, so that its destructor sends no answer.
   void Discard() { replied_.store(true, std::memory_order_relaxed); }
 
  private:

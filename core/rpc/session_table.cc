@@ -10,7 +10,7 @@
 namespace psd::rpc {
 namespace {
 
-// Names, and fenced incarnations, that are remembered beyond the sessions that live.
+// How many names and fenced incarnations are remembered in addition to the sessions that exist.
 constexpr size_t kMaxFenced = 65'536;
 
 }  // namespace
@@ -42,7 +42,7 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const std::strin
   session.OnHello(hello.sequence, link, origin);
   session.OnHeard(now);
   if (outcome.resumed && !session.OnAck(hello.ack, actions)) {
-    // What it made us remember must not outlive the refusal.
+    // A peer that breaks the protocol must not keep remembered answers here.
     End(session.epoch(), actions);
     return {Kind::kRefused, 0, false,
             absl::InvalidArgumentError(

@@ -1,7 +1,7 @@
 #pragma once
 
-// Whose sessions live here: names, the incarnations that hold them, and who may take a name over.
-// Pure.
+// The sessions that peers have on this worker: which incarnation holds which name, and which may
+// take a name over. Pure.
 
 #include <cstdint>
 #include <map>
@@ -19,68 +19,70 @@
 
 namespace psd::rpc {
 
-// What a hello gets.
+// The answer to a hello.
 struct HelloOutcome {
   enum class Kind {
     kWelcome,
     kRefused,
     kLeaving,  // this worker is about to stop and takes no new sessions
-    kStale,    // overtaken by a later hello of the same incarnation: no answer
+    kStale,    // overtaken by a later hello of the same incarnation; gets no answer
   };
   Kind kind = Kind::kStale;
   uint64_t epoch = 0;
   bool resumed = false;
-  // ALREADY_EXISTS: another incarnation holds the name, connected and answering. UNAVAILABLE: it is
-  // silent, come again when its lease has ended. ABORTED: this incarnation is fenced.
-  // RESOURCE_EXHAUSTED: too many sessions, or too many of that connection or host.
+  // ALREADY_EXISTS: another incarnation holds the name and is alive. UNAVAILABLE: another
+  // incarnation holds the name and is silent; try again when its lease has ended. ABORTED: this
+  // incarnation has lost its name to another. RESOURCE_EXHAUSTED: there are too many sessions, or
+  // too many from this connection or host.
   absl::Status status;
 };
 
 // Thread-compatible. Owned by WorkerSessions.
 //
-// Guarantees: epochs grow and are never reused; a name has at most one session; an incarnation
-// that lost its name to another, while its session lived or after that had ended, never gets it
-// back. A name is free when its holder's session has ended; and when its holder closed the
-// connection (it has died), but not when the holder is merely silent. Nobody fills the table: where
-// it is more than half full, hosts and connections have shares of it. A session counts where its
-// latest hello came from, until it ends.
+// Guarantees: Epochs grow and are never reused. A name has at most one session. An incarnation that
+// lost its name to another never gets it back, whether its session had ended before or not. A name
+// is free when the holder's session has ended, and also when the holder has closed the connection,
+// which means that it died; it is not free while the holder is merely silent. No single host or
+// connection can fill the table: once it is more than half full, each has a bounded share. A
+// session counts in the share of the origin of its latest hello.
 class SessionTable {
  public:
   SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions);
 
-  // `origin`: where the link comes from, "grpc 10.0.0.5:41234"; see TableShares.
+  // Decides about a hello. `origin` is where the link comes from: "grpc 10.0.0.5:41234" (see
+  // TableShares).
   HelloOutcome OnHello(absl::Time now, LinkId link, const std::string& origin, const Header& hello,
                        Actions& actions);
 
   // ABORTED if `peer` has lost its name to another incarnation.
   absl::Status CheckFence(const PeerInfo& peer) const;
 
-  // From now on a hello can only resume a session that lives.
+  // From now on a hello can only resume an existing session.
   void BeginLeaving() { leaving_ = true; }
 
-  // Null when there is no such live session.
+  // Return null if there is no such session.
   CalleeSession* Find(uint64_t epoch);
   CalleeSession* FindByPeer(const PeerInfo& peer);
-  // Whose session holds the name. Incarnation 0: nobody's.
+  // Returns the peer whose session holds the name, or incarnation 0 if there is none.
   PeerInfo HolderOf(const std::string& name) const;
 
-  // Ends the session: cancels what runs, then tells.
+  // Ends the session: cancels its running calls, then adds a SessionEndedAction.
   void End(uint64_t epoch, Actions& actions);
 
-  // Ends what is past its lease, cancels what is past its deadline. First gives every lease `grace`
-  // more (the answer of the stall detector).
+  // Extends every lease by `grace`, which comes from the stall detector. Then ends sessions whose
+  // lease is over and cancels calls whose deadline has passed.
   void Tick(absl::Time now, absl::Duration grace, Actions& actions);
   absl::Time NextWake() const;
 
   const std::map<uint64_t, std::unique_ptr<CalleeSession>>& sessions() const { return sessions_; }
 
  private:
-  // OK, or why the newcomer may not have the name now.
+  // Returns OK, or the reason why a newcomer may not take the name now.
   absl::Status MayTakeOver(absl::Time now, const CalleeSession& holder) const;
-  // Finds the session that the hello resumes, or opens one in place of what held the name.
+  // Finds the session that the hello resumes, or opens one; a session that held the name ends.
   HelloOutcome Admit(absl::Time now, const std::string& origin, const Header& hello,
                      Actions& actions);
-  // The epoch of a new session.
+  // Opens a session and returns its epoch.
   uint64_t Open(absl::Time now, const std::string& origin, const PeerInfo& peer);
 
   const SessionOptions& options_;  // the worker's; outlives the table

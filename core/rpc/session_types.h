@@ -1,10 +1,11 @@
 #pragma once
 
-// The words that the session machines and the agent share: who a peer is, the times of the session
-// rules, and the effects that the machines ask for.
+// The types that the session machines and the agent share: peers, the bounds of the session rules,
+// and the effects that the machines ask for.
 //
-// The machines (caller_session, callee_session, session_table, worker_sessions) are pure: no clock,
-// thread or socket. Time comes in as an argument, effects come out as Actions, payloads are Opaque.
+// The machines (caller_session, callee_session, session_table, worker_sessions) are pure: they have
+// no clock, thread or socket. Time comes in as an argument, effects go out as Actions, and payloads
+// are Opaque.
 
 #include <cstdint>
 #include <memory>
@@ -20,7 +21,7 @@
 
 namespace psd::rpc {
 
-// A worker, at one time of its life. Values compare by both fields.
+// A worker in one incarnation, that is, between one start and its end.
 struct PeerInfo {
   std::string name;
   Incarnation incarnation = 0;
@@ -30,44 +31,50 @@ struct PeerInfo {
   }
 };
 
-// What kind of work a method is, which decides about retry and memory of answers.
+// The kind of a method. It decides whether calls are retried freely and answers are remembered.
 enum class MethodKind {
-  kRead,      // changes nothing: repeated freely, its answers are never remembered
-  kMutation,  // applied at most once per call: carries a sequence number, answers are remembered
+  kRead,      // changes nothing; may run several times, its answers are not remembered
+  kMutation,  // applied at most once per call; has a sequence number, its answer is remembered
 };
 
-// Times and bounds of the session rules. All times are upper bounds that tests shrink.
+// Times and bounds of the session rules.
 struct SessionOptions {
+  // A session ends if its holder is not heard for this long.
   absl::Duration lease = absl::Seconds(10);
+  // A call fails if its peer cannot be reached for this long.
   absl::Duration retry_window = absl::Seconds(30);
+  // The shortest and the longest pause between two attempts to connect.
   absl::Duration reconnect_min = absl::Milliseconds(100);
   absl::Duration reconnect_max = absl::Seconds(2);
-  absl::Duration silence = absl::Seconds(3);  // keepalive notices a dead connection within this
+  // A connection over which nothing comes for this long is taken for dead.
+  absl::Duration silence = absl::Seconds(3);
+  // The most answers of one session, and their bytes, that are remembered until the caller
+  // acknowledges them. A caller that has reached one of these bounds sends no further mutation.
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
-  // Reads of one session that run at once; more are answered RESOURCE_EXHAUSTED.
+  // The most reads of one session that run at once. Further ones get RESOURCE_EXHAUSTED.
   size_t max_running_reads = 16'384;
 };
 
-// Names a link. Given by whoever drives the machines; never zero, never reused.
+// Identifies a link. Chosen by the driver of the machines; never zero, never reused.
 using LinkId = uint64_t;
-// Names a call of one caller. Never zero, never reused by one incarnation.
+// Identifies a call of one caller. Never zero, never reused by one incarnation.
 using CallId = uint64_t;
 
-// What the machines keep for their driver and never look into: a call in flight, a function that
-// runs, a remembered answer.
+// An object of the driver that the machines keep and never look into: a call in flight, a running
+// function, a remembered answer.
 class Opaque {
  public:
   virtual ~Opaque() = default;
 };
 
-// What a caller wants done.
+// One call as the caller asks for it.
 struct CallSpec {
   MethodKind kind = MethodKind::kMutation;
-  // Nothing is sent: the call completes with OK when the session is open.
+  // If true, nothing is sent, and the call completes with OK once the session is open.
   bool connect_only = false;
   bool wait_for_ready = false;
-  // Refers to what our session there holds: fails with that session, even if it is a read.
+  // If true, the call fails when the session on the peer ends, even if it is a read.
   bool session_bound = false;
   absl::Time deadline = absl::InfiniteFuture();
   Incarnation only_incarnation = 0;
@@ -90,7 +97,7 @@ struct DialAction {
   std::string peer;
   std::string address;
 };
-// No session uses the link any more. Its OnLinkClosed may still follow, and does no harm.
+// Closes a link that no session uses any more. An OnLinkClosed that follows for it is ignored.
 struct CloseLinkAction {
   LinkId link = 0;
   absl::Status reason;
@@ -109,13 +116,13 @@ struct SendAnswerAction {
   CallId call_id = 0;
   std::shared_ptr<Opaque> answer;
 };
-// The call is over, without an answer from the callee (OK only for connect_only).
+// Completes a call without an answer from the callee. The status is OK only for connect_only.
 struct CompleteAction {
   std::shared_ptr<Opaque> body;
   absl::Status status;
   PeerInfo callee;
 };
-// The function that serves a call should stop.
+// Cancels the function that serves a call.
 struct CancelWorkAction {
   std::shared_ptr<Opaque> work;
 };
@@ -123,12 +130,12 @@ struct CancelWorkAction {
 struct AnswerDroppedAction {
   std::shared_ptr<Opaque> answer;
 };
-// A peer's session here has ended.
+// A peer's session on this worker has ended.
 struct SessionEndedAction {
   PeerInfo peer;
   uint64_t epoch = 0;
 };
-// Our session on a peer is gone.
+// This worker's session on a peer has ended.
 struct SessionLostAction {
   PeerInfo peer;
   absl::Status reason;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Notices that this process itself stood still, so that it does not blame its peers for silence
-// that was its own.
+// Notices that this process itself stood still (suspended, or starved of CPU), so that it does not
+// take its peers for dead because it did not read their messages.
 
 #include <algorithm>
 
@@ -14,11 +14,11 @@ class StallDetector {
  public:
   explicit StallDetector(absl::Duration lease) : lease_(lease) {}
 
-  // Expected by OnTick at most this far apart while nothing stalls.
+  // The most time between two calls of OnTick. The caller must keep to it while nothing stalls.
   absl::Duration max_tick() const { return lease_ / 6; }
 
-  // How much every lease is to be extended by: nothing, or, when the last tick is more than a third
-  // of a lease ago, the stall and one lease more.
+  // Returns by how much every lease is to be extended: zero, or if the last tick was more than a
+  // third of a lease ago, the time since then and one more lease.
   absl::Duration OnTick(absl::Time now) {
     absl::Duration gap = last_ == absl::InfinitePast() ? absl::ZeroDuration() : now - last_;
     last_ = std::max(last_, now);
@@ -30,20 +30,20 @@ class StallDetector {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// How often in a row a stall of this process counts in favour of a peer that is not heard. What the
-// peer sent meanwhile is read soon after each stall; a process that stalls all the time would
-// otherwise wait for a dead peer for ever. Thread-compatible. Pure.
+// Bounds how often in a row a stall of this process extends the patience with a silent peer. If the
+// peer lives, its messages are read soon after a stall; without the bound, a process that stalls
+// again and again would wait for a dead peer for ever. Thread-compatible. Pure.
 class Leniency {
  public:
   static constexpr int kMost = 3;
 
-  // False: not once more.
+  // Returns false if the bound is reached.
   bool Use() {
     if (used_ == kMost) return false;
     ++used_;
     return true;
   }
-  // The peer was heard.
+  // To be called when the peer was heard.
   void Restore() { used_ = 0; }
 
  private:

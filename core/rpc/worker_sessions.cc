@@ -82,7 +82,7 @@ void WorkerSessions::OnDialed(absl::Time now, const std::string& peer, LinkId li
                               Actions& actions) {
   CallerSession& caller = CallerTo(peer);
   if (caller.link() != 0) {
-    // The peer's own link came first, and works. Nobody has said a word on this one.
+    // The peer's own link came first and works. Nothing has been sent on this one.
     actions.push_back(CloseLinkAction{link, absl::CancelledError("another link came first")});
     return;
   }
@@ -125,7 +125,8 @@ void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason,
   OnLinkClosed(now, link, actions);
 }
 
-// The link is gone: its sessions move to another link between the two, or wait for one.
+// Handles the end of a link: its sessions move to another link between the two workers, or wait for
+// a new one.
 void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
   // A peer that has not greeted on this link may have done so on its own.
   LinkId other = BestLink(state.peer.incarnation != 0 || state.caller == nullptr
@@ -135,8 +136,8 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
       callee != nullptr && callee->link() == link) {
     callee->set_link(other);
     if (other == 0) callee->set_unlinked_at(now);
-    // A peer that lives says something every third of the silence. (The carrier may notice the
-    // silence a little before we do.)
+    // A peer that lives sends something every third of `silence`. Two thirds are enough here
+    // because the carrier may close a silent link a little before this class does.
     if (other == 0 && now - state.last_heard >= options_.session.silence * 2 / 3) {
       callee->set_silent();
     }
@@ -151,7 +152,7 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
   WakeBy(state.caller->NextWake());
 }
 
-// Of the links that the peer has greeted on. 0: none.
+// Returns the best of the links on which the peer has said hello, or 0 if there is none.
 LinkId WorkerSessions::BestLink(const PeerInfo& peer) const {
   LinkId best = 0;
   if (peer.incarnation == 0) return best;
@@ -161,7 +162,7 @@ LinkId WorkerSessions::BestLink(const PeerInfo& peer) const {
   return best;
 }
 
-// `link` is one that a peer has greeted on; `than` leads to the same peer, or is no more.
+// Requires: a peer has said hello on `link`; `than` leads to the same peer, or has ended.
 bool WorkerSessions::IsBetter(LinkId link, LinkId than) const {
   const auto old = links_.find(than);
   if (old == links_.end()) return true;
@@ -177,7 +178,7 @@ PeerInfo WorkerSessions::PeerOf(LinkId link) const {
   auto found = links_.find(link);
   if (found == links_.end()) return PeerInfo{};
   const LinkState& state = found->second;
-  // Answers may come before the peer's own hello does; its welcome has said who it is.
+  // Answers may come before the peer's own hello. Its welcome has told who it is.
   if (state.peer.incarnation == 0 && state.caller != nullptr) return state.caller->peer_info();
   return state.peer;
 }
@@ -233,7 +234,7 @@ void WorkerSessions::OnControl(absl::Time now, LinkId link, const Header& header
   }
 }
 
-// What the peer says of our session there.
+// Handles the peer's messages about our session there.
 void WorkerSessions::OnOutcome(absl::Time now, LinkId link, CallerSession& caller,
                                const Header& header, Actions& actions) {
   uint64_t epoch = caller.epoch();
@@ -304,7 +305,7 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   WakeBy(session.lease_until());
 }
 
-// The peer has greeted on `link`, which can carry our session on it as well.
+// The peer has said hello on `link`. Moves our session on the peer there if that link is better.
 void WorkerSessions::MoveTo(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
   CallerSession& caller = *state.caller;
   // On the loopback both ends are ours, and only one of them calls.
@@ -345,7 +346,8 @@ void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome
   SendControl(link, std::move(answer), actions);
 }
 
-// Takeovers show as ended sessions of other incarnations; the peer's callers hear of their end.
+// Tells our sessions on peers whose own sessions here have ended. A takeover of a name appears here
+// as the end of another incarnation's session.
 void WorkerSessions::AfterTableEvents(bool left, Actions& actions, size_t from) {
   std::vector<std::string> gone;
   for (size_t i = from; i < actions.size(); ++i) {
@@ -384,7 +386,7 @@ void WorkerSessions::OnAckMessage(absl::Time now, LinkId link, LinkState& state,
                           ? session->OnCancel(header.call_id, header.sequence, actions)
                           : session->OnAck(header.ack, actions);
   if (!honest) {
-    // The session goes too: over a new link it could make us remember as much again.
+    // The session ends too: otherwise the peer could repeat this over a new link.
     size_t from = actions.size();
     table_.End(header.epoch, actions);
     AfterTableEvents(false, actions, from);
@@ -510,7 +512,7 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
   absl::Duration grace = stalls_.OnTick(now);
   if (grace > absl::ZeroDuration()) {
     ++probes_.stall_noticed;
-    // What came meanwhile is still to be read: silence counts anew.
+    // Messages that came during the stall are still unread, so silence is counted from now.
     for (auto& [link, state] : links_) {
       if (state.leniency.Use()) state.last_heard = now;
     }
@@ -534,7 +536,7 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
   WakeBy(table_.NextWake());
 }
 
-// Peers that came and went by themselves: their names would add up for ever.
+// Forgets peers that connected by themselves and are gone. Otherwise their number would only grow.
 void WorkerSessions::ForgetStrangers() {
   absl::flat_hash_set<const CallerSession*> linked;
   for (const auto& [link, state] : links_) linked.insert(state.caller);
@@ -574,7 +576,8 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
   }
 }
 
-// Says something on the link: to a peer on which `caller` is our open session, what we received.
+// Sends a message on the link: an acknowledgement if `caller` is our open session on the peer, else
+// a keepalive.
 void WorkerSessions::KeepAlive(LinkId link, CallerSession* caller, Actions& actions) {
   if (caller != nullptr) return caller->Announce(actions);
   Header ping;
@@ -584,7 +587,7 @@ void WorkerSessions::KeepAlive(LinkId link, CallerSession* caller, Actions& acti
 
 // ---------------------------------------------------------------- leaving
 
-// How long a peer that lives takes to come back over a new link.
+// The time within which a living peer reconnects.
 absl::Duration WorkerSessions::ReturnTime() const {
   return std::min(options_.session.silence, 10 * options_.session.reconnect_min);
 }
@@ -615,15 +618,16 @@ void WorkerSessions::BeginLeaving(absl::Time now, Actions& actions) {
   WakeBy(now + ReturnTime());
 }
 
-// Repeated, because actions of several threads may overtake each other: a peer that hears of it
-// before its welcome cannot know that it is meant.
+// Called repeatedly: actions of several threads may overtake each other, and a peer that gets this
+// message before its welcome ignores it.
 void WorkerSessions::TellAllLeaving(Actions& actions) const {
   for (const auto& [epoch, session] : table_.sessions()) TellLeaving(*session, actions);
 }
 
 bool WorkerSessions::Settled(absl::Time now) const {
   for (const auto& [name, caller] : callers_) {
-    // What is left after both have said goodbye was not sent, and waits for the peer's next life.
+    // Calls that are left after both sides have said goodbye were not sent; they wait until the
+    // peer is started again.
     if (caller->pending() == 0 || caller->state() == CallerSession::State::kLeft) continue;
     const absl::Time since = std::max(leaving_since_, caller->lost_at());
     const bool lost = caller->link() == 0 && (caller->unreachable() || now - since >= ReturnTime());

@@ -1,8 +1,8 @@
 #pragma once
 
-// All sessions of one worker, in both directions, over all its links: what a message or an event
-// means, and what is to be done about it. Pure: the agent drives it with real links and a clock,
-// the simulation with imagined ones.
+// All sessions of one worker, in both directions, over all its links: takes messages and events and
+// returns the actions that follow. Pure: the agent drives it with real links and a real clock, the
+// simulation with simulated ones.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,18 +21,18 @@
 
 namespace psd::rpc {
 
-// Counts of rare events: a simulation proves with them that it reached every rule.
+// Counts of rare events, with which a simulation proves that it has exercised every rule.
 struct SessionProbes {
   uint64_t resumed = 0;           // a session went on over a new link
-  uint64_t session_ended = 0;     // told that our session has ended, by a welcome or a refusal
+  uint64_t session_ended = 0;     // a peer told us that our session there has ended
   uint64_t callee_restarted = 0;  // another incarnation answered
   uint64_t replayed = 0;          // a retry got the remembered answer
   uint64_t joined_running = 0;    // a retry met its first copy still running
-  uint64_t stale_dropped = 0;     // a copy that nobody wants any more
-  uint64_t fenced_request = 0;    // a request of a session that is no more
+  uint64_t stale_dropped = 0;     // a copy of a request that its caller gave up
+  uint64_t fenced_request = 0;    // a request of a session that has ended
   uint64_t silence_noticed = 0;   // a link closed because nothing came
   uint64_t lease_ended = 0;       // a session ended because nobody renewed it
-  uint64_t stall_noticed = 0;     // this process stood still, leases were extended
+  uint64_t stall_noticed = 0;     // this process stood still, and leases were extended
   uint64_t takeover = 0;          // a newcomer took a name over
   uint64_t name_refused = 0;      // a newcomer was refused a name
   uint64_t stale_hello = 0;       // a hello overtaken by a later one
@@ -62,12 +62,12 @@ class WorkerSessions {
   WorkerSessions& operator=(const WorkerSessions&) = delete;
 
   // ---- Our calls.
-  // Makes a peer known. Empty address: it does not listen.
+  // Adds a peer. An empty address means that it does not listen.
   void AddPeer(const std::string& name, std::string address);
-  // Completes at once, by an action, with NOT_FOUND for a peer never heard of.
+  // Starts a call. A call to an unknown peer completes at once with NOT_FOUND, by an action.
   CallId StartCall(absl::Time now, const std::string& peer, CallSpec spec, Actions& actions);
   void CancelCall(const std::string& peer, CallId id, Actions& actions);
-  // Null when the call is over, or the link is not one of its peer.
+  // Returns the call's body, or null if the call is over or the link is not one of its peer.
   std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, size_t bytes,
                                    Actions& actions);
   void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
@@ -77,27 +77,29 @@ class WorkerSessions {
   void OnDialed(absl::Time now, const std::string& peer, LinkId link, Actions& actions);
   void OnDialFailed(absl::Time now, const std::string& peer, bool refused,
                     const absl::Status& status, Actions& actions);
-  // `origin`: where the peer's end is, "grpc 10.0.0.5:41234"; links of one connection share it.
+  // `origin` is where the peer's end is: "grpc 10.0.0.5:41234". Links of one connection share it.
   void OnAccepted(absl::Time now, LinkId link, std::string origin);
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
-  // Every message but requests and replies.
+  // Handles every message except requests and replies.
   void OnControl(absl::Time now, LinkId link, const Header& header, Actions& actions);
 
-  // ---- Their calls. False: do not run it (all that is to be done is in `actions`).
+  // ---- Calls of peers.
+  // Returns whether the call is to be run. If not, `actions` has all that is to be done.
   bool OnRequest(absl::Time now, LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
                  Actions& actions);
-  // The peer and epoch that requests of this link belong to; epoch 0: none.
+  // Returns the peer at the other end of the link; incarnation 0 if it has not said hello.
   PeerInfo PeerOf(LinkId link) const;
   bool BeginRun(uint64_t epoch, CallId id);
   bool BeginApply(uint64_t epoch, CallId id);
-  // Returns the link to answer on, 0: nowhere.
+  // Returns the link to answer on, or 0 if there is none now.
   LinkId OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
                  size_t bytes, Actions& actions);
   // See CalleeSession.
   void OnAnswerRefused(uint64_t epoch, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
                        std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
 
-  // ---- Time. Tick is expected at NextWake(), which is never far (the stall detector's bound).
+  // ---- Time. Tick must be called at NextWake(), which is at most the stall detector's max_tick()
+  // ahead.
   void Tick(absl::Time now, Actions& actions);
   absl::Time NextWake() const { return next_wake_; }
 
@@ -127,7 +129,7 @@ class WorkerSessions {
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
     absl::Time last_heard;
     absl::Time last_sent;
-    Leniency leniency;  // with its silence, after stalls of our own
+    Leniency leniency;  // after stalls of our own, with the silence of this link
   };
 
   CallerSession& CallerTo(const std::string& name);
