@@ -22,7 +22,7 @@ size_t Padded(size_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
-// The buffers from `first` on that share one block: [first, end), `bytes` in all.
+// The buffers [first, end) that share one block, which has `bytes` bytes.
 struct Group {
   size_t end = 0;
   size_t bytes = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
-// Makes messages of frames: places every payload byte once, into blocks of an allocator.
+// Puts messages together from frames. Every payload byte is copied once, into blocks of an
+// allocator.
 
 #include <cstdint>
 #include <memory>
@@ -40,11 +41,11 @@ class MessageAssembly {
                                                                  const ReceiveMemory& memory);
   static std::unique_ptr<MessageAssembly> KeepHeader(const MessageShape& shape);
 
-  // Copies all of `bytes` to [offset, ...), counted over header and buffers.
+  // Copies `bytes` to `offset`, which counts over the header and the buffers.
   // Requires: the range lies within the message.
   void Fill(size_t offset, ByteReader bytes);
 
-  // Requires: every byte was filled. Called once.
+  // Returns the message. Requires: every byte was filled. Called once.
   Message Take();
 
  private:
@@ -91,7 +92,7 @@ class Assembler {
   struct Transfer;
 
  public:
-  // A place for one piece. Keeps its transfer's memory alive.
+  // The memory for one piece. Keeps the memory of its transfer alive.
   class Slot {
    public:
     void Fill() { assembly_->Fill(offset_, payload_); }

@@ -8,10 +8,10 @@
 namespace psd::carrier {
 namespace {
 
-// Messages that take turns. More would only delay each other.
+// The number of messages that take turns. More would only delay each other.
 constexpr size_t kMaxActive = 4;
 
-// A message is cut into at least so many pieces, unless they became smaller than a piece may be.
+// The least number of pieces of a message, unless pieces would be smaller than kMinPieceBytes.
 constexpr size_t kMinPieces = 4;
 
 }  // namespace

@@ -35,20 +35,21 @@ class BulkQueue {
     void Encode(FrameEncoder* encoder) const;
   };
 
-  // Pieces have `piece_bytes`; those of messages that would make only a few are smaller, so that
-  // the streams share them and one end writes while the other reads.
+  // Pieces have at most `piece_bytes`. A message that would make only a few such pieces is cut into
+  // smaller ones, so that the streams can share it and the peer reads while this end writes.
   explicit BulkQueue(size_t piece_bytes) : piece_bytes_(piece_bytes) {}
 
-  // What the peer accepts; nothing goes out before it is known.
+  // Sets how many bytes the peer accepts. Nothing is sent before this call.
   void set_peer_assembly_bytes(size_t bytes) { peer_assembly_bytes_ = bytes; }
 
   // Requires: CheckShape passed with the peer's limits.
   void Add(Message message);
 
-  // The next piece for `stream` (below kMaxStreams), if there is one that may go.
+  // Returns the next piece for `stream` (below kMaxStreams), if there is one that may be sent now.
   std::optional<Piece> Next(size_t stream);
 
-  // Errors: INVALID_ARGUMENT if no such transfer has gone out whole.
+  // The peer has received a transfer. Errors: INVALID_ARGUMENT if no transfer with that id was sent
+  // completely.
   absl::Status OnAck(uint64_t transfer);
 
   // Drops everything.

@@ -23,7 +23,7 @@ class ByteReader {
 
   size_t remaining() const { return remaining_; }
 
-  // The next `size` bytes as a reader of their own; this one moves behind them.
+  // Returns a reader of the next `size` bytes, and moves this one behind them.
   // Requires: size <= remaining().
   ByteReader Take(size_t size) {
     ByteReader part = *this;
@@ -41,7 +41,7 @@ class ByteReader {
     });
   }
 
-  // Little-endian. Requires: the bytes are there.
+  // Read a little-endian integer. Requires: its bytes are there.
   uint32_t ReadU32() { return ReadInteger<uint32_t>(); }
   uint64_t ReadU64() { return ReadInteger<uint64_t>(); }
 

@@ -36,15 +36,15 @@ struct Message {
   }
 };
 
-// Bounds on what is believed from a peer, and on what may be sent.
+// Bounds on the messages that are accepted from a peer, and on those that may be sent.
 struct Limits {
-  // Of one header.
+  // The most bytes of one header.
   size_t max_header_bytes = size_t{16} << 20;
-  // Of one message with all its buffers. A larger one from a peer ends the link; a larger Send is
-  // refused with INVALID_ARGUMENT.
+  // The most bytes of one message with all its buffers. A larger message from a peer ends the link;
+  // Send refuses a larger message with INVALID_ARGUMENT.
   size_t max_message_bytes = size_t{4} << 30;
   size_t max_buffers = size_t{1} << 20;
-  // Bytes of partly received messages that one link may hold; beyond it the link ends.
+  // The most bytes of partly received messages that one link may hold. Beyond it the link ends.
   size_t max_assembly_bytes = size_t{8} << 30;
   // Bytes accepted by Send and not yet handed to the network. Beyond it Send answers
   // RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers pass: a link whose
@@ -75,8 +75,8 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Takes the message and returns at once. Its buffers are not copied and stay referenced until
-  // the network has them.
+  // Takes the message and returns at once. The buffers are not copied; they stay referenced until
+  // the network has taken them.
   //
   // Guarantees: a message is delivered whole, at most once, or the link ends. Messages of at most
   // 64 KiB in total arrive in the order sent; larger ones travel beside them, above 2 MiB in
@@ -85,17 +85,18 @@ class Link {
   // where there is no memory for what is copied.
   virtual absl::Status Send(Message message) = 0;
 
-  // Ends the link; OnClosed(CANCELLED) follows, here and (as UNAVAILABLE) at the peer. Messages
-  // accepted before are still sent if that takes no waiting. May be repeated.
+  // Ends the link. OnClosed follows here with CANCELLED and at the peer with UNAVAILABLE. Messages
+  // accepted before are still sent if they need not wait. May be repeated.
   virtual void Close() = 0;
 
-  // The carrier and the peer's end of the connection: "grpc 127.0.0.1:41234". Links over one
-  // connection say the same.
+  // Returns the carrier's name and the address of the peer's end of the connection:
+  // "grpc 127.0.0.1:41234". It is the same for all links over one connection.
   virtual std::string Description() const = 0;
 };
 
-// Gets a new link that a peer opened; returns its handler, or null to refuse (the link ends).
-// Called on the carrier's threads. The handler is kept until OnClosed has returned.
+// Called for each new link that a peer opened. Returns the handler of the link, or null to refuse
+// it, which ends it. Runs on the carrier's threads. The handler is kept until OnClosed has
+// returned.
 using AcceptCallback = std::function<std::shared_ptr<LinkHandler>(std::shared_ptr<Link> link)>;
 
 // The outcome of Connect, called exactly once, before any call of the handler.
@@ -103,12 +104,12 @@ using AcceptCallback = std::function<std::shared_ptr<LinkHandler>(std::shared_pt
 // DEADLINE_EXCEEDED when `timeout` passed, RESOURCE_EXHAUSTED when the system refuses a thread.
 using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<Link>>)>;
 
-// Makes links. Thread-safe. Destroying it shuts down.
+// Makes links. Thread-safe. The destructor shuts down.
 class Carrier {
  public:
   virtual ~Carrier() = default;
 
-  // "grpc", "shm", "faulty".
+  // For example "grpc" or "faulty".
   virtual std::string Name() const = 0;
 
   // Accepts links at `address` ("127.0.0.1:7071", port 0 = any free one); returns the address as a
@@ -118,12 +119,13 @@ class Carrier {
   virtual absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) = 0;
 
   // Opens a link to the carrier that listens at `address`. `handler` is kept until its OnClosed
-  // has returned, or, if the link never came to be, until `done` has.
+  // has returned; if the link cannot be opened, until `done` has returned.
   virtual void Connect(const std::string& address, absl::Duration timeout,
                        std::shared_ptr<LinkHandler> handler, ConnectCallback done) = 0;
 
-  // Ends all links (each handler hears OnClosed), stops listening, joins the carrier's threads.
-  // Nothing is called after it returned. Not from a carrier thread. May be repeated.
+  // Ends all links (OnClosed is called for each), stops listening, and joins the carrier's threads.
+  // No callback runs after it has returned. Must not be called on a carrier thread. May be
+  // repeated.
   virtual void Shutdown() = 0;
 };
 

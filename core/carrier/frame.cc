@@ -63,7 +63,7 @@ absl::Status CheckBodyBytes(const Preamble& preamble, size_t expected) {
                    preamble.body_bytes);
 }
 
-// The sizes table at the start of `body`, checked against the limits.
+// Reads the table of buffer sizes at the start of `body`, and checks it against the limits.
 absl::StatusOr<MessageShape> ReadShape(const Preamble& preamble, ByteReader& body,
                                        const Limits& limits) {
   size_t count = preamble.buffer_count;

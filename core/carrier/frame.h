@@ -10,7 +10,7 @@
 //        5     3  zero
 //        8     4  header_bytes: length of the message's header (message, announce; else zero)
 //       12     4  buffer_count: number of its buffers (message, announce; else zero)
-//       16     8  body_bytes: what follows the preamble
+//       16     8  body_bytes: length of the body, which follows the preamble
 //
 //   kind         body
 //   1 hello      16 link token, 4 role, 4 stream index, 8 max_header_bytes, 8 max_message_bytes,
@@ -18,14 +18,14 @@
 //   2 message    buffer_count x 8 buffer sizes, header, buffers one after another
 //   3 announce   8 transfer id, 8 piece_bytes, buffer_count x 8 buffer sizes
 //   4 piece      8 transfer id, 8 offset, bytes
-//   5 ack        8 transfer id: the transfer is whole, its bytes no longer count
+//   5 ack        8 transfer id: the transfer was received, and its bytes no longer count
 //   6 open bulk  (empty) asks the end that dialled to open the bulk streams
 //   7 goodbye    (empty) the sender closed the link; nothing follows
 //
-// A transfer is a message in pieces. Its bytes are the header and the buffers one after another;
-// piece k covers [k * piece_bytes, (k + 1) * piece_bytes), the last one less. On every stream the
-// announce comes before the first piece of that transfer, so a transfer that uses several streams
-// is announced as often, in the same words.
+// A transfer is a message in pieces. Its bytes are the header and the buffers one after another.
+// Piece k covers [k * piece_bytes, (k + 1) * piece_bytes); the last piece may be shorter. On every
+// stream an announce precedes the first piece of a transfer. A transfer that uses several streams
+// is therefore announced on each of them, with the same contents.
 
 #include <array>
 #include <cstddef>
@@ -54,18 +54,19 @@ inline constexpr size_t kMaxPieceBytes = size_t{16} << 20;
 // 128 random bits that bind the streams of one link together.
 using LinkToken = std::array<uint8_t, 16>;
 
-// Of messages in order, of pieces, of messages that travel whole but are too large for the first.
+// The messages that a stream carries: kControl those of at most kMaxInlineBytes, in order; kBulk
+// pieces of transfers; kWhole larger messages of at most kMaxWholeBytes.
 enum class StreamRole : uint32_t { kControl = 0, kBulk = 1, kWhole = 2 };
 
 struct HelloFrame {
   LinkToken token = {};
   StreamRole role = StreamRole::kControl;
   uint32_t stream_index = 0;
-  // What the sender of this frame accepts; max_send_queue_bytes does not travel.
+  // The bounds of the sender of this frame, without max_send_queue_bytes, which is not sent.
   Limits limits;
 };
 
-// Sizes only: of a message on its way, or of one about to come.
+// The sizes of a message's header and buffers.
 struct MessageShape {
   size_t header_bytes = 0;
   std::vector<size_t> buffer_bytes;
@@ -76,8 +77,8 @@ struct MessageShape {
   }
 };
 
-// What a message of this shape costs while it is being assembled: every buffer is padded to the
-// alignment of blocks and has an entry in a table. Both ends count like this.
+// Returns the bytes that a message of this shape counts for while it is assembled. Each buffer is
+// padded to the alignment of blocks and has an entry in a table. Both ends count in this way.
 size_t AssemblyBytes(const MessageShape& shape);
 
 struct MessageFrame {
@@ -108,18 +109,19 @@ using Frame = std::variant<HelloFrame, MessageFrame, AnnounceFrame, PieceFrame, 
 
 MessageShape ShapeOf(const Message& message);
 
-// INVALID_ARGUMENT naming size, bound and remedy if a message of this shape breaks `limits`.
+// Errors: INVALID_ARGUMENT naming size, bound and remedy if a message of this shape exceeds
+// `limits`.
 absl::Status CheckShape(const MessageShape& shape, const Limits& limits);
 
-// How far a message has been cut into pieces.
+// The position in a message up to which it has been cut into pieces.
 struct PieceCursor {
-  size_t offset = 0;  // over header and buffers
+  size_t offset = 0;  // counted over header and buffers
   size_t buffer = 0;  // the buffer that `offset` lies in, once past the header
   size_t offset_in_buffer = 0;
 };
 
-// Collects frames for one network message. Payloads of at least `kReferenceBytes` are referenced,
-// smaller ones copied beside their preamble. Thread-compatible.
+// Collects frames for one network message. Payloads of at least `kReferenceBytes` are referenced;
+// smaller ones are copied behind their preamble. Thread-compatible.
 class FrameEncoder {
  public:
   static constexpr size_t kReferenceBytes = size_t{4} << 10;
@@ -128,8 +130,8 @@ class FrameEncoder {
   // Requires: CheckShape passed and the message has at most kMaxWholeBytes.
   void Whole(const Message& message);
   void Announce(const AnnounceFrame& announce);
-  // The next `size` bytes of `message`, counted over header and buffers; moves `cursor` on.
-  // Requires: they are there.
+  // Adds the next `size` bytes of `message` from `cursor` on, and moves `cursor` behind them.
+  // Requires: the message has that many bytes left.
   void Piece(uint64_t transfer, const Message& message, size_t size, PieceCursor* cursor);
   void Ack(uint64_t transfer);
   void OpenBulk();
@@ -138,7 +140,7 @@ class FrameEncoder {
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }
 
-  // All frames so far, in order; the encoder is empty afterwards.
+  // Returns all frames so far, in order. The encoder is empty afterwards.
   std::vector<Buffer> Take();
 
  private:
@@ -154,14 +156,14 @@ class FrameEncoder {
   size_t bytes_ = 0;
 };
 
-// Reads the frames of one network message. Everything is checked against `limits` before it is
-// believed or allocated. Thread-compatible; frames point into the reader's chunks.
+// Reads the frames of one network message. All sizes are checked against `limits` before they are
+// used and before memory is allocated. Thread-compatible. Frames point into the reader's chunks.
 class FrameDecoder {
  public:
   FrameDecoder(ByteReader bytes, const Limits& limits) : bytes_(bytes), limits_(limits) {}
 
-  // The next frame, or none at the end.
-  // Errors: INVALID_ARGUMENT saying which field is wrong; nothing can be read after it.
+  // Returns the next frame, or nullopt at the end.
+  // Errors: INVALID_ARGUMENT naming the wrong field. Nothing can be read after an error.
   absl::StatusOr<std::optional<Frame>> Next();
 
   // Bytes behind the last frame.

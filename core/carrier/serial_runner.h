@@ -10,18 +10,19 @@
 
 namespace psd::carrier {
 
-// Tasks run in the order given and never overlap, on a thread that is inside Run: the caller's, or
-// the one that is running an earlier task. Thread-safe; may be called from inside a task (the new
-// one then runs after it).
+// Tasks run in the order in which they were added and never overlap. A task runs on the thread that
+// added it, or on one that is running an earlier task. Thread-safe. A task may add another, which
+// runs after it.
 class SerialRunner {
  public:
-  // Requires: something keeps this object alive until the task has run (the task itself may).
+  // Adds a task and runs it, unless another thread is running tasks: then that thread runs it.
+  // Requires: this object lives until the task has run (the task itself may keep it alive).
   void Run(Task task) PSD_EXCLUDES(mutex_) {
     if (Add(std::move(task))) Drain();
   }
 
-  // Run in two parts: the task has its place in the order when Add returns. True: nobody runs tasks
-  // now, and the caller must Drain.
+  // Run in two parts. When Add returns, the task has its place in the order. If Add returns true,
+  // no thread runs tasks now, and the caller must call Drain.
   [[nodiscard]] bool Add(Task task) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));

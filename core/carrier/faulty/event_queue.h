@@ -1,6 +1,6 @@
 #pragma once
 
-// Events in the order of their times, then of their making.
+// A queue of events, in the order of their times and, at equal times, in which they were added.
 
 #include <cstdint>
 #include <map>
@@ -13,7 +13,7 @@
 namespace psd::carrier {
 
 struct NetworkEvent {
-  const void* target = nullptr;  // whose handlers it may call
+  const void* target = nullptr;  // the node whose handlers the task may call
   Task task;
 };
 
@@ -28,7 +28,7 @@ class EventQueue {
     return key;
   }
 
-  // The event is dropped; returned, so that it can be destroyed outside of a lock.
+  // Removes an event and returns it, so that the caller can destroy it outside of a lock.
   NetworkEvent Remove(const Key& key) {
     auto found = events_.find(key);
     if (found == events_.end()) return {};
@@ -42,7 +42,7 @@ class EventQueue {
     return events_.begin()->first.first;
   }
 
-  // Requires: there is one.
+  // Requires: the queue is not empty.
   NetworkEvent TakeFirst() { return Remove(events_.begin()->first); }
 
  private:

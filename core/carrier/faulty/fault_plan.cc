@@ -5,7 +5,7 @@
 namespace psd::carrier {
 namespace {
 
-// How far a reordered message falls back at most, unless its delays say more.
+// The most by which a reordered message is delayed, unless the delays of its direction are longer.
 constexpr absl::Duration kReorderWindow = absl::Milliseconds(1);
 
 void Apply(FaultAction action, Fate* fate) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Decides what happens to each message between two named carriers. Pure: a seed and the order of
-// the questions determine every answer.
+// Decides what happens to each message between two named carriers. Pure: the seed and the order of
+// the calls determine every decision.
 
 #include <cstdint>
 #include <map>
@@ -14,20 +14,21 @@
 
 namespace psd::carrier {
 
-// What may happen to any message of one direction. Probabilities between 0 and 1. Dropping,
-// duplicating and reordering break what a link promises: for tests of what must survive even that.
+// The faults of one direction, as probabilities between 0 and 1 for each message. Dropping,
+// duplicating and reordering break the guarantees of a link; they are for tests of code that must
+// survive even those.
 struct Faults {
   double drop = 0;
   double duplicate = 0;
   double reorder = 0;  // later messages may overtake it
-  double cut = 0;      // the link ends instead, at both ends
+  double cut = 0;      // the message is lost and the link ends, at both ends
   absl::Duration min_delay = absl::ZeroDuration();
   absl::Duration max_delay = absl::ZeroDuration();
 };
 
 enum class FaultAction { kDrop, kDuplicate, kReorder, kCut };
 
-// What happens to one message.
+// The decision about one message.
 struct Fate {
   bool cut = false;
   int copies = 1;
@@ -40,15 +41,15 @@ class FaultPlan {
  public:
   explicit FaultPlan(uint64_t seed) : random_(seed) {}
 
-  // Replaces what was set for exactly this pair. A message gets the rule that was set last among
-  // those that match.
+  // Sets the faults of a direction, replacing those of exactly this pair. If several pairs match a
+  // message, the one that was set last counts.
   void SetFaults(const std::string& from, const std::string& to, const Faults& faults);
 
-  // Once: to the n-th message (from 1) of this direction, counted from the start of the plan.
-  // Exact names only.
+  // Plans one fault for the n-th message of this direction, counted from 1 since the plan was
+  // created. "*" is not allowed here.
   void At(const std::string& from, const std::string& to, uint64_t n, FaultAction action);
 
-  // While on, nothing passes this direction, silently.
+  // While on, all messages of this direction are lost, and nobody is told.
   void SetBlackHole(const std::string& from, const std::string& to, bool on);
   bool IsBlackHole(const std::string& from, const std::string& to) const;
 
@@ -68,7 +69,7 @@ class FaultPlan {
   std::map<std::pair<Direction, uint64_t>, FaultAction> planned_;
 };
 
-// True if the pattern direction (with "*") covers the given one.
+// Whether a direction that may contain "*" covers the given one.
 bool Covers(const std::pair<std::string, std::string>& pattern, const std::string& from,
             const std::string& to);
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// A network in one process that loses, delays and breaks on request: for tests and the simulation.
+// A simulated network in one process that loses and delays messages and breaks links on request.
+// For tests and the simulation.
 
 #include <functional>
 #include <memory>
@@ -18,24 +19,25 @@ struct FaultyNetworkOptions {
   uint64_t seed = 1;
   // How long a black hole lasts before the links through it end, as keepalive would end them.
   absl::Duration silence_timeout = absl::Seconds(3);
-  // Of every message, before any fault.
+  // The delay of every message, to which faults may add.
   absl::Duration latency = absl::ZeroDuration();
 };
 
-// Carriers made by one network reach each other and nothing else. Time is the network's own.
+// Carriers made by one network reach each other and nothing else. The network has a clock of its
+// own.
 //
-// Driven in one of two ways:
-//   by hand: nothing happens but in Step, RunFor and RunUntilIdle (call them from one thread at a
-//     time). With one thread in all, everything is determined by the seed and the calls.
+// The network is driven in one of two ways:
+//   by hand: events happen only in Step, RunFor and RunUntilIdle, which must be called from one
+//     thread at a time. If the program has one thread, the seed and the calls determine everything.
 //   by a thread: after StartThread time follows the machine's clock.
-// Links, carriers and the network are thread-safe otherwise. Handlers run without a lock held.
+// Otherwise links, carriers and the network are thread-safe. Handlers run without a lock held.
 class FaultyNetwork {
  public:
   static std::shared_ptr<FaultyNetwork> Create(const FaultyNetworkOptions& options = {});
   virtual ~FaultyNetwork() = default;
 
-  // A carrier called `name`, unique among those alive. Listens at any text; ":0" at the end is
-  // replaced by a free number.
+  // Returns a carrier called `name`, which must be unique among the living ones. Any text serves as
+  // an address to listen at; ":0" at its end is replaced by a free number.
   virtual std::shared_ptr<Carrier> NewCarrier(const std::string& name,
                                               const Limits& limits = {}) = 0;
 
@@ -48,22 +50,22 @@ class FaultyNetwork {
   virtual void SetRefuse(const std::string& name, bool on) = 0;
   // Ends the links between carriers of these names (either way, "*" for any) now, at both ends.
   virtual void Cut(const std::string& one, const std::string& other) = 0;
-  // The process of `name` dies: its handlers hear nothing more, its peers lose their links, its
-  // name and address are free again.
+  // Simulates the death of the process `name`: its handlers are not called any more, its peers lose
+  // their links, and its name and address are free again.
   virtual void Crash(const std::string& name) = 0;
 
-  // Moves time to the next event and lets it happen; false if there is none.
+  // Moves time to the next event and runs it. Returns false if there is none.
   virtual bool Step() = 0;
   void RunUntilIdle() {
     while (Step()) {
     }
   }
-  // All events of the next `duration`, then time stands at its end.
+  // Runs all events of the next `duration`, and moves time to its end.
   virtual void RunFor(absl::Duration duration) = 0;
-  // The network's time. Lives as long as the network.
+  // Returns the network's clock, which lives as long as the network.
   virtual const Clock& clock() const = 0;
 
-  // Runs events on a thread of the network from now on, until its last user is gone or StopThread.
+  // Starts a thread that runs events until StopThread, or until the network is destroyed.
   virtual void StartThread() = 0;
   virtual void StopThread() = 0;
 };

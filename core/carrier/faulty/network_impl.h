@@ -1,6 +1,6 @@
 #pragma once
 
-// The inside of FaultyNetwork: nodes, link ends, and the events between them.
+// The implementation of FaultyNetwork: nodes, link ends, and the events between them.
 
 #include <map>
 #include <memory>
@@ -34,7 +34,7 @@ struct Node {
   AcceptCallback accept;
 };
 
-// One end of a link. What changes is guarded by the network's mutex.
+// One end of a link. All members that change are guarded by the network's mutex.
 class FaultyLink : public Link, public std::enable_shared_from_this<FaultyLink> {
  public:
   FaultyLink(std::weak_ptr<NetworkImpl> network, std::shared_ptr<Node> node,
@@ -106,18 +106,18 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
     const NetworkImpl& network_;
   };
 
-  // A Connect on its way. Guarded by mutex_.
+  // A Connect that is under way. Guarded by mutex_.
   struct Dial {
     std::shared_ptr<Node> node;
     std::string address;
     std::shared_ptr<LinkHandler> handler;  // shared with the user
-    ConnectCallback done;                  // null once called
+    ConnectCallback done;                  // null after it was called
     EventQueue::Key timeout;
     std::shared_ptr<FaultyLink> near;  // the ends, once the listener was asked
     std::shared_ptr<FaultyLink> far;
     bool declined = false;
   };
-  // What a dying node leaves behind, to be told outside of the lock.
+  // The handlers and callbacks of a dying node, which must be called outside of the lock.
   struct Remains {
     std::vector<std::shared_ptr<LinkHandler>> handlers;
     std::vector<ConnectCallback> dials;
@@ -158,10 +158,10 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
   absl::Duration real_offset_ PSD_GUARDED_BY(mutex_);  // network time - machine time, threaded
   bool threaded_ PSD_GUARDED_BY(mutex_) = false;
   std::thread thread_;
-  const void* running_ PSD_GUARDED_BY(mutex_) = nullptr;  // whose handlers a task may be calling
+  const void* running_ PSD_GUARDED_BY(mutex_) = nullptr;  // the target of the task that runs now
   std::map<std::string, std::shared_ptr<Node>> nodes_ PSD_GUARDED_BY(mutex_);  // by name
   std::set<std::string> refusing_ PSD_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<FaultyLink>> links_ PSD_GUARDED_BY(mutex_);  // not yet told the end
+  std::vector<std::shared_ptr<FaultyLink>> links_ PSD_GUARDED_BY(mutex_);  // not closed yet
   std::vector<std::shared_ptr<Dial>> dials_ PSD_GUARDED_BY(mutex_);
   int next_port_ PSD_GUARDED_BY(mutex_) = 1;
   int silences_ PSD_GUARDED_BY(mutex_) = 0;

@@ -1,4 +1,4 @@
-// NetworkImpl's links: how they come to be, carry messages and end.
+// NetworkImpl: opens links, carries their messages, and ends them.
 
 #include <algorithm>
 #include <utility>
@@ -53,7 +53,7 @@ absl::Status NetworkImpl::Send(FaultyLink& link, Message message) {
       end->open = false;
       ScheduleEnd(end, NowLocked(), absl::UnavailableError("the connection was cut"));
     }
-    return absl::OkStatus();  // accepted, and lost with the link
+    return absl::OkStatus();  // the message was accepted and is lost with the link
   }
   Transmit(link, message, fate);
   return absl::OkStatus();
@@ -190,7 +190,7 @@ void NetworkImpl::AskListener(const std::shared_ptr<Dial>& dial,
     dial->near = near;
     dial->far = far;
     accept = listener->accept;
-    // Before the callback, so that what it sends arrives behind the answer.
+    // Scheduled before the callback runs, so that messages which it sends arrive after the answer.
     if (!plan_.IsBlackHole(listener->name, dial->node->name)) {
       Schedule(NowLocked() + options_.latency, dial->node.get(),
                [this, dial] { FinishDial(dial, absl::OkStatus()); });

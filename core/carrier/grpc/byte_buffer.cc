@@ -5,7 +5,7 @@
 namespace psd::carrier {
 namespace {
 
-// Below this a copy costs less than a counted reference.
+// Copying fewer bytes than this costs less than a counted reference.
 constexpr size_t kCopyBytes = 1024;
 
 grpc::Slice ToSlice(const Buffer& buffer) {

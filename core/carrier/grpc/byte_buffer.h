@@ -1,6 +1,6 @@
 #pragma once
 
-// Between our buffers and gRPC's, without copying payloads.
+// Converts between psd's buffers and gRPC's without copying payloads.
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/slice.h>
@@ -13,17 +13,17 @@
 
 namespace psd::carrier {
 
-// One network message of all `parts`. gRPC keeps a reference to each until it has been written;
-// only tiny parts are copied.
+// Returns one network message that holds all `parts`. gRPC keeps a reference to each until it has
+// been written; only tiny parts are copied.
 grpc::ByteBuffer ToByteBuffer(const std::vector<Buffer>& parts);
 
-// A received network message as chunks. Keeps the bytes alive.
+// Gives access to a received network message as a list of chunks. Keeps the bytes alive.
 class ReceivedBytes {
  public:
-  // Fails (false) only if gRPC cannot hand out the bytes.
+  // Returns false only if gRPC cannot hand out the bytes.
   bool Open(const grpc::ByteBuffer& buffer);
 
-  // Valid as long as this object.
+  // The reader is valid as long as this object.
   ByteReader reader() const { return ByteReader(chunks_); }
 
  private:

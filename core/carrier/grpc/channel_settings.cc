@@ -47,9 +47,9 @@ Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
 grpc::ChannelArguments ToArguments(const Settings& settings) {
   grpc::ChannelArguments arguments;
   for (const auto& [key, value] : settings) arguments.SetInt(key, value);
-  // One link's connection is never another's, so that a link's end is a connection's end.
+  // Links share no connections, so that the end of a link is the end of its connections.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // Retrying is rpc's work, which knows what may be repeated.
+  // core/rpc retries calls itself, because it knows which may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -59,8 +59,7 @@ grpc::ChannelArguments ToArguments(const Settings& settings) {
 }  // namespace
 
 int MaxNetworkMessageBytes(const GrpcCarrierOptions& options) {
-  // A hello, an announce or a message with the longest table of sizes, and the largest piece; or
-  // a batch of small frames up to the first that fills it.
+  // Room for the longest table of buffer sizes, the largest piece, and a batch of small frames.
   size_t bytes = 8 * options.limits.max_buffers + kMaxPieceBytes + (size_t{1} << 20);
   return static_cast<int>(std::min<size_t>(bytes, std::numeric_limits<int>::max()));
 }
@@ -84,7 +83,7 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
   // Until TLS is agreed and the peer's settings have come; the connection ends after it.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options.handshake_timeout / absl::Milliseconds(1)));
-  // Two servers on one port would share its connections at random.
+  // Otherwise two servers could listen on the same port and would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int ping_interval = static_cast<int>(options.keepalive_time / absl::Milliseconds(2));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,

@@ -1,6 +1,6 @@
 #pragma once
 
-// How psd tunes gRPC's channels and servers.
+// The settings of gRPC's channels and servers.
 
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
@@ -11,19 +11,20 @@ namespace psd::carrier {
 
 inline constexpr char kExchangeMethod[] = "/psd.v1.Worker/Exchange";
 
-// The largest network message that an honest peer sends under `options`.
+// The largest network message that the protocol allows a peer under `options`.
 int MaxNetworkMessageBytes(const GrpcCarrierOptions& options);
 
-// How many bytes a connection lets the peer send before it has read them. All that come to a
-// server are probed: what a connection is for is not known when it is made.
+// The flow-control window of a connection: how many bytes the peer may send that have not been read
+// here. Connections that a server accepts are always kProbed, because their use is not known when
+// they are made.
 enum class Window {
-  kFixed,   // 64 KiB and what a message that has begun still needs: the payload that several
+  kFixed,   // 64 KiB, and the rest of a message that has begun. The payload that several
             // connections bring in pieces stays small enough for the caches
-  kProbed,  // what is on its way at a time, which gRPC finds out, up to megabytes: nothing waits
-            // for the receiver's permission
+  kProbed,  // the bandwidth-delay product, which gRPC measures, up to megabytes. The sender does
+            // not wait for the receiver
 };
 
-// Channels with these arguments share no connection with any other.
+// A channel with these arguments shares its connection with no other channel.
 grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Window window);
 
 void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& builder);

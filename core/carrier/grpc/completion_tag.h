@@ -1,14 +1,15 @@
 #pragma once
 
-// What gRPC's completion queues hand back.
+// The tags that gRPC's completion queues hand back.
 
 namespace psd::carrier {
 
-// Before an operation starts with a tag, mark it with PSD_TSAN_RELEASE(tag) (core/base/tsan.h). A
-// tag is passed as a CompletionTag*, which for a derived class need not be its own address.
+// The tag of one operation. It must be passed to gRPC as a CompletionTag*, whose address may differ
+// from that of a derived object, after PSD_TSAN_RELEASE(tag) (core/base/tsan.h).
 class CompletionTag {
  public:
-  // The operation is over; `ok` as by grpc::CompletionQueue::Next. On one of the carrier's threads.
+  // Called on one of the carrier's threads when the operation is over. `ok` is that of
+  // grpc::CompletionQueue::Next.
   virtual void Complete(bool ok) = 0;
 
  protected:

@@ -23,7 +23,7 @@
 namespace psd::carrier {
 namespace {
 
-// When even refusing takes a descriptor that is not there: tried again after this.
+// Refusing a connection takes a descriptor, too. If there is none, it is tried again after this.
 constexpr int kRetryMs = 100;
 
 rlim_t DescriptorLimit() {
@@ -31,18 +31,19 @@ rlim_t DescriptorLimit() {
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// Descriptors that connections leave to files and to what this process dials itself.
+// The number of descriptors that are left for files and for connections that this process opens.
 rlim_t Reserve(rlim_t limit) {
   return std::min<rlim_t>(64, limit / 8);
 }
 
-// Connections from which nothing was heard yet: a quarter, so that most are left for others.
+// The most connections from which nothing was heard yet: a quarter, so that most descriptors are
+// left for the others.
 size_t UnheardBound(rlim_t limit) {
   constexpr rlim_t kLeast = 16, kMost = 1024;
   return std::clamp((limit - Reserve(limit)) / 4, kLeast, kMost);
 }
 
-// For poll: until `when`, rounded up; -1: for ever.
+// Returns the timeout for poll until `when`, rounded up; -1 means no timeout.
 int MillisecondsUntil(absl::Time when) {
   if (when == absl::InfiniteFuture()) return -1;
   const absl::Duration left = when - Clock::Steady().Now();
@@ -109,7 +110,7 @@ std::string ConnectionListener::Add(const addrinfo& target, absl::Duration user_
                         target.ai_protocol);
   if (fd < 0) return std::strerror(errno);
   sockets_.push_back(fd);
-  // What is accepted inherits them.
+  // Accepted sockets inherit these options.
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
@@ -162,7 +163,7 @@ void ConnectionListener::Run() {
   for (int fd : sockets_) polled.push_back({fd, POLLIN, 0});
   for (;;) {
     const int expires = MillisecondsUntil(unheard_.EndSilent(Clock::Steady().Now()));
-    // While there is no descriptor at all, what waits is left waiting.
+    // While there is no descriptor at all, waiting connections are not accepted.
     const nfds_t count = exhausted_ ? 1 : polled.size();
     if (poll(polled.data(), count, exhausted_ ? kRetryMs : expires) < 0) continue;
     if (polled[0].revents != 0) return;
@@ -187,7 +188,7 @@ void ConnectionListener::AcceptAll(int listening) {
           absl::StrCat("no connection can be taken: ", std::strerror(error), " (limit ", limit,
                        "); raise the limit (LimitNOFILE, ulimit -n)")));
     }
-    // The lowest free number: as many are in use.
+    // A new descriptor is the lowest free number, so about `fd` descriptors are in use.
     if (limit != RLIM_INFINITY && static_cast<rlim_t>(fd) >= limit - Reserve(limit)) {
       close(fd);
       Refusing(absl::ResourceExhaustedError(

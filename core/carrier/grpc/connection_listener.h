@@ -1,11 +1,11 @@
 #pragma once
 
-// Takes connections at an address, for a server that is handed them.
+// Accepts connections at an address and passes them to a server.
 //
-// gRPC's own listener stops for ever when the process runs out of file descriptors once; anybody
-// who opens connections could bring that about. This one leaves some descriptors to the rest of the
-// process, refuses what is beyond, and goes on when there are some again. Connections from which
-// nothing was heard yet take a part of them at most, the latest ones.
+// gRPC's own listener stops for ever once the process runs out of file descriptors, which anybody
+// can bring about by opening connections. This listener leaves some descriptors to the rest of the
+// process, refuses connections beyond that, and accepts again when descriptors are free. It bounds
+// the share of connections from which nothing was heard yet; the oldest of those end first.
 
 #include <netdb.h>
 
@@ -23,13 +23,14 @@
 
 namespace psd::carrier {
 
-// Owned by whoever listens. Start and Stop are called once each, in this order; Stop may be left to
-// the destructor.
+// Owned by the carrier that listens. Start and Stop are called once each, in this order; the
+// destructor calls Stop if it was not called.
 class ConnectionListener {
  public:
-  // Takes over `fd`, a connected socket that does not block.
+  // Takes over `fd`, a connected non-blocking socket.
   using OnConnection = std::function<void(int fd)>;
-  // RESOURCE_EXHAUSTED naming use and limit: from now on connections are refused. OK: no more.
+  // Called with RESOURCE_EXHAUSTED, naming use and limit, when connections begin to be refused, and
+  // with OK when they are accepted again.
   using OnChange = std::function<void(const absl::Status&)>;
 
   // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
@@ -45,7 +46,7 @@ class ConnectionListener {
   ConnectionListener& operator=(const ConnectionListener&) = delete;
 
   int port() const { return port_; }
-  // Those from which nothing was heard yet.
+  // The connections from which nothing was heard yet.
   UnheardConnections& unheard() { return unheard_; }
 
   // Both are called on the listener's own thread. `on_change` may be null.
@@ -55,7 +56,7 @@ class ConnectionListener {
 
  private:
   explicit ConnectionListener(absl::Duration handshake_timeout) : unheard_(handshake_timeout) {}
-  // Bind's work for one address; an empty text or the system's reason.
+  // Listens at one address. Returns an empty text, or the system's reason for a failure.
   std::string Add(const addrinfo& target, absl::Duration user_timeout);
   // Of the thread, which waits for Start.
   void Run() PSD_EXCLUDES(mutex_);

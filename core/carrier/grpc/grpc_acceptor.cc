@@ -9,7 +9,7 @@
 namespace psd::carrier {
 namespace {
 
-// A peer that opens a stream and says nothing is dropped after this.
+// A stream on which the peer has sent nothing is ended after this time.
 constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
 
 absl::StatusOr<HelloFrame> DecodeHello(const grpc::ByteBuffer& bytes, const Limits& limits) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Greets the streams that peers open and hands them to their links.
+// Reads the hello of each stream that a peer opens, and passes the stream to its link.
 
 #include <memory>
 
@@ -11,15 +11,15 @@
 
 namespace psd::carrier {
 
-// Owner of accepted streams until their first message, which must be a hello: a control stream
-// makes a new link, a bulk stream joins the link whose token it brings. Thread-safe.
+// Owns accepted streams until their first message, which must be a hello. A control stream makes a
+// new link; any other stream joins the link whose token its hello has. Thread-safe.
 class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<GrpcAcceptor> {
  public:
-  // `unheard` outlives all streams.
+  // Requires: `unheard` outlives all streams.
   GrpcAcceptor(std::shared_ptr<GrpcCore> core, UnheardConnections& unheard, AcceptCallback accept)
       : core_(std::move(core)), unheard_(unheard), accept_(std::move(accept)) {}
 
-  // Keeps one request for a stream open on the service until the server shuts down.
+  // Keeps one pending request for a new stream on the service until the server shuts down.
   void AcceptNext(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue);
 
   void OnStarted(const std::shared_ptr<GrpcStream>&) override {}

@@ -26,7 +26,7 @@ namespace {
 
 using NewConnections = grpc::experimental::ExternalConnectionAcceptor;
 
-// Streams that may be opened before the first of them was looked at.
+// The number of pending requests for new streams on the server.
 constexpr int kOpenRequests = 8;
 
 absl::Status CheckOptions(const GrpcCarrierOptions& options) {
@@ -51,17 +51,18 @@ std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
-// gRPC allocates what it reads by the megabyte. Malloc gives such memory back to the system at
-// once, and fresh pages cost a third of a receiver's time, until a larger block was mapped and
-// freed: it then keeps twice that much (mallopt(3), M_MMAP_THRESHOLD). This frees the largest block
-// that counts, once, untouched. A process that chose its own settings is not affected.
+// Makes malloc keep gRPC's read buffers, which have megabytes. By default malloc returns freed
+// blocks of that size to the system at once, and fresh pages cost a third of a receiver's time.
+// Once a larger block was mapped and freed, malloc raises its threshold and keeps twice that much
+// (mallopt(3), M_MMAP_THRESHOLD). So this allocates and frees the largest block that counts for the
+// threshold, without touching its pages. It has no effect if the process chose its own settings.
 void TeachMallocToKeepBuffers() {
   constexpr size_t kLargestThatCounts = (size_t{32} << 20) - (size_t{64} << 10);
   void* volatile block = std::malloc(kLargestThatCounts);  // volatile: not to be optimised away
   std::free(block);
 }
 
-// The queue of a server, and who counts what happens on it.
+// The completion queue of the server for further services, whose calls the core counts.
 class Host final : public ServiceHost {
  public:
   explicit Host(std::shared_ptr<GrpcCore> core) : core_(std::move(core)) {}
@@ -153,7 +154,7 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   core_->Keep(std::move(poller));
   listener->host.SetQueue(requests);
   listener->host.SetConnections(listener->connections.get());
-  // The listener outlives all streams: it goes when the carrier is quiet.
+  // The listener outlives all streams: it is destroyed only when the carrier is quiet.
   auto acceptor =
       std::make_shared<GrpcAcceptor>(core_, listener->connections->unheard(), std::move(accept));
   for (int i = 0; i < kOpenRequests; ++i) acceptor->AcceptNext(&listener->service, requests);

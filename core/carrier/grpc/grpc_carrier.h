@@ -1,6 +1,6 @@
 #pragma once
 
-// Assembles the gRPC carrier: polls, dials, listens, and stops in the right order.
+// The gRPC carrier: dials and listens, and stops its parts in the right order.
 
 #include <memory>
 #include <string>

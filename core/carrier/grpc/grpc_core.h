@@ -1,6 +1,6 @@
 #pragma once
 
-// What all links of one gRPC carrier share.
+// The parts that all links of one gRPC carrier share: pollers, timers and the table of links.
 
 #include <grpcpp/channel.h>
 
@@ -48,23 +48,23 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   // Keeps `poller`, which has its queue, until Stop.
   void Keep(std::unique_ptr<Poller> poller) PSD_EXCLUDES(mutex_);
 
-  // A channel with a connection of its own.
+  // Returns a channel with a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Window window) const;
 
-  // Counts a stream, or another call, until the returned function is called. Null once the carrier
-  // is quiet: none may be made any more.
+  // Counts a stream, or another call, until the returned function is called. Returns null once the
+  // carrier is quiet: no stream may be made any more.
   StreamGone CountStream() PSD_EXCLUDES(mutex_);
 
-  // Keeps `link` until Forget. False after BeginShutdown.
+  // Keeps `link` until Forget. Returns false after BeginShutdown.
   bool Register(const LinkToken& token, std::shared_ptr<GrpcLink> link) PSD_EXCLUDES(mutex_);
   // The link has called its handler for the last time.
   void Forget(const LinkToken& token) PSD_EXCLUDES(mutex_);
-  // Null if there is none.
+  // Returns null if there is no such link.
   std::shared_ptr<GrpcLink> Find(const LinkToken& token) const PSD_EXCLUDES(mutex_);
 
-  // No link can be registered any more; returns those that are.
+  // Returns all links. No link can be registered any more.
   std::vector<std::shared_ptr<GrpcLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
-  // Waits until the last link is forgotten and the last stream gone.
+  // Waits until the last link is forgotten and the last stream is gone.
   void AwaitQuiet() PSD_EXCLUDES(mutex_);
   // Joins the threads. Requires: quiet.
   void Stop();
@@ -77,7 +77,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // leaf
-  // One, where the carrier has listened before it dialled.
+  // One if the carrier listened before it dialled, else up to two.
   std::vector<std::unique_ptr<Poller>> pollers_ PSD_GUARDED_BY(mutex_);
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
@@ -87,7 +87,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   absl::flat_hash_map<LinkToken, std::shared_ptr<GrpcLink>> links_ PSD_GUARDED_BY(mutex_);
 };
 
-// From the system's entropy.
+// Returns a random token from the system's entropy.
 LinkToken NewLinkToken();
 
 }  // namespace psd::carrier

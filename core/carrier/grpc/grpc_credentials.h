@@ -1,6 +1,7 @@
 #pragma once
 
-// How connections are secured. Internal to whoever assembles a carrier.
+// The credentials that secure connections. For code that assembles a carrier only: this header
+// includes gRPC's types.
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The carrier that works everywhere: bidirectional gRPC streams.
+// Creates the carrier that works between all hosts, over bidirectional gRPC streams.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace psd::carrier {
 class GrpcCredentials;  // grpc_credentials.h
 class GrpcServerHook;   // grpc_server_hook.h
 
-// One for every two cores, at most 4.
+// One thread for every two cores, from 1 to 4.
 inline int DefaultPollThreads() {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());  // 0: unknown
   return std::clamp(cores / 2, 1, 4);
@@ -49,24 +49,25 @@ struct GrpcCarrierOptions {
   // with one piece on its way at a time: they fill each other's gaps and use several cores. At
   // most 16.
   int bulk_streams = 4;
-  // Bytes per piece of a large message: 64 KiB to 16 MiB.
+  // The bytes of one piece of a large message, from 64 KiB to 16 MiB.
   size_t piece_bytes = size_t{1} << 20;
-  // A silent connection is probed after the first and given up after the second: a peer that
-  // vanished is noticed within their sum.
+  // A connection that is silent for keepalive_time is probed; if the probe is not answered within
+  // keepalive_timeout, the connection is given up. So a vanished peer is noticed within their sum.
   absl::Duration keepalive_time = absl::Milliseconds(1500);
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
-  // A connection that was accepted ends if its peer takes longer for TLS, the first settings and
-  // its first call. Of the connections without a call the oldest end earlier, when they take more
-  // than a quarter of the file descriptors.
+  // An accepted connection ends if its peer takes longer than this for TLS, its first settings and
+  // its first call. If connections without a call take more than a quarter of the file descriptors,
+  // the oldest of them end earlier.
   absl::Duration handshake_timeout = absl::Seconds(5);
-  // How long Close and Shutdown wait for a peer to take what was accepted before.
+  // How long Close and Shutdown wait for a peer to take the messages that were accepted before.
   absl::Duration linger = absl::Milliseconds(500);
-  // How a connection is secured; null: not at all.
+  // Secures connections. If null, they are not secured.
   std::shared_ptr<GrpcCredentials> credentials;  // shared by all connections
-  // Hears when the port refuses connections for want of file descriptors (RESOURCE_EXHAUSTED naming
-  // use and limit) and when it takes them again (OK). On a thread of the carrier; may be null.
+  // Called when the port begins to refuse connections because file descriptors are short
+  // (RESOURCE_EXHAUSTED naming use and limit), and when it accepts them again (OK). Runs on a
+  // thread of the carrier. May be null.
   std::function<void(const absl::Status&)> on_refusing;
-  // Further services on the port that Listen opens; may be null.
+  // Adds services to the port that Listen opens. May be null.
   std::shared_ptr<GrpcServerHook> server_hook;  // shared with the owner of those services
 };
 

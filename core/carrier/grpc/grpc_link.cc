@@ -46,7 +46,7 @@ void GrpcLink::Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
 void GrpcLink::StartDialling(absl::Duration timeout) {
   if (absl::Status ready = core_->ReadyToDial(); !ready.ok()) return End(ready);
   StreamGone gone = core_->CountStream();
-  if (gone == nullptr) return;  // shut down meanwhile, which told the caller
+  if (gone == nullptr) return;  // the carrier was shut down, which has told the caller
   auto channel = core_->NewChannel(address_, Window::kFixed);
   auto control = NewDialledStream(channel, shared_from_this(), std::move(gone));
   std::weak_ptr<GrpcLink> weak = shared_from_this();
@@ -78,8 +78,8 @@ void GrpcLink::Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream
     link->outlets_[kControl].stream = control;
     link->SetPeerLimits(hello.limits);
   }
-  if (!control->SetOwner(link)) return;  // it took too long to say hello
-  // From its registration on, others may end the link: they tell its handler after this task.
+  if (!control->SetOwner(link)) return;  // the stream has ended; its hello came too late
+  // Once the link is registered, other threads may end it. They call the handler after this task.
   link->runner_.Run([link, control = std::move(control), &accept] {
     if (link->core_->Register(link->token_, link)) return link->OpenAccepted(control, accept);
     control->SetOwner(nullptr);
@@ -135,7 +135,7 @@ void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
 void GrpcLink::Close() {
   absl::Status reason = absl::CancelledError(absl::StrCat("this end closed ", Description()));
   if (!BeginEnd(Farewell::kGoodbye)) return;
-  // The caller may hold locks that its handler takes: tell it on a thread of the carrier.
+  // The caller may hold locks that its handler takes, so the handler is called on a carrier thread.
   core_->timers().RunAfter(absl::ZeroDuration(), [self = shared_from_this(), reason] {
     self->runner_.Run([self, reason] { self->TellEnd(reason); });
   });

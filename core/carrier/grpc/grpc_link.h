@@ -1,7 +1,7 @@
 #pragma once
 
-// A link over gRPC streams, each on a connection of its own: one for control, and several for bulk,
-// opened at the first large message.
+// A link over gRPC streams, each on a connection of its own: one for small messages, and several
+// more that are opened at the first large message.
 
 #include <array>
 #include <atomic>
@@ -24,22 +24,23 @@
 
 namespace psd::carrier {
 
-// Thread-safe. Made by Dial or Accept, registered with the core until its handler heard OnClosed.
+// Thread-safe. Created by Dial or Accept; registered with the core until OnClosed was called.
 //
-// Locks: send_mutex_ is taken before the timer queue's; else both locks are leaves. Neither is held
-// while a stream, the core or a handler is called.
+// Locks: send_mutex_ is taken before the timer queue's lock. Apart from that both locks are leaves.
+// Neither is held while a stream, the core or a handler is called.
 class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from_this<GrpcLink> {
  public:
   static void Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
                    absl::Duration timeout, std::shared_ptr<LinkHandler> handler,
                    ConnectCallback done);
 
-  // `control` brought `hello`. Answers it if `accept` takes the link.
+  // Makes a link for an accepted stream whose first frame was `hello`. Answers the hello if
+  // `accept` takes the link.
   static void Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream> control,
                      const HelloFrame& hello, const AcceptCallback& accept);
 
-  // `stream`, not the control stream, brought `hello` for this link. False if there is no place
-  // for it.
+  // Adds another accepted stream, whose first frame was `hello`, to this link. Returns false if
+  // there is no place for it.
   bool Adopt(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello);
 
   absl::Status Send(Message message) override;
@@ -55,9 +56,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
            bool dialled);
 
  private:
-  // Small frames that wait for the control stream go out together, up to about this much.
+  // Small frames that wait for the control stream are sent together, up to about this many bytes.
   static constexpr size_t kBatchBytes = size_t{256} << 10;
-  // A stream is read on while less than this waits for the handler, of all streams.
+  // Streams are read ahead while fewer bytes than this, from all streams, wait for the handler.
   static constexpr size_t kReadAheadBytes = size_t{1} << 20;
   // What waits for the control stream is charged in such units; less than one is not charged.
   static constexpr size_t kControlUnit = size_t{1} << 20;
@@ -71,18 +72,18 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   enum class Phase { kOpening, kOpen, kEnded };
   enum class Farewell { kNone, kGoodbye };
 
-  // A stream and what waits for it; no stream: it was not opened.
+  // A stream and the frames that wait for it.
   struct Outlet {
-    std::shared_ptr<GrpcStream> stream;  // shared with its operations
+    std::shared_ptr<GrpcStream> stream;  // null until it is opened; shared with its operations
     bool started = false;
-    bool greeted = false;  // the peer's hello has come, where one is due
+    bool greeted = false;  // the peer's hello has come, or none is expected
     bool writing = false;
     bool moved = true;  // something was written since the last look for stalls
     size_t writing_bytes = 0;
-    std::deque<FrameEncoder> queue;  // goes out in order; one that carries pieces: before them
+    std::deque<FrameEncoder> queue;  // sent in order; on a bulk stream before any piece
   };
 
-  // What one network message brought, besides what was handled on the spot.
+  // The contents of one network message that are for the handler.
   struct Received {
     std::vector<Message> messages;
     std::vector<RefusedMessage> refused;
@@ -108,7 +109,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void SetPeerLimits(const Limits& peer) PSD_REQUIRES(send_mutex_);
   void TellOpened();
 
-  // Ending. BeginEnd is true the first time: then TellEnd must follow, as a task of runner_ on
+  // Ending. BeginEnd returns true the first time; TellEnd must follow then, as a task of runner_ on
   // one of the carrier's threads. End does both.
   void End(const absl::Status& reason);
   bool BeginEnd(Farewell farewell) PSD_EXCLUDES(send_mutex_);
@@ -116,13 +117,13 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   // Sending.
   static StreamRole RoleOf(size_t number);
-  // The outlet's stream can be written to; our hello goes first.
+  // To be called when the outlet's stream can be written to. Our hello is sent first.
   void Open(size_t number) PSD_REQUIRES(send_mutex_);
   absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
   absl::Status EnqueueWhole(const Message& message) PSD_EXCLUDES(send_mutex_);
   absl::Status EnqueueBulk(Message message) PSD_EXCLUDES(send_mutex_);
   absl::Status CheckRoom(const Message& message) const PSD_REQUIRES(send_mutex_);
-  // Adds what `append(FrameEncoder&)` writes to the frames that wait for the control stream.
+  // Adds the frames that `append(FrameEncoder&)` writes to those that wait for the control stream.
   template <typename F>
   void AppendControl(F append) PSD_REQUIRES(send_mutex_) {
     std::deque<FrameEncoder>& queue = outlets_[kControl].queue;
@@ -134,15 +135,15 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     queued_bytes_ += encoder.bytes() - before;
     control_bytes_ += encoder.bytes() - before;
   }
-  // Writes what comes next, unless something is being written.
+  // Writes the next frames, unless a write is under way.
   void Pump(size_t number) PSD_EXCLUDES(send_mutex_);
   void PumpBulk() PSD_EXCLUDES(send_mutex_);
   // Dials all streams but the control stream, or asks the peer to, unless that was done before.
   void WantBulk() PSD_EXCLUDES(send_mutex_);
   void DialBulk() PSD_EXCLUDES(send_mutex_);
-  // Puts an accepted stream into its outlet. False: there is no place for it.
+  // Puts an accepted stream into its outlet. Returns false if there is no place for it.
   bool Place(const std::shared_ptr<GrpcStream>& stream, size_t number) PSD_EXCLUDES(send_mutex_);
-  // The number of the outlet with this stream; kOutlets if the stream has ended.
+  // Returns the number of the outlet with this stream, or kOutlets if the stream has ended.
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 
@@ -193,14 +194,14 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   const bool dialled_;
 
   SerialRunner runner_;
-  std::atomic<size_t> unhandled_bytes_{0};  // received, and not handled yet
-  // Touched only by runner_'s tasks. Shared with the user, until OnClosed has returned.
+  std::atomic<size_t> unhandled_bytes_{0};  // received and not handled yet
+  // Used only by runner_'s tasks. Shared with the user until OnClosed has returned.
   std::shared_ptr<LinkHandler> handler_;
-  ConnectCallback connected_;  // dialled links, until it was called
+  ConnectCallback connected_;  // of a dialled link; null after it was called
 
   mutable Mutex send_mutex_;
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
-  Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // ours and the peer's, whichever is less
+  Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // for each bound the smaller of the two ends'
   TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
   std::array<Outlet, kOutlets> outlets_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;

@@ -180,8 +180,8 @@ void GrpcLink::DialBulk() {
   for (size_t number = kWhole; number < end; ++number) {
     StreamGone gone = core_->CountStream();
     if (gone == nullptr) return;  // the carrier was shut down
-    // gRPC works on one connection from one thread at a time and hands it from thread to thread
-    // where two meet: streams that share one slow each other down.
+    // Streams that share a connection slow each other down: gRPC works on a connection with one
+    // thread at a time, and passes it on when two threads want it.
     auto channel = core_->NewChannel(address_, number == kWhole ? Window::kProbed : Window::kFixed);
     auto stream = NewDialledStream(channel, shared_from_this(), std::move(gone));
     bool ended = false;
@@ -197,7 +197,8 @@ void GrpcLink::DialBulk() {
 
 bool GrpcLink::Adopt(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello) {
   const size_t number = hello.role == StreamRole::kWhole ? kWhole : kFirstBulk + hello.stream_index;
-  // Whoever finds the stream in its outlet may write to it or abort it at once.
+  // The owner is set first: once the stream is in its outlet, other threads may write to it or
+  // abort it at once.
   if (!stream->SetOwner(shared_from_this())) return false;
   if (!Place(stream, number)) {
     stream->SetOwner(nullptr);

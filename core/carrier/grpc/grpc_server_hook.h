@@ -1,8 +1,7 @@
 #pragma once
 
 // Lets a daemon's own gRPC services (health, reflection, the unary service) share the carrier's
-// port and its threads. Internal to whoever assembles a server: this header brings gRPC's types
-// along.
+// port and its threads. For code that assembles a server only: this header includes gRPC's types.
 
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/server_builder.h>
@@ -11,15 +10,16 @@
 
 namespace psd::carrier {
 
-// Where such services wait for calls. Thread-safe. Lives until the last counted call is gone.
+// The carrier, as such services use it. Thread-safe. Lives until the last counted call is gone.
 class ServiceHost {
  public:
-  // For requesting calls and for their operations, with tags that are CompletionTags.
+  // The queue for requesting calls and for their operations. All tags must be CompletionTags.
   virtual grpc::ServerCompletionQueue* queue() = 0;
-  // Counts a call, requested or under way, until the returned function is called: the last thing
-  // that happens to it. Null: the carrier is quiet, no call may be requested any more.
+  // Counts a call, requested or under way, until the returned function is called, which must be the
+  // last use of the call. Returns null if the carrier is quiet: no call may be requested any more.
   virtual std::function<void()> CountCall() = 0;
-  // A call has come: its connection counts no longer as one from which nothing was heard.
+  // To be called when a call has come. Its connection no longer counts as one from which nothing
+  // was heard.
   virtual void OnCall(const grpc::ServerContext& /*context*/) {}
 
  protected:
@@ -30,14 +30,15 @@ class GrpcServerHook {
  public:
   virtual ~GrpcServerHook() = default;
 
-  // Called once in Listen, before the server starts: register asynchronous services (they must
-  // outlive the carrier). No synchronous ones and none with callbacks: gRPC runs threads of its own
-  // for those, which would read from the carrier's connections too and hand over what they got,
-  // one wake-up later. Methods that nobody registers belong to the carrier.
+  // Registers asynchronous services, which must outlive the carrier. Called once in Listen, before
+  // the server starts. Synchronous and callback services must not be registered: gRPC runs threads
+  // of its own for them, which would also read from the carrier's connections and pass each message
+  // on with one more wake-up. All methods that are not registered belong to the carrier.
   virtual void Configure(grpc::ServerBuilder& builder) = 0;
 
-  // The server runs: request the first calls. Those that wait for a client complete with ok ==
-  // false when the carrier shuts down, and it waits until all counted ones are gone.
+  // Requests the first calls. Called when the server runs. When the carrier shuts down, calls that
+  // still wait for a client complete with ok == false, and the carrier waits until all counted
+  // calls are gone.
   virtual void Started(ServiceHost& host) = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// gRPC's outcomes in the carrier contract's terms.
+// Translates gRPC's statuses into the errors that carrier.h promises.
 
 #include <grpcpp/support/status.h>
 
@@ -10,14 +10,15 @@
 
 namespace psd::carrier {
 
-// Why a link to `address` could not be opened: UNAVAILABLE, with "refused" if nobody listens.
+// The error for a link to `address` that could not be opened: UNAVAILABLE, with "refused" in its
+// text if nobody listens.
 absl::Status DialError(const std::string& address, const grpc::Status& status);
 
-// Why an open link ended: INVALID_ARGUMENT if the peer sent more than any honest one, else
-// UNAVAILABLE.
+// The error for an open link that ended: INVALID_ARGUMENT if the peer sent a message that is larger
+// than the protocol allows, else UNAVAILABLE.
 absl::Status LostError(const std::string& address, const grpc::Status& status);
 
-// `reason` as an outcome of Connect: DEADLINE_EXCEEDED stays, all else is UNAVAILABLE.
+// `reason` as a result of Connect: DEADLINE_EXCEEDED stays, all other codes become UNAVAILABLE.
 absl::Status ConnectError(const absl::Status& reason);
 
 }  // namespace psd::carrier

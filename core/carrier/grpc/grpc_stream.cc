@@ -9,7 +9,7 @@
 namespace psd::carrier {
 namespace {
 
-// First member of a stream, so that it speaks after all others are gone.
+// Calls `gone` in its destructor. It is the first member of a stream, so it is destroyed last.
 class GoneNotice {
  public:
   explicit GoneNotice(StreamGone gone) : gone_(std::move(gone)) {}
@@ -98,7 +98,7 @@ GrpcStream::GrpcStream()
       finish_(this, &GrpcStream::OnFinishDone) {}
 
 bool GrpcStream::SetOwner(std::shared_ptr<StreamOwner> owner) {
-  std::shared_ptr<StreamOwner> former;  // let go of without the lock
+  std::shared_ptr<StreamOwner> former;  // destroyed without the lock
   MutexLock lock(mutex_);
   if (aborted_ || finishing_) return false;
   former = std::exchange(owner_, std::move(owner));

@@ -19,31 +19,32 @@ namespace psd::carrier {
 
 class GrpcStream;
 
-// What a stream calls, on a poller thread and without a lock: OnStarted at most once, then OnRead
-// and OnWritten once for every Read and Write that succeeded, then OnEnded exactly once and
-// nothing more. OnRead and OnWritten may overlap each other. OnWritten does not overlap itself, and
-// OnRead only when it has called Read itself: then the next one may begin before it returns.
+// Receives the events of a stream, on a poller thread, without a lock held: OnStarted at most once,
+// then OnRead and OnWritten once for every Read and Write that succeeded, then OnEnded exactly once
+// and nothing more. OnRead and OnWritten may overlap each other. Calls of OnWritten do not overlap.
+// Calls of OnRead overlap only if OnRead itself calls Read: then the next one may begin before it
+// returns.
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
   virtual void OnStarted(const std::shared_ptr<GrpcStream>& stream) = 0;
   virtual void OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) = 0;
   virtual void OnWritten(const std::shared_ptr<GrpcStream>& stream) = 0;
-  // `status` is what gRPC knows; OK if the peer ended the stream in an orderly way.
+  // `status` is gRPC's; OK if the peer ended the stream in order.
   virtual void OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::Status& status) = 0;
 };
 
-// Thread-safe. Keeps itself and its owner alive while an operation is under way. To be rid of one,
-// Abort it: it ends soon after.
+// Thread-safe. Keeps itself and its owner alive while an operation is under way. Abort ends a
+// stream soon.
 class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  public:
   virtual ~GrpcStream() = default;
   GrpcStream(const GrpcStream&) = delete;
   GrpcStream& operator=(const GrpcStream&) = delete;
 
-  // Who is called from now on. Requires: no operation of an accepted stream is under way. False,
-  // and nothing has changed, if the stream was broken off or has ended: its new owner would not
-  // hear of that.
+  // Sets the owner, which is called from now on. Requires: no operation of an accepted stream is
+  // under way. Returns false and changes nothing if the stream was aborted or has ended, because
+  // the new owner would not be told of that.
   bool SetOwner(std::shared_ptr<StreamOwner> owner) PSD_EXCLUDES(mutex_);
 
   // Asks for one message. Requires: none is asked for. Does nothing on a stream that ends.
@@ -52,16 +53,17 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Sends one message. Requires: none is being sent. Does nothing on a stream that ends.
   void Write(const std::vector<Buffer>& parts) PSD_EXCLUDES(mutex_);
 
-  // Breaks the stream off; what was written and not yet read may be lost.
+  // Cancels the stream. Messages that the peer has not read yet may be lost.
   void Abort() PSD_EXCLUDES(mutex_);
-  // Does nothing to a stream that has another owner by now.
+  // The same, unless the stream has another owner by now.
   void AbortIfOwnedBy(const StreamOwner* owner) PSD_EXCLUDES(mutex_);
 
-  // Ends an accepted stream in an orderly way, telling the peer `status`. Requires: no message is
-  // asked for.
+  // Ends an accepted stream in order and sends `status` to the peer. Requires: no message is asked
+  // for.
   void Decline(const grpc::Status& status) PSD_EXCLUDES(mutex_);
 
-  // "ipv4:127.0.0.1:41234", once started.
+  // Returns the peer's address as gRPC prints it, "ipv4:127.0.0.1:41234", once the stream has
+  // started.
   virtual std::string Peer() const = 0;
 
  protected:
@@ -69,7 +71,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   class Operation : public CompletionTag {
    public:
     Operation(GrpcStream* stream, void (GrpcStream::*done)(bool)) : stream_(stream), done_(done) {}
-    // To be called right before the operation is started with this tag.
+    // Returns the tag. To be called right before the operation is started with it.
     void* Begin();
     void Complete(bool ok) override;
 
@@ -86,7 +88,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 
   virtual Reader& reader() = 0;
   virtual Writer& writer() = 0;
-  // Dialled: learns `*status`. Accepted: tells the peer `*status`.
+  // A dialled stream receives `*status` from the peer; an accepted stream sends `*status` to it.
   virtual void StartFinish(grpc::Status* status, void* tag) = 0;
   virtual void TryCancel() = 0;
 
@@ -98,9 +100,9 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void OnReadDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnWriteDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnFinishDone(bool ok) PSD_EXCLUDES(mutex_);
-  // False if there is nothing to abort any more.
+  // Returns false if there is nothing to abort any more.
   bool BeginAbort() PSD_REQUIRES(mutex_);
-  // Finishes once nothing is under way and nothing more will be read.
+  // Finishes the stream once no operation is under way and nothing more will be read.
   void MaybeFinish() PSD_EXCLUDES(mutex_);
 
   Operation read_;
@@ -110,7 +112,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   grpc::Status finish_status_;
 
   Mutex mutex_;  // leaf
-  // Who hears of this stream; broken off when it ends.
+  // Receives the events of this stream. Null after OnEnded.
   std::shared_ptr<StreamOwner> owner_ PSD_GUARDED_BY(mutex_);
   bool started_ PSD_GUARDED_BY(mutex_) = false;
   bool reading_ PSD_GUARDED_BY(mutex_) = false;
@@ -120,13 +122,13 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   bool finishing_ PSD_GUARDED_BY(mutex_) = false;
 };
 
-// Called when a stream and all that gRPC kept for it are gone.
+// Called when a stream and everything that gRPC kept for it are destroyed.
 using StreamGone = std::function<void()>;
 
 // A stream that this end opens.
 class DialledStream : public GrpcStream {
  public:
-  // OnStarted or OnEnded follows. Called once, also if it was aborted before.
+  // Starts the stream; OnStarted or OnEnded follows. Must be called once, even after Abort.
   virtual void Start(grpc::CompletionQueue* queue) = 0;
 };
 
@@ -134,12 +136,12 @@ std::shared_ptr<DialledStream> NewDialledStream(const std::shared_ptr<grpc::Chan
                                                 std::shared_ptr<StreamOwner> owner,
                                                 StreamGone gone);
 
-// Gets a stream that a peer opened, or null if the peer called a method that psd does not serve
-// (which was answered already).
+// Gets a stream that a peer opened, or null if the peer called a method that psd does not serve,
+// which has been answered already.
 using StreamAccepted = std::function<void(const std::shared_ptr<GrpcStream>& stream)>;
 
-// Waits for one stream that a peer opens on `service`; when it comes, `accepted` is called, which
-// sets the owner and reads. Dropped silently when the server shuts down.
+// Waits for one stream that a peer opens on `service`, then calls `accepted`, which must set the
+// owner and read. When the server shuts down, `accepted` is dropped without a call.
 void AcceptStream(grpc::AsyncGenericService* service, grpc::ServerCompletionQueue* queue,
                   StreamAccepted accepted, StreamGone gone);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Threads of ours that wait on a completion queue.
+// Threads that wait on a completion queue.
 
 #include <grpcpp/completion_queue.h>
 
@@ -13,9 +13,9 @@
 
 namespace psd::carrier {
 
-// Completes what its queue hands back: all tags are CompletionTags. As few threads as may be, since
-// each costs every event a wake-up. So what is completed must be short and wait for nothing; the
-// code of users has threads of its own. Thread-safe.
+// Calls Complete on every tag that its queue hands back; all tags must be CompletionTags. There are
+// few threads, because each additional one costs a wake-up per event. So Complete must be short and
+// wait for nothing; users' code runs on other threads. Thread-safe.
 class Poller {
  public:
   // The threads are there, and wait for a queue. Errors: RESOURCE_EXHAUSTED when the system refuses

@@ -1,6 +1,6 @@
 #pragma once
 
-// Connections that were taken and from which nothing was heard yet: how many there may be.
+// Bounds the number of accepted connections on which no call has come yet.
 
 #include <sys/socket.h>
 
@@ -14,16 +14,17 @@
 
 namespace psd::carrier {
 
-// How gRPC calls the peer of a connection: "10.0.0.5:41234", "[::1]:41234". For what accept4 gave,
-// and for what a call's context says ("ipv4:10.0.0.5:41234", "ipv6:%5B::1%5D:41234").
+// Return the peer's address in one form, "10.0.0.5:41234" or "[::1]:41234": from the address that
+// accept4 gave, and from the peer of a call's context ("ipv4:10.0.0.5:41234",
+// "ipv6:%5B::1%5D:41234").
 std::string PeerName(const sockaddr_storage& address);
 std::string PeerName(absl::string_view context_peer);
 
-// A connection counts from when it is taken until the first call on it, which psd's own peers make
-// at once. One without a call is ended when its `patience` is over, however far its handshake has
-// come; beyond a bound the oldest is ended earlier, to make room. (gRPC would end connections
-// without calls by GRPC_ARG_MAX_CONNECTION_IDLE_MS, but also those of clients that rest between two
-// calls, and a call that comes at that moment would fail.) Thread-safe.
+// A connection counts from when it is accepted until the first call on it, which psd's own peers
+// make at once. A connection without a call is ended after `patience`, however far its handshake
+// has come; if there are more than a bound, the oldest is ended earlier. (gRPC's own setting for
+// this, GRPC_ARG_MAX_CONNECTION_IDLE_MS, would also end connections of clients that rest between
+// two calls, and a call that comes at that moment would fail.) Thread-safe.
 class UnheardConnections {
  public:
   explicit UnheardConnections(absl::Duration patience) : patience_(patience) {}
@@ -31,11 +32,12 @@ class UnheardConnections {
   UnheardConnections(const UnheardConnections&) = delete;
   UnheardConnections& operator=(const UnheardConnections&) = delete;
 
-  // `fd` was taken from `peer`; it stays the caller's. Ends the oldest of more than `bound`.
+  // Adds the accepted connection `fd`, which stays the caller's. If there are more than `bound`,
+  // ends the oldest.
   void Add(int fd, std::string peer, size_t bound, absl::Time now) PSD_EXCLUDES(mutex_);
-  // A call came from that peer.
+  // Removes the connection of a peer from which a call came.
   void Heard(absl::string_view context_peer) PSD_EXCLUDES(mutex_);
-  // Ends those whose patience is over; when to ask again.
+  // Ends the connections whose patience is over. Returns when to call this again.
   absl::Time EndSilent(absl::Time now) PSD_EXCLUDES(mutex_);
   size_t size() const PSD_EXCLUDES(mutex_);
 
