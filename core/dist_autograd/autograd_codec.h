@@ -1,7 +1,7 @@
 #pragma once
 
-// What distributed autograd says on the wire (proto/psd/v1/autograd.proto), as plain structs. The
-// decoders believe nothing; their errors are INVALID_ARGUMENT naming the field.
+// The messages of distributed autograd (proto/psd/v1/autograd.proto) as plain structs. The decoders
+// check every field; their errors are INVALID_ARGUMENT naming the field.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,8 @@
 
 namespace psd::dist_autograd {
 
-// Beside a request or a reply: which of its tensors require grad, and on what they depend.
+// Attached to a request or a reply: which of its tensors require grad, and the messages that these
+// depend on.
 struct MessageInfo {
   GlobalId context;
   GlobalId message;                // none if no tensor requires grad
@@ -27,7 +28,7 @@ struct MessageInfo {
 std::string EncodeMessageInfo(const MessageInfo& info);
 absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes);
 
-// What every message of one pass says of it.
+// The description of a pass, which every message of the pass carries.
 struct PassInfo {
   GlobalId context;
   GlobalId pass;
@@ -36,11 +37,11 @@ struct PassInfo {
   absl::Duration timeout;
 };
 
-// How the receiver of gradients knows which of its sends will receive some.
+// How the receiver of gradients knows which of its send functions will receive gradients.
 enum class StartBy {
-  kListed,     // these: `expected`
+  kListed,     // those in `expected`
   kElsewhere,  // another message of the pass lists them
-  kMarked,     // marks came before
+  kMarked,     // those that were marked before
   kAll,        // all of the context
 };
 

@@ -10,8 +10,8 @@ namespace psd::dist_autograd {
 inline constexpr uint32_t kAutogradTag = 2;
 
 enum class BackwardMode {
-  kExact,  // only sends that will receive gradients are waited for
-  kFast,   // all sends of the context are; PyTorch's algorithm
+  kExact,  // waits only for send functions that will receive gradients
+  kFast,   // waits for all send functions of the context, as PyTorch's FAST mode does
 };
 
 struct BackwardOptions {

@@ -42,7 +42,7 @@ bool IsNone(const LeafGradient& gradient) {
   return !gradient.gradient.defined() && gradient.sparse.empty();
 }
 
-// One for each leaf, without gradients, sorted by key.
+// Returns one element for each leaf, without its gradients, sorted by key.
 std::vector<LeafGradient> LeavesOf(const std::vector<std::pair<LeafInfo, Tensor>>& dense,
                                    const std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
   std::vector<GlobalId> keys;
@@ -119,8 +119,8 @@ absl::Status AddSparse(const LeafInfo& leaf, const SparseTensor& gradient, LeafG
   return absl::OkStatus();
 }
 
-// Whether `now` is what was read as `before`, which holds its elements: nobody else can have got
-// their place in memory since.
+// Whether `now` is still the gradient that was read as `before`. Comparing addresses is enough,
+// because `before` holds the elements, so that their memory cannot have been reused.
 bool Unchanged(const LeafGradient& before, const LeafGradient& now) {
   if (before.gradient.defined() != now.gradient.defined()) return false;
   if (!now.gradient.defined()) return before.sparse.size() == now.sparse.size();

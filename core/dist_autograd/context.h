@@ -1,7 +1,7 @@
 #pragma once
 
-// One distributed-autograd pass's memory on one worker: send and recv functions, gradients, and
-// which workers know the context.
+// The state of one distributed-autograd context on one worker: send functions, collected gradients,
+// and the workers that know the context.
 
 #include <cstddef>
 #include <memory>
@@ -21,8 +21,8 @@
 
 namespace psd::dist_autograd {
 
-// Thread-safe. Shared by the table, by calls that are being served and by running passes; a
-// released context stays alive for those and is refused to everybody else.
+// Thread-safe. Shared by the table, by calls that are being served and by running passes. A
+// released context stays alive for those calls and passes; nobody else can get it.
 class ContextState {
  public:
   ContextState(GlobalId id, IdSource& ids) : id_(id), ids_(ids) {}
@@ -31,13 +31,15 @@ class ContextState {
 
   GlobalId id() const { return id_; }
 
-  // A message to or from `peer` has carried this context.
+  // Records that a message to or from `peer` has carried this context.
   void AddKnownWorker(const std::string& peer) PSD_EXCLUDES(mutex_);
-  // A request of ours will: what it leaves on `callee` lives as long as our session there.
+  // Records that a request from here will carry this context to `callee`. The part of the context
+  // on `callee` lives as long as our session there.
   void AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
-  // Our session with `peer` has ended for `reason`, and with it that worker's part of this context.
+  // Our session on `peer` has ended for `reason`. If `peer` is a callee, its part of this context
+  // is lost, and the context becomes unusable.
   void LoseSession(const std::string& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
-  // Not OK: the reason of the first session lost that had a part.
+  // OK, or the reason for which the first part of this context was lost.
   absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
   // Workers that a pass has reached through others, as those have said. Within a bound.
@@ -45,36 +47,38 @@ class ContextState {
   // The known workers, and those that were reached through them: all that may have gradients.
   std::vector<std::string> Reached() const PSD_EXCLUDES(mutex_);
 
-  // A send function for those of `variables` that require grad, under a new message id.
+  // Adds a send function for those of `variables` that require grad, under a new message id.
   std::shared_ptr<SendFunction> AddSend(const std::vector<Variable>& variables)
       PSD_EXCLUDES(mutex_);
-  // The same for leaves of this worker, which need no graph.
+  // The same for leaves of this worker, which have no graph.
   std::shared_ptr<SendFunction> AddSend(std::vector<LeafInfo> leaves) PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and message.
   absl::StatusOr<std::shared_ptr<SendFunction>> FindSend(GlobalId message) const
       PSD_EXCLUDES(mutex_);
   std::vector<std::shared_ptr<SendFunction>> Sends() const PSD_EXCLUDES(mutex_);
 
-  // A message with tensors that require grad has arrived; perhaps from this worker itself.
+  // Records that a message with tensors that require grad has arrived. `from_self` means that this
+  // worker sent it to itself.
   void CountRecv(bool from_self) PSD_EXCLUDES(mutex_);
   size_t NumRecvs() const PSD_EXCLUDES(mutex_);
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
-  // Adds to what was collected for the leaves before (never in place where shared): all, or if
-  // there is an error nothing. For the version see ReadVersion. f16 and bf16 are added in f32.
-  // Sparse and sparse stays sparse; dense and sparse, in either order, is dense. Errors:
-  // INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
+  // Adds gradients to those collected for the same leaves, never in place if somebody else holds
+  // them. On an error nothing is added. ReadVersion says how versions are combined. f16 and bf16
+  // are added in f32. The sum of sparse gradients is sparse, that of a dense and a sparse one is
+  // dense. Errors: INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
   absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
                              std::vector<std::pair<LeafInfo, SparseTensor>> sparse)
       PSD_EXCLUDES(mutex_);
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
-  // Of this worker, as they are now: what is collected later does not change them.
+  // Returns the gradients that this worker has collected so far. Later ones do not change the
+  // result.
   std::shared_ptr<const LeafGradients> Gradients() PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and leaf.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
-  // Whether freeing it takes a while.
+  // Whether destroying it takes long enough to be worth another thread.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
 
   struct Stats {
@@ -87,7 +91,7 @@ class ContextState {
   Stats stats() const PSD_EXCLUDES(mutex_);
 
  private:
-  // The gradients, to be changed: a copy if somebody may look at them.
+  // Returns the gradients for a change, after copying them if a reader may hold them.
   LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
   std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
   // Takes the gradients over if they are the first, in the order of their keys, and no leaf is
@@ -97,7 +101,8 @@ class ContextState {
   // What was collected for the leaves of `sums`, which name no leaf twice.
   std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
       PSD_EXCLUDES(mutex_);
-  // Adds are done outside of the lock: false if somebody else has added since `before` was read.
+  // Stores `sums`, which were computed from `before` outside of the lock. Returns false and stores
+  // nothing if another thread has added gradients since `before` was read.
   bool Replace(const std::vector<LeafGradient>& before, std::vector<LeafGradient>& sums)
       PSD_EXCLUDES(mutex_);
 
@@ -111,7 +116,7 @@ class ContextState {
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;
   bool recvs_from_self_ PSD_GUARDED_BY(mutex_) = false;
-  // Shared with those who asked for them since `gradients_shared_`; the last frees them.
+  // Shared with callers of Gradients() while gradients_shared_ is true.
   std::shared_ptr<LeafGradients> gradients_ PSD_GUARDED_BY(mutex_) =
       std::make_shared<LeafGradients>();
   bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;

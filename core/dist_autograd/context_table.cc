@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::FindOrJoin(GlobalId 
 }
 
 void ContextTable::Remember(GlobalId released) {
-  if (released.incarnation == self_.incarnation) return;  // never joined again anyhow
+  if (released.incarnation == self_.incarnation) return;  // cannot be joined by a request anyhow
   released_.Add(released);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The contexts that a worker knows, under whose session they live, and the pass that runs in each.
+// The contexts that a worker knows, each with the session that keeps it alive and its running pass.
 
 #include <cstdint>
 #include <memory>
@@ -20,58 +20,59 @@
 
 namespace psd::dist_autograd {
 
-// Thread-safe. Calls nobody back under its lock.
+// Thread-safe. Runs no callback under its lock except the short `make` of a pass.
 class ContextTable {
  public:
   static constexpr size_t kMaxContexts = size_t{1} << 20;
-  // Released contexts that are remembered, so that a request that was overtaken by the release
+  // How many released contexts are remembered, so that a request which arrives after the release
   // cannot bring one back.
   static constexpr size_t kMaxReleased = 16'384;
-  // Sessions that are remembered as ended, for functions of theirs that still run.
+  // How many ended sessions are remembered, because functions of theirs may still run.
   static constexpr size_t kMaxEndedSessions = 65'536;
-  // Workers whose passes in one context are remembered as ended.
+  // For how many workers a context remembers the last pass of theirs that ended in it.
   static constexpr size_t kMaxInitiators = 4096;
 
   ContextTable(rpc::PeerInfo self, IdSource& ids) : self_(std::move(self)), ids_(ids) {}
 
-  // Who brought a context here: a peer's session, or nobody (created here).
+  // The session that brought a context here; none if it was created here.
   using Origin = rref::SessionKey;
 
   std::shared_ptr<ContextState> Create() PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const PSD_EXCLUDES(mutex_);
-  // Errors: NOT_FOUND for one that was released, or is this worker's own and unknown; ABORTED when
-  // the session has ended; RESOURCE_EXHAUSTED.
+  // Returns the context, and adds it under the session `origin` if it is unknown.
+  // Errors: NOT_FOUND for a context that was released, or whose id is of this worker and unknown;
+  // ABORTED if the session has ended; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<ContextState>> FindOrJoin(GlobalId context, Origin origin)
       PSD_EXCLUDES(mutex_);
 
-  // What was erased: a context and the pass that ran in it, if any.
+  // An erased context, and the pass that ran in it, if any.
   struct Erased {
     std::shared_ptr<ContextState> state;
     std::shared_ptr<Pass> pass;
   };
-  // No state if it was unknown. It cannot come back.
+  // Erases a context, which cannot be joined again. The result has no state if it was unknown.
   Erased Erase(GlobalId context) PSD_EXCLUDES(mutex_);
   // Those that the session brought; and those that its worker created and others brought, unless
   // the worker has another session here by now (`has_later`), for which they may live.
   std::vector<Erased> EraseOf(Origin session, absl::FunctionRef<bool()> has_later)
       PSD_EXCLUDES(mutex_);
 
-  // The running pass `id` of `context`, made by `make` if there is none. An older pass of the same
-  // initiator goes to `*superseded`, to be failed by the caller.
-  // Errors: NOT_FOUND (context), ABORTED (that pass has ended here), FAILED_PRECONDITION (another
-  // worker's pass is running).
+  // Returns the running pass `id` of `context`; `make` makes it if there is none. An older pass of
+  // the same initiator is moved to `*superseded`, and the caller must fail it.
+  // Errors: NOT_FOUND (context), ABORTED (the pass has ended here), FAILED_PRECONDITION (a pass of
+  // another worker is running).
   absl::StatusOr<std::shared_ptr<Pass>> JoinPass(GlobalId context, GlobalId id,
                                                  absl::FunctionRef<std::shared_ptr<Pass>()> make,
                                                  std::shared_ptr<Pass>* superseded)
       PSD_EXCLUDES(mutex_);
-  // A new pass of this worker, made by `make` under an id that is greater than those of all passes
-  // that this worker has started in the context.
+  // Starts a pass of this worker. `make` makes it with an id that is greater than those of all
+  // passes that this worker has started in the context.
   // Errors: NOT_FOUND, FAILED_PRECONDITION (a pass is running).
   absl::StatusOr<std::shared_ptr<Pass>> StartPass(
       const std::shared_ptr<ContextState>& context,
       absl::FunctionRef<std::shared_ptr<Pass>(GlobalId id)> make) PSD_EXCLUDES(mutex_);
-  // It is over: later messages of it are refused. Null if it never ran here.
+  // Removes a pass that is over. Its later messages are refused. Returns null if it never ran here.
   std::shared_ptr<Pass> EndPass(GlobalId context, GlobalId id) PSD_EXCLUDES(mutex_);
 
   size_t NumContexts() const PSD_EXCLUDES(mutex_);
@@ -84,7 +85,8 @@ class ContextTable {
     std::shared_ptr<ContextState> state;  // shared, see ContextState
     Origin origin;
     std::shared_ptr<Pass> pass;  // shared with what it waits for
-    // Per initiator the last pass that ended: it runs one at a time, with growing ids.
+    // For each initiator the last pass that ended. An initiator runs one pass at a time, with
+    // growing ids.
     absl::flat_hash_map<Incarnation, uint64_t> ended;
   };
   absl::Status NotFound(GlobalId context) const;

@@ -36,7 +36,7 @@ const std::string* AttachmentOf(const rpc::Reply& reply) {
   return nullptr;
 }
 
-// All that runs: shared by the DistAutograd, its passes and the agent's callbacks.
+// The state and methods of DistAutograd. Shared by it, its passes and the agent's callbacks.
 class Core : public PassHost, public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, IdSource& ids, TimerQueue& timers, Executor& executor)
@@ -98,7 +98,7 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void Finish(const ContextTable::Erased& erased, const std::string& source);
 
-  rpc::RpcAgent& agent_;  // these four only inside the gate
+  rpc::RpcAgent& agent_;  // these four are used only inside the gate
   IdSource& ids_;
   TimerQueue& timers_;
   Executor& executor_;
@@ -109,7 +109,7 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
 
 void Core::Register() {
   auto add = [this](const char* name, void (Core::*serve)(const CallPtr&)) {
-    // Inline: they hand the work of large graphs to the executor themselves.
+    // These methods run on the carrier's thread and pass the work of large graphs to the executor.
     agent_.RegisterMethod(
         {name, rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
          [core = shared_from_this(), serve](CallPtr call) { (core.get()->*serve)(call); }});
@@ -157,7 +157,7 @@ void Core::Release(GlobalId context, const std::string& source) {
   ContextTable::Erased erased = table_.Erase(context);
   if (erased.state == nullptr) return;
   Finish(erased, source);
-  // Whoever waits behind this release need not wait until thousands of tensors are freed.
+  // Freeing thousands of tensors would delay the requests behind this release.
   if (erased.state->IsLarge())
     executor_.Submit([state = std::move(erased.state)] {}).IgnoreError();  // refused: freed here
 }
@@ -307,7 +307,7 @@ void Core::OnAbort(const CallPtr& call) {
   call->Reply(rpc::Payload{});
 }
 
-// ---- the face
+// ---- the public class
 
 class Impl : public DistAutograd {
  public:
@@ -323,7 +323,8 @@ class Impl : public DistAutograd {
   absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
                                               const std::string& callee,
                                               const std::vector<Variable>& variables) override {
-    // Known first: a release that does not find the callee has been seen here.
+    // The callee is added before the context is looked up. So either a release finds the callee, or
+    // the lookup finds the context released.
     context->AddCallee(callee);
     PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
     PSD_RETURN_IF_ERROR(context->usable());
@@ -352,7 +353,7 @@ class Impl : public DistAutograd {
     for (const Variable& variable : variables) any |= variable.requires_grad();
     if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return {};
     auto bytes = core_->Describe(*context, variables);
-    if (!bytes.ok()) return {};  // constants to the receiver: the context lost its messages
+    if (!bytes.ok()) return {};  // the tensors become constants to the receiver
     return {{kTag, *std::move(bytes)}};
   }
 

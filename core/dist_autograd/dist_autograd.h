@@ -1,6 +1,6 @@
 #pragma once
 
-// Distributed autograd on one worker: contexts, what calls carry of them, and backward.
+// Distributed autograd on one worker: contexts, the attachments of calls in them, and backward.
 
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ namespace psd::dist_autograd {
 // creator, and with the session of the worker that brought it here.
 class DistAutograd {
  public:
-  // `agent`, `ids`, `timers` and `executor` outlive it.
+  // Requires: `agent`, `ids`, `timers` and `executor` outlive the result.
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
                                               TimerQueue& timers, Executor& executor);
   virtual ~DistAutograd() = default;
@@ -31,48 +31,51 @@ class DistAutograd {
   virtual std::shared_ptr<ContextState> NewContext() = 0;
   // Errors: NOT_FOUND "could not find autograd context … on …".
   virtual absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const = 0;
-  // Erases it here and on every worker that knows it, without waiting for them.
+  // Erases a context here and on every worker that knows it, without waiting for them.
   virtual void Release(GlobalId context) = 0;
 
-  // The tag of the attachment that the following make and read.
+  // The tag of the attachments that the following functions make and read.
   static constexpr uint32_t kTag = kAutogradTag;
 
-  // Caller, sending: `variables` are all tensors of the request, in order.
+  // For the caller before sending: returns the attachment of a request. `variables` are all tensors
+  // of the request, in order.
   virtual absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
                                                       const std::string& callee,
                                                       const std::vector<Variable>& variables) = 0;
-  // Callee, receiving: tensors become variables with the history that the attachment says, and the
-  // context exists here from now on, under the caller's session. Null context for a request without
-  // one.
+  // For the callee after receiving: makes variables of the request's tensors. Those that require
+  // grad belong to a recv function. The context exists here from now on, under the caller's
+  // session. It is null for a request that was made without one.
   struct Received {
     std::shared_ptr<ContextState> context;
     std::vector<Variable> variables;
   };
   virtual absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call,
                                                  std::vector<Tensor> tensors) = 0;
-  // Callee, answering. Nothing to attach when no tensor requires grad.
+  // For the callee before answering: returns the attachments of the answer, none if no tensor
+  // requires grad.
   virtual std::vector<rpc::Attachment> WrapReply(const std::shared_ptr<ContextState>& context,
                                                  const std::vector<Variable>& variables) = 0;
-  // The same for tensors that are this worker's own leaves, as parameters are: no graph leads to
-  // them. One entry per tensor of the answer; without a key: requires no grad.
+  // The same for tensors that are leaves of this worker, such as parameters. `leaves` has one
+  // element for each tensor of the answer; one without a key does not require grad.
   virtual std::vector<rpc::Attachment> WrapLeaves(const std::shared_ptr<ContextState>& context,
                                                   std::vector<LeafInfo> leaves) = 0;
-  // Caller, receiving the answer. Outside a context the tensors are constants.
+  // For the caller after the answer: makes variables of its tensors. Without a context they are
+  // constants.
   virtual absl::StatusOr<std::vector<Variable>> UnwrapReply(
       const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,
       std::vector<Tensor> tensors) = 0;
 
-  // Gradient 1 at each root; gradients of leaves are added to the contexts of the workers that own
-  // them. Done when every worker concerned is done.
-  // Errors: INVALID_ARGUMENT (roots: LossRoots; timeout), NOT_FOUND (released context),
-  // FAILED_PRECONDITION (a pass is running in this context), DEADLINE_EXCEEDED naming the sends
-  // that are missing, what a node or a worker says ("error on owner1: …"). A failure is told to
-  // every worker that takes part.
+  // Runs backward with gradient 1 at each root. Gradients of leaves are added to the context on the
+  // workers that own the leaves. The future is set when all workers that take part are done.
+  // Errors: INVALID_ARGUMENT (a wrong root, see LossRoots; a timeout that is not positive),
+  // NOT_FOUND (a released context), FAILED_PRECONDITION (a pass is running in this context),
+  // DEADLINE_EXCEEDED naming the messages whose gradients are missing, and the errors of nodes and
+  // workers ("error on owner1: …"). All workers that take part are told of a failure.
   virtual Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
                                 const std::vector<Variable>& roots,
                                 const BackwardOptions& options) = 0;
-  // The same with `gradients` instead of 1 (GivenRoots): outputs are what the rest of the forward,
-  // done elsewhere, has started from.
+  // The same with given gradients of the outputs instead of 1 (see GivenRoots): for a forward whose
+  // rest was computed elsewhere.
   virtual Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
                                     const std::vector<Variable>& outputs,
                                     const std::vector<Tensor>& gradients,

@@ -1,6 +1,7 @@
 #pragma once
 
-// The two ends of a tensor's way between workers, as nodes of the graphs on either side.
+// The graph nodes at the two ends of a message: the send function on the sender and the recv
+// function on the receiver.
 
 #include <string>
 #include <vector>
@@ -13,14 +14,14 @@
 
 namespace psd::dist_autograd {
 
-// Where tensors left: gradients that come back from the receiver enter the local graph here, one
-// input per tensor that required grad. It passes them on unchanged.
+// The node for tensors that were sent. Gradients that come back from the receiver enter the local
+// graph here, one input per tensor that requires grad, and are passed on unchanged.
 class SendFunction : public ListNode {
  public:
-  // The edges of those of `variables` that require grad, in order.
+  // Has an edge to each of `variables` that requires grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
-  // For leaves: no graph leads to them, and no engine runs it. Their gradients are collected as
-  // they come. Requires: there is at least one.
+  // For leaves, which have no graph: no engine runs this node, and gradients are collected as they
+  // come. Requires: there is at least one leaf.
   SendFunction(GlobalId message, std::vector<LeafInfo> leaves);
 
   absl::string_view Name() const override { return "Send"; }
@@ -29,15 +30,15 @@ class SendFunction : public ListNode {
   absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
   GlobalId message() const { return message_; }
-  // One per gradient if it was made for leaves, else none.
+  // One element per gradient if it was made for leaves, else empty.
   absl::Span<const LeafInfo> leaves() const {
     return leaves_ ? absl::MakeConstSpan(sent_) : absl::Span<const LeafInfo>();
   }
-  // What each gradient must look like (undefined: none came); an empty list stands for none at
-  // all. Checked where gradients arrive.
-  // Errors: INVALID_ARGUMENT naming message, gradient, what is wanted and what came.
+  // Checks number, shape and dtype of gradients that have arrived. An undefined gradient means that
+  // none came for that tensor, an empty list that none came at all.
+  // Errors: INVALID_ARGUMENT naming the message, the gradient, and the expected and actual form.
   absl::Status CheckGradients(const Tensors& gradients) const;
-  // Zeros in place of gradients that did not come.
+  // Replaces undefined gradients by zeros.
   absl::Status FillZeros(Tensors& gradients) const;
 
  private:
@@ -46,8 +47,8 @@ class SendFunction : public ListNode {
   std::vector<LeafInfo> sent_;  // keys and versions of leaves only
 };
 
-// Where tensors arrived: gradients of all of them leave to the sender together. Only a distributed
-// pass can run it: the sink of any other refuses.
+// The node for tensors that were received. It sends the gradients of all of them back to the sender
+// in one message. Only a distributed pass can run it.
 class RecvFunction : public Node {
  public:
   RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
@@ -55,20 +56,21 @@ class RecvFunction : public Node {
 
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
-  // Errors: FAILED_PRECONDITION outside a distributed pass; what the sink's Deliver says.
+  // Errors: FAILED_PRECONDITION outside a distributed pass; those of the sink's Deliver.
   absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
-  // The sender waits for word of this message, be there gradients or not.
+  // The sender waits for an answer to this message even if there are no gradients.
   bool RunsWithoutGradients() const override { return true; }
 
   GlobalId context() const { return context_; }
   // Made by the sender, so its incarnation is the sender's.
   GlobalId message() const { return message_; }
   const std::string& peer() const { return peer_; }
-  // Messages of *this* worker on which the received tensors depend directly, as the sender told;
-  // they will receive gradients if this function does.
+  // The messages of *this* worker on which the received tensors depend directly, as the sender
+  // reported. They receive gradients if this function does.
   const std::vector<GlobalId>& upstream() const { return upstream_; }
-  // They depend on messages of other workers too: marks must be asked for.
+  // Whether the tensors depend on messages of other workers too. Then the sender must be asked to
+  // mark them.
   bool foreign() const { return foreign_; }
 
  private:
@@ -80,10 +82,11 @@ class RecvFunction : public Node {
   const bool foreign_;
 };
 
-// The sink of a distributed pass: beside the gradients of leaves it takes those that leave.
+// The sink of a distributed pass. Besides the gradients of leaves it takes those for other workers.
 class DistributedSink : public GradientSink {
  public:
-  // Called once per receive function and pass. `gradients`: one per tensor, undefined = none.
+  // Called once per recv function and pass. `gradients` has one element per tensor; undefined means
+  // that there is none.
   virtual absl::Status Deliver(const RecvFunction& recv, Tensors gradients) = 0;
 };
 

@@ -10,7 +10,7 @@ namespace psd::dist_autograd {
 
 absl::Status GraphWalk::From(std::shared_ptr<Node> start) {
   const size_t recvs = context_.NumRecvs();
-  if (found_ == recvs) return absl::OkStatus();  // by no other way can a gradient leave
+  if (found_ == recvs) return absl::OkStatus();  // all ways out of the graph are known
   Visit(start.get());
   starts_.push_back(std::move(start));
   while (!open_.empty() && found_ < recvs) {
@@ -33,7 +33,7 @@ void GraphWalk::Visit(Node* node) {
 
 absl::Status GraphWalk::Found(const RecvFunction& recv) {
   if (recv.context() != context_.id())
-    return absl::OkStatus();  // an error when the pass gets there
+    return absl::OkStatus();  // the pass fails when it gets there
   ++found_;
   if (recv.message().incarnation == self_) {
     PSD_RETURN_IF_ERROR(FollowOwn(recv.message()));

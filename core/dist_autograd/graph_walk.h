@@ -1,6 +1,6 @@
 #pragma once
 
-// Finds, from where gradients enter a worker's graph, where they will leave it.
+// Finds the recv functions at which gradients that enter a worker's graph will leave it.
 
 #include <memory>
 #include <vector>
@@ -15,27 +15,28 @@
 
 namespace psd::dist_autograd {
 
-// One walk, which may be continued from further starts. It goes no further than it must: not once
-// it has met every receive function of the context. Thread-compatible. Keeps its starts, and by
-// them what it found.
+// One walk over the graph, which may be continued from further starts. It stops early once it has
+// met every recv function of the context. Thread-compatible. Keeps the starts alive, and thereby
+// the nodes that it found.
 class GraphWalk {
  public:
   enum class Upstream {
-    kIgnore,  // only what this worker's own graph joins
-    kFollow,  // from a receive function on to the own sends that its tensors came from
+    kIgnore,  // follows only edges of this worker's own graph
+    kFollow,  // also goes on from a recv function to the own sends that its tensors depend on
   };
-  // `self`: this worker's incarnation. What it sent to itself is always followed.
+  // `self` is this worker's incarnation. Messages that it sent to itself are always followed.
   GraphWalk(const ContextState& context, Incarnation self, Upstream upstream)
       : context_(context), self_(self), upstream_(upstream) {}
 
   // Errors: INVALID_ARGUMENT for an upstream message that this worker never sent.
   absl::Status From(std::shared_ptr<Node> start);
-  // No further starts will come: gives the nodes free for the walks after it.
+  // Releases the marks on visited nodes for later walks. No further start may follow.
   void End() { visited_.Clear(); }
 
-  // Receive functions of other workers' messages, each once, in the order in which they were found.
+  // The recv functions of other workers' messages, each once, in the order in which they were
+  // found.
   const std::vector<const RecvFunction*>& receives() const { return receives_; }
-  // Own messages that will receive gradients if those do.
+  // The messages of this worker that will receive gradients if the recv functions do.
   const std::vector<GlobalId>& own_messages() const { return own_messages_; }
 
  private:
@@ -49,8 +50,8 @@ class GraphWalk {
   std::vector<std::shared_ptr<Node>> starts_;  // shared with the graph
   NodeIndex visited_;
   absl::flat_hash_set<GlobalId> own_;
-  std::vector<Node*> open_;  // met, but not what is behind them
-  size_t found_ = 0;         // receive functions of the context
+  std::vector<Node*> open_;  // nodes whose successors were not visited yet
+  size_t found_ = 0;         // number of recv functions of the context that were found
   std::vector<const RecvFunction*> receives_;
   std::vector<GlobalId> own_messages_;
 };

@@ -15,18 +15,20 @@
 
 namespace psd::dist_autograd {
 
-// A gradient that has been collected here: dense, or if that is undefined the sum of sparse parts.
+// A collected gradient: dense or, if `gradient` is undefined, the sum of the sparse parts.
 struct LeafGradient {
   GlobalId key;         // the leaf's
-  ReadVersion version;  // of the parameter; unknown for a leaf that is none
+  ReadVersion version;  // of the parameter; unknown for a leaf that is no parameter
   Tensor gradient;
   std::vector<SparseTensor> sparse;
 };
 
-// Sorted by key. Most keys come in ascending order, and lie side by side then. Thread-compatible.
+// A map from keys to gradients, sorted by key. Keys mostly come in ascending order; such elements
+// are stored side by side. Thread-compatible.
 class LeafGradients {
  public:
-  // Where that of `key` is, until the next is added, and whether it was added now.
+  // Finds or adds the gradient of `key`. Returns it and whether it was added. The pointer is valid
+  // until the next gradient is added.
   std::pair<LeafGradient*, bool> TryAdd(GlobalId key) {
     if (ascending_.empty() || ascending_.back().key < key) {
       LeafGradient& added = ascending_.emplace_back();
@@ -39,7 +41,7 @@ class LeafGradients {
     return {&added, true};
   }
 
-  // Null: there is none.
+  // Returns null if there is none.
   const LeafGradient* Find(GlobalId key) const {
     const auto found = std::lower_bound(
         ascending_.begin(), ascending_.end(), key,
@@ -60,7 +62,7 @@ class LeafGradients {
   }
 
   size_t size() const { return ascending_.size() + late_.size(); }
-  // Calls `visit` with each, in the order of the keys.
+  // Calls `visit` with each gradient, in the order of the keys.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     auto late = late_.begin();
@@ -72,7 +74,8 @@ class LeafGradients {
 
  private:
   std::vector<LeafGradient> ascending_;
-  // Those that came after one of a greater key; so all are below the last of ascending_.
+  // Gradients that were added after one with a greater key. All their keys are below the last of
+  // ascending_.
   std::map<GlobalId, LeafGradient> late_;
 };
 

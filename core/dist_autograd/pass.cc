@@ -1,4 +1,4 @@
-// A pass that runs: gradients that come and go, and its end.
+// Pass: takes and sends gradients while it runs, and ends.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -20,7 +20,8 @@ absl::Status Unexpected(GlobalId message) {
 constexpr size_t kMaxNamedMessages = 8;
 constexpr size_t kMaxParked = 65'536;
 
-// Every worker gives up a little before the one that started it, so that it is heard.
+// Each worker gives up a little before the worker that started it there, so that its error, which
+// names the missing messages, still arrives.
 absl::Duration TimeoutHere(absl::Duration timeout) {
   return timeout - std::min(timeout / 10, absl::Milliseconds(500));
 }
@@ -33,7 +34,7 @@ absl::Status ErrorOn(const std::string& worker, const absl::Status& status) {
 }
 
 void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected) {
-  // Looked up without the lock: both take the context's.
+  // Found before taking the lock, because these functions take the context's lock.
   absl::StatusOr<Sends> sends = Sends();
   if (start != StartBy::kElsewhere) sends = SendsToExpect(start, expected);
   if (!sends.ok()) return arrival.call->Reply(sends.status());
@@ -67,7 +68,8 @@ void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& 
   for (Arrival& parked : take) Take(std::move(parked), false);
 }
 
-// What else the engine, or whoever collects, needs of gradients that arrived.
+// Prepares gradients that have arrived: fills in zeros in fast mode, and makes those of leaves
+// contiguous.
 absl::Status Pass::FillGaps(const SendFunction& send, Tensors& gradients) const {
   if (info_.mode == BackwardMode::kFast) PSD_RETURN_IF_ERROR(send.FillZeros(gradients));
   if (send.leaves().empty()) return absl::OkStatus();
@@ -115,7 +117,8 @@ void Pass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
   FinishIfDone();
 }
 
-// Messages of this worker to itself: a loop, where a direct feed would be a recursion.
+// Feeds gradients of messages that this worker sent to itself. The loop avoids the recursion that
+// feeding them directly would be.
 void Pass::DrainLocal() {
   {
     MutexLock lock(mutex_);
@@ -177,7 +180,8 @@ absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient)
 }
 
 absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
-  // No walk has to meet it: the walk ends where it has met every receive function of the context.
+  // Checked here because a GraphWalk may not meet it: the walk stops once it has met every recv
+  // function of its own context.
   if (recv.context() != context_->id()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a tensor that came from ", recv.peer(), " in autograd context ",
@@ -276,7 +280,8 @@ void Pass::FinishIfDone() {
   finished_.Set(committed.ok() ? absl::StatusOr<Unit>(Unit{}) : committed);
 }
 
-// Only now: a pass that fails before leaves what was collected as it was.
+// Adds the collected gradients to the context. This happens at the end, so that a pass that fails
+// changes nothing there.
 absl::Status Pass::Commit() {
   std::vector<std::pair<LeafInfo, Tensor>> collected;
   std::vector<std::pair<LeafInfo, SparseTensor>> sparse;
@@ -310,8 +315,9 @@ void Pass::Fail(absl::Status status, const std::string& source) {
   std::vector<Arrival> parked;
   std::shared_ptr<rpc::ServerCall> starter;
   TimerQueue::Id timer = 0;
-  auto self = shared_from_this();  // whoever is told may drop the last handle
-  // A worker whose part of the context went with our session there knows only that it has none.
+  auto self = shared_from_this();  // a callback may drop the last other handle
+  // A worker that lost its part of the context with our session there reports only that it has
+  // none; the lost session is the better reason.
   if (absl::Status lost = context_->usable(); !lost.ok())
     status = ErrorOn(host_->self().name, lost);
   {

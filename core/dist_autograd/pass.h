@@ -1,7 +1,7 @@
 #pragma once
 
-// One backward pass on one worker: its part of the graph, the gradients that come and go, and its
-// end. See PROTOCOL.md.
+// One backward pass on one worker: it runs the worker's part of the graph, receives and sends
+// gradients, and ends on all workers together. See PROTOCOL.md.
 
 #include <memory>
 #include <string>
@@ -27,33 +27,33 @@ namespace psd::dist_autograd {
 
 class Pass;
 
-// `status` as "error on owner1: …", once, whoever passes it on.
+// Returns `status` with "error on owner1: " before its text, unless a worker has added that before.
 absl::Status ErrorOn(const std::string& worker, const absl::Status& status);
 
-// What a pass needs of its worker. Thread-safe; outlives its passes.
+// The functions of its worker that a pass uses. Thread-safe. Outlives its passes.
 class PassHost {
  public:
   virtual ~PassHost() = default;
   virtual const rpc::PeerInfo& self() const = 0;
-  // Fails at once when the worker is going down.
+  // Fails at once if the worker shuts down.
   virtual Future<rpc::Reply> Send(const std::string& peer, rpc::Request request,
                                   absl::Duration timeout) = 0;
   virtual TimerQueue::Id RunAfter(absl::Duration delay, Task task) = 0;
   virtual void CancelTimer(TimerQueue::Id id) = 0;
-  // `task` belongs to `call`.
+  // Runs `task` in the queue of the session of `call`.
   virtual absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) = 0;
-  // The pass is over on this worker. Called once, before anybody is answered.
+  // Called once when the pass is over on this worker, before any call is answered.
   virtual void PassEnded(const Pass& pass) = 0;
 };
 
 // Gradients that have arrived for one message of this worker.
 struct Arrival {
   std::shared_ptr<SendFunction> send;
-  Tensors gradients;  // checked; empty: none at all
+  Tensors gradients;  // checked; empty if there is no gradient at all
   std::shared_ptr<rpc::ServerCall> call;
 };
 
-// Thread-safe. Shared by the host's table and by all that still has to happen.
+// Thread-safe. Shared by the host's table and by the callbacks and tasks of the pass.
 class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
  public:
   Pass(std::shared_ptr<PassHost> host, std::shared_ptr<ContextState> context, PassInfo info)
@@ -65,17 +65,19 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const PassInfo& info() const { return info_; }
   const std::shared_ptr<ContextState>& context() const { return context_; }
 
-  // Initiator: starts from the roots (checked). Done when every worker concerned is.
+  // Runs the pass on the worker that initiated it, from `roots`, which were checked. The future is
+  // set when all workers that take part are done.
   Future<Unit> Run(const std::vector<Root>& roots);
 
-  // Others: gradients for one message. The first that can start the pass here is answered when
-  // the pass is over, the others when they are taken.
+  // Takes gradients for one message, on all other workers. The first arrival that starts the pass
+  // here is answered when the pass is over, the others when they were taken.
   void Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected);
-  // Marks own messages, and all that they depend on elsewhere; then calls back.
+  // Marks messages of this worker, and those on other workers that they depend on, as ones that
+  // will receive gradients; then calls `done`.
   void Mark(const std::vector<GlobalId>& messages, absl::AnyInvocable<void(absl::Status)> done);
 
-  // Ends the pass, unless it has ended, and tells all workers that know the context, but `source`
-  // (who told us; may be empty).
+  // Ends the pass with an error, unless it has ended, and tells all workers that know the context,
+  // except `source`, from which the error came. `source` is empty for an error of this worker.
   void Fail(absl::Status status, const std::string& source) PSD_EXCLUDES(mutex_);
 
   // DistributedSink.
@@ -85,7 +87,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   absl::Status Deliver(const RecvFunction& recv, Tensors gradients) override PSD_EXCLUDES(mutex_);
 
  private:
-  // By peer: messages of it that will receive gradients.
+  // For each peer: the messages of that peer that will receive gradients.
   using Marks = absl::flat_hash_map<std::string, std::vector<uint64_t>>;
   using Sends = std::vector<std::shared_ptr<SendFunction>>;
 
@@ -94,7 +96,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   void MarkFromRoots(std::vector<Root> roots);
   absl::StatusOr<Sends> FindSends(const std::vector<GlobalId>& messages) const;
   absl::StatusOr<Sends> SendsToExpect(StartBy start, const std::vector<uint64_t>& expected);
-  // Sets up the graph. Requires: not begun.
+  // Sets up the graph. Requires: the pass has not begun.
   void Begin(Sends sends, StartBy start, const std::vector<Root>& roots) PSD_REQUIRES(mutex_);
   void StartTimer(absl::Duration delay);
   void FeedRoots(const std::vector<Root>& roots);
@@ -123,25 +125,25 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<ContextState> context_;  // shared, see ContextState
   const PassInfo info_;
 
-  mutable Mutex mutex_;  // held for bookkeeping and the set-up of the graph; before the context's
-  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
-  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // receives of walk_ that were asked for
+  mutable Mutex mutex_;                    // taken before the context's; never held while nodes run
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);  // of the mark phase
+  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // of walk_.receives(): those that were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
   Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 
-  // Set by Begin, then unchanged; the pass runs its nodes without the lock. Sends of leaves are not
-  // in it.
+  // Set by Begin and then unchanged, so that nodes run without the lock. Does not contain the send
+  // functions of leaves.
   std::unique_ptr<GraphPass> graph_;
-  bool light_ = false;  // its sends lead to leaves without hooks: quick enough for any thread
+  bool light_ = false;  // all sends lead to leaves without hooks; quick enough for any thread
 
   bool begun_ PSD_GUARDED_BY(mutex_) = false;
   bool done_ PSD_GUARDED_BY(mutex_) = false;
   bool draining_ PSD_GUARDED_BY(mutex_) = false;
   StartBy start_ PSD_GUARDED_BY(mutex_) = StartBy::kElsewhere;
-  absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // no gradients yet
-  std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the start
+  absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // messages without gradients yet
+  std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the pass began
   std::vector<std::pair<GlobalId, Tensors>> local_ PSD_GUARDED_BY(mutex_);
-  Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // ride the first message to each peer
+  Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // sent with the first message to each peer
   int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered
   std::vector<std::pair<LeafInfo, Tensor>> collected_ PSD_GUARDED_BY(mutex_);
   std::vector<std::pair<LeafInfo, SparseTensor>> collected_sparse_ PSD_GUARDED_BY(mutex_);

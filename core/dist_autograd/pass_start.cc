@@ -1,4 +1,4 @@
-// How a pass begins on a worker: what it must expect, and marks.
+// Pass: begins on a worker, finds out which gradients to expect, and marks.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace psd::dist_autograd {
 namespace {
 
-// Leaves without hooks, which may take their time.
+// Whether all edges of `sends` lead to leaves without hooks. (A hook may take long.)
 bool LeadsToPlainLeavesOnly(const std::vector<std::shared_ptr<SendFunction>>& sends) {
   const auto plain = [](const Edge& edge) {
     return !edge || (edge.node->next().empty() && edge.node->hooks() == nullptr);
@@ -68,7 +68,8 @@ absl::Status Pass::Plan(const std::vector<Root>& roots) {
   return absl::OkStatus();
 }
 
-// Third workers are involved: every worker finds out what it must expect before gradients flow.
+// Used if tensors depend on messages of further workers: before gradients flow, every worker is
+// told which of its messages will receive some.
 void Pass::MarkFromRoots(std::vector<Root> roots) {
   Marks marks;
   absl::Status status;
@@ -115,7 +116,7 @@ absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
   messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
   PSD_ASSIGN_OR_RETURN(Sends sends, FindSends(messages));
   if (!context_->HasRecvsFromSelf()) return sends;
-  // What this worker sent to itself on the way is in nobody's list.
+  // Messages that this worker sent to itself are in no list of the caller; the walk finds them.
   GraphWalk walk(*context_, host_->self().incarnation, GraphWalk::Upstream::kIgnore);
   for (const auto& send : sends) PSD_RETURN_IF_ERROR(walk.From(send));
   PSD_ASSIGN_OR_RETURN(Sends own, FindSends(walk.own_messages()));
@@ -161,7 +162,7 @@ void Pass::StartTimer(absl::Duration delay) {
 
 void Pass::FeedRoots(const std::vector<Root>& roots) {
   for (const Root& root : roots) Feed(root.output.gradient_edge().node, SeedOf(root));
-  graph_->Forget();  // while others work
+  graph_->Forget();  // frees its bookkeeping now, while other workers are busy
 }
 
 // ---- marks
