@@ -1,7 +1,7 @@
 #pragma once
 
-// What is hosted in place of a value whose creating function failed: whoever reads it gets the
-// error, and the references to it are counted as to any value.
+// Hosted in place of a value whose creating function failed. Reading it gives the error. References
+// to it are counted as those to any value.
 
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ class Failure : public Object {
   const absl::Status status_;
 };
 
-// The error behind `value`, or OK.
+// Returns the error if `value` is a Failure, else OK.
 inline absl::Status FailureOf(const Value& value) {
   const auto* object = value.As<std::shared_ptr<Object>>();
   const auto* failure = object == nullptr ? nullptr : dynamic_cast<const Failure*>(object->get());

@@ -53,7 +53,7 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   absl::StatusOr<uint64_t> Assign(const Tensor& elements) override;
   Stats stats() const override;
 
-  // The handle that Create gave out has gone; readers may still hold versions.
+  // Called when the handle that Create returned is destroyed. Readers may still hold versions.
   void Close();
 
  private:
@@ -63,7 +63,8 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
 
   // Requires: they share their VersionLock.
   static std::vector<PinPlan> PlansFor(absl::Span<Parameter* const> parameters);
-  // Takes all of `plans` at one moment, for `pins`: one for all or one for each.
+  // Takes all `plans` at one moment into `pins`, which has one element for all plans or one for
+  // each.
   static void TakeAll(std::vector<PinPlan>& plans,
                       absl::Span<const std::shared_ptr<VersionPins>> pins);
 
@@ -155,11 +156,10 @@ void CheckShared(const std::shared_ptr<VersionLock>& first,
 
 }  // namespace
 
-// What keeps versions of several parameters as they are for their readers: each until the last of
-// them lets go.
+// Pins versions of several parameters until the last handle to this object is destroyed.
 class VersionPins {
  public:
-  // `keeper` keeps the parameters that will be added.
+  // `keeper` keeps alive the parameters that will be added.
   static std::shared_ptr<VersionPins> Create(VersionLock& lock,
                                              std::shared_ptr<const void> keeper) {
     return std::allocate_shared<VersionPins>(SmallMemoryAllocator<VersionPins>(), lock,
@@ -177,7 +177,7 @@ class VersionPins {
     pins_.push_back({&parameter, parameter.set_.version()});
     parameter.set_.AddPin();
   }
-  // The copy of a version that is not pinned.
+  // Keeps a copy of a version that could not be pinned.
   void Keep(Tensor copy) { copies_.push_back(std::move(copy)); }
 
  private:
@@ -198,8 +198,8 @@ VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
   lock_.spare_returned.NotifyAll();
 }
 
-// How one reader comes to the elements of one parameter, in rounds: look under the lock, allocate
-// without it, until everything for a batch is there.
+// The steps by which a reader gets the elements of one parameter. In rounds it looks under the
+// lock, then allocates without it, until everything that a batch needs is reserved.
 class PinPlan {
  public:
   explicit PinPlan(ParameterImpl& parameter) : parameter_(parameter) {}
@@ -214,15 +214,15 @@ class PinPlan {
     if (buffer.ok()) reserved_ = *std::move(buffer);
     refused_ = !buffer.ok();
   }
-  // Adds the current version to `pins`, or holds it for Copy. Requires: Ready() since the lock was
-  // taken.
+  // Adds the current version to `pins`, or holds it for Copy. Requires: Ready() was true since the
+  // lock was taken.
   void Take(VersionPins& pins) PSD_REQUIRES(parameter_.lock_->mutex);
 
   bool copies() const { return copies_; }
-  // Copies the version and lets go of it; without the lock. Requires: copies().
+  // Copies the version and releases it. Called without the lock. Requires: copies().
   absl::StatusOr<Tensor> Copy();
 
-  // The version: elements until they are copied, as long as the pins.
+  // The elements are valid until they are copied, or as long as the pins.
   ParameterImpl& parameter() const { return parameter_; }
   FlatTensor flat() const {
     return {&parameter_.shape_, data_, parameter_.bytes_, parameter_.dtype_};
@@ -275,7 +275,7 @@ absl::StatusOr<PinnedVersion> Parameter::Pin() {
 absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
     absl::Span<Parameter* const> parameters) {
   std::vector<PinPlan> plans = ParameterImpl::PlansFor(parameters);
-  std::vector<std::shared_ptr<VersionPins>> pins;  // of each
+  std::vector<std::shared_ptr<VersionPins>> pins;  // one for each plan
   pins.reserve(plans.size());
   for (PinPlan& plan : plans) {
     ParameterImpl& parameter = plan.parameter();
@@ -286,7 +286,7 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
   results.reserve(plans.size());
   absl::Status failure;
   for (size_t i = 0; i < plans.size(); ++i) {
-    // Of every one, also after a failure: what is copied must be let go.
+    // Goes on after a failure, because Copy also releases the version.
     absl::StatusOr<Tensor> tensor =
         plans[i].copies() ? plans[i].Copy() : AsTensor(plans[i].flat(), std::move(pins[i]));
     if (tensor.ok()) results.push_back({*std::move(tensor), plans[i].version()});
@@ -318,7 +318,7 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
     pinned.versions.push_back(plan.version());
     pinned.tensors.push_back(plan.flat());
     if (!plan.copies()) continue;
-    // Of every one, also after a failure: what is copied must be let go.
+    // Goes on after a failure, because Copy also releases the version.
     absl::StatusOr<Tensor> copy = plan.Copy();
     if (!copy.ok()) {
       failure.Update(copy.status());
@@ -342,7 +342,8 @@ std::vector<PinPlan> ParameterImpl::PlansFor(absl::Span<Parameter* const> parame
   return plans;
 }
 
-// The analysis cannot see that all parameters of a batch share one lock (which is checked).
+// The thread-safety analysis cannot see that all parameters of a batch share one lock. A check at
+// run time does.
 void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
                             absl::Span<const std::shared_ptr<VersionPins>> pins)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
@@ -408,7 +409,7 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
   if (dense.NumBytes() > 0) std::memcpy(first.get(), dense.raw_data(), dense.NumBytes());
   auto parameter = std::make_shared<ParameterImpl>(id, dense, requires_grad, std::move(first),
                                                    std::move(allocator), std::move(versions));
-  // Pins share the parameter too, but do not keep it open.
+  // Readers' pins share the object too, but only this handle keeps it open.
   Parameter* handle = parameter.get();
   return std::shared_ptr<Parameter>(
       handle, [parameter = std::move(parameter)](Parameter*) { parameter->Close(); });

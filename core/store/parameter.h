@@ -2,17 +2,17 @@
 
 // A parameter: a dense tensor that moves through immutable versions.
 //
-// A step reads the current version and writes the spare buffer, then the spare becomes the current
-// version by a pointer flip. A reader pins a version by holding its tensor: it sees it whole while
-// later steps go on. The invariants, in terms of buffers of the parameter's size:
+// A step reads the current version and writes the spare buffer; then a pointer flip makes the spare
+// the current version. A reader pins a version by holding its tensor, which does not change while
+// later steps go on. The invariants, in buffers of the parameter's size:
 //   - current: one, the latest version.
 //   - spare: at least one while an optimizer holds the parameter and no step is writing, so that
 //     a step never allocates; one more while the current version is pinned, for the step after.
-//   - old: versions before the current one that somebody still holds; at most two. A reader that
-//     could make it three, or for whom no further spare can be reserved, gets a copy instead.
-// When the last holder of an old version lets go, its buffer becomes a spare, or is freed if there
-// are spares enough (one more than needed is enough for buffers of up to 16 KiB: see
-// kSmallBufferBytes).
+//   - old: earlier versions that a reader still holds; at most two. A reader that could cause a
+//     third, or for whom no further spare can be reserved, gets a copy instead.
+// When the last reader of an old version releases it, its buffer becomes a spare, or is freed if
+// there are enough spares. (Buffers of up to 16 KiB keep one spare more than needed; see
+// kSmallBufferBytes.)
 
 #include <cstdint>
 #include <memory>
@@ -28,22 +28,23 @@
 
 namespace psd::store {
 
-// What a reader gets: the elements of one version. Holding (or sharing) the tensor pins it.
+// The elements of one version, as a reader gets them. The version is pinned as long as the tensor
+// or a copy of its handle exists.
 struct PinnedVersion {
   Tensor tensor;
   uint64_t version = 0;
 };
 
-// The same of several parameters.
+// Versions of several parameters that are pinned together.
 struct PinnedTogether {
   std::vector<FlatTensor> tensors;
   std::vector<uint64_t> versions;      // of each
-  std::shared_ptr<const void> holder;  // pins all: whoever looks at a tensor holds or shares it
+  std::shared_ptr<const void> holder;  // pins all; must be held as long as a tensor is read
 };
 
-// What the parameters of one store share, so that versions of many of them flip, and are pinned,
-// as one: a lock held for pointer changes only, never during a copy, a kernel or a release of
-// memory.
+// The lock that the parameters of one store share, so that many of them can be published or pinned
+// at the same moment. It is held for pointer changes only, never during a copy, a kernel or a
+// release of memory.
 struct VersionLock {
   Mutex mutex;  // leaf: memory is allocated and freed outside
   CondVar spare_returned;
@@ -52,9 +53,9 @@ struct VersionLock {
 // Thread-safe.
 class Parameter {
  public:
-  // `initial` (floating, contiguous or not) is copied into memory of `allocator`, which is
-  // charged for every buffer, and becomes version 1. Parameters that are stepped or pinned
-  // together share `versions`.
+  // Copies `initial`, a floating tensor, into memory of `allocator`; the copy becomes version 1.
+  // All buffers come from `allocator`. Parameters that are stepped or pinned together must share
+  // `versions`.
   // Errors: INVALID_ARGUMENT for other dtypes or devices; RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::shared_ptr<Parameter>> Create(GlobalId id, const Tensor& initial,
                                                            bool requires_grad,
@@ -68,30 +69,32 @@ class Parameter {
   virtual bool requires_grad() const = 0;
   virtual uint64_t version() const = 0;
 
-  // The current version, pinned as long as the tensor lives; a copy where the rules above say so.
-  // A copy is the reader's own: ordinary process memory, not charged, so that a full budget stops
-  // nobody from reading. Errors: RESOURCE_EXHAUSTED when the system has no memory for a copy.
+  // Returns the current version, which is pinned as long as the tensor exists, or a copy of it
+  // where the rules above say so. A copy is ordinary process memory that is not charged to the
+  // budget, so a full budget never prevents reading. Errors: RESOURCE_EXHAUSTED if the system has
+  // no memory for a copy.
   absl::StatusOr<PinnedVersion> Pin();
-  // The current versions of all `parameters` (which share their VersionLock; repeats are fine),
-  // as they were at one moment: of every step that wrote several of them, all or nothing is seen.
+  // Returns the current versions of all `parameters` as they were at one moment: a step that wrote
+  // several of them is seen in all or in none. The parameters share their VersionLock; repeats are
+  // allowed.
   static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
-  // The same for a reader that lets go of all at once. `keeper`, which keeps the parameters, is
-  // held as long as the versions are. Cheapest for many.
+  // The same for a reader that releases all versions at once; cheaper for many parameters.
+  // `keeper`, which must keep the parameters alive (see Keep), is held as long as the versions are.
   static absl::StatusOr<PinnedTogether> PinTogether(absl::Span<Parameter* const> parameters,
                                                     std::shared_ptr<const void> keeper);
 
-  // Keeps `parameters` for readers that may outlive their handles; what nobody reads is freed with
-  // those all the same.
+  // Returns an object that keeps `parameters` valid for readers that may outlive their handles.
+  // Buffers that nobody reads are freed with the handles all the same.
   static std::shared_ptr<const void> Keep(absl::Span<Parameter* const> parameters);
 
-  // Reserves the spare for an optimizer (counted: several may hold one parameter).
-  // Errors: RESOURCE_EXHAUSTED; nothing reserved then.
+  // Reserves the spare buffer for an optimizer. Counted: several optimizers may hold one parameter.
+  // Errors: RESOURCE_EXHAUSTED; nothing is reserved then.
   virtual absl::Status AcquireForSteps() = 0;
   virtual void ReleaseFromSteps() = 0;
 
-  // A step's arrays: the current version, which stays current and alive until the writer itself
-  // publishes, and the spare to write. Both contiguous and aligned to kBlockAlignment.
+  // The arrays of a step: the current version, which stays current until the writer publishes, and
+  // the spare to write. Both are contiguous and aligned to kBlockAlignment.
   struct Write {
     const std::byte* current = nullptr;
     std::byte* spare = nullptr;
@@ -101,14 +104,14 @@ class Parameter {
   // has acquired them, and names none twice; they share their VersionLock. Never allocates; waits
   // only for readers that are just copying an old version out.
   static std::vector<Write> BeginWrite(absl::Span<Parameter* const> parameters);
-  // Gives the spares back unpublished. Nothing has changed.
+  // Ends a step without publishing: the parameters keep their current versions.
   static void AbandonWrite(absl::Span<Parameter* const> parameters);
-  // Makes what was written the current versions of all `parameters`, as one: a reader that pins
-  // several through PinAll sees all of them or none. Requires: BeginWrite was called on each.
+  // Makes the written spares the current versions of all `parameters` at one moment: a reader that
+  // pins several by PinAll sees all of them or none. Requires: BeginWrite was called on each.
   static void Publish(absl::Span<Parameter* const> parameters);
 
-  // Replaces the elements as a new version (no optimizer needed; allocates) and returns its
-  // number. Requires: the caller is the only writer.
+  // Makes `elements` the new current version and returns its number. Allocates; needs no optimizer.
+  // Requires: the caller is the only writer.
   // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<uint64_t> Assign(const Tensor& elements) = 0;
 

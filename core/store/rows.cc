@@ -18,12 +18,12 @@
 namespace psd::store {
 namespace {
 
-// How many rows ahead a lookup fetches.
+// How many rows ahead a lookup prefetches.
 constexpr size_t kReadAhead = 12;
 constexpr size_t kLineBytes = 64;
 
-// Copies of a row that may be written, or read, meanwhile: its stripe tells, and the fences keep
-// the looks at the stripe on their side of the copy.
+// Copy a row while another thread may write or read it. The counter of its stripe tells whether the
+// copy is whole; the fences keep the accesses to the counter on their side of the copy.
 #ifndef PSD_TSAN
 void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
   std::memcpy(out, row, bytes);
@@ -35,7 +35,7 @@ void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
   std::memcpy(row, in, bytes);
 }
 #else
-// ThreadSanitizer knows no fences. Every load acquires, every store releases.
+// For ThreadSanitizer, which does not understand fences: every load acquires, every store releases.
 using Word = uint32_t;
 
 void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {

@@ -1,12 +1,12 @@
 #pragma once
 
-// Rows: an embedding table. The second kind of parameter, updated in place, atomic per row, never
-// pinned whole.
+// Rows: an embedding table, the second kind of parameter. It is updated in place, row by row, and
+// is never pinned.
 //
-// Every row is read and written whole. Readers take no lock: each row belongs to one of a fixed
-// number of stripes, whose counter is odd while one of its rows is being written; a reader that saw
-// the counter change reads the row again. Two rows of one lookup may stem from before and after one
-// step.
+// Every row is read and written whole. Readers take no lock (a seqlock): each row belongs to one of
+// a fixed number of stripes, whose counter is odd while one of its rows is being written. A reader
+// that saw the counter change reads the row again. Two rows of one lookup may be from before and
+// after the same step.
 
 #include <array>
 #include <atomic>
@@ -29,8 +29,8 @@ namespace psd::store {
 // Thread-safe: any number of readers, one writer at a time (see WriteClaims).
 class Rows : public Object {
  public:
-  // Takes over `elements`, [rows, width]. Requires: it is the only handle to memory of the store's
-  // budget.
+  // Takes over `elements`, [rows, width]. Requires: it is the only handle to its memory, which is
+  // charged to the store's budget.
   // Errors: INVALID_ARGUMENT for another rank, no rows, no width, or a dtype other than f32, f64.
   static absl::StatusOr<std::shared_ptr<Rows>> Create(Tensor elements, bool requires_grad);
 
@@ -46,17 +46,18 @@ class Rows : public Object {
   // that, sees everything that made the version.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  // The rows of `ids`, in their order: [the extents of ids, width].
+  // Returns the rows of `ids`: a tensor of the shape of `ids` with the width as a further axis.
   // Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
   absl::StatusOr<Tensor> Read(const Tensor& ids) const;
 
-  // ---- The writer's.
+  // ---- For the one writer only.
 
-  // All rows, packed. Only the writer may look here.
+  // All rows, packed.
   const std::byte* elements() const { return table_.raw_data(); }
-  // Replaces rows, each whole. `next`: as many packed rows. Requires: ids in range.
+  // Replaces the rows `ids`, each whole. `next` has as many packed rows. Requires: all ids are in
+  // range.
   void Write(absl::Span<const int64_t> ids, const std::byte* next);
-  // Replaces all of them, as one update; returns the version that it makes.
+  // Replaces all rows as one update. Returns the new version.
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
   absl::StatusOr<uint64_t> Assign(const Tensor& elements);
   // An update is complete.
@@ -77,7 +78,7 @@ class Rows : public Object {
   std::array<Stripe, kStripes> stripes_{};
 };
 
-// The rows that `value` is, or null.
+// Returns the table if `value` is one, else null.
 std::shared_ptr<Rows> AsRows(const Value& value);
 
 }  // namespace psd::store

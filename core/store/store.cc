@@ -21,10 +21,11 @@
 namespace psd::store {
 namespace {
 
-// Fewer are found one by one as fast, and must not displace what is worth to be remembered.
+// The least size of a group that is remembered. Fewer ids are found one by one as fast, and must
+// not displace a larger group.
 constexpr size_t kRememberedIds = 16;
 
-// The tensor of a value that becomes a parameter; null for values that stay as they are.
+// Returns the tensor of a value that becomes a parameter, or null for values that stay as they are.
 const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad) {
   const Variable* variable = value.As<Variable>();
   if (variable == nullptr || !variable->ok() || !IsFloating(variable->dtype())) return nullptr;
@@ -36,7 +37,7 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
-// Memory of large tensors that is charged to another account of the budget changes over.
+// Moves the memory of large tensors that is charged to another account of the budget to this one.
 class TakenOver {
  public:
   explicit TakenOver(MemoryAccount& memory) : memory_(memory) {}
@@ -51,10 +52,10 @@ class TakenOver {
 
  private:
   MemoryAccount& memory_;
-  size_t bytes_ = 0;  // of the tensors, charged with their blocks from now on
+  size_t bytes_ = 0;  // of the tensors that were moved; charged with their blocks
 };
 
-// Charges `value` to `memory`, once.
+// Charges `value` to `memory`. Tensors whose blocks are charged already are not charged again.
 absl::StatusOr<MemoryCharge> ChargeFor(const Value& value, MemoryAccount& memory) {
   TakenOver taken(memory);
   PSD_RETURN_IF_ERROR(value.ForEachTensor(std::ref(taken)));
@@ -72,7 +73,7 @@ EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
   return group;
 }
 
-// Entries by their ids.
+// Hashes entries by their ids.
 struct EntryHash {
   using is_transparent = void;
   size_t operator()(GlobalId id) const { return absl::Hash<GlobalId>()(id); }
@@ -123,12 +124,12 @@ class StoreImpl : public Store {
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);
-  // Ends the creation of `name` with `result`, and hosts it if it is a value.
+  // Ends the creation of `name`: hosts the value, or frees the name after an error.
   absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
                                           absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
-  // Null if no value has that name.
+  // As Drop, but returns null if no value has that name.
   absl::StatusOr<EntryPtr> DropIfThere(const std::string& name, GlobalId only) PSD_EXCLUDES(mutex_);
-  // Names that sort near `name`: a bounded number, among which a misspelt one is looked for.
+  // Returns a bounded number of names that sort near `name`, to find the one that was meant.
   std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
   absl::Status UnknownName(const std::string& name) const PSD_EXCLUDES(mutex_);
 
@@ -140,11 +141,11 @@ class StoreImpl : public Store {
 
   mutable Mutex mutex_;  // no other lock is taken under it
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
-  // What GetGroup was asked for last. None of it has been erased since.
+  // The latest group of GetGroup. Forgotten when one of its values is erased.
   struct Remembered {
     EntryGroupPtr group;
     std::vector<GlobalId> ids;
-    GlobalId least, most;  // of these
+    GlobalId least, most;  // the least and the greatest of `ids`
   };
   Remembered remembered_ PSD_GUARDED_BY(mutex_);
   // Keys are the names in the entries.
@@ -361,7 +362,7 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   return erased;
 }
 
-// Requires: its claim is held.
+// Requires: the caller holds the write claim of the entry.
 absl::StatusOr<uint64_t> AssignTo(const Entry& entry, const Tensor& elements) {
   if (entry.parameter != nullptr) return entry.parameter->Assign(elements);
   return AsRows(entry.value)->Assign(elements);

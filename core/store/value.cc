@@ -34,7 +34,7 @@ struct KindNamer {
 struct ByteCounter {
   template <typename T>
   size_t operator()(const T&) const {
-    return 0;  // lies in the value itself, or answers for itself
+    return 0;  // stored in the value itself, or an object, which has charges of its own
   }
   size_t operator()(const std::string& text) const { return text.size(); }
   size_t operator()(const Variable& variable) const {

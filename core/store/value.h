@@ -1,6 +1,6 @@
 #pragma once
 
-// What an owner hosts, and what a call takes and returns.
+// The values that an owner hosts, and that calls take and return.
 
 #include <cstdint>
 #include <memory>
@@ -21,12 +21,12 @@ namespace psd::store {
 class Object {
  public:
   virtual ~Object() = default;
-  // "optimizer/adam", "replay_buffer". For listings and type errors.
+  // Returns the name of the type for listings and errors: "optimizer/adam", "replay_buffer".
   virtual std::string TypeName() const = 0;
 };
 
-// A counted reference to a value on another worker, as the store sees it: something to keep alive.
-// The rref layer gives it its meaning.
+// A counted reference to a value on another worker. The store only keeps it alive; core/rref
+// implements it.
 class RemoteReference : public std::enable_shared_from_this<RemoteReference> {
  public:
   virtual ~RemoteReference() = default;
@@ -38,7 +38,7 @@ class RemoteReference : public std::enable_shared_from_this<RemoteReference> {
 inline constexpr int kMaxValueDepth = 16;
 inline constexpr size_t kMaxValueItems = size_t{1} << 20;
 
-// A value: copies share what is large. Thread-compatible.
+// One value of any of the kinds below. Copies share large contents. Thread-compatible.
 class Value {
  public:
   using List = std::vector<Value>;
@@ -63,7 +63,7 @@ class Value {
   Value(SparseTensor v)                                                        // NOLINT
       : variant_(std::make_shared<const SparseTensor>(std::move(v))) {}
   static Value OfList(List items);
-  // Sorts; of equal keys the last stays.
+  // Sorts the items by key. If keys are equal, the last item stays.
   static Value OfMap(Map items);
 
   bool IsNone() const { return std::holds_alternative<std::monostate>(variant_); }
@@ -80,10 +80,11 @@ class Value {
   const SparseTensor* AsSparse() const;
   const Variant& variant() const { return variant_; }
 
-  // What its elements, strings and items take. Objects answer for themselves and count nothing.
+  // Returns the bytes of its elements, strings and items. Objects count 0; they have charges of
+  // their own.
   size_t NumBytes() const;
 
-  // Calls `visit` with each tensor in it, until that is not OK.
+  // Calls `visit` with each tensor in the value, until an error, which is returned.
   absl::Status ForEachTensor(absl::FunctionRef<absl::Status(const Tensor&)> visit) const;
 
   // "none", "bool", "int", "float", "string", "tensor f32[2, 3]",

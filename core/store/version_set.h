@@ -1,7 +1,7 @@
 #pragma once
 
-// The buffers of one parameter and who holds them: a plain state machine, without lock or memory
-// of its own.
+// The buffers of one parameter and the counts of their readers, as a plain state machine without a
+// lock.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace psd::store {
 
-// Old versions that may stay pinned.
+// The most old versions that may be pinned.
 inline constexpr int kMaxOldPinned = 2;
 
-// Buffers up to this size stay when they were reserved for a pin that has gone: to allocate one
-// anew for each pin of a small parameter costs more than all else in it.
+// A spare of at most this size that was reserved for a pin is kept when the pin is dropped: for a
+// small parameter, allocating a new one for each pin would cost more than the rest of the pin.
 inline constexpr size_t kSmallBufferBytes = size_t{16} << 10;
 
-// Confined to the holder of the parameter's VersionLock. Methods that could free a buffer append it
-// to `freed` instead, so that it is freed without the lock.
+// All calls must be made under the parameter's VersionLock. Methods that would free a buffer append
+// it to `freed` instead, so that the caller frees it without the lock.
 class VersionSet {
  public:
-  // Where the elements are; it owns the block in which they lie.
+  // Points to the elements and owns the block that holds them.
   using BufferPtr = std::shared_ptr<std::byte>;
   using Buffers = absl::InlinedVector<BufferPtr, 2>;
 
-  // All buffers have `bytes` bytes.
+  // `bytes` is the size of every buffer.
   VersionSet(BufferPtr first, size_t bytes) : small_(bytes <= kSmallBufferBytes) {
     current_.buffer = std::move(first);
   }
@@ -36,15 +36,15 @@ class VersionSet {
   const std::byte* current() const { return current_.buffer.get(); }
   int spares() const { return static_cast<int>(spares_.size()); }
   int old_pinned() const;
-  // All buffers: current, spare, being written, old.
+  // The number of all buffers: current, spare, being written and old.
   int buffers() const { return 1 + spares() + writing() + static_cast<int>(old_.size()); }
   bool acquired() const { return acquirers_ > 0; }
 
   // What a reader must do to read the current version.
   enum class Access {
-    kPin,      // pin it: all that it takes is reserved
-    kReserve,  // bring a buffer for one more spare, then ask again
-    kCopy,     // copy it: too many old versions are pinned
+    kPin,      // pin it; the buffers that this may need are reserved
+    kReserve,  // allocate one more spare, then ask again
+    kCopy,     // copy it, because too many old versions are pinned
   };
   Access AccessForPin() const {
     if (current_.pins > 0) return Access::kPin;
@@ -53,37 +53,38 @@ class VersionSet {
   }
   // Counts a pin of the current version. Requires: AccessForPin() is kPin.
   void AddPin() { ++current_.pins; }
-  // A pin of `version` goes.
+  // Drops a pin of `version`.
   void DropPin(uint64_t version, Buffers& freed) {
     --Find(version).pins;
     Settle(version, freed);
   }
 
-  // Holds the current version's buffer while it is copied, without a reservation.
+  // Holds the current version's buffer while it is copied. Needs no reserved spare.
   void AddCopier() { ++current_.copiers; }
   void DropCopier(uint64_t version, Buffers& freed) {
     --Find(version).copiers;
     Settle(version, freed);
   }
 
-  // Spares that are missing for one optimizer more.
+  // The number of spares that are missing for one more optimizer.
   int MissingForAcquire() const;
   void Acquire() { ++acquirers_; }
   void Release(Buffers& freed);
-  // Adds a reserved buffer, to be used after those that are warm.
+  // Adds a new spare. It is used only after the others, which may still be in the caches.
   void AddSpare(BufferPtr buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
 
-  // False while all spares wait for a copier.
+  // Returns false while the spare buffer is still being copied by a reader.
   bool CanBeginWrite() const { return !spares_.empty(); }
-  // The buffer to write. Requires: CanBeginWrite(), no write under way.
+  // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
   std::byte* BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, nullptr)); }
-  // The written buffer becomes the current version.
+  // Makes the written buffer the current version.
   void Publish(Buffers& freed) { Replace(std::move(writing_), freed); }
-  // `next` becomes the current version.
+  // Makes `next` the current version.
   void Replace(BufferPtr&& next, Buffers& freed);
 
-  // The parameter is gone: what nobody holds is freed, and nothing but drops may follow.
+  // Called when the parameter is destroyed: frees all buffers without readers. Only DropPin and
+  // DropCopier may follow.
   void Close(Buffers& freed);
 
  private:
@@ -97,24 +98,26 @@ class VersionSet {
   };
 
   int writing() const { return writing_ != nullptr ? 1 : 0; }
-  // Spares that must be there (one being written counts) when the current version is pinned or
-  // not.
+  // The number of spares that must exist, including one being written, if the current version is
+  // pinned or not.
   int Needed(bool current_pinned) const { return acquired() ? 1 + (current_pinned ? 1 : 0) : 0; }
-  // Spares that are not freed: those needed, and for small buffers one for the next pin.
+  // The number of spares that are not freed: those needed, and for small buffers one for the next
+  // pin.
   int Kept() const { return Needed(current_.pins > 0 || small_); }
-  // Spares, the one being written, and those that come back when a copier is done.
+  // The number of spares, including the one being written and those that come back when a copier is
+  // done.
   int Available() const { return spares() + writing() + (old_.empty() ? 0 : ComingBack()); }
   int ComingBack() const { return static_cast<int>(old_.size()) - old_pinned(); }
   Version& Find(uint64_t version) {
     return version == current_.number ? current_ : *FindOld(version);
   }
   Version* FindOld(uint64_t version);
-  // A holder of `version` has gone.
+  // To be called after a holder of `version` was dropped.
   void Settle(uint64_t version, Buffers& freed) {
     if (version != current_.number) Recycle(version);
     Trim(freed);
   }
-  // The buffer of an old version that nobody holds any more becomes a spare.
+  // Makes the buffer of an old version a spare if nobody holds it any more.
   void Recycle(uint64_t version);
   // Frees spares beyond what the rules ask for.
   void Trim(Buffers& freed) {
@@ -123,11 +126,11 @@ class VersionSet {
   void FreeSpares(Buffers& freed);
 
   Version current_;
-  Buffers spares_;  // the coldest first
+  Buffers spares_;  // in the order of their latest use; the last is used first
   BufferPtr writing_;
   int acquirers_ = 0;
   const bool small_;
-  absl::InlinedVector<Version, 2> old_;  // with pins or copiers
+  absl::InlinedVector<Version, 2> old_;  // those that still have pins or copiers
 };
 
 }  // namespace psd::store

@@ -90,8 +90,9 @@ void WriteClaims::LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& gra
   if (--next.missing == 0) grants.push_back({queue.first, std::move(next.granted)});
 }
 
-// A grant usually runs a step that ends in another Release. Called directly, a thousand waiting
-// steps would nest a thousand deep; so the outermost call on a thread runs them all in turn.
+// A granted callback usually runs a step, which ends in another Release. Direct calls would nest a
+// thousand deep for a thousand waiting steps, so the outermost call on a thread runs them all in
+// turn.
 void WriteClaims::Run(std::vector<Grant> grants) {
   static thread_local std::deque<Grant>* running = nullptr;
   if (running != nullptr) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Who may write which values now: steps that share a value run one after another, others side by
-// side.
+// Decides which step may write which values now: steps that share a value run one after the other,
+// all others at the same time.
 
 #include <cstdint>
 #include <deque>
@@ -15,21 +15,21 @@
 
 namespace psd::store {
 
-// Grants sets of ids, all or none, in the order of asking wherever two sets meet. Nothing blocks:
-// who must wait is called back. Thread-safe. No two sets can deadlock: a claim waits only for
-// earlier ones.
+// Grants claims of sets of ids. A claim gets all its ids or none; claims that share an id are
+// granted in the order in which they were made. Nothing blocks: a claim that must wait is granted
+// by a callback. Thread-safe. There are no deadlocks, because a claim waits only for earlier ones.
 class WriteClaims {
  public:
   using ClaimId = uint64_t;
   using Granted = absl::AnyInvocable<void(ClaimId)>;
 
-  // Calls `granted(claim)` once, now or from another's Release, without a lock held. Ids may
-  // repeat; sorted ones are fastest. `granted` must not wait for another claim: what one Release
-  // grants runs one after another on its thread, and what is granted from within `granted` runs
-  // after it returns (so that a long queue needs no deep stack).
+  // Calls `granted(claim)` once, now or from another claim's Release, without a lock held. Ids may
+  // repeat; sorted ids are fastest. `granted` must not wait for another claim: all callbacks that
+  // one Release causes run one after the other on its thread, including those that are granted from
+  // within `granted`. (So a long queue needs no deep stack.)
   ClaimId Claim(std::vector<GlobalId> ids, Granted granted) PSD_EXCLUDES(mutex_);
-  // Gives up a granted claim, or one still waiting (its callback is then dropped, and true
-  // returned). Must be called once for each granted claim.
+  // Gives up a claim. Must be called once for each granted claim. May be called for a claim that
+  // still waits: then its callback is dropped and the result is true.
   bool Release(ClaimId claim) PSD_EXCLUDES(mutex_);
 
  private:
@@ -37,13 +37,13 @@ class WriteClaims {
     std::vector<GlobalId> ids;  // sorted, no two equal
     Granted granted;            // null once it was called
     size_t missing = 0;         // ids in whose queues it is not first
-    bool queued = false;        // false: it is the only claim there is, and in no queue yet
+    bool queued = false;        // false while it is the only claim, which is in no queue
   };
   struct Grant {
     ClaimId claim = 0;
     Granted granted;
   };
-  // In the order of asking. Most ids have a writer and nobody waiting.
+  // The claims of one id, in their order. Most ids have one claim and none that waits.
   struct Queue {
     ClaimId first = 0;
     std::unique_ptr<std::deque<ClaimId>> rest;  // null or not empty
@@ -51,14 +51,14 @@ class WriteClaims {
 
   // Puts `claim` last into the queues of its ids.
   void Enqueue(ClaimId claim, Pending& pending) PSD_REQUIRES(mutex_);
-  // Takes `claim` out of the queue of `id`; the next one in it may become free to go.
+  // Removes `claim` from the queue of `id`. The next claim of the queue may be granted then.
   void LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& grants) PSD_REQUIRES(mutex_);
   static void Run(std::vector<Grant> grants);
 
   Mutex mutex_;  // leaf
   ClaimId next_ PSD_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<ClaimId, Pending> claims_ PSD_GUARDED_BY(mutex_);
-  // Who writes or waits to write an id. A claim that is alone needs none: it is queued when the
+  // The queues of all ids that are claimed. A claim that is the only one is queued only when the
   // next one comes.
   absl::flat_hash_map<GlobalId, Queue> queues_ PSD_GUARDED_BY(mutex_);
 };
