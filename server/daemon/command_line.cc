@@ -13,10 +13,10 @@
 namespace psd::server {
 namespace {
 
-// A flag that is no field: how to run.
+// A flag that is no field of the configuration.
 struct RunFlag {
   absl::string_view name;
-  absl::string_view value;  // what to call its value; empty: true or false
+  absl::string_view value;  // its value in the help text; empty for a flag that is true or false
   absl::string_view help;
   absl::Status (*parse)(absl::string_view text, CommandLine& line);
 };

@@ -1,7 +1,7 @@
 #pragma once
 
 // The daemon's command line. Every field of the configuration is a flag of the same name; a few
-// flags say how to run.
+// more flags control how the daemon runs.
 
 #include <string>
 #include <utility>
@@ -20,16 +20,17 @@ struct CommandLine {
   std::string config_path;
   std::string address_file;
   int ready_fd = -1;
-  // Fields, as given: name and text.
+  // The fields of the configuration as they were given: name and text.
   std::vector<std::pair<std::string, std::string>> fields;
 };
 
-// `arguments` without the program's name. Accepts --flag=value and --flag value; --flag and
-// --noflag for flags that are true or false; _ and - are the same in names.
-// Errors: INVALID_ARGUMENT with one line per problem; unknown flags with the nearest known one.
+// Parses `arguments`, which do not include the program's name. Accepts --flag=value and
+// --flag value, and --flag and --noflag for flags that are true or false. In names _ and - are the
+// same. Errors: INVALID_ARGUMENT with one line per problem; for an unknown flag the nearest known
+// one is named.
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> arguments);
 
-// What --help prints.
+// Returns the text that --help prints.
 std::string UsageText();
 
 }  // namespace psd::server

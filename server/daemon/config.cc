@@ -118,7 +118,7 @@ absl::Status ParseListen(absl::string_view text, DaemonConfig& config) {
   return absl::OkStatus();
 }
 
-// The port is not known yet: any will do.
+// The port that is listened on is not known yet, so the check uses any.
 absl::Status ParseAdvertise(absl::string_view text, DaemonConfig& config) {
   PSD_RETURN_IF_ERROR(AdvertisedAddress("localhost:1", text).status());
   config.advertise = std::string(text);
@@ -344,7 +344,7 @@ absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
 std::string FormatConfig(const DaemonConfig& config) {
   std::string text;
   for (const ConfigField& field : kFields) {
-    // Names and addresses could be taken for other YAML: [::]:1, null, -.
+    // Quoted, because some names and addresses mean something else in YAML: [::]:1, null, -.
     const bool is_text = absl::StrContains(field.type, "host") ||
                          absl::StrContains(field.type, "name") || field.type == "folder";
     const absl::string_view quote = is_text ? "'" : "";

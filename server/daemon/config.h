@@ -1,7 +1,7 @@
 #pragma once
 
-// What a daemon can be told, as one table of fields: the same table reads the file, reads the
-// flags, checks the ranges, prints the result and documents itself.
+// The configuration of a daemon as one table of fields. The same table serves to read the file and
+// the flags, to check ranges, and to print and document the configuration.
 
 #include <cstddef>
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace psd::server {
 
-// A value. The defaults are what a daemon does that is told nothing but its name.
+// A value. The defaults are those of a daemon that is given nothing but its name.
 struct DaemonConfig {
   std::string name;
   std::string listen = "127.0.0.1:7071";
@@ -25,8 +25,8 @@ struct DaemonConfig {
   bool insecure = false;
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
-  std::vector<std::string> owners;  // of the job; empty: whoever joins as one
-  size_t memory_budget_bytes = 0;  // 0: a daemon takes most of what it may (memory_limit.h)
+  std::vector<std::string> owners;  // of the job; empty: every worker that joins as an owner
+  size_t memory_budget_bytes = 0;   // 0: a daemon takes most of what it may (memory_limit.h)
   int daemons_on_host = 1;
   std::string checkpoint_root;  // empty: none
   int threads = 4;
@@ -46,31 +46,31 @@ struct ConfigField {
   absl::string_view type;   // "size"
   absl::string_view range;  // "1 to 1024"; for messages and documentation
   absl::string_view help;
-  // Errors: INVALID_ARGUMENT that reads well behind "name: ".
+  // Errors: INVALID_ARGUMENT with a text to be put behind "name: ".
   absl::Status (*parse)(absl::string_view text, DaemonConfig& config);
-  // Text that `parse` reads back.
+  // Returns the value as text that `parse` accepts.
   std::string (*print)(const DaemonConfig& config);
 };
 
 // Every field, in the order in which they are documented.
 absl::Span<const ConfigField> ConfigFields();
-// Null if there is none of that name.
+// Returns null if there is no field of that name.
 const ConfigField* FindConfigField(absl::string_view name);
 
-// Puts a configuration together from its sources, later ones winning, and keeps every problem with
-// its place, so that all can be told at once. Thread-compatible.
+// Puts a configuration together from several sources; later ones override earlier ones. Collects
+// all problems with their places, so that they can be reported together. Thread-compatible.
 class ConfigBuilder {
  public:
   explicit ConfigBuilder(DaemonConfig defaults = {}) : config_(std::move(defaults)) {}
 
-  // `place` is for messages: "psd.yaml:3", "--threads".
+  // Sets a field. `place` names the source in messages: "psd.yaml:3", "--threads".
   void Set(absl::string_view place, absl::string_view name, absl::string_view text);
-  // A YAML file of one mapping of names to single values; see config_file.h.
+  // Records a problem at a place of a source.
   void AddProblem(absl::string_view place, absl::string_view problem);
-  // True if something has set it.
+  // Whether a source has set the field.
   bool IsSet(absl::string_view name) const { return places_.count(std::string(name)) != 0; }
 
-  // Checks how the fields fit together, and that the folder named is one.
+  // Checks that the fields fit together, and that checkpoint_root is a folder.
   // Errors: INVALID_ARGUMENT with one line per problem.
   absl::StatusOr<DaemonConfig> Build() const;
 
@@ -84,14 +84,14 @@ class ConfigBuilder {
   void CheckRoot(std::vector<std::string>* problems) const;
 
   DaemonConfig config_;
-  std::map<std::string, std::string> places_;  // by field: where it was set last
+  std::map<std::string, std::string> places_;  // for each field that is set: where, at last
   std::vector<std::string> problems_;
 };
 
-// The whole configuration as a file that reads back to the same.
+// Returns the text of a file that gives this configuration.
 std::string FormatConfig(const DaemonConfig& config);
 
-// "registrar_name" and "registrar_address" as one: "owner0=127.0.0.1:7071".
+// Returns registrar_name and registrar_address as one text: "owner0=127.0.0.1:7071".
 std::string FormatRegistrar(const DaemonConfig& config);
 
 }  // namespace psd::server

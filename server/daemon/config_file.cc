@@ -16,8 +16,8 @@
 namespace psd::server {
 namespace {
 
-// Turns parser events into fields. Streaming, so that nothing is built that a file could make
-// large: an alias is refused where it is met, never followed.
+// Turns the events of the YAML parser into fields. No document is built in memory, so a file cannot
+// make it large: an alias is refused where it stands and never expanded.
 class FieldReader : public YAML::EventHandler {
  public:
   FieldReader(absl::string_view source, ConfigBuilder& builder)
@@ -71,13 +71,13 @@ class FieldReader : public YAML::EventHandler {
       Problem(mark, "anchors (&name) are not used here; write the value out");
       return false;
     }
-    // "?" is an untagged plain value, "!" an untagged quoted one.
+    // The parser's tags for values without a tag: "?" for plain ones, "!" for quoted ones.
     if (tag.empty() || tag == "?" || tag == "!") return true;
     Problem(mark, "tags (!type) are not used here");
     return false;
   }
 
-  // A list or mapping where a single value belongs.
+  // Handles the start of a list or a mapping, which may not stand in place of a single value.
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             absl::string_view what) {
     CheckPlain(mark, tag, anchor);
@@ -89,7 +89,7 @@ class FieldReader : public YAML::EventHandler {
     ++depth_;
   }
 
-  // Directly inside the mapping that is the document.
+  // Whether the position is directly inside the document's mapping.
   bool AmongFields() const { return depth_ == 1 && is_mapping_; }
 
   void TakeKeyOrValue(const YAML::Mark& mark, const std::string& text, bool usable) {
@@ -121,7 +121,7 @@ class FieldReader : public YAML::EventHandler {
   std::map<std::string, std::string> seen_;  // key -> its place
 };
 
-// Why `text` is not worth a parser's time, or nothing.
+// Returns why `text` cannot be a configuration, before it is parsed, or an empty text.
 std::string NotText(absl::string_view text) {
   if (text.size() > kMaxConfigBytes) {
     return absl::StrCat(text.size(), " bytes are too many for a configuration; at most ",

@@ -1,6 +1,6 @@
 #pragma once
 
-// A configuration file: YAML, one mapping of names to single values.
+// Reads a configuration file: YAML with one mapping of names to single values.
 
 #include <cstddef>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace psd::server {
 
-// A configuration is a page of text; what is larger is something else.
+// The most bytes of a configuration. A real one is a page of text.
 inline constexpr size_t kMaxConfigBytes = size_t{64} << 10;
 
-// Reads `text` into `builder`. Every problem is kept there with its line as "source:line". The
-// text is not trusted: size and nesting are bounded, anchors, aliases, tags, a second document and
-// bytes that are no text are refused.
+// Reads `text` into `builder`, which also collects every problem with its place, "source:line".
+// The text is not trusted: size and nesting are bounded; anchors, aliases, tags, a second document
+// and bytes that are no text are refused.
 void AddConfigText(absl::string_view source, absl::string_view text, ConfigBuilder& builder);
 
-// The same for a file. A file that cannot be read is a problem like the others.
+// The same for a file. A file that cannot be read is added as a problem.
 void AddConfigFile(const std::string& path, ConfigBuilder& builder);
 
 }  // namespace psd::server

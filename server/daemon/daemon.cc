@@ -28,22 +28,24 @@
 namespace psd::server {
 namespace {
 
-// How often the daemon looks what malloc has kept.
+// How often the daemon checks how much freed memory malloc keeps.
 constexpr absl::Duration kTrimPeriod = absl::Seconds(1);
 
 constexpr char kDevName[] = "owner0";
 constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
 
-// Settings of the process that must come before the first thread.
+// Makes the process-wide settings that must come before the first thread.
 void SetUpProcess() {
   ExitWhenExhausted(kExitExhausted);
-  // The packaged absl::Mutex, which gRPC uses, looks for deadlocks at every lock: ten times slower.
+  // The packaged absl::Mutex, which gRPC uses, checks for deadlocks at every lock, which makes it
+  // ten times slower.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   signal(SIGPIPE, SIG_IGN);
-  // Others send these to ask for a reload or a report, and a terminal that closes sends SIGHUP. An
-  // owner does not lose its parameters by that.
+  // These signals ask other programs for a reload or a report, and a closing terminal sends SIGHUP.
+  // By default they would end the owner, and its parameters would be lost.
   for (int number : {SIGHUP, SIGUSR1, SIGUSR2}) signal(number, SIG_IGN);
-  // Every connection takes descriptors. The low soft limit is for programs that use select(2).
+  // Every connection takes descriptors, so the soft limit is raised to the hard one. It is low only
+  // for programs that use select(2).
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
     files.rlim_cur = files.rlim_max;
@@ -77,7 +79,7 @@ int Fail(ExitCode code, const absl::Status& status) {
   return code;
 }
 
-// One problem per line, each under the program's name.
+// Prints the problems, one per line, each behind the program's name.
 int FailWithProblems(const absl::Status& status) {
   std::string text(status.message());
   for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at)
@@ -189,7 +191,7 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  // A service manager that does not hear us is a pity, not a failure.
+  // Tells the service manager a state. A failure is only logged.
   void NotifyManager(const char* state) {
     const char* socket = std::getenv("NOTIFY_SOCKET");
     const absl::Status told = NotifyServiceManager(socket == nullptr ? "" : socket, state);
@@ -209,7 +211,7 @@ class Daemon {
                  {{"exit_code", static_cast<int>(kExitOk)}});
   }
 
-  // A second signal ends the process here and now.
+  // Makes a second stop signal end the process at once.
   void EndAtSecondSignal() {
     auto waits = StartThread("a thread that waits for a second signal", [logger = logger_] {
       WaitForStopSignal();
@@ -218,7 +220,7 @@ class Daemon {
       std::_Exit(kExitImpatient);
     });
     if (waits.ok()) return waits->detach();
-    // Then by the signal itself, without a word.
+    // If the thread could not be started, the signal itself ends the process, without a log line.
     const sigset_t signals = StopSignals();
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   }

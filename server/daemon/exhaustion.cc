@@ -13,7 +13,7 @@
 namespace psd::server {
 namespace {
 
-// Nothing here takes memory: there may be none.
+// No code in this file may allocate memory: there may be none.
 
 int exit_code_when_exhausted = 1;
 std::terminate_handler otherwise = nullptr;

@@ -2,10 +2,10 @@
 
 namespace psd::server {
 
-// From now on, if the system gives this process no more threads or no more memory where it cannot
-// go on without, the process says what was refused, which limits there are and how much it uses,
-// and ends with `exit_code` instead of aborting. Libraries report such refusals by exceptions, from
-// any thread; nobody else handles these.
+// Installs a handler for the case that the system refuses threads or memory that the process cannot
+// do without. The process then prints what was refused, the limits and its usage, and ends with
+// `exit_code` instead of aborting. (Libraries report such refusals by exceptions, on any thread,
+// which nothing else catches.)
 void ExitWhenExhausted(int exit_code);
 
 }  // namespace psd::server

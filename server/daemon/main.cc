@@ -1,4 +1,4 @@
-// psd: an owner of parameters.
+// psd: a daemon that owns parameters.
 
 #include "server/daemon/daemon.h"
 

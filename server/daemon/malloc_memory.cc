@@ -7,8 +7,9 @@
 namespace psd::server {
 namespace {
 
-// Message buffers come and go by the megabyte; malloc left alone returns each to the system. 32 MiB
-// is the most that glibc takes for M_MMAP_THRESHOLD; more would change nothing.
+// The size from which malloc maps blocks, which it returns to the system when they are freed. It is
+// the most that glibc accepts for M_MMAP_THRESHOLD, so that message buffers, which have megabytes,
+// are reused.
 constexpr size_t kMaxMapBytes = size_t{32} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 

@@ -1,14 +1,14 @@
 #pragma once
 
-// Bounds what malloc keeps of freed memory. That memory is in no account of the memory budget, and
-// counts for the limit of a container all the same.
+// Bounds how much freed memory malloc keeps. That memory is not charged to the memory budget, but
+// counts toward the memory limit of a container.
 
 #include <cstddef>
 
 namespace psd::server {
 
-// Decides when malloc is worth trimming: when `worth_bytes` more are free than before, since the
-// last trim. What is free stays free after a trim, without its pages. Thread-compatible.
+// Decides when to trim malloc: when `worth_bytes` more are free than at the lowest point since the
+// last trim. (Trimmed memory still counts as free; it has only lost its pages.) Thread-compatible.
 class TrimRule {
  public:
   explicit TrimRule(size_t worth_bytes) : worth_bytes_(worth_bytes) {}
@@ -20,14 +20,16 @@ class TrimRule {
   size_t least_free_bytes_ = 0;  // since the last trim
 };
 
-// Malloc, of the whole process. Make one before the first thread starts. Thread-compatible.
+// Controls malloc for the whole process. Must be created before the first thread starts.
+// Thread-compatible.
 class BoundedMalloc {
  public:
-  // `kept_bytes`: how much freed memory may stay with malloc.
+  // `kept_bytes` is how much freed memory malloc may keep.
   explicit BoundedMalloc(size_t kept_bytes);
 
-  // Call from time to time. Returns the pages of freed pieces between live ones, which malloc does
-  // only when told: large messages that came through the heap would stay resident.
+  // Returns the pages of free memory between live blocks to the system, if that is worth it. To be
+  // called from time to time: malloc never does so by itself, and the memory of large messages
+  // would stay resident.
   void TrimIfWorth();
 
  private:

@@ -28,7 +28,7 @@ uint64_t MachineMemory(const std::string& root) {
   return static_cast<uint64_t>(info.totalram) * info.mem_unit;
 }
 
-// None: no such file, or it sets no limit ("max").
+// Returns nullopt if there is no such file or it sets no limit ("max").
 std::optional<uint64_t> ReadLimit(const std::string& path) {
   std::ifstream file(path);
   std::string text;
@@ -37,9 +37,9 @@ std::optional<uint64_t> ReadLimit(const std::string& path) {
   return bytes;
 }
 
-// Takes the limits of the group `path` below `mount` and of all its ancestors into account. In a
-// container the path may be the host's, and its groups out of sight; the nearest that is in sight
-// is the mount itself.
+// Lowers `least` to the limits of the group `path` below `mount` and of all its ancestors. In a
+// container `path` may be that of the host, whose groups are not visible; the nearest visible group
+// is then the mount itself.
 void TakeGroups(const std::string& root, const std::string& mount, absl::string_view path,
                 absl::string_view file, MemoryLimit* least) {
   std::string group = mount;
@@ -62,7 +62,7 @@ MemoryLimit FindMemoryLimit(const std::string& root) {
   MemoryLimit least{MachineMemory(root), "the machine's memory"};
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    // "0::/a/b" of version 2, "9:cpu,memory:/a/b" of version 1; the path may hold colons.
+    // Version 2 has "0::/a/b", version 1 "9:cpu,memory:/a/b". The path may contain colons.
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
     if (parts[0] == "0" && parts[1].empty()) {

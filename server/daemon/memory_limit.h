@@ -1,6 +1,6 @@
 #pragma once
 
-// How much memory this process may take, as the machine and its control groups say.
+// Finds how much memory this process may take, by the machine's memory and its control groups.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +13,12 @@ struct MemoryLimit {
   std::string source;  // "the machine's memory", "the limit of control group /sys/fs/cgroup/a"
 };
 
-// The least of the machine's memory and of the limits of all control groups that this process is
-// in, of version 1 and 2, every ancestor included. `root` is prepended to all paths: a test's own
-// /proc and /sys. Where /proc/meminfo is hidden, the system call sysinfo answers instead.
+// Returns the least of the machine's memory and the limits of all control groups that this process
+// is in, of version 1 and 2, including all ancestors. `root` is put before all paths, so that a
+// test can give its own /proc and /sys. If /proc/meminfo is hidden, sysinfo(2) is used.
 MemoryLimit FindMemoryLimit(const std::string& root = "");
 
-// 80 % of `limit`, divided by `daemons_on_host` (at least 1).
+// Returns 80 % of `limit`, divided by `daemons_on_host`, which is at least 1.
 size_t DefaultMemoryBudget(const MemoryLimit& limit, int daemons_on_host);
 
 }  // namespace psd::server

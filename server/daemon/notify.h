@@ -1,6 +1,6 @@
 #pragma once
 
-// Telling whoever started the daemon that it is ready, or stopping.
+// Tells the process that started the daemon that it is ready or stopping.
 
 #include <string>
 
@@ -9,13 +9,13 @@
 
 namespace psd::server {
 
-// Sends `state` ("READY=1", "STOPPING=1") to the service manager that `socket` ($NOTIFY_SOCKET)
-// names, as sd_notify(3) does. Nothing if it is empty.
+// Sends `state` ("READY=1", "STOPPING=1") to the service manager at `socket` ($NOTIFY_SOCKET), as
+// sd_notify(3) does. Does nothing if `socket` is empty.
 // Errors: UNAVAILABLE naming the socket.
 absl::Status NotifyServiceManager(const std::string& socket, absl::string_view state);
 
-// Writes `text` and a newline to the file at `path` in one piece: a reader sees all of it or the
-// file as it was. Errors: UNAVAILABLE naming the path and the reason.
+// Replaces the file at `path` by `text` and a newline, atomically: a reader sees the old file or
+// the whole new one. Errors: UNAVAILABLE naming the path and the reason.
 absl::Status WriteWholeFile(const std::string& path, absl::string_view text);
 
 // Writes `text` and a newline to the descriptor and closes it.

@@ -60,10 +60,10 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
 
 }  // namespace
 
-// What shares the carrier's port.
+// The gRPC services that share the carrier's port.
 class Server::GrpcServices : public carrier::GrpcServerHook {
  public:
-  // Before the carrier listens. `unary` outlives the carrier.
+  // Must be called before the carrier listens. `unary` outlives the carrier.
   void Set(UnaryService& unary) { unary_ = &unary; }
 
   void Configure(grpc::ServerBuilder& builder) override {
@@ -144,7 +144,7 @@ void Server::Shutdown(absl::Duration drain) {
   if (membership_ != nullptr) membership_->Stop();
   const absl::Time until = Clock::Steady().Now() + drain;
   if (unary_ != nullptr) unary_->Drain(drain);
-  // Workers get some time even if clients have used it up.
+  // Workers get some time to drain even if clients have used all of it.
   const absl::Duration left = until - Clock::Steady().Now();
   runtime_->Shutdown(std::max(left, std::min(drain, kLeastDrain)));
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// A daemon as a library: a worker that owns, with the services of a daemon. psd's own main and a
-// custom daemon's ten lines both stand on it:
+// A daemon as a library: an owner with the services of a daemon. A daemon with functions of its own
+// needs only this main:
 //
 //   int main(int argc, char** argv) {
 //     psd::worker::FunctionRegistry functions;
@@ -25,16 +25,16 @@
 
 namespace psd::server {
 
-// What a daemon offers beside the built-in.
+// The functions and optimizer types that a daemon offers. The built-in optimizers are included.
 struct ServerExtensions {
   worker::FunctionRegistry functions;
   optim::OptimizerRegistry optimizers = optim::OptimizerRegistry::Builtin();
 };
 
-// Thread-safe but for its beginning and end. Destroying it stops at once.
+// Thread-safe, except for Create, Start and the destructor, which stops at once.
 class Server {
  public:
-  // Assembles, does not serve yet. `logger` may be null.
+  // Makes a server that does not serve yet. `logger` may be null.
   // Errors: INVALID_ARGUMENT; those of CheckpointRoot::Open.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const DaemonConfig& config,
                                                         ServerExtensions extensions,
@@ -43,13 +43,14 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Serves: between workers, the unary service, health and reflection, all on one port. Joins
-  // through the registrar, in the background if that is another. Returns the dialable address.
-  // Errors: UNAVAILABLE naming the address and the reason; such a server cannot be started again.
+  // Starts to serve other workers, the unary service, health and reflection, all on one port. Joins
+  // the job, in the background if the registrar is another daemon. Returns the address to dial.
+  // Errors: UNAVAILABLE naming the address and the reason. After an error the server cannot be
+  // started again.
   absl::StatusOr<std::string> Start();
 
-  // Tells health checks, refuses new calls, leaves the job, waits at most `drain` for calls that
-  // run, then stops. May be repeated.
+  // Makes health checks report that the server stops, refuses new calls, leaves the job, waits at
+  // most `drain` for running calls, then stops. May be repeated.
   void Shutdown(absl::Duration drain);
 
   const DaemonConfig& config() const { return config_; }
@@ -63,7 +64,7 @@ class Server {
   const DaemonConfig config_;
   std::shared_ptr<GrpcServices> grpc_services_;  // shared with the carrier
   std::unique_ptr<worker::Runtime> runtime_;
-  std::unique_ptr<RegistrarService> registrar_;  // null: another daemon is it
+  std::unique_ptr<RegistrarService> registrar_;  // null if another daemon is the registrar
   std::unique_ptr<worker::RegistrarClient> membership_;
   std::unique_ptr<UnaryService> unary_;
 };

@@ -42,7 +42,7 @@ size_t RegistrarLedger::Trainers() const {
 absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
                                          uint32_t group_size) const {
   if (role == Role::kOwner) return absl::OkStatus();
-  // The only trainer may declare anew: itself, back again.
+  // If there is no other trainer, this one may declare another size: it has come back.
   const bool was_trainer = known != nullptr && known->role == Role::kTrainer;
   const size_t others = Trainers() - (was_trainer ? 1 : 0);
   if (others == 0) return absl::OkStatus();
@@ -78,7 +78,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
   absl::Status group = CheckGroup(holder, role, group_size);
   if (!group.ok()) return Annotate(group, name);
 
-  // A request of an earlier session may be carried out after one of a later.
+  // A request of an earlier session may be handled after one of a later session.
   const bool same_life = holder != nullptr && holder->incarnation == incarnation;
   const uint64_t latest = same_life ? std::max(epoch, holder->epoch) : epoch;
   Joined joined;

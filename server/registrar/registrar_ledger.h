@@ -1,7 +1,7 @@
 #pragma once
 
-// Who is in the job: names, incarnations, ranks, and barriers between them. Pure: no clock, no
-// threads, no messages; told what happened, it answers what is to be done.
+// The members of a job with their incarnations and ranks, and the barriers between them. Pure: no
+// clock, no threads, no messages. It is told events and returns the answers to be sent.
 
 #include <cstdint>
 #include <deque>
@@ -26,19 +26,18 @@ struct Member {
   uint64_t epoch = 0;  // of the session here in which it joined last
   uint32_t rank = 0;
   Role role = Role::kOwner;
-  std::string address;  // empty: it does not listen
+  std::string address;  // empty if it does not listen
 };
 
 // Thread-compatible. Guarantees:
-//   - Ranks are unique, stay as long as the member does, and are the lowest that were free. A
-//     member's next incarnation has the same rank, if the name had not left in between.
-//   - An incarnation whose name another one took, while it was a member or after it had left,
-//     changes nothing any more; nor does one that asks without having joined.
-//   - Every waiter of a barrier is answered exactly once: by completion, by failure, or by having
-//     been withdrawn.
+//   - A rank is unique and does not change while its member stays. A new member gets the lowest
+//     free rank. The next incarnation of a member has the same rank if the name had not left.
+//   - Requests of an incarnation whose name another one has taken have no effect, and neither have
+//     those of an incarnation that has not joined.
+//   - Every call that waits in a barrier ends exactly once: it completes, fails, or is withdrawn.
 class RegistrarLedger {
  public:
-  // Who waits in a barrier; chosen by the caller, never reused.
+  // Identifies a call that waits in a barrier. Chosen by the caller, never reused.
   using Ticket = uint64_t;
   struct Answer {
     Ticket ticket = 0;
@@ -54,51 +53,54 @@ class RegistrarLedger {
   struct Joined {
     uint32_t rank = 0;
     uint32_t world_size = 0;
-    bool new_member = false;  // false: it had joined before, nothing changed
+    bool new_member = false;  // false if it had joined before
     Answers answers;          // barriers that fail because an earlier incarnation was replaced
   };
-  // `epoch` is that of the member's session here: membership lasts as long as the latest session in
-  // which it joined. `group_size` as declared by a trainer; 0: not declared. A name that is held by
-  // another incarnation goes to the newcomer: while the holder's session lives the session rules
-  // let no newcomer in, so the holder is dead, and only the news of its end is still under way.
+  // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
+  // latest session in which it joined. `group_size` is the size that a trainer declares, 0 if it
+  // declares none. A name that another incarnation holds goes to the newcomer: the session rules
+  // admit no newcomer while the holder's session lives, so the holder is dead, and only the event
+  // of its end has not arrived yet.
   // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
-  // a group size other than the one declared (both named); RESOURCE_EXHAUSTED when the declared
-  // group is full, or the world.
+  // a group size other than the declared one, naming both; RESOURCE_EXHAUSTED if the declared group
+  // or the job is full.
   absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, uint64_t epoch,
                               Role role, uint32_t group_size, const std::string& address);
 
-  // Its session of that epoch ended; nothing happens if it has joined in a later one. Rank and name
-  // are free, barriers that need it fail with UNAVAILABLE. The last trainer to leave takes the
-  // declared group size along.
+  // Handles the end of a member's session with that epoch. If the member has joined in a later one,
+  // nothing happens. Otherwise its rank and name become free, and barriers that need it fail with
+  // UNAVAILABLE. When the last trainer leaves, the declared group size is forgotten.
   Answers Leave(const std::string& name, Incarnation incarnation, uint64_t epoch);
 
-  // Waits for all `members` to have called the barrier of that name. Empty: all trainers of the
-  // declared group. A member may wait several times at once (from several threads): its first call
-  // meets the others' first, its second their second.
-  // Errors, as the answer to `ticket`: FAILED_PRECONDITION (has not joined; no group size was
-  // declared), INVALID_ARGUMENT (is not in the set; a repeated member), NOT_FOUND (a member that
-  // has not joined), RESOURCE_EXHAUSTED.
+  // Enters a barrier, which completes when all `members` have entered it; if `members` is empty,
+  // all trainers of the declared group. A member may wait in one barrier several times at once,
+  // from several threads: its first call meets the others' first, its second their second.
+  // Errors, as the answer to `ticket`: FAILED_PRECONDITION (the caller has not joined, or no group
+  // size was declared), INVALID_ARGUMENT (the caller is not in the set, or a member is repeated),
+  // NOT_FOUND (a member that has not joined), RESOURCE_EXHAUSTED.
   Answers EnterBarrier(Ticket ticket, const std::string& name, Incarnation incarnation,
                        const std::string& barrier, const std::vector<std::string>& members);
 
-  // Who has not arrived where `ticket` waits, by name. Of a declared group of which not all have
-  // joined, those that have. None for a ticket that waits no longer.
+  // Returns the names of the members that have not entered the barrier in which `ticket` waits. If
+  // not all trainers of a declared group have joined, only those that have joined can be named.
+  // Returns nullopt for a ticket that no longer waits.
   std::optional<std::vector<std::string>> Missing(Ticket ticket) const;
 
-  // The waiter has given up: it is not answered. False: it has been answered already.
+  // Removes a call that was given up, so that it gets no answer. Returns false if it has been
+  // answered already.
   bool Withdraw(Ticket ticket);
 
-  // By rank.
+  // Returns all members by rank.
   std::vector<Member> World() const;
-  // As declared by the trainers here now; 0: not declared.
+  // The group size that the present trainers have declared; 0 if none.
   uint32_t group_size() const { return group_size_; }
   size_t size() const { return members_.size(); }
   size_t waiting() const { return barrier_of_ticket_.size(); }
 
  private:
-  // Name, then the set.
+  // The barrier's name and its set of members.
   using BarrierKey = std::pair<std::string, std::vector<std::string>>;
-  // By member: its calls that wait, in order.
+  // For each member its calls that wait, in order.
   using Barrier = std::map<std::string, std::deque<Ticket>>;
   using Barriers = std::map<BarrierKey, Barrier>;
 

@@ -37,7 +37,7 @@ absl::StatusOr<Role> ToRole(v1::WorkerRole role) {
   }
 }
 
-// What the asker brings, in bytes.
+// Checks the bounds on a barrier request. Returns the bytes of its values.
 absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
                                   const std::vector<Buffer>& buffers) {
   const size_t members = static_cast<size_t>(request.members_size());
@@ -125,7 +125,7 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   if (!joined.ok()) return call->Reply(joined.status());
   Deliver(joined->answers);
   if (joined->new_member && !call->BeginApply()) {
-    // The session ended while it was granted, perhaps before there was anything to take back.
+    // The session has ended meanwhile, perhaps before the join; so the join is undone here.
     SessionEnded(call->caller(), call->session_epoch());
     return call->Reply(absl::CancelledError("registrar.join: given up while it was carried out"));
   }
@@ -239,7 +239,7 @@ void RegistrarService::Expire(RegistrarLedger::Ticket ticket, absl::Duration tim
 void RegistrarService::GiveUp(RegistrarLedger::Ticket ticket) {
   {
     MutexLock lock(mutex_);
-    if (!ledger_.Withdraw(ticket)) return;  // all have met: it is being answered with the others
+    if (!ledger_.Withdraw(ticket)) return;  // the barrier has completed and is being answered
   }
   Parked parked = TakeParked(ticket);
   if (parked.call == nullptr) return;

@@ -1,7 +1,8 @@
 #pragma once
 
-// The registrar's methods: messages to the ledger and back. "registrar.join", "registrar.world",
-// "registrar.barrier" (all-gather too); what they carry is in proto/psd/v1/registrar.proto.
+// The registrar's methods, which connect messages with the ledger: "registrar.join",
+// "registrar.world" and "registrar.barrier" (also for all-gather). The messages are in
+// proto/psd/v1/registrar.proto.
 
 #include <cstdint>
 #include <map>
@@ -23,9 +24,10 @@ namespace psd::server {
 // Thread-safe. A barrier holds no thread: its calls are parked until they are answered.
 class RegistrarService {
  public:
-  // Registers the methods and hears of ended sessions. `agent` has not started; it and `timers` are
-  // shut down before this object goes, and `logger` outlives all. `owners`: who may join as an
-  // owner, and is told as absent until it does; empty: whoever says that it is one.
+  // Registers the methods and a callback for ended sessions. Requires: `agent` has not started;
+  // `agent` and `timers` are shut down before this object is destroyed; `logger` outlives all of
+  // them. `owners` names the workers that may join as owners, which are listed as absent until they
+  // do. If it is empty, any worker may join as an owner.
   RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                    std::set<std::string> owners = {});
   RegistrarService(const RegistrarService&) = delete;
@@ -39,7 +41,7 @@ class RegistrarService {
   void ServeWorld(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeBarrier(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
-  // One that waits in a barrier.
+  // A call that waits in a barrier.
   struct Parked {
     CallPtr call;
     bool gather = false;
@@ -50,12 +52,12 @@ class RegistrarService {
   void Arm(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
   void Expire(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
   void GiveUp(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
-  // No call if it waits no longer.
+  // The result has no call if the ticket no longer waits.
   Parked TakeParked(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
-  // Answers the parked calls.
+  // Sends `answers` to the parked calls.
   void Deliver(const RegistrarLedger::Answers& answers) PSD_EXCLUDES(mutex_);
   absl::Status CheckJoin(const rpc::PeerInfo& caller, Role role, const std::string& address) const;
-  // What those that have met in one barrier are answered.
+  // Returns the answer to the calls of a completed all-gather.
   static rpc::Payload Gathered(std::vector<Parked>& met);
 
   TimerQueue& timers_;

@@ -67,7 +67,7 @@ absl::Status ClientSessions::Renew(SessionId id, absl::Time now) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return NoSession(id);
   Session& session = it->second;
-  // A lease that has ended is not revived, expired or not.
+  // A lease whose time is over is not renewed, even if Expire has not seen it yet.
   if (session.ending || session.lease_end <= now)
     return session.running > 0 ? Ending(id) : NoSession(id);
   session.lease_end = now + options_.lease;
@@ -121,7 +121,7 @@ void ClientSessions::Acknowledge(Session& session, uint64_t up_to) {
   }
 }
 
-// What came under the number of `call`.
+// Checks that a mutation with the sequence number of `call` repeats it.
 absl::Status ClientSessions::CheckRepeated(const Call& call, const Mutation& mutation) {
   if (call.method != mutation.method) {
     return absl::InvalidArgumentError(absl::StrCat("sequence ", mutation.sequence, " is that of a ",

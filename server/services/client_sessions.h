@@ -1,7 +1,7 @@
 #pragma once
 
-// Sessions of the unary service: leases, remembered answers, contexts. Pure: the time is an
-// argument, and what is to be released is returned.
+// Sessions of the unary service: leases, remembered answers, contexts. Pure: the time comes in as
+// an argument, and the contexts to release are returned.
 
 #include <cstdint>
 #include <map>
@@ -25,7 +25,7 @@ namespace psd::server {
 struct ClientSessionOptions {
   absl::Duration lease = absl::Seconds(10);
   size_t max_sessions = 4096;
-  // Of one session.
+  // Bounds for one session.
   size_t max_contexts = 4096;
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
@@ -33,17 +33,17 @@ struct ClientSessionOptions {
   std::shared_ptr<MemoryBudget> memory;  // shared with the worker
 };
 
-// What a mutating call was answered with; kept for its retries.
+// The answer of a mutating call, kept for its retries.
 struct RememberedAnswer {
   absl::Status status;
   std::string reply;  // serialized; empty unless ok
 };
 
-// Thread-compatible. Guarantees: a sequence number runs at most once in the life of a session; an
-// answer is kept until it is acknowledged; a sequence number that comes again with another request
-// is refused; contexts are returned exactly once for release. While a call of a session runs,
-// nobody is told that the session has ended: who is told so may rely on it that nothing more of it
-// is applied.
+// Thread-compatible. Guarantees: A sequence number runs at most once in a session. An answer is
+// kept until it is acknowledged. A sequence number that comes again with another request is
+// refused. Each context is returned exactly once for release. No caller is told ABORTED (the
+// session has ended) while a call of the session still runs, so after that error nothing more of
+// the session is applied.
 class ClientSessions {
  public:
   using SessionId = uint64_t;
@@ -61,10 +61,10 @@ class ClientSessions {
   // RefuseNew.
   absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
                     absl::Time now);
-  // Errors: ABORTED when there is no such session (any more); UNAVAILABLE while it ends.
+  // Renews the lease. Errors: ABORTED if there is no such session; UNAVAILABLE while it ends.
   absl::Status Renew(SessionId id, absl::Time now);
 
-  // A session that has been told to end.
+  // A session that begins to end.
   struct Ended {
     SessionId id = 0;
     std::string client;
@@ -77,19 +77,19 @@ class ClientSessions {
   std::vector<Ended> Expire(absl::Time now);
   std::vector<Ended> CloseAll() { return Expire(absl::InfiniteFuture()); }
 
-  // From now on no session is opened and no call runs for the first time: UNAVAILABLE. Repeated
-  // calls are answered as ever.
+  // From now on Open, and Begin for new calls, fail with `why`. Repeated calls still get their
+  // remembered answers.
   void RefuseNew(absl::Status why) { refused_ = std::move(why); }
 
   struct Start {
-    bool run = false;  // false: `answer` is what it was answered before
+    bool run = false;  // false: the call was answered before, with `answer`
     RememberedAnswer answer;
   };
   struct Mutation {
     uint64_t sequence = 0;
     uint64_t acknowledged = 0;
     absl::string_view method;
-    // The same for a request and its repetitions, and for nothing else.
+    // Equal for a request and its repetitions, and different for any other request.
     std::string fingerprint;
   };
   // A mutating call has come. If it is to run, Finish must follow.
@@ -99,16 +99,16 @@ class ClientSessions {
   // there is no memory to remember one more: nothing has changed).
   absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
-  // False once the session ends: what is not applied yet must not be.
+  // Returns false once the session ends. Calls that are not applied yet must not be applied then.
   bool IsOpen(SessionId id) const;
   // The client's name. Empty once the session ends.
   std::string Client(SessionId id) const;
 
   // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
   absl::Status AddContext(SessionId id, ContextId context);
-  // Errors: ABORTED; NOT_FOUND when the session holds no such context.
+  // Errors: ABORTED (no such session); NOT_FOUND if the session holds no such context.
   absl::Status CheckContext(SessionId id, ContextId context) const;
-  // False if it held none.
+  // Returns false if the session does not hold the context.
   bool RemoveContext(SessionId id, ContextId context);
 
   struct Info {
@@ -138,7 +138,7 @@ class ClientSessions {
     std::map<uint64_t, Call> calls;  // by sequence, those not acknowledged
     size_t answer_bytes = 0;
     size_t running = 0;   // of `calls`
-    bool ending = false;  // it goes when none is running
+    bool ending = false;  // it is removed when none is running
     absl::flat_hash_set<ContextId> contexts;
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
@@ -148,11 +148,11 @@ class ClientSessions {
   absl::StatusOr<MemoryCharge> ChargeCall(const Session& session, const Mutation& mutation) const;
   static absl::Status CheckRepeated(const Call& call, const Mutation& mutation);
   void Acknowledge(Session& session, uint64_t up_to);
-  // Nothing of it runs any more.
+  // Requires: no call of the session runs.
   void Remove(SessionMap::iterator session);
 
   const ClientSessionOptions options_;
-  absl::Status refused_;  // OK: new sessions and calls are taken
+  absl::Status refused_;  // OK as long as new sessions and calls are accepted
   SessionMap sessions_;
   TableShares shares_;  // of sessions_
 };

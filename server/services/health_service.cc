@@ -18,7 +18,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// What of a name from outside a message shows: status messages travel in HTTP/2 headers.
+// The most bytes of a client's name that an error text quotes: it travels in HTTP/2 headers.
 constexpr size_t kMaxShownBytes = 256;
 
 grpc::Status NoService(const std::string& name) {
@@ -29,10 +29,10 @@ grpc::Status NoService(const std::string& name) {
 
 }  // namespace
 
-// One Watch call: requested, then under way. Its own until no operation of it is outstanding.
+// One Watch call, from its request on. Deletes itself when no operation of it is outstanding.
 class HealthService::Watch {
  public:
-  // Requests the next one; without a host that still takes calls all watches end.
+  // Requests the next call. If the host takes no more calls, all watches end.
   static void Await(HealthService& health, carrier::ServiceHost& host) {
     std::function<void()> gone = host.CountCall();
     if (gone == nullptr) return CarryOut(health.watches_.Stop());
@@ -64,7 +64,8 @@ class HealthService::Watch {
   Watch(HealthService& health, carrier::ServiceHost& host, std::function<void()> gone)
       : health_(health), host_(host), gone_(std::move(gone)) {}
 
-  // Not ok: the server shuts down. There is no done for a call that never came.
+  // Called when a call has come, or with false when the server shuts down. gRPC reports no "done"
+  // for a call that never came.
   void Requested(bool ok) {
     if (!ok) {
       health_.watches_.Remove(this);

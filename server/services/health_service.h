@@ -1,6 +1,7 @@
 #pragma once
 
-// grpc.health.v1.Health on the carrier's completion queue: may calls be sent here?
+// The service grpc.health.v1.Health on the carrier's completion queue, which tells whether this
+// server takes calls.
 
 #include <grpcpp/server_builder.h>
 
@@ -12,17 +13,18 @@
 
 namespace psd::server {
 
-// Belongs to whoever assembles a server and outlives its carrier.
+// Owned by the server; outlives its carrier.
 //
-// Check answers NOT_FOUND for a service that was never set; Watch tells SERVICE_UNKNOWN and goes
-// on. Watches end with UNAVAILABLE when the carrier shuts down.
+// For a service that was never set, Check answers NOT_FOUND, and Watch sends SERVICE_UNKNOWN and
+// continues. Watches end with UNAVAILABLE when the carrier shuts down.
 class HealthService {
  public:
-  // Before the server starts.
+  // Must be called before the server starts.
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
-  // Takes calls from now on. Once.
+  // Starts to take calls. Called once.
   void Serve(carrier::ServiceHost& host);
-  // `service` as package.Service; "" is the server as a whole. Thread-safe, at any time.
+  // Sets the state of a service, named as package.Service; "" is the server as a whole.
+  // Thread-safe; may be called at any time.
   void SetServing(const std::string& service, bool serving);
 
  private:

@@ -126,7 +126,7 @@ HealthWatches::Step HealthWatches::NextOf(State& state) const {
   return step;
 }
 
-// None of these forgets: what is finished and done was forgotten by the event that made it so.
+// No step here is kForget: the event that made a watch finished and done has forgotten it.
 HealthWatches::Steps HealthWatches::NextOfAll() {
   Steps steps;
   for (auto& [watch, state] : watches_) {

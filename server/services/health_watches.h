@@ -1,6 +1,6 @@
 #pragma once
 
-// What is known about the health of services, and who is to be told.
+// The health of services, and the Watch calls that are told of changes.
 
 #include <grpcpp/support/status.h>
 
@@ -17,19 +17,20 @@ namespace psd::server {
 
 using ServingStatus = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-// Decides what a Watch call does next; does none of it. Thread-safe.
+// Decides the next step of each Watch call; the caller that gets a step must carry it out.
+// Thread-safe.
 //
-// A watch is added when its call is requested and begins when a client has come. It has at most one
-// operation (the request, a write, the finish) under way, and is forgotten when it has finished and
-// gRPC has said that it is done. Whoever is handed a step carries it out.
-// Guarantees: a watch gets the present state and then, as fast as it takes them, later ones; the
-// latest is never left out. From kForget on no step names the watch.
+// A watch is added when its call is requested, and begins when a client has come. It has at most
+// one operation (the request, a write, the finish) under way. It is forgotten when it has finished
+// and gRPC has reported that the call is done.
+// Guarantees: A watch gets the present state and then later ones as fast as it takes them. It may
+// miss states in between, but never the latest. After kForget no step names the watch.
 class HealthWatches {
  public:
   static constexpr size_t kMaxWatches = 4096;
   static constexpr size_t kMaxServiceBytes = 1024;
 
-  // Who watches; never looked into.
+  // Identifies a watch; the pointer is never followed.
   using Watch = void*;
 
   struct Step {
@@ -63,8 +64,8 @@ class HealthWatches {
   struct State {
     std::string service;
     std::optional<ServingStatus> told;
-    std::optional<grpc::Status> end;  // it is to finish
-    bool under_way = true;            // an operation
+    std::optional<grpc::Status> end;  // set if the watch is to finish
+    bool under_way = true;            // whether an operation is
     bool finished = false;
     bool done = false;
   };

@@ -7,14 +7,14 @@
 
 namespace psd::server {
 
-// Hands the completion to a member function of the call that owns this tag; that function may
-// delete the call. One operation at a time.
+// Passes the completion of an operation to a member function of the call that owns this tag. That
+// function may delete the call. One operation at a time.
 template <typename Call>
 class MemberTag final : public carrier::CompletionTag {
  public:
   MemberTag(Call& call, void (Call::*completed)(bool ok)) : call_(call), completed_(completed) {}
 
-  // What gRPC is to get for an operation that starts now.
+  // Returns the tag to pass to gRPC for an operation that starts now.
   void* Start() {
     carrier::CompletionTag* tag = this;
     PSD_TSAN_RELEASE(tag);

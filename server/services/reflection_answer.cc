@@ -23,7 +23,7 @@ using grpc::reflection::v1alpha::ExtensionRequest;
 using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
 
-// Of a name from outside, in a message.
+// The most bytes of a client's name that an error text quotes.
 constexpr size_t kMaxShownBytes = 256;
 
 const DescriptorPool& Pool() {
@@ -52,7 +52,7 @@ void AddFile(const FileDescriptor& file, absl::flat_hash_set<const FileDescripto
   for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), added, response);
 }
 
-// The file, then what it imports, however indirectly: each once.
+// Adds the file and all files that it imports, directly or indirectly, each once.
 void AnswerFile(const FileDescriptor& file, ServerReflectionResponse& response) {
   absl::flat_hash_set<const FileDescriptor*> added;
   AddFile(file, added, response);

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the reflection service says.
+// The answers of the reflection service.
 
 #include <string>
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace psd::server {
 
-// Answers from the protos that are linked into this program; `services` are those to be listed.
-// What is not known is a NOT_FOUND within the answer. Thread-safe.
+// Answers a request from the protos that are linked into this program. `services` are the names to
+// list. An unknown name gives NOT_FOUND inside the answer. Thread-safe.
 grpc::reflection::v1alpha::ServerReflectionResponse AnswerReflection(
     const grpc::reflection::v1alpha::ServerReflectionRequest& request,
     const std::vector<std::string>& services);

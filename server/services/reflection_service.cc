@@ -13,11 +13,11 @@ namespace psd::server {
 using grpc::reflection::v1alpha::ServerReflectionRequest;
 using grpc::reflection::v1alpha::ServerReflectionResponse;
 
-// One stream: requested, then under way. Exactly one operation is outstanding; its own until the
-// last of them is over.
+// One stream, from its request on. Exactly one operation is outstanding; when the last one is over,
+// the stream deletes itself.
 class ReflectionService::Stream {
  public:
-  // Requests the next one while the host takes calls.
+  // Requests the next stream if the host still takes calls.
   static void Await(ReflectionService& reflection, carrier::ServiceHost& host) {
     std::function<void()> gone = host.CountCall();
     if (gone == nullptr) return;
@@ -31,7 +31,7 @@ class ReflectionService::Stream {
   Stream(ReflectionService& reflection, carrier::ServiceHost& host, std::function<void()> gone)
       : reflection_(reflection), host_(host), gone_(std::move(gone)) {}
 
-  // Not ok: the server shuts down.
+  // Called when a stream has come, or with false when the server shuts down.
   void Requested(bool ok) {
     if (!ok) return Delete();
     host_.OnCall(context_);
@@ -39,7 +39,8 @@ class ReflectionService::Stream {
     stream_.Read(&request_, read_.Start());
   }
 
-  // Not ok: the client asks no more, or has gone, which the finish then does not mind.
+  // Called with false when the client sends no more requests or has gone; Finish works in both
+  // cases.
   void Read(bool ok) {
     if (!ok) return stream_.Finish(grpc::Status::OK, finished_.Start());
     stream_.Write(AnswerReflection(request_, reflection_.services_), written_.Start());

@@ -1,6 +1,6 @@
 #pragma once
 
-// grpc.reflection.v1alpha.ServerReflection on the carrier's completion queue.
+// The service grpc.reflection.v1alpha.ServerReflection on the carrier's completion queue.
 
 #include <grpcpp/server_builder.h>
 
@@ -13,17 +13,16 @@
 
 namespace psd::server {
 
-// Belongs to whoever assembles a server and outlives its carrier. A stream is answered one request
-// at a time; the next is read when the answer is written. The carrier's shutdown cancels streams
-// that clients leave open.
+// Owned by the server; outlives its carrier. A stream is answered one request at a time; the next
+// request is read when the answer is written. The carrier's shutdown cancels open streams.
 class ReflectionService {
  public:
-  // Full names of the services to be listed.
+  // `services` are the full names of the services to list.
   explicit ReflectionService(std::vector<std::string> services) : services_(std::move(services)) {}
 
-  // Before the server starts.
+  // Must be called before the server starts.
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
-  // Takes calls from now on. Once.
+  // Starts to take calls. Called once.
   void Serve(carrier::ServiceHost& host);
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 using google::protobuf::io::CodedOutputStream;
 
-// Adds what is written to a checksum, but for the first `skip` bytes.
+// A stream that adds all bytes written, except the first `skip`, to a checksum.
 class ChecksumStream final : public google::protobuf::io::ZeroCopyOutputStream {
  public:
   explicit ChecksumStream(size_t skip) : skip_(skip) {}
@@ -56,7 +56,7 @@ class ChecksumStream final : public google::protobuf::io::ZeroCopyOutputStream {
   checkpoint::Xxh128 checksum_;
 };
 
-// Fields are written in the order of their numbers: the header's tag, its length, and itself.
+// Returns the serialized size of field 1, which comes first: its tag, its length and the header.
 size_t SerializedHeaderBytes(const google::protobuf::MessageLite& header) {
   const size_t bytes = header.ByteSizeLong();
   return 1 + CodedOutputStream::VarintSize32(static_cast<uint32_t>(bytes)) + bytes;

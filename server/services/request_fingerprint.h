@@ -1,6 +1,7 @@
 #pragma once
 
-// Tells a repeated request of the unary service from another one under the same sequence number.
+// Distinguishes a repeated request of the unary service from another one with the same sequence
+// number.
 
 #include <string>
 
@@ -8,9 +9,10 @@
 
 namespace psd::server {
 
-// A checksum of `request` as it is serialized, but for its field 1, which must be `header`: a
-// repetition acknowledges more answers there. Reads the request piece by piece and does not copy
-// it. Finds the mistakes of clients, not forgeries: a client can only harm itself with one.
+// Returns a checksum of the serialized `request` without its field 1, which must be `header`: that
+// field changes in a repetition, which may acknowledge more answers. The request is read piece by
+// piece and not copied. The checksum finds mistakes of clients, not forgeries, with which a client
+// could harm only itself.
 std::string RequestFingerprint(const google::protobuf::MessageLite& request,
                                const google::protobuf::MessageLite& header);
 

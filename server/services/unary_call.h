@@ -21,8 +21,8 @@ namespace psd::server {
 class UnaryCall {
  public:
   grpc::ServerContext& context() { return context_; }
-  // Answers with the reply, or says what is wrong. Once, from any thread; the call, its request and
-  // its reply are gone afterwards.
+  // Answers with the reply, or with an error. Must be called once, on any thread. The call, its
+  // request and its reply may not be used afterwards.
   virtual void Finish(const grpc::Status& status) = 0;
 
   // Keeps `charge` until the call is gone. Before Finish.
@@ -36,15 +36,15 @@ class UnaryCall {
   std::vector<MemoryCharge> held_;
 };
 
-// How one method is served.
+// One method and the function that serves it.
 template <typename Request, typename Reply>
 struct UnaryMethod {
-  // Asks the service for the next call: its RequestX with these arguments.
+  // Requests the next call from the service: calls the generated RequestX with these arguments.
   using Ask =
       std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*,
                          grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   Ask ask;
-  // Runs on one of the carrier's threads, where it must not take long.
+  // Serves one call. Runs on one of the carrier's threads, so it must not take long.
   std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;
 };
 
@@ -55,11 +55,12 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
  public:
   using Method = UnaryMethod<Request, Reply>;
 
-  // `method` by value: the call may be gone before what it asks or handles returns.
+  // Requests the next call. `method` is passed by value because the call may be deleted before its
+  // functions return.
   static void Await(carrier::ServiceHost& host, std::shared_ptr<const Method> method) {
     std::function<void()> gone = host.CountCall();
     if (gone == nullptr) return;
-    // Its own until it is completed for the last time.
+    // Deletes itself when it is completed for the last time.
     auto* call = new ServedUnaryCall(host, method, std::move(gone));
     method->ask(&call->context(), &call->request_, &call->writer_, host.queue(), host.queue(),
                 call->Tag());

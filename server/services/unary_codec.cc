@@ -12,11 +12,11 @@
 namespace psd::server {
 namespace {
 
-// gRPC sends an error's text as metadata, three bytes for one that it escapes. Clients refuse
-// metadata of more than 8 KiB in all.
+// The most bytes of an error text. gRPC sends it as metadata, where an escaped byte takes three,
+// and clients refuse more than 8 KiB of metadata.
 constexpr size_t kMaxErrorText = 1500;
 
-// Metadata are printable ASCII; what stands in them may come from anybody.
+// Adds metadata, which must be printable ASCII, while `value` may contain any bytes of a client.
 void AddMetadata(grpc::ServerContextBase& context, const char* key, const std::string& value) {
   constexpr size_t kMaxBytes = 1024;
   if (!value.empty())
@@ -67,7 +67,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase& c
     AddMetadata(context, "psd-object", detail->object);
     AddMetadata(context, "psd-remedy", detail->remedy);
   }
-  // The codes are the same numbers.
+  // Both enums have the same numbers.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
                       ClipText(status.message(), kMaxErrorText));
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Tensors, data types and errors of the unary service, to and from its messages.
+// Converts tensors, data types and errors to the messages of the unary service and back.
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
@@ -18,13 +18,14 @@ namespace psd::server {
 absl::StatusOr<DType> DecodeDataType(v1::DataType type);
 v1::DataType EncodeDataType(DType dtype);
 
-// A tensor of its own memory. Errors: INVALID_ARGUMENT when dtype, shape and bytes disagree.
+// Returns a tensor with memory of its own. Errors: INVALID_ARGUMENT if dtype, shape and bytes do
+// not match.
 absl::StatusOr<Tensor> DecodeTensor(const v1::TensorData& data);
 // Copies. Errors: RESOURCE_EXHAUSTED (a strided tensor needs memory to be made contiguous).
 absl::Status EncodeTensor(const Tensor& tensor, v1::TensorData& data);
 
-// The same code and text; what is known beyond them goes into the trailing metadata psd-worker,
-// psd-object and psd-remedy.
+// Returns a status with the same code and text. Details of the error go into the trailing metadata
+// psd-worker, psd-object and psd-remedy.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase& context);
 
 }  // namespace psd::server

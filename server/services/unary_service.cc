@@ -27,7 +27,7 @@ namespace {
 using store::EntryPtr;
 
 constexpr uint32_t kMaxPage = 1000;
-// What protobuf can carry in one message, with room for the rest.
+// The most bytes of one pull: protobuf's limit for a message, less room for the other fields.
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
 // Requests and replies up to this are not charged: the executor's queue bounds them.
 constexpr size_t kSmallBytes = size_t{4} << 10;
@@ -48,7 +48,8 @@ GlobalId MemberSession(ClientSessions::SessionId session) {
 constexpr uint32_t kSessionFlows = rpc::kSessionFlows + 1;
 constexpr uint32_t kHostFlows = rpc::kSessionFlows + 2;
 
-// The session that a request names; 0: none. `preferred` is 0: the first that fits is taken.
+// Returns the session that a request names, or 0. Callers pass 0 for `preferred`, so that the
+// overloads are tried in this order.
 template <typename Request>
 auto SessionOf(const Request& request, int /*preferred*/) -> decltype(request.header().session()) {
   return request.header().session();
@@ -69,7 +70,7 @@ absl::StatusOr<store::PinnedVersion> ReadTensor(const store::Entry& entry) {
       absl::StrCat(entry.Label(), " is ", entry.KindName(), ", not a tensor"));
 }
 
-// In the order of the entries; all parameters as they were between two steps.
+// Reads the entries, in their order. All parameters are read at one moment between two steps.
 absl::StatusOr<std::vector<store::PinnedVersion>> ReadTensors(
     const std::vector<EntryPtr>& entries) {
   std::vector<store::Parameter*> parameters;

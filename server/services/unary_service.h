@@ -1,7 +1,6 @@
 #pragma once
 
-// The unary gRPC service for other languages: proto/psd/v1/service.proto, which says what each
-// call does, on the worker's own operations.
+// The unary gRPC service for other languages. proto/psd/v1/service.proto says what each call does.
 
 #include <grpcpp/server_builder.h>
 
@@ -25,18 +24,18 @@
 
 namespace psd::server {
 
-// Thread-safe. Its methods run on the worker's executor, where the clients are served in turn, and
-// do not block; what waits is continued later.
+// Thread-safe. Its methods run on the worker's executor, where clients are served in turn. They do
+// not block: a call that must wait is continued by a callback.
 class UnaryService {
  public:
-  // `runtime` is shut down before the service goes, and outlives it.
+  // Requires: `runtime` outlives the service and is shut down before the service is destroyed.
   UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options);
   UnaryService(const UnaryService&) = delete;
   UnaryService& operator=(const UnaryService&) = delete;
 
-  // Before the server is built, which the service outlives.
+  // Must be called before the server is built. The service must outlive the server.
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
-  // The server runs.
+  // Starts to take calls, once the server runs.
   void Serve(carrier::ServiceHost& host);
   // Refuses new sessions and mutations with UNAVAILABLE ("draining, not applied") from now on, and
   // waits at most `limit` until those that run are answered. Then what still waits for others is
@@ -72,18 +71,20 @@ class UnaryService {
 
   absl::Time Now() const { return runtime_.options().clock->Now(); }
 
-  // How `method` serves the calls that `request` asks for, as work of that kind.
+  // Returns the description of a method: `request` requests its calls, and `method` serves them on
+  // the executor as work of kind `kind`.
   template <typename Request, typename Reply>
   UnaryMethod<Request, Reply> Serving(WorkLabel::Kind kind,
                                       typename UnaryMethod<Request, Reply>::Ask request,
                                       void (UnaryService::*method)(UnaryCall&, const Request&,
                                                                    Reply&));
-  // Whose work a call is: the session's, or the client's host's if no such session is open.
+  // Returns the flow that a call belongs to: its session, or the client's host if no such session
+  // is open.
   FlowId FlowOf(uint64_t session, UnaryCall& call) const PSD_EXCLUDES(mutex_);
   // Answers a read.
   static void Answer(UnaryCall& call, const absl::Status& status);
-  // Runs a mutation once per sequence number: `apply(done)` fills `reply` and calls done, once, now
-  // or later; `request` and `reply` live until then.
+  // Runs a mutation at most once per sequence number. `apply(done)` must fill `reply` and call
+  // `done` once, now or later; `request` and `reply` live until then.
   template <typename Request, typename Reply>
   void Mutate(UnaryCall& call, absl::string_view method, const Request& request, Reply& reply,
               const std::function<void(Done)>& apply) PSD_EXCLUDES(mutex_);
