@@ -1,4 +1,4 @@
-// psctl check: is a configuration file good? psd itself is asked, so that there is one judge.
+// psctl check: checks a configuration file by running psd itself, so that both always agree.
 
 #include <sys/wait.h>
 #include <unistd.h>

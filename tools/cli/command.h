@@ -12,7 +12,7 @@
 
 namespace psd::cli {
 
-// What every command is told.
+// The flags of the command line.
 struct Options {
   std::string address = "127.0.0.1:7071";
   absl::Duration timeout = absl::Seconds(5);
@@ -31,8 +31,8 @@ struct Options {
   std::vector<std::string> given;  // those of the above that were given
 };
 
-// Prints to standard output. Errors: INVALID_ARGUMENT is a wrong use of the command; all else is a
-// failure to do it.
+// Runs a command, which prints to standard output. Errors: INVALID_ARGUMENT if the command is used
+// wrongly; any other code if it failed.
 using CommandFunction = absl::Status (*)(const Options& options,
                                          const std::vector<std::string>& arguments);
 

@@ -19,8 +19,8 @@ class Connection {
  public:
   explicit Connection(const Options& options);
 
-  // One call: method is &v1::ParameterService::Stub::List, …
-  // Errors: what the owner answers; UNAVAILABLE and DEADLINE_EXCEEDED name the address.
+  // Makes one call. `method` is, for example, &v1::ParameterService::Stub::List.
+  // Errors: those that the owner answers; UNAVAILABLE and DEADLINE_EXCEEDED name the address.
   template <typename Method, typename Request, typename Reply>
   absl::Status Call(Method method, const Request& request, Reply* reply) {
     grpc::ClientContext context;

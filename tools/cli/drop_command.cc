@@ -1,4 +1,4 @@
-// psctl drop: ends a name, once.
+// psctl drop: removes a name.
 
 #include <cstdio>
 #include <string>
@@ -24,7 +24,7 @@ absl::Status RunDrop(const Options& options, const std::vector<std::string>& arg
   v1::DropReply dropped;
   status = connection.Call(&v1::ParameterService::Stub::Drop, drop, &dropped);
 
-  // The session goes with its lease if this does not reach the owner.
+  // If this call does not reach the owner, the session ends with its lease.
   v1::CloseSessionRequest close;
   close.set_session(session.session());
   v1::CloseSessionReply closed;

@@ -94,7 +94,7 @@ absl::Status RemoveLeftOut(const Options& options, std::vector<OwnerAddress>& ow
   return absl::OkStatus();
 }
 
-// Why the owner cannot be attached to; empty if it can.
+// Returns why the owner cannot be attached to, or an empty text if it can.
 std::string ProblemOf(const Options& options, const OwnerAddress& owner) {
   if (owner.address.empty())
     return absl::StrCat(owner.name, " is named by the configuration and has not joined");

@@ -1,4 +1,4 @@
-// psctl load: a save into the owners of a job.
+// psctl load: loads a save into the owners of a job.
 
 #include <unistd.h>
 

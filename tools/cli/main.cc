@@ -1,4 +1,4 @@
-// psctl: looks at a running owner, and tidies up.
+// psctl: inspects running owners, saves and loads jobs, and drops values.
 
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
-// psctl ping: does it serve, and how fast does it answer? For probes: the exit code says it.
+// psctl ping: checks whether an owner serves and how fast it answers. For probes, which read the
+// exit code.
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// psctl save: the whole job to a folder, while it goes on.
+// psctl save: saves the whole job to a folder while it runs.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// psctl status: everything that a worker says of itself.
+// psctl status: prints the status of a worker.
 
 #include <google/protobuf/util/json_util.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What people read: aligned columns, sizes and times in fitting units.
+// Formats output for people: aligned columns, and sizes and times in fitting units.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ class Table {
   // A heading that starts with '>' makes its column right-aligned.
   explicit Table(std::vector<std::string> headings);
 
-  // Requires: as many cells as headings. What could move a cursor is replaced by '?'.
+  // Requires: as many cells as headings. Characters that are not printable are replaced by '?'.
   void AddRow(std::vector<std::string> cells);
 
   bool empty() const { return rows_.empty(); }

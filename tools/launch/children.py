@@ -21,7 +21,7 @@ _POLL_S = 0.05
 
 
 class Stopped(Exception):
-    """This process was asked to stop by a signal."""
+    """Raised when a signal has asked this process to stop."""
 
     def __init__(self, signal_number):
         super().__init__(signal.Signals(signal_number).name)
@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class ChildFailed(Exception):
-    """A child ended when it should not have, or with an error."""
+    """Raised when a child has ended that should not have, or with an error."""
 
 
 class StopRequest:
