@@ -10,7 +10,7 @@
 namespace psd::examples {
 namespace {
 
-// The model after one step of SGD with the mean of the gradients.
+// Returns the model after one step of SGD with the mean of the gradients.
 absl::StatusOr<std::vector<Tensor>> Stepped(const std::vector<Tensor>& model, double lr,
                                             const std::vector<std::vector<Tensor>>& gradients) {
   std::vector<Tensor> next;
@@ -92,7 +92,7 @@ Future<Values> BatchUpdater::UpdateAndFetch(const std::string& trainer,
   return answer.future();
 }
 
-// Nobody else steps meanwhile: a batch is complete when all trainers wait in it.
+// No other thread steps meanwhile, because all trainers wait in the complete batch.
 void BatchUpdater::Apply(const std::vector<Parked>& batch) {
   std::vector<Tensor> model;
   {

@@ -19,18 +19,18 @@ class BatchUpdater {
   // `model`: f32 tensors. Requires: trainers >= 1.
   BatchUpdater(std::vector<Tensor> model, int trainers, double lr);
 
-  // The model as it is.
+  // Returns the present model.
   Values Fetch() const PSD_EXCLUDES(mutex_);
 
-  // Adds the gradients of `trainer`, one for each tensor of the model. The one that completes the
-  // batch applies it; then all of the batch are answered with the new model. A trainer that gave
-  // up (`cancelled`) is left out, and may come again.
-  // Errors: INVALID_ARGUMENT for gradients that do not fit; ALREADY_EXISTS for a trainer that is
-  // in the batch; FAILED_PRECONDITION for one trainer too many.
+  // Adds the gradients of `trainer`, one for each tensor of the model. The call that completes the
+  // batch applies it; then all calls of the batch are answered with the new model. A trainer that
+  // gave up (`cancelled`) is left out, and may call again.
+  // Errors: INVALID_ARGUMENT for gradients that do not fit the model; ALREADY_EXISTS for a trainer
+  // that is in the batch already; FAILED_PRECONDITION if there are too many trainers.
   Future<Values> UpdateAndFetch(const std::string& trainer, std::vector<Tensor> gradients,
                                 std::function<bool()> cancelled) PSD_EXCLUDES(mutex_);
 
-  // Batches that were applied.
+  // Returns the number of batches that were applied.
   int64_t updates() const PSD_EXCLUDES(mutex_);
 
  private:

@@ -7,7 +7,7 @@
 
 namespace psd::examples {
 
-// What the parameter server offers:
+// Returns the functions that the parameter server offers:
 //   model.fetch() -> the model's tensors
 //   model.update_and_fetch(gradients ...) -> the model's tensors, when the batch is applied
 // `updater` is shared with the functions.

@@ -19,14 +19,17 @@ class ReplayBuffer : public store::Object {
   explicit ReplayBuffer(int64_t capacity) : capacity_(static_cast<size_t>(capacity)) {}
   std::string TypeName() const override { return "replay_buffer"; }
 
-  // Returns how many samples it holds now. Errors: INVALID_ARGUMENT for a tensor that is no sample.
+  // Adds a sample. Returns how many samples it holds now. Errors: INVALID_ARGUMENT for a tensor
+  // that is no sample.
   absl::StatusOr<int64_t> Append(const Tensor& sample) PSD_EXCLUDES(mutex_);
 
-  // [count, length]: samples drawn with replacement, the same for the same seed and content.
+  // Returns `count` samples drawn with replacement, as [count, length]. The same seed and contents
+  // give the same samples.
   // Errors: FAILED_PRECONDITION while it is empty; INVALID_ARGUMENT for a count below 1.
   absl::StatusOr<Tensor> Sample(int64_t count, int64_t seed) const PSD_EXCLUDES(mutex_);
 
-  // Ready, with the number of samples, when it holds at least `count`. No thread waits for it.
+  // The future is set to the number of samples once the buffer holds at least `count`. No thread
+  // waits meanwhile.
   Future<Values> WhenFilled(int64_t count) PSD_EXCLUDES(mutex_);
 
  private:
@@ -36,7 +39,7 @@ class ReplayBuffer : public store::Object {
   };
   absl::Status CheckSample(const Tensor& sample) const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<Tensor>> Draw(int64_t count, int64_t seed) const PSD_EXCLUDES(mutex_);
-  // Those who wait for no more than what is here now; they are forgotten.
+  // Removes and returns the waiters whose count is reached.
   std::vector<Waiter> TakeServed() PSD_REQUIRES(mutex_);
 
   const size_t capacity_;

@@ -4,8 +4,9 @@
 //
 //   bazel build -c opt //server/daemon:psd //examples/model_parallel_mlp:train
 //   bazel-bin/server/daemon/psd --name=owner0 --listen=127.0.0.1:7071 &
-//   bazel-bin/server/daemon/psd --name=owner1 --listen=127.0.0.1:7072
-//   --registrar=owner0=127.0.0.1:7071 & bazel-bin/examples/model_parallel_mlp/train
+//   R=owner0=127.0.0.1:7071
+//   bazel-bin/server/daemon/psd --name=owner1 --listen=127.0.0.1:7072 --registrar=$R &
+//   bazel-bin/examples/model_parallel_mlp/train
 
 #include <cstdio>
 #include <memory>

@@ -91,8 +91,8 @@ absl::StatusOr<std::vector<Episode>> Agent::PlayEpisodes() {
   return episodes;
 }
 
-// REINFORCE: raises the probability of what was followed by more than the usual, and lowers that of
-// the rest. The loss is the mean of -advantage * log probability(action).
+// REINFORCE: raises the probability of actions whose return was above average, and lowers that of
+// the others. The loss is the mean of -advantage * log probability(action).
 absl::Status Agent::Learn(const std::vector<Episode>& episodes) {
   PSD_ASSIGN_OR_RETURN(const Batch batch, MakeBatch(episodes));
   PSD_ASSIGN_OR_RETURN(Context context, worker_->NewContext());

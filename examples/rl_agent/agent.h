@@ -1,8 +1,8 @@
 #pragma once
 
-// The agent: has its observers play episodes by its policy, and improves the policy by what came of
-// them. The policy's parameters live on an owner; the agent pulls them, differentiates, and has the
-// owner step them.
+// The agent lets its observers play episodes with its policy, and improves the policy by their
+// results. The parameters of the policy live on an owner; the agent pulls them, differentiates, and
+// lets the owner step them.
 
 #include <cstdint>
 #include <memory>
@@ -34,8 +34,9 @@ class Agent {
   // Finds the observers through the registrar. Once, when all of them have joined.
   absl::Status MeetObservers();
 
-  // Some episodes on every observer, all observers at the same time, and one step of the policy
-  // gradient with them. Returns the mean number of steps that the pole stood: what is to grow.
+  // Plays some episodes on every observer, all observers at the same time, and takes one step of
+  // the policy gradient with them. Returns the mean number of steps for which the pole stood, which
+  // is to grow.
   absl::StatusOr<double> RunIteration();
 
   Worker& worker() { return *worker_; }
