@@ -19,13 +19,13 @@ namespace {
 
 constexpr char kMethod[] = "/floor/Echo";
 
-// A message without content; a default ByteBuffer is no message at all.
+// Returns an empty message. (A default ByteBuffer is no message at all.)
 grpc::ByteBuffer EmptyMessage() {
   const grpc::Slice slice;
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// `head`, then zeros up to `bytes`, which nobody copies.
+// Returns a message of `head` and zeros, `bytes` in all. The zeros are not copied.
 grpc::ByteBuffer MessageOf(uint64_t head, size_t bytes) {
   static const std::vector<char> zeros(kMaxEchoBytes);
   const grpc::Slice slices[] = {
@@ -72,7 +72,7 @@ struct Exchange {
   grpc::Status status;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> call;
 
-  // Its own until `queue` hands it back.
+  // Deleted when `queue` hands it back.
   static void Begin(grpc::GenericStub& stub, grpc::CompletionQueue* queue) {
     auto* exchange = new Exchange;
     exchange->call = stub.PrepareUnaryCall(&exchange->context, kMethod, EmptyMessage(), queue);

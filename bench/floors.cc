@@ -39,9 +39,8 @@ void StreamR4W3(float* HWY_RESTRICT a, const float* HWY_RESTRICT b, float* HWY_R
   }
 }
 
-// Next is streamed and everything read is fetched ahead, as in the kernels
-// (kernels/optim/optim-inl.h):
-// what is left is the memory.
+// `next` is written past the caches and everything read is prefetched, as in the kernels
+// (kernels/optim/optim-inl.h), so that only the memory limits the speed.
 template <bool kC, bool kD>
 HWY_INLINE void Update(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                        float* HWY_RESTRICT c, float* HWY_RESTRICT d, float* HWY_RESTRICT next,

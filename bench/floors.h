@@ -1,8 +1,8 @@
 #pragma once
 
-// Floors of the memory kind: what one core needs to stream arrays of floats, with nothing around
-// it. Plain loops, compiled for every instruction set that Highway knows and chosen at run time as
-// the kernels' are.
+// Memory floors: the time that one core needs to stream arrays of floats and nothing else. Plain
+// loops, compiled for every instruction set that Highway knows and chosen at run time, as the
+// kernels are.
 
 #include <cstddef>
 

@@ -22,7 +22,7 @@ class Process {
  public:
   // `command[0]` is the program's path. Its standard error is ours.
   static absl::StatusOr<std::unique_ptr<Process>> Start(const std::vector<std::string>& command);
-  // SIGTERM, and SIGKILL if that does not help within seconds.
+  // Sends SIGTERM, and SIGKILL if the process does not end within seconds.
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

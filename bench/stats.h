@@ -14,7 +14,7 @@ inline double Median(const std::vector<double>& values) {
   return Quantile(values, 0.5);
 }
 
-// How far the middle half of `values` lies apart, as a part of their median. 0 for a single one.
+// Returns the interquartile range of `values` divided by their median. 0 for a single value.
 // Requires: values is not empty; the median is not 0.
 double Spread(const std::vector<double>& values);
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// A benchmark case: what psd does in a block, and what the machine itself would need for it.
+// A benchmark case: operations of psd, and a floor, which is the cost of the same work on the bare
+// machine.
 
 #include <functional>
 #include <memory>
@@ -19,8 +20,8 @@ struct Environment {
   std::string helper;  // //bench:helper
 };
 
-// How a cost (seconds per operation; bytes for memory) is shown: cost * factor, or factor / cost
-// for rates.
+// The unit in which a cost (seconds per operation; bytes for memory) is shown: cost * factor, or
+// factor / cost for a rate.
 struct Unit {
   std::string name;
   double factor = 1;
@@ -36,9 +37,9 @@ class Workload {
   // Starts what it needs and warms up.
   virtual absl::Status Start(const Environment& environment) = 0;
 
-  // One block of operations: the cost of each, or of the mean one where they overlap.
+  // Runs one block of operations. Returns the cost of each, or the mean cost if they overlap.
   virtual absl::StatusOr<std::vector<double>> RunPsd() = 0;
-  // One block of what the machine allows: its median cost. None where there is no such thing.
+  // Runs one block of the floor. Returns its median cost, or nullopt if the case has no floor.
   virtual absl::StatusOr<std::optional<double>> RunFloor() = 0;
 };
 
