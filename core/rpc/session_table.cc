@@ -69,8 +69,8 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
     former = &holder;
   }
   if (leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
-  absl::Status room = former != nullptr ? shares_.CheckExchange(former->origin(), origin)
-                                        : shares_.Check(origin);
+  absl::Status room =
+      former != nullptr ? shares_.CheckExchange(former->origin(), origin) : shares_.Check(origin);
   if (!room.ok()) return {Kind::kRefused, 0, false, Annotate(room, self_.name)};
   if (former != nullptr) End(former->epoch(), actions);
   return {Kind::kWelcome, Open(now, origin, peer), false, absl::OkStatus()};

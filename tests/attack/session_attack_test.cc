@@ -133,6 +133,7 @@ class Greeting : public carrier::LinkHandler {
       outcome_.Set(answer->status);
     }
   }
+  void OnRefused(std::string, absl::Status why) override { outcome_.Set(std::move(why)); }
   void OnClosed(absl::Status reason) override { outcome_.Set(std::move(reason)); }
 
  private:

@@ -82,6 +82,9 @@ class PickyCarrier : public carrier::Carrier {
       if (rules_->loses != nullptr && rules_->loses(message)) return;
       inner_->OnMessage(std::move(message));
     }
+    void OnRefused(std::string header, absl::Status why) override {
+      inner_->OnRefused(std::move(header), std::move(why));
+    }
     void OnClosed(absl::Status reason) override { inner_->OnClosed(std::move(reason)); }
 
    private:
