@@ -62,8 +62,6 @@ absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
 
 absl::Status Worker::State::MakeReachable(const std::string& name) {
   if (runtime->agent().ReachOf(name) == rpc::Reach::kReachable) return absl::OkStatus();
-  // Without a registrar the agent says which workers it knows.
-  if (runtime->peers().registrar().empty()) return absl::OkStatus();
   return runtime->peers().MakeKnown(name).Wait().status();
 }
 

@@ -557,7 +557,9 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
     return absl::OkStatus();
   };
   MutexLock lock(mutex_);
-  PSD_RETURN_IF_ERROR(CheckLife(life, life_));
+  // A load names no life, and sets the options of parts whose load it has not finished.
+  const bool by_load = life.IsNone() && life_.stage == LifeStage::kLoading;
+  if (!by_load) PSD_RETURN_IF_ERROR(CheckLife(life, life_));
   return groups_.Change(group, changes, version, registry_, check);
 }
 
