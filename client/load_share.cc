@@ -113,11 +113,18 @@ class Chooser {
                      "all of a save"));
   }
 
-  // The life of the parts that know all owners of the optimizer as they are now; the other parts
-  // are still of a life before a load that has stopped at its end. None if there is no such life.
+  // Returns the life that a load began and did not finish: parts of it know all owners of the
+  // optimizer as they are now, and it is not the life of the save. None if there is no such life.
   GlobalId BegunLife(size_t number) const {
     const std::set<std::string> homes = Homes(number);
-    for (const PartReport& report : ReportsOf(index_.optimizers[number].name, contents_)) {
+    const SavedOptimizer& saved = index_.optimizers[number];
+    const auto is_saved = [&](GlobalId life) {
+      return std::any_of(
+          saved.parts.begin(), saved.parts.end(),
+          [&](const checkpoint::SavedPart& part) { return part.life == life.ToString(); });
+    };
+    for (const PartReport& report : ReportsOf(saved.name, contents_)) {
+      if (is_saved(report.life.id)) continue;
       const std::vector<optim::LifeOwner>& owners = report.life.owners;
       const bool current =
           std::all_of(owners.begin(), owners.end(), [&](const optim::LifeOwner& owner) {

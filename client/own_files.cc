@@ -113,7 +113,8 @@ class Opener {
       const OwnerPlan& owner = owners[each.owner];
       if (status.ok()) {
         status = TakeAnswer(owner, each, chosen);
-      } else if (each.opened.Wait().ok()) {  // the save fails; the owner must give its files up
+      } else {  // the save fails; the owner must give its files up
+        each.opened.Wait();
         runtime_.saves().Close(owner.owner, each.id, call_);
       }
     }
@@ -125,7 +126,11 @@ class Opener {
  private:
   absl::Status TakeAnswer(const OwnerPlan& owner, const Asked& asked, ChosenFiles& chosen) {
     const auto& opened = asked.opened.Wait();
-    if (!opened.ok()) return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
+    if (!opened.ok()) {
+      // The owner may have opened them all the same, if only its answer was lost.
+      runtime_.saves().Close(owner.owner, asked.id, call_);
+      return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
+    }
     PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveFiles> own, Take(owner, asked.id, *opened, chosen));
     if (own == nullptr) return absl::OkStatus();
     chosen.files[asked.owner] = std::move(own);

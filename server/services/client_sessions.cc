@@ -196,6 +196,12 @@ void ClientSessions::Finish(SessionId id, uint64_t sequence, RememberedAnswer an
   if (session.ending && session.running == 0) Remove(it);
 }
 
+absl::Status ClientSessions::AnswerOf(SessionId id, const absl::Status& status) const {
+  auto it = sessions_.find(id);
+  const bool still_runs = it != sessions_.end() && it->second.ending && it->second.running > 0;
+  return absl::IsAborted(status) && still_runs ? Ending(id) : status;
+}
+
 void ClientSessions::Remove(SessionMap::iterator session) {
   shares_.Release(session->second.peer);
   sessions_.erase(session);

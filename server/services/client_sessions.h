@@ -99,6 +99,9 @@ class ClientSessions {
   // there is no memory to remember one more: nothing has changed).
   absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
+  // Returns what a call of the session is answered when it ended with `status`. ABORTED lets the
+  // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
+  absl::Status AnswerOf(SessionId id, const absl::Status& status) const;
   // Returns false once the session ends. Calls that are not applied yet must not be applied then.
   bool IsOpen(SessionId id) const;
   // The client's name. Empty once the session ends.

@@ -216,11 +216,13 @@ void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const R
                                   const absl::Status& status) {
   RememberedAnswer answer{status, {}};
   if (status.ok()) answer.reply = reply.SerializeAsString();
+  absl::Status said;
   {
     MutexLock lock(mutex_);
     sessions_.Finish(id.first, id.second, std::move(answer));
+    said = sessions_.AnswerOf(id.first, status);
   }
-  Answer(call, status);
+  Answer(call, said);
   MutexLock lock(mutex_);
   if (--mutations_ == 0) answered_.NotifyAll();
 }

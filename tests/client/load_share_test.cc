@@ -99,6 +99,15 @@ TEST_F(LoadShareTest, ALoadThatStoppedAtItsEndIsFinished) {
   EXPECT_EQ(share->optimizers[0].begun, kBegun);
 }
 
+// No owner was restarted: the part on owner1 was dropped before the load began.
+TEST_F(LoadShareTest, TheLifeOfTheSaveIsNotTheOneThatALoadBegan) {
+  Set("owner0", kSaved, 10, 11);
+  Set("owner1", kBegun, 10, 11);
+  auto share = Missing();
+  ASSERT_TRUE(share.ok()) << share.status();
+  EXPECT_EQ(share->optimizers[0].begun, kBegun);
+}
+
 TEST_F(LoadShareTest, PartsOfLivesThatNobodyCanFinishAreRefused) {
   Set("owner0", kSaved, 10, 99);
   Set("owner1", kOther, 99, 11);

@@ -232,6 +232,18 @@ TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   EXPECT_EQ(sessions_.size(), 0u);
 }
 
+TEST_F(ClientSessionsTest, ACallThatEndsBeforeAnotherDoesNotLetItsCallerStartOver) {
+  ASSERT_TRUE(Begin(1)->run);
+  ASSERT_TRUE(Begin(2)->run);
+  sessions_.Close(1);
+  const absl::Status aborted = absl::AbortedError("the session has ended");
+  sessions_.Finish(1, 2, {aborted, ""});
+  EXPECT_EQ(sessions_.AnswerOf(1, aborted).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(sessions_.AnswerOf(1, absl::OkStatus()).ok());
+  sessions_.Finish(1, 1, {absl::OkStatus(), ""});
+  EXPECT_EQ(sessions_.AnswerOf(1, aborted), aborted);
+}
+
 TEST_F(ClientSessionsTest, ASessionThatEndsKeepsItsPlaceUntilItIsGone) {
   ASSERT_TRUE(Begin(1)->run);
   ASSERT_TRUE(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).ok());
