@@ -5,6 +5,8 @@ over the corpus, then over `runs` seeded mutations. Link the same sources with l
 (`-fsanitize=fuzzer`) for long runs.
 """
 
+load("//tools/cc:cc.bzl", "cc_test")
+
 def fuzz_test(name, srcs, deps, corpus = [], runs = 20000, **kwargs):
     """One fuzz target.
 
@@ -16,7 +18,7 @@ def fuzz_test(name, srcs, deps, corpus = [], runs = 20000, **kwargs):
       runs: mutations per test run; keep the test under a few seconds.
       **kwargs: passed to cc_test.
     """
-    native.cc_test(
+    cc_test(
         name = name,
         srcs = srcs,
         args = ["--runs=%d" % runs] + ["$(rootpath %s)" % file for file in corpus],

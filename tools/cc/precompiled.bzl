@@ -1,0 +1,89 @@
+"""precompiled_header: a header that GCC parses once for all files that include it first."""
+
+load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
+def _precompiled_header_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    source = ctx.file.hdr
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    outputs = [header]
+    dep_context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    headers = dep_context.compilation_context
+
+    if toolchain.compiler == "clang":
+        # An empty header: this build shows that every file includes what it uses.
+        ctx.actions.write(header, "")
+    else:
+        ctx.actions.expand_template(template = source, output = header, substitutions = {})
+        compiled = ctx.actions.declare_file(ctx.label.name + ".h.gch")
+        outputs.append(compiled)
+        features = cc_common.configure_features(
+            ctx = ctx,
+            cc_toolchain = toolchain,
+            requested_features = ctx.features,
+            unsupported_features = ctx.disabled_features,
+        )
+        variables = cc_common.create_compile_variables(
+            feature_configuration = features,
+            cc_toolchain = toolchain,
+            source_file = header.path,
+            output_file = compiled.path,
+            # As Bazel compiles what goes into programs.
+            use_pic = ctx.var["COMPILATION_MODE"] != "opt",
+            user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts,
+            include_directories = headers.includes,
+            quote_include_directories = headers.quote_includes,
+            system_include_directories = headers.system_includes,
+            preprocessor_defines = headers.defines,
+        )
+        flags = cc_common.get_memory_inefficient_command_line(
+            feature_configuration = features,
+            action_name = ACTION_NAMES.cpp_compile,
+            variables = variables,
+        )
+        ctx.actions.run(
+            executable = cc_common.get_tool_for_action(
+                feature_configuration = features,
+                action_name = ACTION_NAMES.cpp_compile,
+            ),
+            # "-x c++-header" stands before the source, which is the last of the flags' inputs.
+            arguments = ["-x", "c++-header"] + flags,
+            env = cc_common.get_environment_variables(
+                feature_configuration = features,
+                action_name = ACTION_NAMES.cpp_compile,
+                variables = variables,
+            ),
+            inputs = depset([header], transitive = [headers.headers, toolchain.all_files]),
+            outputs = [compiled],
+            mnemonic = "CppPrecompile",
+            progress_message = "Precompiling %s" % source.short_path,
+        )
+
+    return [
+        DefaultInfo(files = depset(outputs)),
+        CcInfo(compilation_context = cc_common.merge_compilation_contexts(compilation_contexts = [
+            headers,
+            cc_common.create_compilation_context(
+                headers = depset(outputs),
+                quote_includes = depset([header.dirname]),
+            ),
+        ]) if hasattr(cc_common, "merge_compilation_contexts") else cc_common.create_compilation_context(
+            headers = depset(outputs, transitive = [headers.headers]),
+            includes = headers.includes,
+            quote_includes = depset([header.dirname], transitive = [headers.quote_includes]),
+            system_includes = headers.system_includes,
+            defines = headers.defines,
+        )),
+    ]
+
+precompiled_header = rule(
+    implementation = _precompiled_header_impl,
+    attrs = {
+        "hdr": attr.label(allow_single_file = [".h"], mandatory = True),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
