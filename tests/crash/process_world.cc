@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/worker/message_io.h"
 #include "core/worker/runtime.h"
@@ -121,6 +122,7 @@ void Process::Kill() {
 }
 
 int Process::Terminate() {
+  PSD_CHECK(pid_ > 0, "the process has ended already");
   kill(pid_, SIGTERM);
   int state = 0;
   while (waitpid(pid_, &state, 0) < 0 && errno == EINTR) {
@@ -130,6 +132,7 @@ int Process::Terminate() {
 }
 
 void Process::Stop() {
+  PSD_CHECK(pid_ > 0, "the process has ended already");
   kill(pid_, SIGSTOP);
   int state = 0;
   while (waitpid(pid_, &state, WUNTRACED) < 0 && errno == EINTR) {
@@ -138,6 +141,7 @@ void Process::Stop() {
 }
 
 void Process::Continue() {
+  PSD_CHECK(pid_ > 0, "the process has ended already");
   kill(pid_, SIGCONT);
 }
 

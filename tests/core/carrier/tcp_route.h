@@ -91,7 +91,8 @@ class TcpRoute {
       fds_.push_back(far);
       if (cut_ || connected != 0) {
         shutdown(near, SHUT_RDWR);
-        return;
+        if (cut_) return;
+        continue;
       }
       pumps_.emplace_back([near, far, this] { Pump(near, far); });
       pumps_.emplace_back([near, far, this] { Pump(far, near); });
