@@ -16,8 +16,9 @@ Context::Context(std::shared_ptr<Worker::State> worker,
 Context::Context(Context&&) noexcept = default;
 
 Context& Context::operator=(Context&& other) noexcept {
-  std::swap(worker_, other.worker_);
-  std::swap(state_, other.state_);
+  Context taken(std::move(other));
+  std::swap(worker_, taken.worker_);
+  std::swap(state_, taken.state_);
   return *this;
 }
 

@@ -139,6 +139,11 @@ absl::Status Worker::Shutdown(absl::Duration drain) {
 
 absl::Status Worker::Shutdown(const ShutdownOptions& options) {
   if (state_->shut_down) return absl::OkStatus();
+  if (options.group_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_timeout is ", absl::FormatDuration(options.group_timeout),
+                     "; give a positive time, or zero to wait without a limit"));
+  }
   absl::Status status;
   if (options.with_group) status = state_->WaitForGroup(options.group_timeout);
   if (state_->shut_down.exchange(true)) return absl::OkStatus();

@@ -236,6 +236,7 @@ worker::Runtime& Worker::runtime() {
 absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::string& name,
                                          const Program& create, CreateOptions options) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_RETURN_IF_ERROR(state_->MakeReachable(owner));
   using Hosted = worker::ValueService::Hosted;
   return state_->runtime->values()
       .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}),
@@ -245,11 +246,13 @@ absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::st
 
 absl::StatusOr<RRef> Worker::Lookup(const std::string& owner, const std::string& name) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_RETURN_IF_ERROR(state_->MakeReachable(owner));
   return state_->runtime->values().Lookup(owner, name, state_->ToCallOptions({})).Wait();
 }
 
 absl::Status Worker::Drop(const std::string& owner, const std::string& name) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_RETURN_IF_ERROR(state_->MakeReachable(owner));
   return state_->runtime->values().Drop(owner, name, state_->ToCallOptions({})).Wait().status();
 }
 
@@ -262,6 +265,7 @@ absl::StatusOr<uint64_t> Worker::Assign(const RRef& rref, const Tensor& elements
 absl::StatusOr<std::vector<ValueInfo>> Worker::List(const std::string& owner,
                                                     const std::string& prefix) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
+  PSD_RETURN_IF_ERROR(state_->MakeReachable(owner));
   auto listing = state_->runtime->values().List(owner, prefix, state_->ToCallOptions({}));
   PSD_RETURN_IF_ERROR(listing.Wait());
   std::vector<ValueInfo> values;

@@ -143,7 +143,8 @@ absl::Status GraphPass::Run(const NodeState& state) {
   if (results_.size() < next.size()) results_.resize(next.size());
   const absl::Span<Tensor> results = absl::MakeSpan(results_).first(next.size());
   if (state.any || node.RunsWithoutGradients()) {
-    const absl::Span<Tensor> gradients = sums_.Take(state.first_sum, state.inputs);
+    PSD_ASSIGN_OR_RETURN(const absl::Span<Tensor> gradients,
+                         sums_.Take(state.first_sum, state.inputs));
     absl::Status status = ABSL_PREDICT_TRUE(node.hooks() == nullptr)
                               ? node.Apply(context_, gradients, results)
                               : ApplyWithHooks(node, gradients, results);

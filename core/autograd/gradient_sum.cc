@@ -1,10 +1,11 @@
 #include "core/autograd/gradient_sum.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd {
@@ -17,10 +18,20 @@ absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient) {
                                                    gradient.ToString(),
                                                    " for one argument differ in shape"));
   }
-  const bool wide = sum.dtype() == DType::kF32 || sum.dtype() == DType::kF64;
-  if (wide && (own_[at] || sum.IsExclusive())) return ops::AddInPlace(sum, gradient);
-  PSD_ASSIGN_OR_RETURN(sum, ops::AddGradients(sum, gradient));
-  own_[at] = true;
+  State& state = states_[at];
+  const DType dtype = gradient.dtype();
+  const bool own = state != State::kGiven || sum.IsExclusive();
+  PSD_ASSIGN_OR_RETURN(sum, ops::AddToSum(std::move(sum), gradient, own));
+  if (sum.dtype() == dtype) {
+    state = State::kOwn;
+  } else {
+    state = dtype == DType::kF16 ? State::kWideF16 : State::kWideBF16;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GradientSums::Round(Tensor& sum, DType dtype) {
+  PSD_ASSIGN_OR_RETURN(sum, ops::Cast(sum, dtype));
   return absl::OkStatus();
 }
 

@@ -1,14 +1,19 @@
 #pragma once
 
 // Adds up gradients that arrive at the same place, in place where nobody else can see the sum.
+// Gradients of f16 and bf16 are added in f32, and their sum is rounded once.
 
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/status.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
@@ -19,7 +24,7 @@ class GradientSums {
   explicit GradientSums(size_t count = 0) { Resize(count); }
   void Resize(size_t count) {
     sums_.resize(count);
-    own_.resize(count);
+    states_.resize(count);
   }
 
   bool Defined(size_t at) const { return sums_[at].defined(); }
@@ -33,22 +38,36 @@ class GradientSums {
   }
 
   // Returns sum number `at` and clears it. The tensor is undefined if nothing was added.
-  Tensor Take(size_t at) {
-    own_[at] = false;
+  // Errors: RESOURCE_EXHAUSTED when there is no memory to round a sum of f16 or bf16.
+  absl::StatusOr<Tensor> Take(size_t at) {
+    PSD_RETURN_IF_ERROR(Finish(at));
     return std::exchange(sums_[at], Tensor());
   }
   // Returns `count` sums from number `first` on, in place. The caller must make these tensors
-  // undefined before anything is added again.
-  absl::Span<Tensor> Take(size_t first, size_t count) {
-    for (size_t i = 0; i < count; ++i) own_[first + i] = false;
+  // undefined before anything is added again. Errors: as above; the sums are then undetermined.
+  absl::StatusOr<absl::Span<Tensor>> Take(size_t first, size_t count) {
+    for (size_t i = 0; i < count; ++i) PSD_RETURN_IF_ERROR(Finish(first + i));
     return absl::MakeSpan(sums_).subspan(first, count);
   }
 
  private:
+  enum class State : uint8_t {
+    kGiven,     // at most one gradient, which others may see
+    kOwn,       // the sum was made here, so that nobody else can see it
+    kWideF16,   // as kOwn, in f32 although its gradients are of f16
+    kWideBF16,  // likewise of bf16
+  };
+
   absl::Status AddTo(size_t at, const Tensor& gradient);
+  absl::Status Finish(size_t at) {
+    const State state = std::exchange(states_[at], State::kGiven);
+    if (ABSL_PREDICT_TRUE(state <= State::kOwn)) return absl::OkStatus();
+    return Round(sums_[at], state == State::kWideF16 ? DType::kF16 : DType::kBF16);
+  }
+  static absl::Status Round(Tensor& sum, DType dtype);
 
   std::vector<Tensor> sums_;
-  std::vector<uint8_t> own_;  // whether the sum was made here, so that nobody else can see it
+  std::vector<State> states_;
 };
 
 }  // namespace psd

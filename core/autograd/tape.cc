@@ -76,11 +76,12 @@ class TapeRecorder::Tape : public ListNode {
     for (size_t i = steps_.size(); i-- > 0;) {
       if (!sums.Defined(i)) continue;
       const Step& step = steps_[i];
+      PSD_ASSIGN_OR_RETURN(Tensor sum, sums.Take(i));
       if (step.function == nullptr) {
-        results[static_cast<size_t>(step.edge)] = sums.Take(i);
+        results[static_cast<size_t>(step.edge)] = std::move(sum);
         continue;
       }
-      absl::Status passed_on = PassOn(step, pass.retain_graph, sums.Take(i), of_arguments, sums);
+      absl::Status passed_on = PassOn(step, pass.retain_graph, sum, of_arguments, sums);
       if (!passed_on.ok()) return Annotate(passed_on, step.name);
     }
     return absl::OkStatus();

@@ -6,17 +6,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/index_codec.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 namespace {
 
-constexpr uint64_t kMaxLatestBytes = 256;
+constexpr uint64_t kMaxLatestBytes = 512;
 
 std::string Join(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
@@ -32,6 +32,14 @@ absl::Status WriteWhole(FileSystem& files, const std::string& path, absl::string
 std::string NewToken() {
   return absl::StrCat(absl::Hex(NewIncarnation(), absl::kZeroPad16),
                       absl::Hex(NewIncarnation(), absl::kZeroPad16));
+}
+
+// Returns what `latest` holds. The checksum of the name shows that a damaged name is none, even if
+// there is a save of that name.
+std::string LatestLine(absl::string_view name) {
+  Xxh128 checksum;
+  checksum.Add(name);
+  return absl::StrCat(name, " ", checksum.Digest(), "\n");
 }
 
 class SaveFolderImpl : public SaveFolder {
@@ -77,7 +85,14 @@ class SaveFolderImpl : public SaveFolder {
   }
 
   absl::StatusOr<std::string> Publish(const CheckpointIndex& index) override {
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), EncodeIndex(index)));
+    const std::string text = EncodeIndex(index);
+    if (text.size() > kMaxIndexBytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the index of ", Join(dir_, name_), " would have ", text.size(),
+                       " bytes, and a load reads at most ", kMaxIndexBytes,
+                       "; save fewer parameters, or some owners at a time"));
+    }
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), text));
     PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
     const std::string final = Join(dir_, name_);
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
@@ -86,7 +101,7 @@ class SaveFolderImpl : public SaveFolder {
     PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
     // The new `latest` is written under the hidden name, so that the next save removes it if it is
     // left behind.
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, absl::StrCat(name_, "\n")));
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, LatestLine(name_)));
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, Join(dir_, kLatestFileName)));
     PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
     return final;
@@ -168,10 +183,11 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir) {
   auto latest = ReadWhole(files, Join(dir, kLatestFileName), kMaxLatestBytes);
   if (latest.ok()) {
-    absl::string_view name = *latest;
-    if (absl::ConsumeSuffix(&name, "\n") && IsPlainName(name)) return Join(dir, name);
-    return absl::InvalidArgumentError(absl::StrCat(
-        Join(dir, kLatestFileName), " does not hold the name of a save and the end of its line"));
+    const absl::string_view name = absl::string_view(*latest).substr(0, latest->find(' '));
+    if (IsPlainName(name) && *latest == LatestLine(name)) return Join(dir, name);
+    return absl::InvalidArgumentError(
+        absl::StrCat(Join(dir, kLatestFileName), " does not hold the name of a save, its checksum ",
+                     "and the end of the line; give the folder of the save itself"));
   }
   if (!absl::IsNotFound(latest.status())) return latest.status();
   if (files.Open(Join(dir, kIndexFileName)).ok()) return dir;

@@ -2,7 +2,7 @@
 
 // A folder of saves. A new save appears in it either whole or not at all.
 //
-//   DIR/latest                   the name of the last save, one line
+//   DIR/latest                   the name of the last save and the XXH3-128 of the name, one line
 //   DIR/2026-11-21T14-36-34.120Z/  a save: index.json and safetensors files
 //   DIR/.saving-<random>/        a save being written
 //
@@ -61,8 +61,8 @@ class SaveFolder {
 };
 
 // Returns the folder of the save that `dir` means: the one that `latest` names there, or `dir`
-// itself if it is a save. Errors: NOT_FOUND; INVALID_ARGUMENT if `latest` does not hold a plain
-// name.
+// itself if it is a save. Errors: NOT_FOUND; INVALID_ARGUMENT if `latest` does not hold a name
+// and its checksum.
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir);
 
 // Reads the index of the save in `folder`. Errors: those of DecodeIndex, naming the file.

@@ -330,7 +330,10 @@ TEST_F(CallsTest, RPC_19_AnExceptionIsAnAnswerAndTheOwnerServesOn) {
 
 TEST_F(CallsTest, AContextThatWasMovedFromIsAnError) {
   Context context = Must(trainer_->NewContext());
-  const Context other = std::move(context);
+  Context other = Must(trainer_->NewContext());
+  other = std::move(context);
+  EXPECT_FALSE(other.id().IsNone());
+  EXPECT_TRUE(context.id().IsNone()) << "not the context that `other` was before";
   CallOptions options;
   options.context = &context;
   const auto refused = [](const absl::Status& status) {

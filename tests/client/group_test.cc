@@ -50,6 +50,7 @@ class GroupTest : public ::testing::Test {
   }
   static Function Named(const std::string& name) { return Function::Registered(name); }
 
+  int started_ = 0;
   Offer offer_;
   Parking& parking_ = *offer_.parking;
   std::unique_ptr<server::Server> daemon_;
@@ -99,6 +100,16 @@ TEST_F(GroupTest, RPC_10_RPC_63_WorkersThatNeverMetCallEachOtherByRankInfoAndNam
   EXPECT_EQ(Worker::Start(Options("declares", 5)).status().code(),
             absl::StatusCode::kFailedPrecondition)
       << "the others declared no group";
+}
+
+TEST_F(GroupTest, RPC_63_ValuesOfAnOwnerThatOnlyTheRegistrarKnows) {
+  auto a = StartListening("a");
+  ASSERT_TRUE(a->GetOrCreate("a", "w", Zeros({2})).ok());
+  auto fresh = [&] { return Start(absl::StrCat("fresh", ++started_)); };
+  EXPECT_EQ(Must(fresh()->Lookup("a", "w")).owner(), "a");
+  EXPECT_EQ(Must(fresh()->List("a")).size(), 1u);
+  EXPECT_TRUE(fresh()->GetOrCreate("a", "w", Zeros({2})).ok());
+  EXPECT_TRUE(fresh()->Drop("a", "w").ok());
 }
 
 TEST_F(GroupTest, RPC_63_AWorkerThatCameBackElsewhereIsFoundAgain) {
@@ -216,6 +227,8 @@ TEST_F(GroupTest, RPC_56_AFailedGroupPhaseIsAnErrorAndTheWorkerIsShutDownAllTheS
   auto a = Start("a", 2), b = Start("b", 2);
   ShutdownOptions together;
   together.with_group = true;
+  together.group_timeout = absl::Milliseconds(-1);
+  EXPECT_EQ(a->Shutdown(together).code(), absl::StatusCode::kInvalidArgument);
   together.group_timeout = absl::Milliseconds(20);
   const absl::Status failed = a->Shutdown(together);
   EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded);

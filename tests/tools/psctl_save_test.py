@@ -138,7 +138,7 @@ class SaveTest(unittest.TestCase):
         self.assertEqual(code, 0, errors)
         self.assertIn("saved 3 values and 1 optimizers of owner0, owner1", output)
         with open(os.path.join(self.saves, "latest"), encoding="utf-8") as file:
-            folder = os.path.join(self.saves, file.read().strip())
+            folder = os.path.join(self.saves, file.read().split()[0])
         with open(os.path.join(folder, "index.json"), encoding="utf-8") as file:
             return folder, json.load(file)
 

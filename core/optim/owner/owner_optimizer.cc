@@ -398,6 +398,7 @@ absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch,
       PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
     }
   }
+  if (merged.has_value()) PSD_RETURN_IF_ERROR(table_.Round(*merged));
   terms.gradient_scale *= settings_.mode.ReductionScale(trainers);
   return merged;
 }

@@ -83,6 +83,12 @@ absl::StatusOr<StepPlan> ParameterTable::Sum(StepPlan a, StepPlan b) const {
   return sum;
 }
 
+absl::Status ParameterTable::Round(StepPlan& sum) const {
+  for (size_t i = 0; i < sum.indices.size(); ++i)
+    PSD_RETURN_IF_ERROR(parameters_[sum.indices[i]]->Round(sum.gradients[i]));
+  return absl::OkStatus();
+}
+
 double ParameterTable::SumOfSquares(const StepPlan& plan) const {
   double sum = 0;
   for (size_t i = 0; i < plan.indices.size(); ++i)

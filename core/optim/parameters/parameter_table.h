@@ -57,6 +57,9 @@ class ParameterTable {
   // Returns a plan whose gradients are the sums of those of `a` and `b`. A gradient that only one
   // of them has is taken over. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
+  // Brings sums into the form that SumOfSquares and Apply take; see SteppedParameter::Round. Must
+  // be called when all plans have been added. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Round(StepPlan& sum) const;
 
   // Returns the sum of the squares of all elements of all gradients, which clipping by norm and
   // loss scaling need. The result is not finite if an element is not finite.

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/rows/row_batches.h"
+#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
 #include "kernels/convert.h"
 #include "kernels/optim/norm.h"
@@ -75,6 +77,7 @@ class DenseParameter : public SteppedParameter {
   absl::Status Prepare(ParameterGradient& gradient) const override;
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
+  absl::Status Round(ParameterGradient& sum) const override;
   double SumOfSquares(const ParameterGradient& gradient) const override;
 
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
@@ -160,8 +163,16 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddGradients(*dense_a.gradient, *dense_b.gradient));
+  // The longer sum goes first: it may be in f32 although the parameter is not.
+  if (dense_b.gradient->dtype() != dtype_) std::swap(dense_a, dense_b);
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;
+}
+
+absl::Status DenseParameter::Round(ParameterGradient& sum) const {
+  if (!sum.gradient->defined() || sum.gradient->dtype() == dtype_) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Cast(*sum.gradient, dtype_));
+  return absl::OkStatus();
 }
 
 void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,

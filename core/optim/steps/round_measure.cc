@@ -21,6 +21,7 @@ absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round) con
   for (StepRequest& request : round) {
     PSD_ASSIGN_OR_RETURN(sum, table_.Sum(std::move(sum), std::move(request.plan)));
   }
+  PSD_RETURN_IF_ERROR(table_.Round(sum));
   const double scale = mode_.ReductionScale(round.size());
   return table_.SumOfSquares(sum) * scale * scale;
 }

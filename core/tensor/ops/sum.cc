@@ -9,16 +9,40 @@
 
 namespace psd::ops {
 
-absl::StatusOr<Tensor> AddGradients(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
-    return absl::InvalidArgumentError(absl::StrCat("gradients ", a.ToString(), " and ",
-                                                   b.ToString(), " cannot be added; they must be ",
-                                                   "of one shape and dtype"));
+namespace {
+
+bool IsHalf(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
+  const bool widened = IsHalf(gradient.dtype()) && sum.dtype() == DType::kF32;
+  if (sum.shape() != gradient.shape() || (sum.dtype() != gradient.dtype() && !widened)) {
+    return absl::InvalidArgumentError(absl::StrCat("gradients ", sum.ToString(), " and ",
+                                                   gradient.ToString(),
+                                                   " cannot be added; they must be of one shape ",
+                                                   "and dtype"));
   }
-  if (a.dtype() != DType::kF16 && a.dtype() != DType::kBF16) return Add(a, b);
-  PSD_ASSIGN_OR_RETURN(Tensor sum, Cast(a, DType::kF32));
-  PSD_ASSIGN_OR_RETURN(const Tensor wide, Cast(b, DType::kF32));
+  if (!IsHalf(gradient.dtype())) {
+    if (!own) return Add(sum, gradient);
+    PSD_RETURN_IF_ERROR(AddInPlace(sum, gradient));
+    return sum;
+  }
+  PSD_ASSIGN_OR_RETURN(const Tensor wide, Cast(gradient, DType::kF32));
+  if (!widened) {
+    PSD_ASSIGN_OR_RETURN(sum, Cast(sum, DType::kF32));
+  } else if (!own) {
+    return Add(sum, wide);
+  }
   PSD_RETURN_IF_ERROR(AddInPlace(sum, wide));
+  return sum;
+}
+
+absl::StatusOr<Tensor> AddGradients(const Tensor& a, const Tensor& b) {
+  PSD_ASSIGN_OR_RETURN(Tensor sum, AddToSum(a, b));
+  if (sum.dtype() == a.dtype()) return sum;
   return Cast(sum, a.dtype());
 }
 

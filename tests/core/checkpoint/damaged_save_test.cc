@@ -1,10 +1,11 @@
-// Every damage of one bit, every truncation and every byte too many of a small save is found, in
-// all of its files.
+// In every file of a small save, each flipped bit, each truncation and each additional byte is
+// found.
 
 #include <map>
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "core/base/status.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
@@ -40,9 +41,9 @@ SavedValue Weight() {
   return value;
 }
 
-// A parameter of two elements, and the state of its optimizer.
-absl::Status Save(const std::shared_ptr<FileSystem>& files) {
-  PSD_ASSIGN_OR_RETURN(auto save, SaveFolder::Begin(files, "d", "1", "u", 16));
+// Saves a parameter of two elements and the state of its optimizer.
+absl::Status Save(const std::shared_ptr<FileSystem>& files, const std::string& name) {
+  PSD_ASSIGN_OR_RETURN(auto save, SaveFolder::Begin(files, "d", name, "u", 16));
   PSD_ASSIGN_OR_RETURN(auto values, save->Create({kValues, {{"w", DType::kF32, Shape{2}}}}));
   PSD_RETURN_IF_ERROR(values->AppendBytes("12345678"));
   const TensorSpec momentum{StateTensorName(0, "momentum_buffer"), DType::kF32, Shape{2}};
@@ -60,7 +61,7 @@ absl::Status Save(const std::shared_ptr<FileSystem>& files) {
   return save->Publish(index).status();
 }
 
-// What a load does before it changes anything.
+// Checks a save as a load does before it changes anything.
 absl::Status Check(const std::shared_ptr<FileSystem>& files) {
   PSD_ASSIGN_OR_RETURN(std::string folder, FindSave(*files, "d"));
   PSD_ASSIGN_OR_RETURN(auto reader, SaveReader::Open(files, folder));
@@ -70,14 +71,18 @@ absl::Status Check(const std::shared_ptr<FileSystem>& files) {
 class DamagedSave : public ::testing::Test {
  protected:
   void SetUp() override {
-    const absl::Status saved = Save(disk_);
-    ASSERT_TRUE(saved.ok()) << saved;
-    whole_ = disk_->files();
+    // The names of the two saves differ in one bit. The first one stays undamaged.
+    for (const char* name : {"3", "1"}) {
+      const absl::Status saved = Save(disk_, name);
+      ASSERT_TRUE(saved.ok()) << saved;
+    }
+    for (const auto& [path, bytes] : disk_->files())
+      if (!absl::StartsWith(path, "d/3/")) whole_[path] = bytes;
     ASSERT_EQ(whole_.size(), 4u) << "two files of tensors, the index, and `latest`";
     ASSERT_TRUE(Check(disk_).ok());
   }
 
-  // Calls `damage` with every file and its bytes.
+  // Calls `damage` with every file and its bytes, and restores the file afterwards.
   template <typename Damage>
   void InEveryFile(Damage damage) {
     for (const auto& [path, bytes] : whole_) {

@@ -199,6 +199,8 @@ TEST(FindSave, WhatIsNoSave) {
   EXPECT_EQ(FindSave(*disk, "d").status().code(), absl::StatusCode::kNotFound);
   disk->Put("d/latest", "../elsewhere\n");
   EXPECT_EQ(FindSave(*disk, "d").status().code(), absl::StatusCode::kInvalidArgument);
+  disk->Put("d/latest", "1\n");
+  EXPECT_EQ(FindSave(*disk, "d").status().code(), absl::StatusCode::kInvalidArgument);
   disk->Put("d/latest", std::string(1000, 'x'));
   EXPECT_EQ(FindSave(*disk, "d").status().code(), absl::StatusCode::kInvalidArgument);
 }
