@@ -243,7 +243,7 @@ void AgentCore::OnMessage(LinkId link, carrier::Message message) {
 void AgentCore::OnRefused(LinkId link, std::string header, const absl::Status& why) {
   carrier::Message message;
   message.header = std::move(header);
-  Take(link, std::move(message), Annotate(why, options_.self.name));
+  Take(link, std::move(message), why);
 }
 
 void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& refused) {
@@ -253,7 +253,12 @@ void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& 
     case MessageKind::kRequest:
       return OnRequest(link, *std::move(header), std::move(message), refused);
     case MessageKind::kReply:
-      if (!refused.ok()) header->status = refused;
+      // An error is complete without buffers.
+      if (!refused.ok() && header->status.ok()) {
+        return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+          sessions_.OnAnswerWithoutRoom(now, link, header->call_id, refused, actions);
+        });
+      }
       return OnReply(link, *std::move(header), std::move(message.buffers));
     default:  // control is its header, so that it is never refused
       return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
@@ -283,7 +288,7 @@ void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,
                    ErrorDetail{options_.self.name, "", "call it again when it is back", false}),
         {});
   }
-  if (!refused.ok()) return call->Reply(refused, {});
+  if (!refused.ok()) return call->Reply(Annotate(refused, options_.self.name), {});
   Dispatch(call);
 }
 

@@ -71,8 +71,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnTimer(absl::Time when) PSD_EXCLUDES(mutex_);
   LinkId AddLink(LinkPtr link) PSD_REQUIRES(mutex_);
   std::shared_ptr<carrier::LinkHandler> Accept(LinkPtr link) PSD_EXCLUDES(mutex_);
-  // `refused` not OK: there was no room for the buffers of `message`. A request is answered with
-  // that and not run, a call of ours whose reply it was ends with it.
+  // If `refused` is not OK, there was no room for the buffers of `message`. A request is answered
+  // with that error and not run. A call of ours whose reply it was fails with that error.
   void Take(LinkId link, carrier::Message message, const absl::Status& refused)
       PSD_EXCLUDES(mutex_);
   void OnRequest(LinkId link, Header header, carrier::Message message, const absl::Status& refused)

@@ -103,6 +103,22 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions
   return body;
 }
 
+void CallerSession::OnAnswerWithoutRoom(CallId id, const absl::Status& why, Actions& actions) {
+  auto call = pending_.find(id);
+  if (call == pending_.end() || call->second.sends == 0) return;
+  absl::Status status = Annotate(
+      why, absl::StrCat(peer_.name, " has answered, and ", self_.name, " cannot take the answer"));
+  if (call->second.spec.kind == MethodKind::kMutation) {
+    status = WithRemedy(status,
+                        "the call may have been applied, so look at what it changed before you "
+                        "call again");
+  }
+  ErrorDetail detail = GetDetail(status).value_or(ErrorDetail{});
+  detail.worker = self_.name;
+  Fail(call, WithDetail(std::move(status), detail), actions);
+  AfterFailing(actions);
+}
+
 void CallerSession::OnCancelled(CallId id, Actions& actions) {
   auto given_up = given_up_.find(id);
   if (given_up == given_up_.end()) return;

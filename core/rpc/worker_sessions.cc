@@ -70,6 +70,15 @@ std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link, Ca
   return body;
 }
 
+void WorkerSessions::OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id,
+                                         const absl::Status& why, Actions& actions) {
+  LinkState* state = Heard(now, link);
+  if (state == nullptr || state->caller == nullptr) return;
+  const size_t from = actions.size();
+  state->caller->OnAnswerWithoutRoom(id, why, actions);
+  NoteSent(now, actions, from);
+}
+
 void WorkerSessions::OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
                                    Actions& actions) {
   auto caller = callers_.find(peer);

@@ -70,6 +70,9 @@ class WorkerSessions {
   // Returns the call's body, or null if the call is over or the link is not one of its peer.
   std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, size_t bytes,
                                    Actions& actions);
+  // Fails the call whose answer came on `link` and found no room, see CallerSession.
+  void OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id, const absl::Status& why,
+                           Actions& actions);
   void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
                      Actions& actions);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// A carrier that loses messages that it receives, or refuses messages that it is to send, as a test
-// chooses.
+// A carrier that loses messages that it receives, has no room for them, or refuses messages that it
+// is to send, as a test chooses.
 
 #include <functional>
 #include <memory>
@@ -15,10 +15,12 @@
 
 namespace psd::testing {
 
-// The methods are asked from any thread. Either may be null.
+// The methods are asked from any thread. Each may be null.
 struct PickyRules {
   // Whether a message that has arrived is lost. Its link stays.
   std::function<bool(const carrier::Message&)> loses;
+  // If this returns an error, a message that has arrived finds no room: its buffers are dropped.
+  std::function<absl::Status(const carrier::Message&)> lacks_room;
   // An error refuses to send the message.
   std::function<absl::Status(const carrier::Message&)> refuses;
 };
@@ -80,6 +82,10 @@ class PickyCarrier : public carrier::Carrier {
         : inner_(std::move(inner)), rules_(std::move(rules)) {}
     void OnMessage(carrier::Message message) override {
       if (rules_->loses != nullptr && rules_->loses(message)) return;
+      if (rules_->lacks_room != nullptr) {
+        absl::Status why = rules_->lacks_room(message);
+        if (!why.ok()) return inner_->OnRefused(std::move(message.header), std::move(why));
+      }
       inner_->OnMessage(std::move(message));
     }
     void OnRefused(std::string header, absl::Status why) override {

@@ -13,6 +13,7 @@
 #include "core/carrier/faulty/faulty_network.h"
 #include "core/rpc/rpc_agent.h"
 #include "gtest/gtest.h"
+#include "tests/core/picky_carrier.h"
 
 namespace psd::rpc {
 
@@ -44,7 +45,8 @@ class AgentTest : public ::testing::Test {
     auto worker = std::make_unique<TestWorker>();
     worker->name = name;
     worker->incarnation = next_incarnation_++;
-    worker->carrier = network_->NewCarrier(process.empty() ? name : process, limits_);
+    worker->carrier = std::make_shared<testing::PickyCarrier>(
+        network_->NewCarrier(process.empty() ? name : process, limits_), rules_);
     ThreadPoolOptions pool;
     pool.threads = threads;
     worker->executor = std::make_shared<ThreadPool>(pool);
@@ -98,6 +100,7 @@ class AgentTest : public ::testing::Test {
     return times;
   }();
   carrier::Limits limits_;                           // of workers that are made from now on
+  testing::PickyRules rules_;                        // of workers that are made from now on
   std::shared_ptr<carrier::FaultyNetwork> network_;  // shared with its carriers
   Incarnation next_incarnation_ = 0x100;
 };

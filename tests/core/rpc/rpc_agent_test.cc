@@ -315,6 +315,35 @@ TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItCannotBeSent) {
   EXPECT_EQ(dropped, 2);
 }
 
+TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItsCallerHasNoRoomForIt) {
+  rules_.lacks_room = [](const carrier::Message& message) {
+    return message.buffers.empty() ? absl::OkStatus() : absl::ResourceExhaustedError("no memory");
+  };
+  a_.reset();
+  a_ = NewWorker("a", 1);
+  StartBoth();
+  Promise<Unit> dropped;
+  for (const MethodKind kind : {MethodKind::kRead, MethodKind::kMutation}) {
+    const bool mutation = kind == MethodKind::kMutation;
+    Call call = a_->agent->StartCall("b", mutation ? Ask("test.park") : Read("test.park_read"), {});
+    ServerCallPtr served = TakeParked();
+    EXPECT_TRUE(served->BeginApply());
+    served->OnAnswerDropped([dropped, mutation] {
+      if (mutation) dropped.Set(Unit{});
+    });
+    served->Reply(Payload{"header", {Buffer::FromString("bytes")}});
+    const absl::Status status = call.reply().Wait().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    for (const char* part : {"b has answered", "a cannot take the answer", "no memory"})
+      EXPECT_TRUE(absl::StrContains(status.message(), part)) << status;
+    EXPECT_EQ(absl::StrContains(status.message(), "may have been applied"), mutation) << status;
+    EXPECT_EQ(GetDetail(status)->fate_unknown, mutation);
+    EXPECT_EQ(GetDetail(status)->worker, "a");
+  }
+  EXPECT_TRUE(dropped.future().Wait().ok());
+  EXPECT_EQ(*Sync(*a_, "b", Ask("test.count")), "1") << "calls go on";
+}
+
 TEST_F(RpcAgentTest, RPC_36_NestedCallsWithOneExecutorThreadEach) {
   // a -> b -> a -> b, every worker with one thread, which waits.
   a_->agent->RegisterMethod(
