@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/small_memory.h"
@@ -121,23 +122,36 @@ class MemoryAccountImpl : public MemoryAccount {
     });
   }
 
-  absl::StatusOr<size_t> TakeOver(const void* storage) override {
+  bool Counts(const void* storage) const override {
     MutexLock lock(meters_->mutex);
-    const auto found = meters_->movable.find(storage);
-    if (found == meters_->movable.end() || found->second->kind() == kind_) return size_t{0};
-    ChargedBlock& block = *found->second;
-    if (kind_ == AccountKind::kTransit) {
-      meters_->hosted.Subtract(block.size());
-    } else if (!meters_->hosted.TryAdd(block.size(), own_limit_)) {
-      return Refusal(block.size());
+    return meters_->movable.contains(storage);
+  }
+
+  absl::Status TakeOver(absl::Span<const void* const> storages) override {
+    MutexLock lock(meters_->mutex);
+    absl::flat_hash_set<ChargedBlock*> others;
+    size_t bytes = 0;
+    for (const void* storage : storages) {
+      const auto found = meters_->movable.find(storage);
+      if (found == meters_->movable.end() || found->second->kind() == kind_) continue;
+      if (others.insert(found->second).second) bytes += found->second->size();
     }
-    block.set_kind(kind_);
-    return block.size();
+    if (kind_ == AccountKind::kTransit) {
+      meters_->hosted.Subtract(bytes);
+    } else if (!meters_->hosted.TryAdd(bytes, own_limit_)) {
+      return Refusal(bytes);
+    }
+    for (ChargedBlock* block : others) block->set_kind(kind_);
+    return absl::OkStatus();
   }
 
   size_t limit_bytes() const override {
     if (meters_->budget_bytes == 0) return 0;
     return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_;
+  }
+  size_t most_bytes() const override {
+    const size_t hosted = std::min(meters_->hosted.used(), limit_of_all_);
+    return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_ - hosted;
   }
   size_t used_bytes() const override {
     return kind_ == AccountKind::kHosted ? meters_->hosted.used() : meters_->transit_bytes();

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/buffer.h"
 
 namespace psd {
@@ -38,14 +39,19 @@ class MemoryAccount : public Allocator {
   // Charges memory that comes from elsewhere. Errors: RESOURCE_EXHAUSTED, as for Allocate.
   virtual absl::StatusOr<MemoryCharge> Charge(size_t bytes) = 0;
 
-  // Takes over the charge of the block at `storage` from another account of the same budget, and
-  // returns the size of the block. Returns 0 if `storage` is not a block of the budget with at
-  // least kMovableBytes, or if it is charged to this account already.
-  // Errors: RESOURCE_EXHAUSTED, as for Allocate; the other account keeps the charge.
-  virtual absl::StatusOr<size_t> TakeOver(const void* storage) = 0;
+  // Whether `storage` is a block of this budget with at least kMovableBytes. Such a block is
+  // charged to one of the budget's accounts for as long as it lives.
+  virtual bool Counts(const void* storage) const = 0;
+  // Takes over the charges of those blocks that another account of the same budget has. Pointers
+  // for which Counts is false are ignored. Errors: RESOURCE_EXHAUSTED, as for Allocate; then the
+  // other account keeps all charges.
+  virtual absl::Status TakeOver(absl::Span<const void* const> storages) = 0;
 
   // The bytes that this account may use if no other uses any; 0 means no limit.
   virtual size_t limit_bytes() const = 0;
+  // The most bytes that this account may use beside the values that are hosted now. A message that
+  // needs more would wait in vain, because values do not make room for it.
+  virtual size_t most_bytes() const = 0;
   virtual size_t used_bytes() const = 0;
 };
 

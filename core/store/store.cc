@@ -37,29 +37,21 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
-// Moves the memory of large tensors that is charged to another account of the budget to this one.
-class TakenOver {
- public:
-  explicit TakenOver(MemoryAccount& memory) : memory_(memory) {}
-
-  absl::Status operator()(const Tensor& tensor) {
-    if (tensor.NumBytes() < kMovableBytes) return absl::OkStatus();
-    PSD_ASSIGN_OR_RETURN(const size_t taken, memory_.TakeOver(tensor.storage().get()));
-    if (taken != 0) bytes_ += tensor.NumBytes();
-    return absl::OkStatus();
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  MemoryAccount& memory_;
-  size_t bytes_ = 0;  // of the tensors that were moved; charged with their blocks
-};
-
-// Charges `value` to `memory`. Tensors whose blocks are charged already are not charged again.
+// Charges `value` to `memory`. The blocks of large tensors that the budget counts already are not
+// charged again: they change over to `memory`.
 absl::StatusOr<MemoryCharge> ChargeFor(const Value& value, MemoryAccount& memory) {
-  TakenOver taken(memory);
-  PSD_RETURN_IF_ERROR(value.ForEachTensor(std::ref(taken)));
-  return memory.Charge(value.NumBytes() - taken.bytes());
+  std::vector<const void*> counted;
+  size_t counted_bytes = 0;
+  PSD_RETURN_IF_ERROR(value.ForEachTensor([&](const Tensor& tensor) {
+    if (tensor.NumBytes() >= kMovableBytes && memory.Counts(tensor.storage().get())) {
+      counted.push_back(tensor.storage().get());
+      counted_bytes += tensor.NumBytes();
+    }
+    return absl::OkStatus();
+  }));
+  PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(value.NumBytes() - counted_bytes));
+  PSD_RETURN_IF_ERROR(memory.TakeOver(counted));
+  return rest;
 }
 
 EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {

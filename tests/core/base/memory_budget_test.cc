@@ -143,25 +143,37 @@ TEST_F(MemoryBudgetTest, SmallMessagesAreTakenWhileLargeOnesFindNoRoom) {
 
 TEST_F(MemoryBudgetTest, ABlockThatBecomesAValueIsCountedOnce) {
   std::shared_ptr<Block> block = *transit_.Allocate(1'000'000);
-  EXPECT_EQ(*hosted_.TakeOver(block.get()), 1'000'000u);
-  EXPECT_EQ(*hosted_.TakeOver(block.get()), 0u);
+  EXPECT_TRUE(hosted_.TakeOver({block.get(), block.get()}).ok());
+  EXPECT_TRUE(hosted_.TakeOver({block.get()}).ok());
   EXPECT_EQ(hosted_.used_bytes(), 1'000'000u);
   EXPECT_EQ(transit_.used_bytes(), 0u);
-  EXPECT_EQ(*transit_.TakeOver(block.get()), 1'000'000u);
+  EXPECT_TRUE(transit_.TakeOver({block.get()}).ok());
   EXPECT_EQ(hosted_.used_bytes(), 0u);
-  EXPECT_EQ(*hosted_.TakeOver(block.get()), 1'000'000u);
+  EXPECT_TRUE(hosted_.TakeOver({block.get()}).ok());
+  EXPECT_TRUE(transit_.Counts(block.get()));
   block.reset();
   EXPECT_EQ(hosted_.used_bytes(), 0u);
   EXPECT_EQ(transit_.used_bytes(), 0u);
-  EXPECT_EQ(*hosted_.TakeOver(this), 0u);
+  EXPECT_TRUE(hosted_.TakeOver({this}).ok());
+  EXPECT_FALSE(hosted_.Counts(this));
+  EXPECT_EQ(hosted_.used_bytes(), 0u);
 }
 
 TEST_F(MemoryBudgetTest, ABlockThatFitsNotAmongTheValuesStaysInTransit) {
   const MemoryCharge values = *hosted_.Charge(2'000'000);
+  const std::shared_ptr<Block> fits = *transit_.Allocate(100'000);
   const std::shared_ptr<Block> block = *transit_.Allocate(500'000);
-  EXPECT_EQ(hosted_.TakeOver(block.get()).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(hosted_.TakeOver({fits.get(), block.get()}).code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(hosted_.used_bytes(), 2'000'000u);
-  EXPECT_EQ(transit_.used_bytes(), 500'000u);
+  EXPECT_EQ(transit_.used_bytes(), 600'000u) << "all of them or none";
+}
+
+TEST_F(MemoryBudgetTest, TransitKnowsTheMostThatItCouldHaveBesideTheValues) {
+  EXPECT_EQ(transit_.most_bytes(), transit_.limit_bytes());
+  const MemoryCharge message = *transit_.Charge(500'000);
+  const MemoryCharge values = *hosted_.Charge(1'000'000);
+  EXPECT_EQ(transit_.most_bytes(), transit_.limit_bytes() - 1'000'000);
 }
 
 TEST_F(MemoryBudgetTest, RefusalsNameNeedBudgetAndUseOfBothAccounts) {

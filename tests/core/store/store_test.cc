@@ -325,6 +325,34 @@ TEST_F(StoreTest, MemoryThatBecomesAValueIsCountedOnce) {
   EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
 }
 
+TEST_F(StoreTest, MemoryThatIsHostedAlreadyIsNotChargedAgain) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  StoreOptions options;
+  options.memory = budget->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  const size_t bytes = size_t{4} << 20;
+  const Tensor result = *Tensor::Zeros({1 << 20}, DType::kF32, budget->transit().get());
+  const auto first = store_->Put(Value(Variable(result)), false);
+  const auto second = store_->Put(Value(Variable(result)), false);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(budget->hosted()->used_bytes(), bytes);
+}
+
+TEST_F(StoreTest, AValueThatDoesNotFitLeavesItsMemoryInTransit) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  StoreOptions options;
+  options.memory = budget->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  const size_t bytes = size_t{4} << 20;
+  const Tensor result = *Tensor::Zeros({1 << 20}, DType::kF32, budget->transit().get());
+  const Tensor elsewhere = *Tensor::Zeros({1 << 20}, DType::kF32);
+  const MemoryCharge values = *budget->hosted()->Charge(budget->hosted()->limit_bytes() - bytes);
+  Value::List both = {Value(Variable(result)), Value(Variable(elsewhere))};
+  EXPECT_EQ(store_->Put(Value::OfList(std::move(both)), false).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(budget->transit()->used_bytes(), bytes);
+}
+
 TEST_F(StoreTest, Stats) {
   Reset({}, 1000);
   ASSERT_TRUE(Create("a", Full(1)).ok());
