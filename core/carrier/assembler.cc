@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kSharedBlockBytes = size_t{256} << 10;
 constexpr size_t kSmallBufferBytes = size_t{64} << 10;
-// Headers up to this are not charged: what reads them is bounded in number.
+// Headers and tables of buffers up to this are not charged: what reads them is bounded in number.
 constexpr size_t kSmallHeaderBytes = size_t{4} << 10;
 // How much header of a refused message is kept, at most, so that its sender can be told.
 constexpr size_t kMaxRefusedHeaderBytes = size_t{64} << 10;
@@ -40,9 +40,15 @@ Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
   return group;
 }
 
-absl::StatusOr<MemoryCharge> ChargeHeader(size_t bytes, const ReceiveMemory& memory) {
-  if (bytes <= kSmallHeaderBytes) return MemoryCharge();
-  return memory.headers->Charge(bytes);
+// Returns the bytes of a message beside its buffers that are charged.
+size_t ChargedHeaderBytes(const MessageShape& shape) {
+  const size_t bytes = shape.header_bytes + shape.buffer_bytes.size() * sizeof(Buffer);
+  return bytes <= kSmallHeaderBytes ? 0 : bytes;
+}
+
+absl::StatusOr<MemoryCharge> ChargeHeader(const MessageShape& shape, const ReceiveMemory& memory) {
+  const size_t bytes = ChargedHeaderBytes(shape);
+  return bytes == 0 ? MemoryCharge() : memory.headers->Charge(bytes);
 }
 
 }  // namespace
@@ -50,7 +56,7 @@ absl::StatusOr<MemoryCharge> ChargeHeader(size_t bytes, const ReceiveMemory& mem
 absl::StatusOr<std::unique_ptr<MessageAssembly>> MessageAssembly::Create(
     const MessageShape& shape, const ReceiveMemory& memory) {
   auto assembly = std::make_unique<MessageAssembly>();
-  PSD_ASSIGN_OR_RETURN(assembly->header_charge_, ChargeHeader(shape.header_bytes, memory));
+  PSD_ASSIGN_OR_RETURN(assembly->header_charge_, ChargeHeader(shape, memory));
   assembly->targets_.reserve(shape.buffer_bytes.size());
   PSD_RETURN_IF_ERROR(assembly->AllocateBlocks(shape, *memory.buffers));
   assembly->header_.resize(shape.header_bytes);
@@ -61,6 +67,16 @@ std::unique_ptr<MessageAssembly> MessageAssembly::KeepHeader(const MessageShape&
   auto assembly = std::make_unique<MessageAssembly>();
   assembly->header_.resize(shape.header_bytes);
   return assembly;
+}
+
+size_t MessageAssembly::BytesFor(const MessageShape& shape) {
+  size_t bytes = ChargedHeaderBytes(shape);
+  for (size_t first = 0; first < shape.buffer_bytes.size();) {
+    const Group group = NextGroup(shape.buffer_bytes, first);
+    bytes += group.bytes;
+    first = group.end;
+  }
+  return bytes;
 }
 
 absl::Status MessageAssembly::AllocateBlocks(const MessageShape& shape, Allocator& allocator) {
@@ -110,7 +126,7 @@ Message MessageAssembly::Take() {
 absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, const ReceiveMemory& memory) {
   if (frame.shape.buffer_bytes.empty()) {
     Message message;
-    PSD_ASSIGN_OR_RETURN(message.charge, ChargeHeader(frame.shape.header_bytes, memory));
+    PSD_ASSIGN_OR_RETURN(message.charge, ChargeHeader(frame.shape, memory));
     message.header.resize(frame.shape.header_bytes);
     ByteReader payload = frame.payload;
     payload.Read(message.header.data(), message.header.size());
@@ -133,9 +149,12 @@ struct Assembler::Transfer {
   size_t piece_bytes = 0;
   size_t total_bytes = 0;
   size_t cost_bytes = 0;
+  size_t needed_bytes = 0;                    // from the accounts
+  size_t held_bytes = 0;                      // `cost_bytes` if it holds memory
   std::vector<bool> begun;                    // one per piece
   size_t unfinished = 0;                      // pieces not yet filled
   bool moved = true;                          // since the last look for stalls
+  size_t unfinished_before = 0;               // at that look; 0: it held no memory then
   PlaceInLine place;                          // while it has no assembly
   std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces; null: no room
   absl::Status refused;                       // not OK: the assembly keeps only the header
@@ -160,6 +179,10 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
     return absl::InvalidArgumentError(
         absl::StrCat("transfer ", announce.transfer, " was announced twice, differently"));
   }
+  if (announce.transfer < next_room_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("transfer ", announce.transfer, " was announced when it was over"));
+  }
   if (transfers_.size() >= kMaxTransfers) {
     return absl::InvalidArgumentError(
         absl::StrCat("more than ", kMaxTransfers, " messages in pieces at once"));
@@ -175,6 +198,7 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
   PSD_ASSIGN_OR_RETURN(
       transfer->charge,
       bookkeeping_->Charge(kTransferBytes + announce.shape.buffer_bytes.size() * sizeof(size_t)));
+  transfer->needed_bytes = MessageAssembly::BytesFor(announce.shape);
   transfer->shape = announce.shape;
   transfer->piece_bytes = announce.piece_bytes;
   transfer->total_bytes = announce.shape.TotalBytes();
@@ -186,17 +210,40 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Assembler::FindRoom(uint64_t id, absl::Time now) {
+absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now) {
   auto found = transfers_.find(id);
-  if (found == transfers_.end()) return true;  // BeginPiece says what is wrong
+  if (found == transfers_.end()) return Room::kThere;  // BeginPiece says what is wrong
   Transfer& transfer = *found->second;
-  transfer.moved = true;
-  if (transfer.assembly != nullptr) return true;
-  const bool may_wait = transfer.cost_bytes <= memory_.headers->limit_bytes();
-  absl::StatusOr<bool> room = transfer.place.Seek(waiting_, now, may_wait, [&]() -> absl::Status {
-    PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));
-    return absl::OkStatus();
-  });
+  if (transfer.assembly != nullptr) {
+    transfer.moved = true;
+    return Room::kThere;
+  }
+  // A transfer may wait for as long as the first one without memory is known and moves.
+  if (transfers_.contains(next_room_)) transfer.moved = true;
+  if (id != next_room_) return Room::kNone;
+  PSD_ASSIGN_OR_RETURN(const bool room, Seek(transfer, now));
+  if (!room) return Room::kNone;
+  ++next_room_;
+  const bool awaited = transfers_.size() > 1 || transfer.begun.size() > kUntoldPieces;
+  return awaited ? Room::kFound : Room::kThere;
+}
+
+absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now) {
+  const MemoryAccount& account = *memory_.headers;
+  const size_t most = account.most_bytes();
+  const bool greedy = held_bytes_ > 0 && held_bytes_ + transfer.cost_bytes > most / 2;
+  if (greedy && transfer.place.OthersWait(waiting_)) {
+    transfer.place.Leave();
+    return false;
+  }
+  const bool may_wait = account.limit_bytes() != 0 && transfer.needed_bytes <= most;
+  absl::StatusOr<bool> room =
+      transfer.place.Seek(waiting_, now, may_wait, transfer.needed_bytes, [&]() -> absl::Status {
+        PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));
+        transfer.held_bytes = transfer.cost_bytes;
+        held_bytes_ += transfer.held_bytes;
+        return absl::OkStatus();
+      });
   if (room.ok()) return room;
   PSD_RETURN_IF_ERROR(Refuse(transfer, room.status()));
   return true;
@@ -244,16 +291,29 @@ std::optional<Assembler::Whole> Assembler::EndPiece(const Slot& slot) {
   if (--transfer.unfinished > 0) return std::nullopt;
   Whole whole{transfer.assembly->Take(), std::move(transfer.refused)};
   assembly_bytes_ -= transfer.cost_bytes;
+  held_bytes_ -= transfer.held_bytes;
   transfers_.erase(found);
   return whole;
 }
 
 absl::Status Assembler::LookForStall() {
   for (auto& [id, transfer] : transfers_) {
-    if (std::exchange(transfer->moved, false)) continue;
-    return absl::DeadlineExceededError(
-        absl::StrCat("the peer stopped in the middle of a message: of its ", transfer->begun.size(),
-                     " pieces, ", transfer->unfinished, " never came"));
+    const size_t pieces = transfer->begun.size();
+    const size_t unfinished = transfer->unfinished;
+    const size_t before =
+        std::exchange(transfer->unfinished_before, transfer->held_bytes > 0 ? unfinished : 0);
+    if (!std::exchange(transfer->moved, false)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the peer stopped in the middle of a message: of its ", pieces, " pieces, ",
+                       unfinished, " never came"));
+    }
+    const size_t least = (pieces + kMostLooks - 1) / kMostLooks;
+    if (before != 0 && before - unfinished < least) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the peer sends too slowly for the ", transfer->cost_bytes,
+          " bytes of memory that its message holds: of its ", pieces, " pieces, ",
+          before - unfinished, " came since the last look, and ", least, " must come"));
+    }
   }
   return absl::OkStatus();
 }
@@ -261,6 +321,7 @@ absl::Status Assembler::LookForStall() {
 void Assembler::Clear() {
   transfers_.clear();
   assembly_bytes_ = 0;
+  held_bytes_ = 0;
 }
 
 }  // namespace psd::carrier

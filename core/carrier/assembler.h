@@ -25,7 +25,7 @@ namespace psd::carrier {
 // Where received messages go. Both accounts may be of one budget.
 struct ReceiveMemory {
   std::shared_ptr<Allocator> buffers;      // shared with whoever else hands out such memory
-  std::shared_ptr<MemoryAccount> headers;  // charged for headers of more than 4 KiB
+  std::shared_ptr<MemoryAccount> headers;  // charged for headers and tables of more than 4 KiB
 };
 
 // Memory for one message of a known shape, filled in any order.
@@ -40,6 +40,9 @@ class MessageAssembly {
   static absl::StatusOr<std::unique_ptr<MessageAssembly>> Create(const MessageShape& shape,
                                                                  const ReceiveMemory& memory);
   static std::unique_ptr<MessageAssembly> KeepHeader(const MessageShape& shape);
+
+  // Returns the bytes that Create takes from the accounts of its memory.
+  static size_t BytesFor(const MessageShape& shape);
 
   // Copies `bytes` to `offset`, which counts over the header and the buffers.
   // Requires: the range lies within the message.
@@ -79,14 +82,17 @@ RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why);
 // without it.
 //
 // An announce costs no more than its own bytes. When the first piece has come, memory for the whole
-// message is taken at once: two transfers with half of theirs each would wait for each other. A
-// transfer that finds no room waits in line. When its patience ends it is refused: its pieces are
-// dropped as they come, and only its header is kept. A transfer that stops in the middle is found
-// by LookForStall.
+// message is taken at once: two transfers with half of theirs each would wait for each other.
+// Transfers take memory in the order of their ids. So whoever holds memory does not depend on one
+// that waits for it, if the sender keeps the order (see BulkQueue). A transfer that finds no room
+// waits in line. When its patience ends it is refused: its pieces are dropped as they come, and
+// only its header is kept. A link whose transfers hold memory takes no more than half of what there
+// is at most while others wait. A transfer that stops or crawls is found by LookForStall.
 //
-// Errors of all calls: INVALID_ARGUMENT when the peer broke the protocol (an unknown transfer, a
-// piece twice, a wrong offset or size, more than max_assembly_bytes or kMaxTransfers at once);
-// RESOURCE_EXHAUSTED when there is no memory even to refuse; DEADLINE_EXCEEDED by LookForStall.
+// Errors of all calls: INVALID_ARGUMENT when the peer broke the protocol (an unknown transfer, an
+// id or a piece twice, a wrong offset or size, more than max_assembly_bytes or kMaxTransfers at
+// once); RESOURCE_EXHAUSTED when there is no memory even to refuse; DEADLINE_EXCEEDED by
+// LookForStall.
 // After an error the link must end.
 class Assembler {
   struct Transfer;
@@ -107,21 +113,27 @@ class Assembler {
 
   // Transfers under way at once, at most. An honest peer has a few.
   static constexpr size_t kMaxTransfers = 1024;
+  // A transfer that holds memory must bring at least one part of so many between two looks for
+  // stalls, and at least one piece. So nobody holds memory for much longer than this many looks.
+  static constexpr size_t kMostLooks = 16;
 
   // `bookkeeping` is charged for transfers that have no memory yet.
   Assembler(const Limits& limits, ReceiveMemory memory, std::shared_ptr<MemoryAccount> bookkeeping,
             WaitingRules waiting);
   ~Assembler();
 
-  // A repeated announce of a transfer must say the same as the first. Ids are the sender's choice,
-  // unique among its transfers under way.
+  // A repeated announce of a transfer must say the same as the first.
   absl::Status OnAnnounce(const AnnounceFrame& announce);
 
-  // Before a piece of `transfer` can begin. False: there is no room yet; leave the piece where it
-  // is, and ask again soon.
-  absl::StatusOr<bool> FindRoom(uint64_t transfer, absl::Time now);
+  enum class Room {
+    kNone,   // not yet: leave the piece where it is, and ask again soon
+    kFound,  // now, and the sender waits to hear it
+    kThere,
+  };
+  // To be called before a piece of `transfer` begins.
+  absl::StatusOr<Room> FindRoom(uint64_t transfer, absl::Time now);
 
-  // Checks a piece and marks it as received. Requires: FindRoom said true.
+  // Checks a piece and marks it as received. Requires: FindRoom did not return kNone.
   absl::StatusOr<Slot> BeginPiece(const PieceFrame& piece);
 
   // What the last piece of a transfer completes.
@@ -133,7 +145,7 @@ class Assembler {
   std::optional<Whole> EndPiece(const Slot& slot);
 
   // Call at even intervals, long enough for a piece to come. Errors: DEADLINE_EXCEEDED if a
-  // transfer is where it was at the call before.
+  // transfer is where it was at the call before, or holds memory and has brought too little since.
   absl::Status LookForStall();
 
   // Gives up all transfers.
@@ -143,6 +155,8 @@ class Assembler {
   size_t assembly_bytes() const { return assembly_bytes_; }
 
  private:
+  // Takes the memory if it is the transfer's turn. Returns true if the transfer's pieces can come.
+  absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now);
   // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
   // header can be kept.
   static absl::Status Refuse(Transfer& transfer, const absl::Status& why);
@@ -153,6 +167,8 @@ class Assembler {
   const WaitingRules waiting_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Transfer>> transfers_;
   size_t assembly_bytes_ = 0;
+  size_t held_bytes_ = 0;   // of these, of transfers that have memory
+  uint64_t next_room_ = 1;  // all transfers before this one have memory, or are over
 };
 
 }  // namespace psd::carrier

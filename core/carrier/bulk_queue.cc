@@ -36,13 +36,32 @@ size_t BulkQueue::PieceBytes(size_t total_bytes) const {
   return std::min(piece_bytes_, std::max(kMinPieceBytes, total_bytes / kMinPieces));
 }
 
-void BulkQueue::Admit() {
-  while (!waiting_.empty() && active_.size() < kMaxActive &&
-         waiting_.front().cost_bytes + unacked_bytes_ <= peer_assembly_bytes_) {
-    unacked_bytes_ += waiting_.front().cost_bytes;
-    active_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+bool BulkQueue::MayBegin(size_t stream) const {
+  if (waiting_.empty() || active_.size() >= kMaxActive ||
+      waiting_.front().cost_bytes + unacked_bytes_ > peer_assembly_bytes_) {
+    return false;
   }
+  // Beside others it may keep its stream waiting, and they need another one.
+  const bool another = (streams_ & ~(uint32_t{1} << stream)) != 0;
+  return active_.empty() || (another && AllHaveRoom());
+}
+
+bool BulkQueue::AllHaveRoom() const {
+  return std::all_of(active_.begin(), active_.end(), HasRoom);
+}
+
+std::deque<BulkQueue::Transfer>::iterator BulkQueue::Choose(size_t stream) {
+  streams_ |= uint32_t{1} << stream;
+  if (MayBegin(stream)) {
+    unacked_bytes_ += waiting_.front().cost_bytes;
+    active_.push_front(std::move(waiting_.front()));
+    waiting_.pop_front();
+    probe_stream_ = stream;
+    return active_.begin();
+  }
+  if (active_.size() == 1) return active_.begin();
+  if (stream == probe_stream_ && !AllHaveRoom()) return active_.end();
+  return std::find_if(active_.begin(), active_.end(), HasRoom);
 }
 
 void BulkQueue::MoveOn(PieceCursor* cursor, const Message& message, size_t bytes) {
@@ -63,10 +82,10 @@ void BulkQueue::MoveOn(PieceCursor* cursor, const Message& message, size_t bytes
 }
 
 std::optional<BulkQueue::Piece> BulkQueue::Next(size_t stream) {
-  Admit();
-  if (active_.empty()) return std::nullopt;
-  Transfer transfer = std::move(active_.front());
-  active_.pop_front();
+  const auto chosen = Choose(stream);
+  if (chosen == active_.end()) return std::nullopt;
+  Transfer transfer = std::move(*chosen);
+  active_.erase(chosen);
   Piece piece;
   piece.transfer = transfer.id;
   piece.bytes = std::min(transfer.piece_bytes, transfer.total_bytes - transfer.cursor.offset);
@@ -78,10 +97,21 @@ std::optional<BulkQueue::Piece> BulkQueue::Next(size_t stream) {
   MoveOn(&transfer.cursor, *transfer.message, piece.bytes);
   if (transfer.cursor.offset == transfer.total_bytes) {
     unacked_.emplace(transfer.id, transfer.cost_bytes);
+    if (active_.size() == 1 && !active_.front().has_room) piece.frees = probe_stream_;
   } else {
     active_.push_back(std::move(transfer));
   }
   return piece;
+}
+
+absl::Status BulkQueue::OnRoom(uint64_t transfer) {
+  for (Transfer& active : active_) {
+    if (active.id == transfer) active.has_room = true;
+  }
+  if (transfer < next_id_ && (waiting_.empty() || transfer < waiting_.front().id))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("room for transfer ", transfer, ", which has not begun"));
 }
 
 absl::Status BulkQueue::OnAck(uint64_t transfer) {

@@ -18,7 +18,16 @@ namespace psd::carrier {
 //
 // A few messages are under way at a time and take turns piece by piece, so that a small one does
 // not wait for a huge one. What is under way and not acknowledged never exceeds what the peer
-// accepts (its max_assembly_bytes). Pure; thread-compatible.
+// accepts (its max_assembly_bytes).
+//
+// The peer may have no memory for a message, and leaves a stream unread that brings a piece of it.
+// Such a piece must not keep back pieces of messages that have memory: their memory may be what it
+// waits for. So messages begin in the order in which they were added, and a message is mixed with
+// others only once the peer has said that it has memory for it (OnRoom). Until then at most one
+// piece of it goes out beside the others, and nothing follows on the stream that carries it. When
+// all messages before it have gone out whole, it goes out without waiting for the word.
+//
+// Pure; thread-compatible.
 class BulkQueue {
  public:
   static constexpr size_t kMaxStreams = 16;
@@ -31,6 +40,8 @@ class BulkQueue {
     size_t piece_bytes = 0;
     PieceCursor cursor;
     std::shared_ptr<const Message> message;  // shared by the pieces of one transfer
+    // A stream for which Next returned nothing may have a piece to send again.
+    std::optional<size_t> frees;
 
     void Encode(FrameEncoder* encoder) const;
   };
@@ -47,6 +58,10 @@ class BulkQueue {
 
   // Returns the next piece for `stream` (below kMaxStreams), if there is one that may be sent now.
   std::optional<Piece> Next(size_t stream);
+
+  // The peer has memory for a transfer, or drops it: its pieces do not wait there. Errors:
+  // INVALID_ARGUMENT if no transfer with that id was begun.
+  absl::Status OnRoom(uint64_t transfer);
 
   // The peer has received a transfer. Errors: INVALID_ARGUMENT if no transfer with that id was sent
   // completely.
@@ -66,18 +81,27 @@ class BulkQueue {
     size_t piece_bytes = 0;
     PieceCursor cursor;
     uint32_t announced_streams = 0;          // one bit per stream
+    bool has_room = false;                   // OnRoom was called
     std::shared_ptr<const Message> message;  // shared with the pieces handed out
   };
 
-  void Admit();
+  static bool HasRoom(const Transfer& transfer) { return transfer.has_room; }
+  bool AllHaveRoom() const;
+  bool MayBegin(size_t stream) const;
+  // Returns the transfer whose piece `stream` may carry now, or active_.end().
+  std::deque<Transfer>::iterator Choose(size_t stream);
   size_t PieceBytes(size_t total_bytes) const;
   static void MoveOn(PieceCursor* cursor, const Message& message, size_t bytes);
 
   const size_t piece_bytes_;
   size_t peer_assembly_bytes_ = 0;
   uint64_t next_id_ = 1;
+  uint32_t streams_ = 0;  // those that have asked for pieces, one bit each
   std::deque<Transfer> waiting_;
-  std::deque<Transfer> active_;                    // not yet handed out whole
+  // Begun and not yet handed out whole, in the order of their turns. All but the one that was begun
+  // last have room.
+  std::deque<Transfer> active_;
+  size_t probe_stream_ = 0;                        // carried the first piece of the last one
   absl::flat_hash_map<uint64_t, size_t> unacked_;  // handed out whole; id -> cost
   size_t unacked_bytes_ = 0;                       // cost of active_ and unacked_
 };

@@ -26,7 +26,8 @@ namespace psd::carrier {
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;
-  // For a header of more than 4 KiB, where the carrier charges messages; buffers have their own.
+  // For the header and the table of buffers, where the carrier charges messages. Buffers have their
+  // own charges.
   MemoryCharge charge = nullptr;
 
   size_t TotalBytes() const {
@@ -82,7 +83,7 @@ class Link {
   // 64 KiB in total arrive in the order sent; larger ones travel beside them, above 2 MiB in
   // pieces, and arrive when complete, so that control never queues behind bulk. Errors: UNAVAILABLE
   // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits; RESOURCE_EXHAUSTED
-  // where there is no memory for what is copied.
+  // where there is no memory for what the link keeps of the message and nobody has charged yet.
   virtual absl::Status Send(Message message) = 0;
 
   // Ends the link. OnClosed follows here with CANCELLED and at the peer with UNAVAILABLE. Messages

@@ -18,6 +18,7 @@ enum Kind : uint8_t {
   kAck = 5,
   kOpenBulk = 6,
   kGoodbye = 7,
+  kRoom = 8,
 };
 
 constexpr size_t kHelloBytes = 16 + 4 + 4 + 4 * 8;
@@ -274,6 +275,11 @@ void FrameEncoder::Goodbye() {
   Preamble(kGoodbye, 0, 0, 0);
 }
 
+void FrameEncoder::Room(uint64_t transfer) {
+  Preamble(kRoom, 0, 0, 8);
+  U64(transfer);
+}
+
 std::vector<Buffer> FrameEncoder::Take() {
   FlushTail();
   bytes_ = 0;
@@ -344,6 +350,9 @@ absl::StatusOr<std::optional<Frame>> FrameDecoder::Next() {
     case kGoodbye:
       PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 0));
       return Wrap(absl::StatusOr<GoodbyeFrame>(GoodbyeFrame{}));
+    case kRoom:
+      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 8));
+      return Wrap(absl::StatusOr<RoomFrame>(RoomFrame{body.ReadU64()}));
     default:
       return Malformed("unknown kind ", preamble.kind);
   }

@@ -21,11 +21,19 @@
 //   5 ack        8 transfer id: the transfer was received, and its bytes no longer count
 //   6 open bulk  (empty) asks the end that dialled to open the bulk streams
 //   7 goodbye    (empty) the sender closed the link; nothing follows
+//   8 room       8 transfer id: the receiver has memory for all of the transfer, or drops it; more
+//                pieces of it never wait. Sent if the transfer has more than kUntoldPieces pieces,
+//                or if another one is under way
 //
 // A transfer is a message in pieces. Its bytes are the header and the buffers one after another.
 // Piece k covers [k * piece_bytes, (k + 1) * piece_bytes); the last piece may be shorter. On every
 // stream an announce precedes the first piece of a transfer. A transfer that uses several streams
 // is therefore announced on each of them, with the same contents.
+//
+// A sender numbers its transfers 1, 2, 3, …, and begins them in this order. The receiver gives them
+// memory in this order too, and leaves a stream unread while the piece at its front waits for
+// memory. So that such a piece never keeps back another transfer that has memory already, a sender
+// mixes pieces of several transfers only after the word `room` (see BulkQueue).
 
 #include <array>
 #include <cstddef>
@@ -50,6 +58,8 @@ inline constexpr size_t kMaxInlineBytes = size_t{64} << 10;
 inline constexpr size_t kMaxWholeBytes = size_t{2} << 20;
 inline constexpr size_t kMinPieceBytes = size_t{64} << 10;
 inline constexpr size_t kMaxPieceBytes = size_t{16} << 20;
+// A transfer with more pieces than this is answered with `room` even if it is alone.
+inline constexpr size_t kUntoldPieces = 16;
 
 // 128 random bits that bind the streams of one link together.
 using LinkToken = std::array<uint8_t, 16>;
@@ -103,9 +113,12 @@ struct AckFrame {
 };
 struct OpenBulkFrame {};
 struct GoodbyeFrame {};
+struct RoomFrame {
+  uint64_t transfer = 0;
+};
 
 using Frame = std::variant<HelloFrame, MessageFrame, AnnounceFrame, PieceFrame, AckFrame,
-                           OpenBulkFrame, GoodbyeFrame>;
+                           OpenBulkFrame, GoodbyeFrame, RoomFrame>;
 
 MessageShape ShapeOf(const Message& message);
 
@@ -136,6 +149,7 @@ class FrameEncoder {
   void Ack(uint64_t transfer);
   void OpenBulk();
   void Goodbye();
+  void Room(uint64_t transfer);
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }

@@ -2,9 +2,10 @@
 
 // The order in which messages that found no room may try again.
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -15,31 +16,48 @@
 
 namespace psd::carrier {
 
-// A message that finds no room joins the line, and none that came later tries before it. So a
-// stream of small messages cannot take all room from under a large one. Thread-safe.
+// A message that finds no room joins the line, and in general none that came later tries before it.
+// So a stream of small messages cannot take all room from under a large one. While the first in the
+// line still waits patiently, it lets those pass that are much smaller than itself: what it needs
+// may take long to become free. Thread-safe.
 class WaitingLine {
  public:
   using Ticket = uint64_t;  // 0: none
+  // A message may pass the first in the line if it needs at most 1 / kMuchSmaller of its bytes.
+  static constexpr size_t kMuchSmaller = 8;
 
-  // Whether the holder of `ticket` (0: a newcomer) has nobody before it.
-  bool MayTry(Ticket ticket) const PSD_EXCLUDES(mutex_) {
+  // Whether the holder of `ticket` (0: a newcomer), who needs `bytes`, may try to take them now.
+  bool MayTry(Ticket ticket, size_t bytes, absl::Time now) const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return tickets_.empty() || *tickets_.begin() == ticket;
+    if (waiting_.empty() || waiting_.begin()->first == ticket) return true;
+    const Waiting& first = waiting_.begin()->second;
+    return now < first.lets_pass_until && bytes <= first.bytes / kMuchSmaller;
   }
-  // A place at the end.
-  Ticket Join() PSD_EXCLUDES(mutex_) {
+  // Returns a place at the end for a message that needs `bytes`.
+  Ticket Join(size_t bytes, absl::Time lets_pass_until) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return *tickets_.insert(++last_).first;
+    waiting_.emplace(++last_, Waiting{bytes, lets_pass_until});
+    return last_;
   }
   void Leave(Ticket ticket) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    tickets_.erase(ticket);
+    waiting_.erase(ticket);
+  }
+  // Whether anyone but the holder of `ticket` waits.
+  bool OthersWait(Ticket ticket) const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return waiting_.size() > waiting_.count(ticket);
   }
 
  private:
+  struct Waiting {
+    size_t bytes;
+    absl::Time lets_pass_until;
+  };
+
   mutable Mutex mutex_;  // leaf
   Ticket last_ PSD_GUARDED_BY(mutex_) = 0;
-  std::set<Ticket> tickets_ PSD_GUARDED_BY(mutex_);
+  std::map<Ticket, Waiting> waiting_ PSD_GUARDED_BY(mutex_);  // the first one waits longest
 };
 
 // How long a message waits for room, and behind which others.
@@ -59,30 +77,33 @@ class PlaceInLine {
         until_(other.until_) {}
   PlaceInLine& operator=(PlaceInLine&&) = delete;
 
-  // Has `take` take the memory when it is this message's turn. False: there is no room yet; ask
-  // again soon. After its patience the message tries once more, whoever is before it: what `take`
-  // says then is the outcome. So is the first answer if the message may not wait.
-  absl::StatusOr<bool> Seek(const WaitingRules& rules, absl::Time now, bool may_wait,
+  // Has `take` take the memory, `bytes` bytes, when it is this message's turn. False: there is no
+  // room yet; ask again soon. After its patience the message tries once more, whoever is before it:
+  // the result of `take` is the outcome then. A message that may not wait tries once in any case.
+  absl::StatusOr<bool> Seek(const WaitingRules& rules, absl::Time now, bool may_wait, size_t bytes,
                             absl::FunctionRef<absl::Status()> take) {
     const bool last = !may_wait || (ticket_ != 0 && now >= until_);
-    if (last || rules.line->MayTry(ticket_)) {
+    if (last || rules.line->MayTry(ticket_, bytes, now)) {
       absl::Status taken = take();
       if (taken.ok() || last) Leave();
       if (taken.ok()) return true;
       if (last) return taken;
     }
-    if (ticket_ == 0) Join(rules, now);
+    if (ticket_ == 0) Join(rules, now, bytes);
     return false;
+  }
+  // Whether other messages wait in the line of `rules`.
+  bool OthersWait(const WaitingRules& rules) const { return rules.line->OthersWait(ticket_); }
+  // Gives the place up, so that this message keeps nobody back.
+  void Leave() {
+    if (ticket_ != 0) line_->Leave(std::exchange(ticket_, 0));
   }
 
  private:
-  void Join(const WaitingRules& rules, absl::Time now) {
+  void Join(const WaitingRules& rules, absl::Time now, size_t bytes) {
     line_ = rules.line;
-    ticket_ = line_->Join();
+    ticket_ = line_->Join(bytes, now + rules.patience / 2);
     until_ = now + rules.patience;
-  }
-  void Leave() {
-    if (ticket_ != 0) line_->Leave(std::exchange(ticket_, 0));
   }
 
   std::shared_ptr<WaitingLine> line_;  // shared as in WaitingRules; null until it waits

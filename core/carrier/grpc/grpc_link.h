@@ -62,6 +62,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   static constexpr size_t kReadAheadBytes = size_t{1} << 20;
   // What waits for the control stream is charged in such units; less than one is not charged.
   static constexpr size_t kControlUnit = size_t{1} << 20;
+  // The bytes of a frame that names a transfer.
+  static constexpr size_t kSmallFrameBytes = kPreambleBytes + 8;
 
   // Numbers of the link's outlets; those from kFirstBulk on carry pieces.
   static constexpr size_t kControl = 0;
@@ -72,6 +74,12 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   enum class Phase { kOpening, kOpen, kEnded };
   enum class Farewell { kNone, kGoodbye };
 
+  // Frames that go out together.
+  struct Queued {
+    FrameEncoder frames;
+    MemoryCharge charge;  // null on the control stream
+  };
+
   // A stream and the frames that wait for it.
   struct Outlet {
     std::shared_ptr<GrpcStream> stream;  // null until it is opened; shared with its operations
@@ -80,7 +88,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     bool writing = false;
     bool moved = true;  // something was written since the last look for stalls
     size_t writing_bytes = 0;
-    std::deque<FrameEncoder> queue;  // sent in order; on a bulk stream before any piece
+    MemoryCharge writing_charge;
+    std::deque<Queued> queue;  // sent in order; on a bulk stream before any piece
   };
 
   // The contents of one network message that are for the handler.
@@ -126,10 +135,10 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Adds the frames that `append(FrameEncoder&)` writes to those that wait for the control stream.
   template <typename F>
   void AppendControl(F append) PSD_REQUIRES(send_mutex_) {
-    std::deque<FrameEncoder>& queue = outlets_[kControl].queue;
+    std::deque<Queued>& queue = outlets_[kControl].queue;
     if (queue.empty()) outlets_[kControl].moved = true;
-    if (queue.empty() || queue.back().bytes() >= kBatchBytes) queue.emplace_back();
-    FrameEncoder& encoder = queue.back();
+    if (queue.empty() || queue.back().frames.bytes() >= kBatchBytes) queue.emplace_back();
+    FrameEncoder& encoder = queue.back().frames;
     size_t before = encoder.bytes();
     append(encoder);
     queued_bytes_ += encoder.bytes() - before;
@@ -149,6 +158,21 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   // Charges what waits for the control stream, in large units. Errors: RESOURCE_EXHAUSTED.
   absl::Status ChargeControl(size_t more) PSD_REQUIRES(send_mutex_);
+  // Charges what a queue that is `idle` or not keeps of a message. Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<MemoryCharge> ChargeQueued(const Message& message, bool idle) const;
+  // Adds a frame of a few bytes for the control stream, and sends it.
+  template <typename F>
+  void Tell(F append) PSD_EXCLUDES(send_mutex_) {
+    absl::Status charged;
+    {
+      MutexLock lock(send_mutex_);
+      if (phase_ != Phase::kOpen) return;
+      charged = ChargeControl(kSmallFrameBytes);
+      if (charged.ok()) AppendControl(append);
+    }
+    if (!charged.ok()) return EndUnread(charged);
+    Pump(kControl);
+  }
   void ControlWritten(size_t bytes) PSD_REQUIRES(send_mutex_);
   // Ends the link of a peer that reads nothing: control cannot be left out.
   void EndUnread(const absl::Status& why);
@@ -184,9 +208,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   absl::Status HandleAnnounce(const AnnounceFrame& announce) PSD_EXCLUDES(receive_mutex_);
   absl::StatusOr<bool> HandlePiece(const PieceFrame& piece, Received* received)
       PSD_EXCLUDES(receive_mutex_);
-  // Tells the peer that a transfer has come whole.
-  void Acknowledge(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
   absl::Status HandleAck(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
+  absl::Status HandleRoom(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
 
   const std::shared_ptr<GrpcCore> core_;  // shared by all links of the carrier
   const std::string address_;             // of the peer, for logs

@@ -125,9 +125,11 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
     inbound.received.messages.push_back(std::move(whole));
     return absl::OkStatus();
   };
-  const bool may_wait = !small && bytes <= memory.headers->limit_bytes();
+  const MemoryAccount& account = *memory.headers;
+  const bool may_wait = !small && account.limit_bytes() != 0 && bytes <= account.most_bytes();
   const absl::Time now = may_wait ? Clock::Steady().Now() : absl::Time();
-  const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, may_wait, take);
+  const absl::StatusOr<bool> taken =
+      inbound.place.Seek(core_->waiting(), now, may_wait, bytes, take);
   if (taken.ok()) return taken;
   inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
   return true;
@@ -137,6 +139,7 @@ absl::Status GrpcLink::HandleControl(const std::shared_ptr<GrpcStream>& stream, 
                                      Received* received) {
   if (const auto* announce = std::get_if<AnnounceFrame>(&frame)) return HandleAnnounce(*announce);
   if (const auto* ack = std::get_if<AckFrame>(&frame)) return HandleAck(ack->transfer);
+  if (const auto* room = std::get_if<RoomFrame>(&frame)) return HandleRoom(room->transfer);
   if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
     return HandleHello(stream, *hello, received);
   }
@@ -181,15 +184,18 @@ absl::Status GrpcLink::HandleAnnounce(const AnnounceFrame& announce) {
 }
 
 absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Received* received) {
+  Assembler::Room room = Assembler::Room::kNone;
   absl::StatusOr<Assembler::Slot> slot;
   {
     MutexLock lock(receive_mutex_);
-    PSD_ASSIGN_OR_RETURN(const bool room,
-                         assembler_.FindRoom(piece.transfer, Clock::Steady().Now()));
-    if (!room) return false;
+    PSD_ASSIGN_OR_RETURN(room, assembler_.FindRoom(piece.transfer, Clock::Steady().Now()));
+    if (room == Assembler::Room::kNone) return false;
     slot = assembler_.BeginPiece(piece);
   }
   if (!slot.ok()) return slot.status();
+  if (room == Assembler::Room::kFound) {
+    Tell([&piece](FrameEncoder& encoder) { encoder.Room(piece.transfer); });
+  }
   slot->Fill();
   std::optional<Assembler::Whole> whole;
   {
@@ -202,17 +208,8 @@ absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Received* re
   } else {
     received->refused.push_back({std::move(whole->message.header), std::move(whole->refused)});
   }
-  Acknowledge(piece.transfer);
+  Tell([&piece](FrameEncoder& encoder) { encoder.Ack(piece.transfer); });
   return true;
-}
-
-void GrpcLink::Acknowledge(uint64_t transfer) {
-  {
-    MutexLock lock(send_mutex_);
-    if (phase_ != Phase::kOpen) return;
-    AppendControl([transfer](FrameEncoder& encoder) { encoder.Ack(transfer); });
-  }
-  Pump(kControl);
 }
 
 absl::Status GrpcLink::HandleAck(uint64_t transfer) {
@@ -222,6 +219,16 @@ absl::Status GrpcLink::HandleAck(uint64_t transfer) {
     PSD_RETURN_IF_ERROR(bulk_queue_.OnAck(transfer));
     bulk_moved_ = true;
     if (bulk_queue_.empty()) return absl::OkStatus();
+  }
+  PumpBulk();
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::HandleRoom(uint64_t transfer) {
+  {
+    MutexLock lock(send_mutex_);
+    if (phase_ == Phase::kEnded) return absl::OkStatus();
+    PSD_RETURN_IF_ERROR(bulk_queue_.OnRoom(transfer));
   }
   PumpBulk();
   return absl::OkStatus();

@@ -8,6 +8,19 @@
 #include "core/carrier/grpc/grpc_link.h"
 
 namespace psd::carrier {
+namespace {
+
+// Returns the bytes that a queued message takes and that no account counts yet: its header, its
+// table of buffers, and small buffers, which may have been made without a charge.
+size_t UnchargedBytes(const Message& message) {
+  size_t bytes = message.header.size() + message.buffers.size() * sizeof(Buffer);
+  for (const Buffer& buffer : message.buffers) {
+    if (buffer.size() < kMovableBytes) bytes += buffer.size();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::Status GrpcLink::Send(Message message) {
   const size_t bytes = message.TotalBytes();
@@ -73,25 +86,32 @@ void GrpcLink::EndUnread(const absl::Status& why) {
   core_->RunAfter(absl::ZeroDuration(), [self = shared_from_this(), reason] { self->End(reason); });
 }
 
+absl::StatusOr<MemoryCharge> GrpcLink::ChargeQueued(const Message& message, bool idle) const {
+  // A peer that keeps up with what it is sent can draw on what is left to small messages.
+  const ReceiveMemory& memory = idle ? core_->small_memory() : core_->bulk_memory();
+  absl::StatusOr<MemoryCharge> charge = memory.headers->Charge(UnchargedBytes(message));
+  if (charge.ok()) return charge;
+  return Annotate(charge.status(), absl::StrCat("a message to ", address_, " cannot be queued"));
+}
+
 absl::Status GrpcLink::EnqueueWhole(const Message& message) {
   FrameEncoder frame;
   frame.Whole(message);
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
-  queued_bytes_ += frame.bytes();
   Outlet& outlet = outlets_[kWhole];
+  const bool idle = outlet.queue.empty() && !outlet.writing;
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeQueued(message, idle));
+  queued_bytes_ += frame.bytes();
   if (outlet.queue.empty()) outlet.moved = true;
-  outlet.queue.push_back(std::move(frame));
+  outlet.queue.push_back({std::move(frame), std::move(charge)});
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::EnqueueBulk(Message message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
-  if (message.header.size() > kMaxInlineBytes) {
-    PSD_ASSIGN_OR_RETURN(message.charge,
-                         core_->small_memory().headers->Charge(message.header.size()));
-  }
+  PSD_ASSIGN_OR_RETURN(message.charge, ChargeQueued(message, bulk_queue_.empty()));
   queued_bytes_ += message.TotalBytes();
   if (bulk_queue_.empty()) bulk_moved_ = true;
   bulk_queue_.Add(std::move(message));
@@ -106,7 +126,7 @@ StreamRole GrpcLink::RoleOf(size_t number) {
 void GrpcLink::Open(size_t number) {
   Outlet& outlet = outlets_[number];
   const size_t index = number < kFirstBulk ? 0 : number - kFirstBulk;
-  FrameEncoder& first = outlet.queue.emplace_front();
+  FrameEncoder& first = outlet.queue.emplace_front().frames;
   first.Hello({token_, RoleOf(number), static_cast<uint32_t>(index), core_->options().limits});
   queued_bytes_ += first.bytes();
   if (number == kControl) control_bytes_ += first.bytes();
@@ -122,7 +142,8 @@ void GrpcLink::Pump(size_t number) {
     Outlet& outlet = outlets_[number];
     if (outlet.stream == nullptr || !outlet.started || outlet.writing) return;
     if (!outlet.queue.empty()) {
-      frames = std::move(outlet.queue.front());
+      frames = std::move(outlet.queue.front().frames);
+      outlet.writing_charge = std::move(outlet.queue.front().charge);
       outlet.queue.pop_front();
       outlet.writing_bytes = frames.bytes();
     } else {
@@ -131,6 +152,7 @@ void GrpcLink::Pump(size_t number) {
       if (!piece.has_value()) return;
       bulk_moved_ = true;
       outlet.writing_bytes = piece->bytes;
+      outlet.writing_charge = piece->message->charge;
     }
     outlet.writing = true;
     outlet.moved = true;
@@ -138,6 +160,7 @@ void GrpcLink::Pump(size_t number) {
   }
   if (piece.has_value()) piece->Encode(&frames);
   stream->Write(frames.Take());
+  if (piece.has_value() && piece->frees.has_value()) Pump(kFirstBulk + *piece->frees);
 }
 
 void GrpcLink::PumpBulk() {
@@ -152,6 +175,7 @@ void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
     if (number == kOutlets) return;  // it has ended meanwhile
     Outlet& outlet = outlets_[number];
     outlet.writing = false;
+    outlet.writing_charge.reset();
     outlet.moved = true;
     queued_bytes_ -= outlet.writing_bytes;
     if (number == kControl) ControlWritten(outlet.writing_bytes);

@@ -55,7 +55,8 @@ class AssemblerTest : public testing::Test {
   }
 
   absl::Status FeedPiece(const PieceFrame& piece) {
-    EXPECT_EQ(assembler_.FindRoom(piece.transfer, kNow).value_or(false), true);
+    EXPECT_NE(assembler_.FindRoom(piece.transfer, kNow).value_or(Assembler::Room::kNone),
+              Assembler::Room::kNone);
     absl::StatusOr<Assembler::Slot> slot = assembler_.BeginPiece(piece);
     if (!slot.ok()) return slot.status();
     slot->Fill();
@@ -131,9 +132,9 @@ class FullMemoryTest : public testing::Test {
     return {id, kMaxPieceBytes, {header_bytes, {buffer_bytes}}};
   }
   bool FindsRoom(Assembler& assembler, uint64_t id, absl::Time now = kNow) {
-    const absl::StatusOr<bool> found = assembler.FindRoom(id, now);
+    const absl::StatusOr<Assembler::Room> found = assembler.FindRoom(id, now);
     EXPECT_TRUE(found.ok()) << found.status();
-    return found.value_or(false);
+    return found.value_or(Assembler::Room::kNone) != Assembler::Room::kNone;
   }
   // All of it in one piece.
   std::optional<Assembler::Whole> Bring(Assembler& assembler, uint64_t id, size_t bytes) {
@@ -198,6 +199,71 @@ TEST_F(FullMemoryTest, WhatFitsNeverIsRefusedAtOnce) {
   EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(FullMemoryTest, WhatWouldNotFitBesideTheValuesIsRefusedAtOnceAndKeepsNobodyBack) {
+  MemoryCharge values = *budget_->hosted()->Charge(3 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  EXPECT_TRUE(FindsRoom(one_, 1));
+  const auto whole = Bring(one_, 1, 4 * kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted);
+  values.reset();
+  // One that waits already is refused as soon as values leave it no room.
+  const MemoryCharge message = *budget_->transit()->Charge(3 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, 4 * kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 2));
+  values = *budget_->hosted()->Charge(3 * kMiB);
+  EXPECT_TRUE(FindsRoom(one_, 2));
+}
+
+TEST_F(FullMemoryTest, MuchSmallerOnesPassWhoeverStillWaitsPatiently) {
+  const MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, kMiB / 4)).ok());
+  EXPECT_TRUE(FindsRoom(other_, 1));
+  ASSERT_TRUE(other_.OnAnnounce(Announce(2, 10, kMiB / 4)).ok());
+  EXPECT_FALSE(FindsRoom(other_, 2, kNow + kPatience / 2)) << "from now on all wait for the first";
+  one_.Clear();
+  EXPECT_TRUE(FindsRoom(other_, 2, kNow + kPatience / 2));
+}
+
+TEST_F(FullMemoryTest, TransfersOfOneLinkTakeMemoryInTheirOrder) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 2)) << "the first has not come";
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 2));
+  EXPECT_TRUE(FindsRoom(one_, 1));
+  EXPECT_TRUE(FindsRoom(one_, 2));
+  EXPECT_TRUE(Bring(one_, 1, kMiB + 10).has_value());
+  EXPECT_EQ(one_.OnAnnounce(Announce(1, 10, kMiB)).code(), absl::StatusCode::kInvalidArgument)
+      << "its number is used up";
+}
+
+TEST_F(FullMemoryTest, OneLinkTakesNoMoreThanHalfWhileOthersWait) {
+  MemoryCharge full = *budget_->transit()->Charge(5 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  ASSERT_TRUE(FindsRoom(one_, 1));
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, 3 * kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(other_, 1));
+  full.reset();
+  ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, 3 * kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 2));
+  EXPECT_TRUE(FindsRoom(other_, 1)) << "a link beyond its half keeps nobody back";
+  EXPECT_FALSE(FindsRoom(one_, 2)) << "no room is left";
+  other_.Clear();
+  EXPECT_TRUE(FindsRoom(one_, 2)) << "nobody else waits";
+}
+
+TEST_F(FullMemoryTest, TheSenderIsToldOfRoomForTransfersThatMixAndForLongOnes) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_EQ(*one_.FindRoom(1, kNow), Assembler::Room::kThere) << "it is alone, and short";
+  ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, kMiB)).ok());
+  EXPECT_EQ(*one_.FindRoom(2, kNow), Assembler::Room::kFound);
+  EXPECT_EQ(*one_.FindRoom(2, kNow), Assembler::Room::kThere) << "it was told";
+  ASSERT_TRUE(other_.OnAnnounce({1, kMinPieceBytes, {10, {kMiB}}}).ok());
+  EXPECT_EQ(*other_.FindRoom(1, kNow), Assembler::Room::kFound);
+}
+
 TEST_F(FullMemoryTest, NobodyOvertakesWhoWaits) {
   MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
   ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
@@ -239,10 +305,10 @@ TEST_F(FullMemoryTest, AfterItsPatienceAMessageTriesOnceMoreWhoeverIsBeforeIt) {
 }
 
 TEST_F(FullMemoryTest, NobodyAnnouncesWithoutEnd) {
-  for (uint64_t id = 0; id < Assembler::kMaxTransfers; ++id) {
+  for (uint64_t id = 1; id <= Assembler::kMaxTransfers; ++id) {
     ASSERT_TRUE(one_.OnAnnounce(Announce(id, 10, kMiB)).ok()) << id;
   }
-  EXPECT_EQ(one_.OnAnnounce(Announce(Assembler::kMaxTransfers, 10, kMiB)).code(),
+  EXPECT_EQ(one_.OnAnnounce(Announce(Assembler::kMaxTransfers + 1, 10, kMiB)).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -256,6 +322,41 @@ TEST_F(AssemblerTest, ATransferThatDoesNotMoveBetweenTwoLooksHasStalled) {
   EXPECT_TRUE(assembler_.LookForStall().ok());
 }
 
+TEST_F(AssemblerTest, ATransferThatCrawlsHasStalled) {
+  constexpr size_t kPieces = 3 * Assembler::kMostLooks;
+  ASSERT_TRUE(assembler_.OnAnnounce({1, kPiece, {0, {kPieces * kPiece}}}).ok());
+  ASSERT_TRUE(FeedPiece(1, 0, kPiece).ok());
+  EXPECT_TRUE(assembler_.LookForStall().ok());
+  for (size_t i = 1; i <= 3; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
+  EXPECT_TRUE(assembler_.LookForStall().ok());
+  for (size_t i = 4; i <= 5; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
+  const absl::Status stalled = assembler_.LookForStall();
+  EXPECT_EQ(stalled.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(stalled.message().find("2 came since the last look, and 3 must come"),
+            absl::string_view::npos)
+      << stalled;
+}
+
+TEST_F(FullMemoryTest, WhoWaitsForMemoryHasNotStalled) {
+  const MemoryCharge full = *budget_->transit()->Charge(6 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, kMiB)).ok());
+  for (int look = 0; look < 5; ++look) {
+    EXPECT_FALSE(FindsRoom(one_, 2));
+    EXPECT_FALSE(FindsRoom(one_, 1));
+    EXPECT_TRUE(one_.LookForStall().ok());
+  }
+}
+
+TEST_F(FullMemoryTest, ATableOfManyBuffersIsCharged) {
+  AnnounceFrame announce{1, kMaxPieceBytes, {10, std::vector<size_t>(100'000, 0)}};
+  ASSERT_TRUE(one_.OnAnnounce(announce).ok());
+  ASSERT_TRUE(FindsRoom(one_, 1));
+  const auto whole = Bring(one_, 1, 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_GE(used(), 100'000 * sizeof(Buffer));
+}
+
 TEST_F(FullMemoryTest, AHeaderTooLargeToKeepEndsTheLink) {
   ASSERT_TRUE(one_.OnAnnounce(Announce(1, 9 * kMiB, 10)).ok());
   EXPECT_EQ(one_.FindRoom(1, kNow).status().code(), absl::StatusCode::kResourceExhausted);
@@ -266,27 +367,65 @@ TEST_F(FullMemoryTest, ALargeHeaderIsChargedUntilTheMessageGoes) {
   ASSERT_TRUE(FindsRoom(one_, 1));
   auto whole = Bring(one_, 1, 2 * kMiB);
   ASSERT_TRUE(whole.has_value());
-  EXPECT_EQ(used(), 2 * kMiB);
+  EXPECT_EQ(used(), 2 * kMiB + sizeof(Buffer));
   whole->message.buffers.clear();
-  EXPECT_EQ(used(), kMiB);
+  EXPECT_EQ(used(), kMiB + sizeof(Buffer));
   whole.reset();
   EXPECT_EQ(used(), 0u);
 }
 
-TEST(BulkQueue, MessagesTakeTurnsAndSmallOnesFinishFirst) {
-  BulkQueue queue(kPiece);
-  queue.set_peer_assembly_bytes(size_t{1} << 30);
-  Message large;
-  large.buffers.push_back(Buffer::FromString(std::string(10 * kPiece, 'l')));
-  Message small;
-  small.buffers.push_back(Buffer::FromString(std::string(kPiece + 1, 's')));
-  queue.Add(large);
-  queue.Add(small);
+// Messages of `pieces` pieces each, which get the numbers 1, 2, 3, …
+class TurnsTest : public testing::Test {
+ protected:
+  explicit TurnsTest(std::vector<size_t> pieces = {10, 3}) : queue_(kPiece) {
+    queue_.set_peer_assembly_bytes(size_t{1} << 30);
+    for (size_t count : pieces) {
+      Message message;
+      message.buffers.push_back(Buffer::FromString(std::string(count * kPiece, 'x')));
+      queue_.Add(std::move(message));
+    }
+  }
+  // The number of the message whose piece goes out on `stream`; 0: none.
+  uint64_t Next(size_t stream) {
+    const auto piece = queue_.Next(stream);
+    if (piece.has_value() && piece->frees.has_value()) freed_ = *piece->frees;
+    return piece.has_value() ? piece->transfer : 0;
+  }
+
+  BulkQueue queue_;
+  size_t freed_ = 99;
+};
+
+TEST_F(TurnsTest, MessagesThatHaveRoomTakeTurnsAndSmallOnesFinishFirst) {
+  EXPECT_EQ(Next(0), 1u);
+  EXPECT_EQ(Next(1), 1u) << "nobody has said that there is room for it";
+  ASSERT_TRUE(queue_.OnRoom(1).ok());
+  EXPECT_EQ(Next(0), 2u);
+  ASSERT_TRUE(queue_.OnRoom(2).ok());
   std::vector<uint64_t> order;
-  while (auto piece = queue.Next(0)) order.push_back(piece->transfer);
-  ASSERT_EQ(order.size(), 12u);
-  EXPECT_EQ(order[1], 2u);
-  EXPECT_EQ(order[3], 2u);
+  while (const uint64_t transfer = Next(0)) order.push_back(transfer);
+  EXPECT_EQ(order, (std::vector<uint64_t>{1, 2, 1, 2, 1, 1, 1, 1, 1, 1}));
+}
+
+TEST_F(TurnsTest, AMessageThatMayWaitForRoomKeepsNoOtherBack) {
+  EXPECT_EQ(Next(0), 1u);
+  EXPECT_EQ(Next(1), 1u);
+  ASSERT_TRUE(queue_.OnRoom(1).ok());
+  EXPECT_EQ(Next(1), 2u);
+  EXPECT_EQ(Next(1), 0u) << "what followed there might have to wait behind it";
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(Next(0), 1u);
+  EXPECT_EQ(freed_, 1u);
+  EXPECT_EQ(Next(1), 2u) << "it is the last one, and needs no word any more";
+  EXPECT_EQ(Next(0), 2u);
+  EXPECT_TRUE(queue_.OnRoom(2).ok()) << "the word may come late";
+  EXPECT_FALSE(queue_.OnRoom(3).ok());
+}
+
+TEST_F(TurnsTest, OnOneStreamMessagesFollowEachOther) {
+  EXPECT_EQ(Next(0), 1u);
+  ASSERT_TRUE(queue_.OnRoom(1).ok());
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(Next(0), 1u);
+  EXPECT_EQ(Next(0), 2u);
 }
 
 TEST(BulkQueue, MessagesOfFewPiecesAreCutSmallerSoThatTheStreamsShareThem) {
@@ -335,7 +474,8 @@ TEST(MessageAssembly, SmallBuffersShareBlocks) {
   };
   const auto allocator = std::make_shared<Counting>();
   MessageShape shape{0, std::vector<size_t>(1000, 1000)};
-  auto assembly = MessageAssembly::Create(shape, {allocator, nullptr});
+  const auto account = MemoryAccount::Create(0, allocator->heap);
+  auto assembly = MessageAssembly::Create(shape, {allocator, account});
   ASSERT_TRUE(assembly.ok());
   EXPECT_LE(allocator->count, 5);
 }

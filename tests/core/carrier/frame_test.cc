@@ -133,12 +133,19 @@ TEST(FrameGolden, SmallOnes) {
             "00000000"
             "00000000"
             "0000000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Room(9); })),
+            "7073640108000000"
+            "00000000"
+            "00000000"
+            "0800000000000000"
+            "0900000000000000");
 }
 
 TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
   std::string wire = Encode([](FrameEncoder& e) {
     e.Ack(1);
     e.Whole(Sample());
+    e.Room(2);
     e.Goodbye();
   });
   for (size_t chunk = 1; chunk < 40; ++chunk) {
@@ -159,7 +166,10 @@ TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
     EXPECT_EQ(payload, "hiabcz");
     auto third = decoder.Next();
     ASSERT_TRUE(third.ok() && third->has_value());
-    EXPECT_TRUE(std::holds_alternative<GoodbyeFrame>(**third));
+    EXPECT_EQ(std::get<RoomFrame>(**third).transfer, 2u);
+    auto fourth = decoder.Next();
+    ASSERT_TRUE(fourth.ok() && fourth->has_value());
+    EXPECT_TRUE(std::holds_alternative<GoodbyeFrame>(**fourth));
     auto end = decoder.Next();
     ASSERT_TRUE(end.ok());
     EXPECT_FALSE(end->has_value());

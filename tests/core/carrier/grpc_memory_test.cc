@@ -65,6 +65,41 @@ class FullReceiver {
   const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
 };
 
+// Large messages, any two of which fit into the budget only one after another. In large pieces, and
+// in so many small ones that the sender is told of room for them.
+class OneAfterAnotherTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
+  GrpcCarrierOptions receiving;
+  receiving.memory = MemoryBudget::Create(8 * kMiB);
+  receiving.room_patience = absl::Hours(1);
+  const auto server = *NewGrpcCarrier(receiving);
+  const auto heard = std::make_shared<Recorder>(), sender = std::make_shared<Recorder>();
+  heard->CountOnly();
+  const auto address = server->Listen("127.0.0.1:0", [&](std::shared_ptr<Link> link) {
+    heard->SetLink(std::move(link));
+    return heard;
+  });
+  GrpcCarrierOptions sending;
+  sending.piece_bytes = GetParam();
+  const auto client = *NewGrpcCarrier(sending);
+  ASSERT_TRUE(ConnectAndWait(*client, *address, sender).ok());
+  constexpr size_t kMessages = 20;
+  for (size_t i = 0; i < kMessages; ++i) {
+    const size_t bytes = i % 3 == 2 ? 3 * kMiB : 6 * kMiB;
+    ASSERT_TRUE(sender->WaitForLink()->Send(MessageOf("", bytes)).ok());
+  }
+  EXPECT_TRUE(heard->WaitForMessages(kMessages));
+  EXPECT_TRUE(heard->refused().empty());
+  client->Shutdown();
+  server->Shutdown();
+  heard->SetLink(nullptr);
+  sender->SetLink(nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pieces, OneAfterAnotherTest, testing::Values(64 << 10, kMiB),
+                         [](const auto& info) { return std::to_string(info.param >> 10) + "KiB"; });
+
 // In one frame, and in pieces over several streams.
 class FullBudgetTest : public testing::TestWithParam<size_t> {};
 
@@ -172,6 +207,34 @@ TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
   }
   EXPECT_EQ(options.memory->transit()->used_bytes(), 0u);
 }
+
+// Messages of small buffers, which no account need have charged. In one frame, and in pieces.
+class SlowReaderTest : public testing::TestWithParam<size_t> {};
+
+TEST_P(SlowReaderTest, WhatWaitsForItIsBoundedByTheBudgetAndTheLinkLivesOn) {
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(64 * kMiB);
+  {
+    Listener listener(options);
+    DeafPeer peer(listener.address());
+    Message answer;
+    const Buffer small = Buffer::FromString(std::string(32 << 10, 'x'));
+    answer.buffers.assign(GetParam() / small.size(), small);
+    absl::Status sent;
+    for (int i = 0; i < 100 && sent.ok(); ++i) sent = listener.link()->Send(answer);
+    EXPECT_EQ(sent.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_NE(sent.message().find("cannot be queued"), absl::string_view::npos) << sent;
+    EXPECT_TRUE(listener.link()->Send(MessageOf("", 1000)).ok()) << "control goes on";
+    listener.link()->Close();
+    EXPECT_EQ(listener.WaitForEnd().code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_EQ(options.memory->transit()->used_bytes(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, SlowReaderTest, testing::Values(kMiB, 4 * kMiB),
+                         [](const auto& info) {
+                           return std::to_string(info.param / kMiB) + "MiB";
+                         });
 
 TEST(Stalls, APeerThatReadsNothingLosesItsLink) {
   GrpcCarrierOptions options;

@@ -46,7 +46,10 @@ bool Handle(const Frame& frame, const Limits& limits, const ReceiveMemory& memor
     return ok;
   }
   if (const auto* piece = std::get_if<PieceFrame>(&frame)) {
-    if (!assembler.FindRoom(piece->transfer, absl::UnixEpoch()).ok()) return false;
+    const absl::StatusOr<Assembler::Room> room =
+        assembler.FindRoom(piece->transfer, absl::UnixEpoch());
+    if (!room.ok()) return false;
+    if (*room == Assembler::Room::kNone) return true;  // the link would leave it where it is
     absl::StatusOr<Assembler::Slot> slot = assembler.BeginPiece(*piece);
     if (!slot.ok()) return false;
     slot->Fill();
