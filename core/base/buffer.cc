@@ -20,6 +20,14 @@ size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
+// Mappings have lengths in such units, so that they can be used again for blocks of a similar size.
+// What a huge page has behind a block becomes resident with it and is charged to no account, so
+// from the size of huge pages on a unit is at most an eighth of the block.
+size_t MappingUnit(size_t bytes) {
+  if (bytes < kHugePageBytes) return kPageBytes;
+  return bytes < 8 * kHugePageBytes ? kHugePageBytes / 8 : kHugePageBytes;
+}
+
 absl::Status OutOfMemory(size_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("the system has no memory for a block of ", bytes, " bytes"));
@@ -116,8 +124,8 @@ class HeapAllocator : public Allocator {
   }
 
   absl::StatusOr<std::shared_ptr<Block>> AllocateMapped(size_t bytes) {
-    bool huge = bytes >= kHugePageBytes;
-    size_t length = RoundUp(bytes == 0 ? 1 : bytes, huge ? kHugePageBytes : kPageBytes);
+    const bool huge = bytes >= kHugePageBytes;
+    const size_t length = RoundUp(bytes == 0 ? 1 : bytes, MappingUnit(bytes));
     void* address = cache_->Take(length);
     if (address == nullptr) {
       address = MapAligned(length, huge ? kHugePageBytes : kPageBytes);

@@ -109,6 +109,16 @@ TEST(HeapAllocatorTest, TheCacheReusesAMappingOfTheSameLength) {
   EXPECT_NE(other->data(), address);
 }
 
+TEST(HeapAllocatorTest, AMappingIsAtMostAnEighthLargerThanItsBlock) {
+  for (const size_t bytes : {2 * kMiB + 1, 15 * kMiB + 1, 17 * kMiB + 1}) {
+    auto allocator = NewHeapAllocator(Options(kMiB, bytes + bytes / 8));
+    auto block = MustAllocate(*allocator, bytes);
+    const void* address = block->data();
+    block.reset();
+    EXPECT_TRUE(IsMapped(address)) << "it is small enough to be kept: " << bytes;
+  }
+}
+
 TEST(HeapAllocatorTest, TheCacheIsBounded) {
   auto allocator = NewHeapAllocator(Options(kMiB, 100 * kMiB));
   auto first = MustAllocate(*allocator, 64 * kMiB);
