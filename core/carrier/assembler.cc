@@ -210,7 +210,7 @@ absl::Status Assembler::OnAnnounce(const AnnounceFrame& announce) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now) {
+absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now, bool may_wait) {
   auto found = transfers_.find(id);
   if (found == transfers_.end()) return Room::kThere;  // BeginPiece says what is wrong
   Transfer& transfer = *found->second;
@@ -221,22 +221,22 @@ absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now)
   // A transfer may wait for as long as the first one without memory is known and moves.
   if (transfers_.contains(next_room_)) transfer.moved = true;
   if (id != next_room_) return Room::kNone;
-  PSD_ASSIGN_OR_RETURN(const bool room, Seek(transfer, now));
+  PSD_ASSIGN_OR_RETURN(const bool room, Seek(transfer, now, may_wait));
   if (!room) return Room::kNone;
   ++next_room_;
   const bool awaited = transfers_.size() > 1 || transfer.begun.size() > kUntoldPieces;
   return awaited ? Room::kFound : Room::kThere;
 }
 
-absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now) {
+absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now, bool may_wait) {
   const MemoryAccount& account = *memory_.headers;
   const size_t most = account.most_bytes();
   const bool greedy = held_bytes_ > 0 && held_bytes_ + transfer.cost_bytes > most / 2;
-  if (greedy && transfer.place.OthersWait(waiting_)) {
+  if (may_wait && greedy && transfer.place.OthersWait(waiting_)) {
     transfer.place.Leave();
     return false;
   }
-  const bool may_wait = account.limit_bytes() != 0 && transfer.needed_bytes <= most;
+  may_wait = may_wait && account.limit_bytes() != 0 && transfer.needed_bytes <= most;
   absl::StatusOr<bool> room =
       transfer.place.Seek(waiting_, now, may_wait, transfer.needed_bytes, [&]() -> absl::Status {
         PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));

@@ -130,8 +130,9 @@ class Assembler {
     kFound,  // now, and the sender waits to hear it
     kThere,
   };
-  // To be called before a piece of `transfer` begins.
-  absl::StatusOr<Room> FindRoom(uint64_t transfer, absl::Time now);
+  // To be called before a piece of `transfer` begins. When it is the turn of a transfer that may
+  // not wait, it is refused if there is no room.
+  absl::StatusOr<Room> FindRoom(uint64_t transfer, absl::Time now, bool may_wait = true);
 
   // Checks a piece and marks it as received. Requires: FindRoom did not return kNone.
   absl::StatusOr<Slot> BeginPiece(const PieceFrame& piece);
@@ -156,7 +157,7 @@ class Assembler {
 
  private:
   // Takes the memory if it is the transfer's turn. Returns true if the transfer's pieces can come.
-  absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now);
+  absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now, bool may_wait);
   // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
   // header can be kept.
   static absl::Status Refuse(Transfer& transfer, const absl::Status& why);

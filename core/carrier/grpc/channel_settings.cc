@@ -64,6 +64,12 @@ int MaxNetworkMessageBytes(const GrpcCarrierOptions& options) {
   return static_cast<int>(std::min<size_t>(bytes, std::numeric_limits<int>::max()));
 }
 
+size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options) {
+  constexpr size_t kLeastQuota = size_t{32} << 20;
+  const size_t budget = options.memory->limit_bytes();
+  return budget == 0 ? 0 : std::max(kLeastQuota, budget / 8);
+}
+
 grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Window window) {
   return ToArguments(CommonSettings(options, window));
 }
@@ -72,12 +78,11 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
   for (const auto& [key, value] : CommonSettings(options, Window::kProbed)) {
     builder.AddChannelArgument(key, value);
   }
-  if (options.memory->limit_bytes() != 0) {
+  if (const size_t bytes = ReceiveQuotaBytes(options); bytes != 0) {
     // The last guard against peers that fill the buffers of many connections: gRPC breaks streams
-    // off. A few connections never come near it.
-    constexpr size_t kLeastQuota = size_t{32} << 20;
+    // off. Messages that wait for room stay below half of it (see GrpcCore::KeepUnread).
     grpc::ResourceQuota quota("psd");
-    quota.Resize(std::max(kLeastQuota, options.memory->limit_bytes() / 8));
+    quota.Resize(bytes);
     builder.SetResourceQuota(quota);
   }
   // Until TLS is agreed and the peer's settings have come; the connection ends after it.

@@ -14,6 +14,10 @@ inline constexpr char kExchangeMethod[] = "/psd.v1.Worker/Exchange";
 // The largest network message that the protocol allows a peer under `options`.
 int MaxNetworkMessageBytes(const GrpcCarrierOptions& options);
 
+// How many bytes of received network messages gRPC keeps for all connections that this worker
+// accepts, before it breaks off streams. 0 means no limit.
+size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options);
+
 // The flow-control window of a connection: how many bytes the peer may send that have not been read
 // here. Connections that a server accepts are always kProbed, because their use is not known when
 // they are made.

@@ -49,7 +49,15 @@ GrpcCore::GrpcCore(const GrpcCarrierOptions& options)
     : options_(options),
       bulk_memory_{options.allocator, options.memory->transit()},
       small_memory_{options.memory->essential(), options.memory->essential()},
-      waiting_{std::make_shared<WaitingLine>(), options.room_patience} {}
+      waiting_{std::make_shared<WaitingLine>(), options.room_patience},
+      most_unread_bytes_(options.memory->limit_bytes() == 0 ? SIZE_MAX
+                                                            : ReceiveQuotaBytes(options) / 2) {}
+
+std::optional<GrpcCore::Unread> GrpcCore::KeepUnread(size_t bytes) {
+  Unread unread(shared_from_this(), bytes);
+  if (unread_bytes_.fetch_add(bytes) + bytes > most_unread_bytes_) return std::nullopt;
+  return unread;
+}
 
 void GrpcCore::RunAfter(absl::Duration delay, Task task) {
   StreamGone gone = CountStream();

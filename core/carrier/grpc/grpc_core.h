@@ -4,8 +4,11 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -34,6 +37,27 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
+
+  // A share of the bytes that streams keep while they wait for room. Gives them back when it is
+  // destroyed.
+  class Unread {
+   public:
+    explicit Unread(std::shared_ptr<GrpcCore> core, size_t bytes)
+        : core_(std::move(core)), bytes_(bytes) {}
+    ~Unread() {
+      if (core_ != nullptr) core_->unread_bytes_.fetch_sub(bytes_);
+    }
+    Unread(Unread&& other) noexcept : core_(std::move(other.core_)), bytes_(other.bytes_) {}
+    Unread& operator=(Unread&&) = delete;
+
+   private:
+    std::shared_ptr<GrpcCore> core_;
+    const size_t bytes_;
+  };
+  // Counts a network message of `bytes` bytes that is to wait for room. Returns nothing if it may
+  // not wait, because gRPC keeps too many that do.
+  std::optional<Unread> KeepUnread(size_t bytes);
+
   TimerQueue& timers() { return timers_; }
   // OK, or RESOURCE_EXHAUSTED: the system refused a thread.
   const absl::Status& started() const { return timers_.started(); }
@@ -74,6 +98,8 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   const ReceiveMemory bulk_memory_;
   const ReceiveMemory small_memory_;
   const WaitingRules waiting_;
+  const size_t most_unread_bytes_;
+  std::atomic<size_t> unread_bytes_{0};
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // leaf

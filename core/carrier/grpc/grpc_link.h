@@ -109,6 +109,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     Received received;
     size_t handled_bytes = 0;
     PlaceInLine place;  // of the next frame, if it is a whole message that found no room
+    bool may_wait = true;
+    std::optional<GrpcCore::Unread> unread;  // while it waits
   };
 
   // Opening.
@@ -186,6 +188,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // meanwhile: the message that waits there may be long.
   void HandleInbound(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes,
                      Inbound inbound);
+  // Lets the next frame, which found no room, wait for it. Returns false if it may not wait.
+  bool AwaitRoom(const grpc::ByteBuffer& bytes, Inbound& inbound);
   // False: the next frame finds no room yet.
   absl::StatusOr<bool> HandleFrames(const std::shared_ptr<GrpcStream>& stream,
                                     const grpc::ByteBuffer& bytes, Inbound& inbound);
@@ -206,7 +210,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   absl::Status HandleHello(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello,
                            Received* received) PSD_EXCLUDES(send_mutex_);
   absl::Status HandleAnnounce(const AnnounceFrame& announce) PSD_EXCLUDES(receive_mutex_);
-  absl::StatusOr<bool> HandlePiece(const PieceFrame& piece, Received* received)
+  absl::StatusOr<bool> HandlePiece(const PieceFrame& piece, Inbound& inbound)
       PSD_EXCLUDES(receive_mutex_);
   absl::Status HandleAck(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
   absl::Status HandleRoom(uint64_t transfer) PSD_EXCLUDES(send_mutex_);

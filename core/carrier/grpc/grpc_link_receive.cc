@@ -24,7 +24,8 @@ void GrpcLink::OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::Byt
 void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                              const grpc::ByteBuffer& bytes, Inbound inbound) {
   if (Ended()) return stream->Read();  // only to see the stream's end
-  const absl::StatusOr<bool> all = HandleFrames(stream, bytes, inbound);
+  absl::StatusOr<bool> all = HandleFrames(stream, bytes, inbound);
+  if (all.ok() && !*all && !AwaitRoom(bytes, inbound)) all = HandleFrames(stream, bytes, inbound);
   if (!all.ok()) {
     const bool no_memory = absl::IsResourceExhausted(all.status());
     return End(Annotate(no_memory ? absl::UnavailableError(absl::StrCat("no memory to receive: ",
@@ -39,6 +40,14 @@ void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                               inbound = std::move(inbound)]() mutable {
     self->HandleInbound(stream, bytes, std::move(inbound));
   });
+}
+
+bool GrpcLink::AwaitRoom(const grpc::ByteBuffer& bytes, Inbound& inbound) {
+  if (inbound.unread.has_value() || !inbound.may_wait) return true;
+  std::optional<GrpcCore::Unread> unread = core_->KeepUnread(bytes.Length());
+  inbound.may_wait = unread.has_value();
+  if (unread.has_value()) inbound.unread.emplace(*std::move(unread));
+  return inbound.may_wait;
 }
 
 void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more) {
@@ -108,7 +117,7 @@ absl::StatusOr<bool> GrpcLink::HandleFrame(const std::shared_ptr<GrpcStream>& st
     return HandleMessage(stream, *message, inbound);
   if (const auto* piece = std::get_if<PieceFrame>(&frame)) {
     PSD_RETURN_IF_ERROR(CheckMayWait(stream.get()));
-    return HandlePiece(*piece, &inbound.received);
+    return HandlePiece(*piece, inbound);
   }
   PSD_RETURN_IF_ERROR(HandleControl(stream, frame, &inbound.received));
   return true;
@@ -126,7 +135,8 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
     return absl::OkStatus();
   };
   const MemoryAccount& account = *memory.headers;
-  const bool may_wait = !small && account.limit_bytes() != 0 && bytes <= account.most_bytes();
+  const bool may_wait =
+      !small && inbound.may_wait && account.limit_bytes() != 0 && bytes <= account.most_bytes();
   const absl::Time now = may_wait ? Clock::Steady().Now() : absl::Time();
   const absl::StatusOr<bool> taken =
       inbound.place.Seek(core_->waiting(), now, may_wait, bytes, take);
@@ -183,12 +193,13 @@ absl::Status GrpcLink::HandleAnnounce(const AnnounceFrame& announce) {
   return assembler_.OnAnnounce(announce);
 }
 
-absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Received* received) {
+absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Inbound& inbound) {
   Assembler::Room room = Assembler::Room::kNone;
   absl::StatusOr<Assembler::Slot> slot;
   {
     MutexLock lock(receive_mutex_);
-    PSD_ASSIGN_OR_RETURN(room, assembler_.FindRoom(piece.transfer, Clock::Steady().Now()));
+    PSD_ASSIGN_OR_RETURN(
+        room, assembler_.FindRoom(piece.transfer, Clock::Steady().Now(), inbound.may_wait));
     if (room == Assembler::Room::kNone) return false;
     slot = assembler_.BeginPiece(piece);
   }
@@ -204,9 +215,10 @@ absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Received* re
   }
   if (!whole.has_value()) return true;
   if (whole->refused.ok()) {
-    received->messages.push_back(std::move(whole->message));
+    inbound.received.messages.push_back(std::move(whole->message));
   } else {
-    received->refused.push_back({std::move(whole->message.header), std::move(whole->refused)});
+    inbound.received.refused.push_back(
+        {std::move(whole->message.header), std::move(whole->refused)});
   }
   Tell([&piece](FrameEncoder& encoder) { encoder.Ack(piece.transfer); });
   return true;

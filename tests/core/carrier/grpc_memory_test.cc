@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
@@ -36,12 +37,11 @@ class FullReceiver {
     options.memory = budget_;
     options.room_patience = patience;
     server_ = *NewGrpcCarrier(options);
-    const auto address = server_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
+    address_ = *server_->Listen("127.0.0.1:0", [this](std::shared_ptr<Link> link) {
       heard_->SetLink(std::move(link));
       return heard_;
     });
-    auto link = ConnectAndWait(*client_, *address, sender_);
-    EXPECT_TRUE(link.ok()) << link.status();
+    sender_ = Connect();
   }
   ~FullReceiver() {
     EXPECT_TRUE(heard_->closed().empty());
@@ -52,6 +52,13 @@ class FullReceiver {
     sender_->SetLink(nullptr);
   }
 
+  // A further sender.
+  std::shared_ptr<Recorder> Connect() {
+    const auto sender = std::make_shared<Recorder>();
+    auto link = ConnectAndWait(*client_, address_, sender);
+    EXPECT_TRUE(link.ok()) << link.status();
+    return sender;
+  }
   void Send(Message message) { EXPECT_TRUE(sender_->WaitForLink()->Send(std::move(message)).ok()); }
   void MakeRoom() { in_use_.reset(); }
   Recorder& heard() { return *heard_; }
@@ -60,7 +67,8 @@ class FullReceiver {
   const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(8 * kMiB);
   MemoryCharge in_use_ = *budget_->transit()->Charge(6 * kMiB + kMiB / 2);
   const std::shared_ptr<Recorder> heard_ = std::make_shared<Recorder>();
-  const std::shared_ptr<Recorder> sender_ = std::make_shared<Recorder>();
+  std::shared_ptr<Recorder> sender_;
+  std::string address_;
   std::shared_ptr<Carrier> server_;
   const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
 };
@@ -126,6 +134,27 @@ TEST_P(FullBudgetTest, AMessageThatWaitedTooLongIsRefusedAndTheLinkLivesOn) {
   receiver.Send(MessageOf("again", GetParam()));
   ASSERT_TRUE(receiver.heard().WaitForMessages(1));
   EXPECT_EQ(receiver.heard().TakeMessages().at(0).header, "again");
+}
+
+TEST(FullBudget, WhatWaitsForRoomDoesNotFillTheBuffersOfTheNetwork) {
+  constexpr size_t kLinks = 12, kBytes = 2 * kMiB;
+  FullReceiver receiver(absl::Hours(1));
+  std::vector<std::shared_ptr<Recorder>> senders;
+  for (size_t i = 0; i < kLinks; ++i) {
+    senders.push_back(receiver.Connect());
+    ASSERT_TRUE(senders.back()->WaitForLink()->Send(MessageOf("", kBytes)).ok());
+  }
+  // What waits may be 16 MiB, half of gRPC's least quota.
+  ASSERT_TRUE(receiver.heard().WaitForRefused(kLinks - 16 * kMiB / kBytes));
+  receiver.heard().CountOnly();
+  receiver.MakeRoom();
+  while (receiver.heard().refused().size() + receiver.heard().count() < kLinks)
+    std::this_thread::yield();
+  EXPECT_GE(receiver.heard().count(), 7u);
+  for (const auto& sender : senders) {
+    EXPECT_TRUE(sender->closed().empty());
+    sender->SetLink(nullptr);
+  }
 }
 
 std::string Wire(FrameEncoder& frames) {
