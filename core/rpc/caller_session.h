@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/rpc/sequence_set.h"
@@ -138,8 +139,7 @@ class CallerSession {
   bool WindowOpen() const;
   bool PeerLeaves() const { return peer_leaving_ || state_ == State::kLeft; }
   void SayGoodbyeIfDone(Actions& actions);
-  template <typename Predicate>
-  void EndInDoubt(Predicate may_be_applied, Actions& actions);
+  void EndInDoubt(absl::FunctionRef<bool(uint64_t sequence)> may_be_applied, Actions& actions);
   void EndWithPeer(Actions& actions);
   absl::Status PeerStops() const;
   void DrainWindow(Actions& actions);
@@ -152,14 +152,13 @@ class CallerSession {
   // received it. AfterFailing must follow once all calls that fail together have failed.
   void Fail(PendingMap::iterator call, absl::Status status, Actions& actions);
   void AfterFailing(Actions& actions);
-  template <typename Predicate>
-  void FailWhere(Predicate predicate, const absl::Status& status, Actions& actions);
+  void FailWhere(absl::FunctionRef<bool(const Pending&)> predicate, const absl::Status& status,
+                 Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);
   // Every call that belongs to the session fails with `error`, and those for which `fails_too`
   // holds.
-  template <typename Predicate>
-  void LoseSession(const absl::Status& reason, const absl::Status& error, Predicate fails_too,
-                   Actions& actions);
+  void LoseSession(const absl::Status& reason, const absl::Status& error,
+                   absl::FunctionRef<bool(const Pending&)> fails_too, Actions& actions);
   void OnRestarted(Incarnation now_there, Actions& actions);
   void OnEnded(const absl::Status& why, Actions& actions);
   void FailOtherIncarnations(Actions& actions);
