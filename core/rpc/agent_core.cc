@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/memory_scope.h"
 #include "core/base/status.h"
+#include "core/rpc/draining.h"
 #include "core/rpc/header_codec.h"
 #include "core/rpc/link_handler.h"
 
@@ -56,6 +57,10 @@ void AgentCore::OnSessionLost(std::function<void(const PeerInfo&, absl::Status)>
   on_session_lost_.push_back(std::move(callback));
 }
 
+void AgentCore::OnDraining(std::function<void()> callback) {
+  on_draining_.push_back(std::move(callback));
+}
+
 MethodKind AgentCore::KindOf(const Request& request) const {
   if (request.kind.has_value()) return *request.kind;
   auto method = methods_.find(request.method);
@@ -102,14 +107,23 @@ void AgentCore::OnTimer(absl::Time when) {
   });
 }
 
-// Returns false if draining has begun before.
-bool AgentCore::BeginDraining() {
-  bool first = false;
-  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    first = !std::exchange(draining_, true);
-    if (first) sessions_.BeginLeaving(now, actions);
-  });
-  return first;
+void AgentCore::BeginDraining() {
+  BeginDraining(/*answers_waiting=*/true);
+}
+
+// Calls that wait for others are answered before peers are told: a peer that hears of the stop may
+// end its session at once, and its end must not be taken for a death by those that wait for it.
+void AgentCore::BeginDraining(bool answers_waiting) {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(draining_, true)) return;
+  }
+  if (answers_waiting) {
+    for (auto callback = on_draining_.rbegin(); callback != on_draining_.rend(); ++callback)
+      (*callback)();
+  }
+  Drive([&](absl::Time now, Actions& actions)
+            PSD_NO_THREAD_SAFETY_ANALYSIS { sessions_.BeginLeaving(now, actions); });
 }
 
 void AgentCore::NoteProgress() {
@@ -281,12 +295,7 @@ void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,
   });
   if (!run) return call->Discard();
   if (draining && call->caller().incarnation != options_.self.incarnation) {
-    return call->Reply(
-        WithDetail(absl::UnavailableError(absl::StrCat("worker ", options_.self.name,
-                                                       " is draining (it is about to stop); ",
-                                                       call->method(), " was not applied")),
-                   ErrorDetail{options_.self.name, "", "call it again when it is back", false}),
-        {});
+    return call->Reply(DrainingError(options_.self.name, call->method()), {});
   }
   if (!refused.ok()) return call->Reply(Annotate(refused, options_.self.name), {});
   Dispatch(call);

@@ -36,6 +36,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback);
 
+  void OnDraining(std::function<void()> callback);
+
   const AgentOptions& options() const { return options_; }
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
@@ -46,6 +48,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   MethodKind KindOf(const Request& request) const;
   std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);
   Reach ReachOf(const std::string& name) const PSD_EXCLUDES(mutex_);
+  void BeginDraining() PSD_EXCLUDES(mutex_);
   void Shutdown(absl::Duration drain) PSD_EXCLUDES(mutex_);
 
   // ---- From links.
@@ -113,7 +116,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void Run(const std::shared_ptr<ServedCall>& call, const Method& method) PSD_EXCLUDES(mutex_);
   absl::Status UnknownMethod(const std::string& name) const;
 
-  bool BeginDraining() PSD_EXCLUDES(mutex_);
+  void BeginDraining(bool answers_waiting) PSD_EXCLUDES(mutex_);
   void AwaitSettled(absl::Duration drain) PSD_EXCLUDES(mutex_);
   void NoteProgress() PSD_REQUIRES(mutex_);
 
@@ -123,6 +126,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
   std::vector<std::function<void(const PeerInfo&, absl::Status)>> on_session_lost_;
+  std::vector<std::function<void()>> on_draining_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
   CondVar progress_;     // notified while draining, when nothing is left to wait for
@@ -133,6 +137,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   LinkId next_link_ PSD_GUARDED_BY(mutex_) = 1;
   absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // when the latest timer fires
   bool draining_ PSD_GUARDED_BY(mutex_) = false;
+  bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;
 };
 

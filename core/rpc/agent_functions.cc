@@ -143,7 +143,11 @@ void AgentCore::AwaitSettled(absl::Duration drain) {
 }
 
 void AgentCore::Shutdown(absl::Duration drain) {
-  if (!BeginDraining()) return;
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(shutting_down_, true)) return;
+  }
+  BeginDraining(/*answers_waiting=*/drain > absl::ZeroDuration());
   AwaitSettled(drain);
   Actions actions;
   {

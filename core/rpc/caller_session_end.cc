@@ -10,6 +10,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rpc/caller_session.h"
+#include "core/rpc/draining.h"
 
 namespace psd::rpc {
 
@@ -119,11 +120,7 @@ void CallerSession::OnSessionEnded(absl::Time now, LinkId link, const Header& en
 }
 
 absl::Status CallerSession::PeerStops() const {
-  return WithDetail(
-      absl::UnavailableError(absl::StrCat(peer_.name,
-                                          " is draining (it is about to stop); the call "
-                                          "was not applied")),
-      ErrorDetail{peer_.name, "", "call it again when it is back", false});
+  return DrainingError(peer_.name, "the call");
 }
 
 void CallerSession::OnLeaving(LinkId link, const Header& leaving, Actions& actions) {

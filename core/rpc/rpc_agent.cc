@@ -28,6 +28,9 @@ class RpcAgentImpl : public RpcAgent {
   void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) override {
     core_->OnSessionLost(std::move(callback));
   }
+  void OnDraining(std::function<void()> callback) override {
+    core_->OnDraining(std::move(callback));
+  }
   absl::StatusOr<std::string> Start(const std::string& address) override {
     return core_->Start(address);
   }
@@ -62,6 +65,7 @@ class RpcAgentImpl : public RpcAgent {
 
   std::vector<PeerStatus> Peers() const override { return core_->Peers(); }
   Reach ReachOf(const std::string& name) const override { return core_->ReachOf(name); }
+  void BeginDraining() override { core_->BeginDraining(); }
   void Shutdown(absl::Duration drain) override { core_->Shutdown(drain); }
 
  private:

@@ -213,14 +213,21 @@ class RpcAgent {
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
   virtual void AddRequestHook(std::shared_ptr<RequestHook> hook) = 0;
-  // These two add a callback to those that are there; all are called in the order in which they
-  // were added, on threads of the agent, without a lock held.
+  // The next three add a callback to those that are there; all are called without a lock held, the
+  // first two kinds on threads of the agent and in the order in which they were added.
   //
   // Adds a callback for the end of a peer's session here, whatever the reason. It runs once no
   // function of that session can begin any more, and releases what the session held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
   // Adds a callback for the end of our session on a peer: forks, contexts and pins there are lost.
   virtual void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) = 0;
+
+  // Adds a callback for BeginDraining, on the thread that calls it; the last one that was added is
+  // called first, so that upper layers come before those that they use. A layer in which calls wait
+  // for calls of other workers, which no longer come, answers them there with DrainingError. It
+  // also refuses to let later ones wait: the function of a call that was accepted before may still
+  // begin.
+  virtual void OnDraining(std::function<void()> callback) = 0;
 
   // Starts to serve calls and listens at `address`. If `address` is empty, calls are served only on
   // connections that this worker opens. Returns the address that peers can dial ("" if none).
@@ -240,8 +247,12 @@ class RpcAgent {
   virtual std::vector<PeerStatus> Peers() const = 0;
   virtual Reach ReachOf(const std::string& name) const = 0;
 
-  // Stops in order. Tells all peers, refuses new calls from outside with UNAVAILABLE ("draining,
-  // not applied"), and waits at most `drain` until running functions are done, our own pending
+  // Begins an orderly stop, and returns at once. Refuses new calls from outside with DrainingError,
+  // runs the callbacks of OnDraining, and then tells all peers. May be repeated; later calls do
+  // nothing.
+  virtual void BeginDraining() = 0;
+  // Stops in order. Begins to drain, unless that has begun before or `drain` is zero. Refuses new
+  // calls from outside, and waits at most `drain` until running functions are done, our own pending
   // calls are over, and every peer has received the answers to all calls that it had sent. It does
   // not wait for peers that are gone. Then it cancels what is left, ends our sessions on all peers
   // (which release what we held) and shuts the carrier down. Peers that still wait for answers are

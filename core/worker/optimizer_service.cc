@@ -12,6 +12,7 @@
 #include "core/base/parallel_for.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/parameters/kept_tensor.h"
+#include "core/rpc/draining.h"
 #include "core/worker/life_codec.h"
 #include "core/worker/message_io.h"
 #include "core/worker/optimizer_codec.h"
@@ -262,6 +263,7 @@ OptimizerService::OptimizerService(Runtime& runtime) : runtime_(runtime) {
   runtime_.agent().OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
     EndSession({peer.incarnation, epoch});
   });
+  runtime_.agent().OnDraining([this] { CloseGates(); });
 }
 
 void OptimizerService::ServeCreate(const CallPtr& call) {
@@ -485,8 +487,29 @@ void OptimizerService::ServeSetOptions(const CallPtr& call) {
 
 // ---- sessions and members
 
+void OptimizerService::CloseGates() {
+  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
+  {
+    MutexLock lock(mutex_);
+    gates_closed_ = true;
+    optimizers = optimizers_;
+  }
+  const absl::Status why = rpc::DrainingError(runtime_.name(), "the step");
+  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->CloseGate(why);
+}
+
 void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
-  MutexLock lock(mutex_);
+  bool closed = false;
+  {
+    MutexLock lock(mutex_);
+    closed = gates_closed_;
+    AddOptimizer(optimizer);
+  }
+  if (closed) optimizer->CloseGate(rpc::DrainingError(runtime_.name(), "the step"));
+}
+
+void OptimizerService::AddOptimizer(const std::shared_ptr<OwnerOptimizer>& optimizer) {
   optimizers_.push_back(optimizer);
   if (optimizers_.size() < next_sweep_) return;
   optimizers_.erase(

@@ -140,8 +140,12 @@ class OptimizerService {
   void DropPart(const std::string& name, GlobalId replaced);
   // Returns the life of a part for which the creator gives none.
   optim::OptimizerLife OwnLife(bool unfinished);
-  // Adds an optimizer to those that are told when a session ends.
+  // Adds an optimizer to those that are told when a session ends and when this worker drains.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
+
+  void AddOptimizer(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_REQUIRES(mutex_);
+  // Answers the steps that wait for those of other trainers: no more of them come.
+  void CloseGates() PSD_EXCLUDES(mutex_);
 
   // Runs `run` here if `elements` are few, otherwise on the executor. If that is full, answers the
   // call with the error.
@@ -159,6 +163,7 @@ class OptimizerService {
 
   Mutex mutex_;  // leaf
   std::vector<std::weak_ptr<optim::OwnerOptimizer>> optimizers_ PSD_GUARDED_BY(mutex_);
+  bool gates_closed_ PSD_GUARDED_BY(mutex_) = false;
   size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // at this size, expired ones are removed
 };
 

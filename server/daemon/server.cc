@@ -17,7 +17,6 @@
 namespace psd::server {
 namespace {
 
-constexpr absl::Duration kLeastDrain = absl::Seconds(1);
 constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
 void LogRefusing(Logger& logger, const absl::Status& why) {
@@ -143,10 +142,11 @@ void Server::Shutdown(absl::Duration drain) {
   grpc_services_->SetServing(false);
   if (membership_ != nullptr) membership_->Stop();
   const absl::Time until = Clock::Steady().Now() + drain;
-  if (unary_ != nullptr) unary_->Drain(drain);
-  // Workers get some time to drain even if clients have used all of it.
-  const absl::Duration left = until - Clock::Steady().Now();
-  runtime_->Shutdown(std::max(left, std::min(drain, kLeastDrain)));
+  // Clients and workers drain together: a step of one may wait for a step of the other.
+  if (unary_ != nullptr) unary_->BeginDraining();
+  if (drain > absl::ZeroDuration()) runtime_->agent().BeginDraining();
+  if (unary_ != nullptr) unary_->AwaitDrained(drain);
+  runtime_->Shutdown(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
 }
 
 }  // namespace psd::server

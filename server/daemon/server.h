@@ -49,8 +49,10 @@ class Server {
   // started again.
   absl::StatusOr<std::string> Start();
 
-  // Makes health checks report that the server stops, refuses new calls, leaves the job, waits at
-  // most `drain` for running calls, then stops. May be repeated.
+  // Makes health checks report that the server stops, refuses new calls of workers and clients, and
+  // leaves the job. Calls that wait for those of others (steps of a round, barriers) are answered
+  // UNAVAILABLE at once, because nothing that they wait for comes any more. Waits at most `drain`
+  // for running calls, then stops. May be repeated.
   void Shutdown(absl::Duration drain);
 
   const DaemonConfig& config() const { return config_; }

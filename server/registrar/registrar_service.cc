@@ -11,6 +11,7 @@
 #include "core/base/host_port.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/rpc/draining.h"
 #include "core/worker/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
@@ -23,6 +24,7 @@ using worker::PlainPayload;
 constexpr size_t kMaxBarrierNameBytes = 512;
 constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker
 constexpr size_t kMaxParkedBytes = size_t{256} << 20;  // of all that wait
+constexpr char kBarrierCall[] = "the barrier";
 constexpr uint64_t kMostTimeoutMs = uint64_t{365} * 24 * 3600 * 1000;
 
 absl::StatusOr<Role> ToRole(v1::WorkerRole role) {
@@ -63,7 +65,7 @@ absl::Status TooManyBytes() {
 
 RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                                    std::set<std::string> owners)
-    : timers_(timers), logger_(logger), owners_(std::move(owners)) {
+    : self_(agent.self().name), timers_(timers), logger_(logger), owners_(std::move(owners)) {
   using rpc::MethodKind;
   using rpc::RunsOn;
   agent.RegisterMethod({"registrar.join", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -74,6 +76,7 @@ RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Log
                         [this](CallPtr call) { ServeBarrier(call); }});
   agent.OnSessionEnded(
       [this](const rpc::PeerInfo& peer, uint64_t epoch) { SessionEnded(peer, epoch); });
+  agent.OnDraining([this] { Drain(); });
 }
 
 std::vector<Member> RegistrarService::World() const {
@@ -183,11 +186,14 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
     ticket = next_ticket_++;
     parked_bytes_ += *bytes;
     parked_[ticket] = {call, request->gather(), std::move(given), *bytes, 0};
-    answers =
-        parked_bytes_ > kMaxParkedBytes
-            ? RegistrarLedger::Answers{{ticket, TooManyBytes()}}
-            : ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation, name,
-                                   {request->members().begin(), request->members().end()});
+    if (draining_) {
+      answers = {{ticket, rpc::DrainingError(self_, kBarrierCall)}};
+    } else if (parked_bytes_ > kMaxParkedBytes) {
+      answers = {{ticket, TooManyBytes()}};
+    } else {
+      answers = ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation, name,
+                                     {request->members().begin(), request->members().end()});
+    }
   }
   Deliver(answers);
   if (timeout > absl::ZeroDuration()) Arm(ticket, timeout);
@@ -244,6 +250,20 @@ void RegistrarService::GiveUp(RegistrarLedger::Ticket ticket) {
   Parked parked = TakeParked(ticket);
   if (parked.call == nullptr) return;
   parked.call->Reply(absl::CancelledError("barrier: given up before all had arrived"));
+}
+
+void RegistrarService::Drain() {
+  RegistrarLedger::Answers answers;
+  {
+    MutexLock lock(mutex_);
+    draining_ = true;
+    // A call that cannot be withdrawn has been answered by the ledger, and is about to be told.
+    for (const auto& [ticket, parked] : parked_) {
+      if (ledger_.Withdraw(ticket))
+        answers.push_back({ticket, rpc::DrainingError(self_, kBarrierCall)});
+    }
+  }
+  Deliver(answers);
 }
 
 void RegistrarService::Deliver(const RegistrarLedger::Answers& answers) {

@@ -21,13 +21,15 @@
 
 namespace psd::server {
 
-// Thread-safe. A barrier holds no thread: its calls are parked until they are answered.
+// Thread-safe. A barrier holds no thread: its calls are parked until they are answered. When the
+// agent begins to drain, all parked calls are answered, because the rest of their barriers does not
+// come any more.
 class RegistrarService {
  public:
-  // Registers the methods and a callback for ended sessions. Requires: `agent` has not started;
-  // `agent` and `timers` are shut down before this object is destroyed; `logger` outlives all of
-  // them. `owners` names the workers that may join as owners, which are listed as absent until they
-  // do. If it is empty, any worker may join as an owner.
+  // Registers the methods, and callbacks for ended sessions and for draining. Requires: `agent` has
+  // not started; `agent` and `timers` are shut down before this object is destroyed; `logger`
+  // outlives all of them. `owners` names the workers that may join as owners, which are listed as
+  // absent until they do. If it is empty, any worker may join as an owner.
   RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                    std::set<std::string> owners = {});
   RegistrarService(const RegistrarService&) = delete;
@@ -41,6 +43,7 @@ class RegistrarService {
   void ServeWorld(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeBarrier(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
+  void Drain() PSD_EXCLUDES(mutex_);
   // A call that waits in a barrier.
   struct Parked {
     CallPtr call;
@@ -60,6 +63,7 @@ class RegistrarService {
   // Returns the answer to the calls of a completed all-gather.
   static rpc::Payload Gathered(std::vector<Parked>& met);
 
+  const std::string self_;  // this worker's name
   TimerQueue& timers_;
   Logger& logger_;
   const std::set<std::string> owners_;  // empty: anybody
@@ -68,6 +72,7 @@ class RegistrarService {
   RegistrarLedger::Ticket next_ticket_ PSD_GUARDED_BY(mutex_) = 1;
   std::map<RegistrarLedger::Ticket, Parked> parked_ PSD_GUARDED_BY(mutex_);
   size_t parked_bytes_ PSD_GUARDED_BY(mutex_) = 0;
+  bool draining_ PSD_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace psd::server

@@ -12,6 +12,7 @@
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/program/program.h"
+#include "core/rpc/draining.h"
 #include "core/store/store.h"
 #include "core/worker/gradient_service.h"
 #include "core/worker/optimizer_service.h"
@@ -227,16 +228,13 @@ void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const R
   if (--mutations_ == 0) answered_.NotifyAll();
 }
 
-void UnaryService::Drain(absl::Duration limit) {
-  {
-    MutexLock lock(mutex_);
-    sessions_.RefuseNew(WithDetail(
-        absl::UnavailableError(absl::StrCat("worker ", runtime_.name(),
-                                            " is draining (it is about to stop); the call was not "
-                                            "applied")),
-        ErrorDetail{runtime_.name(), "", "call it again when it is back", false}));
-  }
-  AwaitAnswers(limit);
+void UnaryService::BeginDraining() {
+  MutexLock lock(mutex_);
+  sessions_.RefuseNew(rpc::DrainingError(runtime_.name(), "the call"));
+}
+
+void UnaryService::AwaitDrained(absl::Duration limit) {
+  if (AwaitAnswers(limit)) return;
   std::vector<ClientSessions::Ended> sessions;
   {
     MutexLock lock(mutex_);
@@ -245,14 +243,15 @@ void UnaryService::Drain(absl::Duration limit) {
   for (const ClientSessions::Ended& session : sessions) Stop(session);
 }
 
-void UnaryService::AwaitAnswers(absl::Duration limit) {
+bool UnaryService::AwaitAnswers(absl::Duration limit) {
   const absl::Time until = Clock::Steady().Now() + limit;
   MutexLock lock(mutex_);
   while (mutations_ > 0) {
     const absl::Duration left = until - Clock::Steady().Now();
-    if (left <= absl::ZeroDuration()) return;
+    if (left <= absl::ZeroDuration()) return false;
     answered_.WaitFor(mutex_, left);
   }
+  return true;
 }
 
 void UnaryService::Stop(const ClientSessions::Ended& ended) {

@@ -37,10 +37,13 @@ class UnaryService {
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
   // Starts to take calls, once the server runs.
   void Serve(carrier::ServiceHost& host);
-  // Refuses new sessions and mutations with UNAVAILABLE ("draining, not applied") from now on, and
-  // waits at most `limit` until those that run are answered. Then what still waits for others is
-  // stopped, and every session ends.
-  void Drain(absl::Duration limit) PSD_EXCLUDES(mutex_);
+  // Refuses new sessions and mutations with rpc::DrainingError from now on. What waits for other
+  // trainers is answered when the worker's agent begins to drain.
+  void BeginDraining() PSD_EXCLUDES(mutex_);
+  // Waits at most `limit` until the mutations that run are answered. If some are not, what still
+  // waits for others is stopped, and every session ends. Otherwise the sessions stay, so that a
+  // client whose answer was lost still gets it. Requires: BeginDraining.
+  void AwaitDrained(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
   using Done = std::function<void(absl::Status)>;
@@ -91,7 +94,8 @@ class UnaryService {
   template <typename Reply>
   void FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
                       const absl::Status& status) PSD_EXCLUDES(mutex_);
-  void AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
+  // Returns false if mutations run when the time is over.
+  bool AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
   // Stops what a session that ends has waiting, and releases what it held. What is being applied
   // goes on, and the session is gone only when that has ended.
   void Stop(const ClientSessions::Ended& ended);

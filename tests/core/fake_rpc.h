@@ -99,6 +99,7 @@ class FakeAgent : public rpc::RpcAgent {
   void OnSessionLost(std::function<void(const rpc::PeerInfo&, absl::Status)> callback) override {
     session_lost_.push_back(std::move(callback));
   }
+  void OnDraining(std::function<void()>) override {}
   absl::StatusOr<std::string> Start(const std::string& address) override { return address; }
   void AddPeer(const std::string&, const std::string&) override {}
   Future<rpc::PeerInfo> Connect(const std::string& name, const rpc::CallOptions&) override;
@@ -106,6 +107,7 @@ class FakeAgent : public rpc::RpcAgent {
                       const rpc::CallOptions& options) override;
   std::vector<rpc::PeerStatus> Peers() const override { return {}; }
   rpc::Reach ReachOf(const std::string&) const override { return rpc::Reach::kReachable; }
+  void BeginDraining() override {}
   void Shutdown(absl::Duration) override {}
 
   // The epoch of all sessions of this worker.

@@ -102,6 +102,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void TakeTurn(StepRequest request) override;
   void EndTurn(GlobalId session, GlobalId turn, bool applied) override PSD_EXCLUDES(mutex_);
   void Leave(GlobalId session, bool ended) override PSD_EXCLUDES(mutex_);
+  void CloseGate(const absl::Status& why) override {
+    if (gate_ != nullptr) gate_->Close(why);
+  }
   absl::Status Check(const StepPlan& plan) const override PSD_EXCLUDES(mutex_);
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                   GlobalId life,

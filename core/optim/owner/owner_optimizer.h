@@ -107,6 +107,9 @@ class OwnerOptimizer : public store::Object {
   // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
   virtual void Leave(GlobalId session, bool ended) = 0;
 
+  // See StepGate::Close. Does nothing if steps do not wait.
+  virtual void CloseGate(const absl::Status& why) = 0;
+
   // Checks whether a step could be applied now.
   // Errors: FAILED_PRECONDITION (a gradient is older than the mode allows, naming both versions and
   // the bound, or of an unknown version that the mode does not allow); INVALID_ARGUMENT (a gradient

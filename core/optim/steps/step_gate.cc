@@ -100,6 +100,19 @@ class GateBase : public StepGate {
     Perform(std::move(actions));
   }
 
+  void Close(absl::Status why) override {
+    Actions actions;
+    {
+      MutexLock lock(mutex_);
+      closed_ = std::move(why);
+      std::vector<GlobalId> steps;
+      for (const auto& [step, request] : waiting_) steps.push_back(step);
+      for (const GlobalId& step : steps)
+        if (TakeBack(step)) Answer(step, closed_, actions);
+    }
+    Perform(std::move(actions));
+  }
+
  protected:
   // The ledger's part, under the lock.
   virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
@@ -141,6 +154,7 @@ class GateBase : public StepGate {
     if (running_.count(step) > 0)
       return answer_now(absl::UnavailableError("the step is being applied just now; ask again"));
     if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
+    if (!closed_.ok()) return answer_now(closed_);
     const auto found = waiting_.find(step);
     if (found != waiting_.end() && found->second.measures == request.measures) {
       // A retry takes the place of the earlier request, whose caller is answered now.
@@ -209,6 +223,7 @@ class GateBase : public StepGate {
 
   const Known known_;
   const Run run_;
+  absl::Status closed_ PSD_GUARDED_BY(mutex_);  // OK until Close
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
   // Those of running_ that are turns and end with EndTurn, and whose they are.
   std::map<GlobalId, GlobalId> turns_ PSD_GUARDED_BY(mutex_);

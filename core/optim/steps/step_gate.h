@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
 #include "core/optim/options/optimizer_config.h"
@@ -35,8 +36,8 @@ class StepGate {
   // the trainer's turns below that number that are over.
   // Errors (through `done`): FAILED_PRECONDITION (no place in the round, the trainer's last step
   // still waits, other terms than those of the round); ABORTED (the step was asked for again, its
-  // trainer has left); CANCELLED (withdrawn); UNAVAILABLE (the same step runs just now); what
-  // `known` says.
+  // trainer has left); CANCELLED (withdrawn); UNAVAILABLE (the same step runs just now); the
+  // error given to Close; what `known` says.
   virtual void Submit(StepRequest request) = 0;
   // The caller of the request with this ticket has given up: unless the step runs already, or was
   // asked for again meanwhile, it is not applied.
@@ -48,6 +49,10 @@ class StepGate {
   virtual void Recheck() = 0;
   // Nobody waits for the session any more, until its next step. Its turns are over.
   virtual void Leave(GlobalId session) = 0;
+
+  // Answers every step that waits with `why`, and from now on every step that would have to be
+  // admitted. Steps that run are not affected.
+  virtual void Close(absl::Status why) = 0;
 
   struct Stats {
     size_t members = 0;

@@ -233,17 +233,12 @@ TEST_F(UnaryRoundTest, AStepThatWaitsEndsWithItsSession) {
   EXPECT_EQ(PullW(), std::vector<float>(4, 0));
 }
 
-TEST_F(UnaryRoundTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
-  std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
-  grpc::Status refused;
-  while (refused.ok()) refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
-  EXPECT_EQ(refused.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
-  EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0)) << "reads are still answered";
-  CloseSession();
-  ExpectNotApplied();
-  stops.join();
+TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
+  server_->Shutdown(absl::Hours(1));
+  waits_.join();
+  EXPECT_EQ(first_.error_code(), StatusCode::UNAVAILABLE) << first_.error_message();
+  EXPECT_THAT(first_.error_message(), HasSubstr("owner0 is draining"));
+  EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
 }
 
 // Steps by -1 once it may.
@@ -319,6 +314,19 @@ TEST_F(UnaryHeldStepTest, ASessionIsNotGoneWhileItsStepIsBeingApplied) {
   EXPECT_TRUE(first_.ok()) << first_.error_message();
   EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
   EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "once, and before the session was gone";
+}
+
+TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
+  std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
+  grpc::Status refused;
+  while (refused.ok()) refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
+  EXPECT_EQ(refused.error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0)) << "reads are still answered";
+  Release();
+  stops.join();
+  EXPECT_TRUE(first_.ok()) << first_.error_message();
 }
 
 TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
