@@ -62,12 +62,14 @@ void SaveService::ServeOpen(const CallPtr& call) {
   if (!files.ok()) return call->Reply(files.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the save"));
   const Key key(SessionOf(*call), IdOf(*request));
-  const absl::Status opened = OpenHere(key, *files);
+  const absl::StatusOr<uint64_t> opening = OpenHere(key, *files);
+  const absl::Status& opened = opening.status();
   runtime_.logger().Log(LogLevel::kInfo, opened.ok() ? "save_opened" : "save_not_here",
                         opened.ok() ? "writes its own files of a save" : opened.message(),
                         {{"peer", call->caller().name}, {"files", files->files.size()}});
-  // The session may have ended before the save was registered, and nobody would give it up.
-  if (call->cancelled()) Destroy(saves_.Take(key));
+  // The session may have ended before the save was registered, and nobody would give it up. The
+  // peer may have opened another save under the same id meanwhile, which stays.
+  if (opening.ok() && call->cancelled()) Destroy(saves_.Take(key, *opening));
   v1::OpenSaveReply reply;
   reply.set_here(opened.ok());
   reply.set_why_not(std::string(opened.message()));
@@ -75,14 +77,14 @@ void SaveService::ServeOpen(const CallPtr& call) {
   call->Reply(PlainPayload(reply));
 }
 
-absl::Status SaveService::OpenHere(const Key& key, const OwnFiles& files) {
+absl::StatusOr<uint64_t> SaveService::OpenHere(const Key& key, const OwnFiles& files) {
   PSD_ASSIGN_OR_RETURN(const uint64_t opening, saves_.Reserve(key));
   absl::StatusOr<SavePtr> save = MakeFiles(files);
   if (!save.ok()) {
-    saves_.Abandon(key, opening);
+    saves_.Take(key, opening);
     return save.status();
   }
-  if (saves_.Fill(key, opening, *save)) return absl::OkStatus();
+  if (saves_.Fill(key, opening, *save)) return opening;
   Destroy(*std::move(save));
   return absl::CancelledError("whoever asked for the save has given it up meanwhile");
 }

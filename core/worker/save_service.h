@@ -79,7 +79,8 @@ class SaveService {
                       const v1::WriteSaveRequest& request);
   void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
 
-  absl::Status OpenHere(const Key& key, const OwnFiles& files);
+  // Returns the opening (see SaveTable).
+  absl::StatusOr<uint64_t> OpenHere(const Key& key, const OwnFiles& files);
   absl::StatusOr<SavePtr> MakeFiles(const OwnFiles& files);
   // Away from the caller's thread: a write may be under way.
   void Destroy(SavePtr save);

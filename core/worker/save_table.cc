@@ -25,12 +25,6 @@ bool SaveTable::Fill(const Key& key, uint64_t opening, const SavePtr& save) {
   return true;
 }
 
-void SaveTable::Abandon(const Key& key, uint64_t opening) {
-  MutexLock lock(mutex_);
-  const auto found = places_.find(key);
-  if (found != places_.end() && found->second.opening == opening) places_.erase(found);
-}
-
 absl::StatusOr<SaveTable::SavePtr> SaveTable::Find(const Key& key) const {
   MutexLock lock(mutex_);
   const auto found = places_.find(key);
@@ -44,6 +38,15 @@ SaveTable::SavePtr SaveTable::Take(const Key& key) {
   MutexLock lock(mutex_);
   const auto found = places_.find(key);
   if (found == places_.end()) return nullptr;
+  SavePtr save = std::move(found->second.save);
+  places_.erase(found);
+  return save;
+}
+
+SaveTable::SavePtr SaveTable::Take(const Key& key, uint64_t opening) {
+  MutexLock lock(mutex_);
+  const auto found = places_.find(key);
+  if (found == places_.end() || found->second.opening != opening) return nullptr;
   SavePtr save = std::move(found->second.save);
   places_.erase(found);
   return save;

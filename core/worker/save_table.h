@@ -33,13 +33,13 @@ class SaveTable {
   absl::StatusOr<uint64_t> Reserve(const Key& key) PSD_EXCLUDES(mutex_);
   // False if the opening has lost its place: then the caller destroys `save`.
   bool Fill(const Key& key, uint64_t opening, const SavePtr& save) PSD_EXCLUDES(mutex_);
-  // The opening has failed.
-  void Abandon(const Key& key, uint64_t opening) PSD_EXCLUDES(mutex_);
 
   // Errors: NOT_FOUND, also while its files are being made.
   absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
-  // Frees the place, and returns what was in it; null if there was nothing yet.
+  // Frees the place, and returns the save that was in it; null if there was nothing yet.
   SavePtr Take(const Key& key) PSD_EXCLUDES(mutex_);
+  // The same if the place belongs to `opening`. Otherwise it stays as it is, and null is returned.
+  SavePtr Take(const Key& key, uint64_t opening) PSD_EXCLUDES(mutex_);
   std::vector<SavePtr> TakeAllOf(GlobalId session) PSD_EXCLUDES(mutex_);
 
  private:

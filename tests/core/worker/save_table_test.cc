@@ -53,8 +53,10 @@ TEST_F(SaveTableTest, APlaceBelongsToOneOpening) {
   const SaveTable::SavePtr theirs = NewSave();
   ASSERT_TRUE(table_.Fill(kKey, second, theirs));
   EXPECT_FALSE(table_.Fill(kKey, first, NewSave()));
-  table_.Abandon(kKey, first);
+  EXPECT_EQ(table_.Take(kKey, first), nullptr);
   EXPECT_EQ(*table_.Find(kKey), theirs);
+  EXPECT_EQ(table_.Take(kKey, second), theirs);
+  EXPECT_EQ(table_.Find(kKey).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(SaveTableTest, PlacesAreBoundedAndGoWithTheirSession) {
