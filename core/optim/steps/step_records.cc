@@ -42,11 +42,13 @@ void StepRecords::EndSession(GlobalId session) {
   if (last != trainer.ended.rend()) Raise(trainer, last->first);
   if (trainer.last_epoch > session.counter) return;  // the trainer has come back
   trainer.departed = true;
+  ++trainer.departures;
   departures_.push_back(session.incarnation);
   if (departures_.size() <= kRememberedTrainers) return;
   const auto oldest = trainers_.find(departures_.front());
   departures_.pop_front();
-  if (oldest != trainers_.end() && oldest->second.departed) trainers_.erase(oldest);
+  const bool is_last = --oldest->second.departures == 0;
+  if (is_last && oldest->second.departed) trainers_.erase(oldest);
 }
 
 size_t StepRecords::remembered() const {

@@ -55,12 +55,15 @@ class StepRecords {
     std::map<uint64_t, uint64_t> ended;  // above `floor`: the epochs of their sessions
     uint64_t last_epoch = 0;             // of a session that has stepped
     std::optional<uint64_t> ended_epoch;
-    bool departed = false;  // its last session that stepped here has ended
+    bool departed = false;    // its last session that stepped here has ended
+    uint32_t departures = 0;  // how often the trainer is among departures_
   };
   static void Raise(Trainer& trainer, uint64_t floor);
 
   std::map<Incarnation, Trainer> trainers_;
-  std::deque<Incarnation> departures_;  // in their order; who came back is not departed
+  // Trainers in the order in which their sessions ended. A trainer that came back, and departed
+  // again, is in it more than once, and is forgotten with its last departure.
+  std::deque<Incarnation> departures_;
 };
 
 }  // namespace psd::optim

@@ -86,5 +86,18 @@ TEST(StepRecordsTest, DepartedTrainersAreForgottenWithinABoundAndThoseWhoCameBac
   EXPECT_FALSE(records.Knows(6));
 }
 
+TEST(StepRecordsTest, ATrainerThatDepartsAgainIsRememberedFromItsLastDeparture) {
+  StepRecords records;
+  records.EndSession(kSession);
+  for (uint64_t i = 1; i < kRememberedTrainers; ++i) records.EndSession({100 + i, 1});
+  records.End({5, 2}, {5, 9});
+  records.EndSession({5, 2});  // its first departure is the oldest
+  EXPECT_EQ(records.Find({5, 3}, {5, 9}), Answer::kTooOld);
+  for (uint64_t i = 1; i < kRememberedTrainers; ++i) records.EndSession({10'000 + i, 1});
+  EXPECT_TRUE(records.Knows(5));
+  records.EndSession({6, 1});
+  EXPECT_FALSE(records.Knows(5));
+}
+
 }  // namespace
 }  // namespace psd::optim
