@@ -20,6 +20,10 @@ constexpr absl::string_view kBringBack =
 constexpr absl::string_view kLoadAgain =
     "wait for the load, or load again if it was stopped; to begin afresh instead, drop the "
     "optimizer on that owner";
+constexpr absl::string_view kFinishLoad =
+    "wait for the load, or finish it with `psctl load --only-missing DIR` "
+    "(LoadOptions::only_missing) if it was stopped; to begin afresh instead, drop the optimizer on "
+    "that owner";
 constexpr absl::string_view kAttach =
     "attach it, or leave its values out on purpose with `psctl save --leave_out` "
     "(SaveOptions::leave_out)";
@@ -113,6 +117,39 @@ absl::Status CheckOwners(const std::string& name, absl::Span<const PartReport> r
   return absl::OkStatus();
 }
 
+// Whether the life's owners are those of the reports, each with its present incarnation.
+bool KnowsAllAsTheyAre(const OptimizerLife& life, absl::Span<const PartReport> reports) {
+  return life.owners.size() == reports.size() &&
+         std::all_of(life.owners.begin(), life.owners.end(), [&](const LifeOwner& owner) {
+           const PartReport* report = FindReport(reports, owner.name);
+           return report != nullptr && report->owner.incarnation == owner.incarnation;
+         });
+}
+
+// A load of what is missing gives its life to the parts that it has loaded first, and then to those
+// that stay. Returns the error for a load that is, or was stopped, between the two: every owner has
+// a part that has been stepped, and only some parts are of a life that knows all owners as they
+// are.
+absl::Status CheckJoined(const std::string& name, absl::Span<const PartReport> reports) {
+  const bool all = std::all_of(reports.begin(), reports.end(), [](const PartReport& each) {
+    return each.hosted && each.steps > 0;
+  });
+  if (!all) return absl::OkStatus();
+  const auto loaded = std::find_if(reports.begin(), reports.end(), [&](const PartReport& each) {
+    return KnowsAllAsTheyAre(each.life, reports);
+  });
+  if (loaded == reports.end()) return absl::OkStatus();
+  for (const PartReport& part : reports) {
+    if (part.life.id == loaded->life.id) continue;
+    return Unusable(name, loaded->owner.name,
+                    absl::StrCat("optimizer '", name, "' cannot be used: a load has not finished, ",
+                                 loaded->owner.name, " has a part of ", loaded->steps,
+                                 " steps that does not share its life with ", Part(part)),
+                    kFinishLoad);
+  }
+  return absl::OkStatus();
+}
+
 // Whether both looks found the same parts of the same lives; their steps may differ.
 bool SameParts(absl::Span<const PartReport> before, absl::Span<const PartReport> now) {
   return std::equal(before.begin(), before.end(), now.begin(), now.end(),
@@ -141,6 +178,8 @@ LifeVerdict JudgeLife(const std::string& name, absl::Span<const PartReport> repo
     return {Kind::kLoading, {}, std::move(loaded)};
   if (absl::Status owners = CheckOwners(name, reports); !owners.ok())
     return {Kind::kOtherOwners, {}, std::move(owners)};
+  if (absl::Status joined = CheckJoined(name, reports); !joined.ok())
+    return {Kind::kLoading, {}, std::move(joined)};
   const bool stepped = std::any_of(reports.begin(), reports.end(),
                                    [](const PartReport& each) { return each.steps > 0; });
   if (absl::Status whole = CheckParts(name, reports, /*may_be_missing=*/!stepped); !whole.ok())
@@ -156,7 +195,7 @@ absl::StatusOr<LifeLook> LookAtLife(
   for (int looks = 0; looks < kLooks; ++looks) {
     PSD_ASSIGN_OR_RETURN(std::vector<PartReport> reports, ask());
     LifeVerdict verdict = JudgeLife(name, reports);
-    if (verdict.kind != LifeVerdict::Kind::kLost || SameParts(before, reports))
+    if (verdict.kind == LifeVerdict::Kind::kJoin || SameParts(before, reports))
       return LifeLook{std::move(reports), std::move(verdict)};
     before = std::move(reports);
   }

@@ -80,8 +80,8 @@ struct LifeLook {
 
 // Calls `ask` for reports, and judges them. Owners answer at different moments, so one may answer
 // before another trainer makes its part there, and the next one after that trainer's first step.
-// Therefore a part is believed to be lost only when two looks in a row find the same parts:
-// whatever was stepped at the time of the first look is complete at the second. Errors: those of
+// Therefore an error is believed only when two looks in a row find the same parts: whatever was
+// stepped at the time of the first look is complete at the second. Errors: those of
 // `ask`; UNAVAILABLE when the parts change from look to look.
 absl::StatusOr<LifeLook> LookAtLife(
     const std::string& name, absl::FunctionRef<absl::StatusOr<std::vector<PartReport>>()> ask);

@@ -97,8 +97,25 @@ TEST(OptimizerLife, ARestartedOwnerIsNamed) {
 
 TEST(OptimizerLife, PartsOfTwoLivesDoNotFit) {
   std::vector<PartReport> reports = Whole(5);
-  reports[1].life = LifeOf(kOther);
-  ExpectHalf(reports, "b", "has a part of 5 steps, of another life");
+  reports[1].life = {kOther, {{"a", 10}, {"b", 21}}};
+  reports[0].life.owners[1].incarnation = 21;
+  EXPECT_EQ(Judge(reports).kind, Kind::kLost);
+  reports[1].life.owners = {{"a", 11}, {"b", 22}};
+  reports[0].life.owners[1].incarnation = 22;
+  ExpectRefused(CheckWhole("main", reports), "b", "has a part of 5 steps, of another life", "");
+}
+
+// The loaded parts have their life, and the part that stays has not joined it yet.
+TEST(OptimizerLife, ALoadThatStoppedAtItsEndIsNotLostAndNotBegunAfresh) {
+  std::vector<PartReport> reports = Whole(5);
+  reports[0].life = {kOther, {{"a", 11}, {"b", 21}}};  // b was another process then
+  EXPECT_EQ(Judge(reports).kind, Kind::kLoading);
+  ExpectRefused(Judge(reports).error, "b", "has a part of 5 steps that does not share its life",
+                "--only-missing");
+  reports[1].steps = 0;  // not loaded: a fresh start that was stopped, which may be begun again
+  EXPECT_EQ(Judge(reports).kind, Kind::kLost);
+  reports[1].hosted = false;  // it was dropped, as the remedy says
+  EXPECT_EQ(Judge(reports).kind, Kind::kLost);
 }
 
 TEST(OptimizerLife, AnUnfinishedLoadIsNoWhole) {
@@ -156,7 +173,7 @@ TEST(OptimizerLife, PartsThatNeverRestAreNotJudged) {
   std::vector<std::vector<PartReport>> answers;
   for (uint64_t i = 0; i < 100; ++i) {
     answers.push_back(Whole(1));
-    answers[i][0].life = LifeOf({8, i});
+    answers[i][0].life = {{8, i}, {{"a", 11}, {"b", 21}}};
   }
   Looks looks(answers);
   EXPECT_EQ(looks.Look().status().code(), absl::StatusCode::kUnavailable);
