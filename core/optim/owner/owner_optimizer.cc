@@ -161,7 +161,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                   absl::Span<const Parameter::Write> writes);
   void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
               absl::Span<const Parameter::Write> writes) PSD_EXCLUDES(mutex_);
-  void RecordOverflow(Batch& batch) PSD_EXCLUDES(mutex_);
+  // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
+  void RecordOverflow(Batch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
                                              uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
@@ -342,7 +343,7 @@ void OwnerOptimizerImpl::Apply(Batch& batch) {
   absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, state, terms);
   if (!merged.ok()) return fail(merged.status());
   if (!merged->has_value()) return;
-  if (terms.overflow) return RecordOverflow(batch);
+  if (terms.overflow) return RecordOverflow(batch, terms);
   if (!settings_.schedule.IsConstant()) {
     const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
     absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
@@ -514,13 +515,13 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   }
 }
 
-void OwnerOptimizerImpl::RecordOverflow(Batch& batch) {
+void OwnerOptimizerImpl::RecordOverflow(Batch& batch, const StepTerms& terms) {
   MutexLock lock(mutex_);
+  loss_scale_.Record(terms.loss_scale, /*overflow=*/true);
+  ++skipped_;
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
     records_.End(step.request.member.session, step.request.step_id);
-    loss_scale_.Record(step.request.terms.loss_scale, /*overflow=*/true);
-    ++skipped_;
     step.result->steps_accepted = steps_;
     step.result->loss_scale = loss_scale_.scale();
     step.result->skipped = true;

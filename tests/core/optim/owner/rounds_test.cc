@@ -211,6 +211,18 @@ TEST_F(RoundTest, TrainersOfARoundMustAgreeOnItsTerms) {
   EXPECT_EQ(First(a_), 1.5f);
 }
 
+TEST_F(RoundTest, ARoundThatOverflowsIsOneSkippedStep) {
+  Make(UpdateMode::Synchronous(2));
+  StepTerms overflow;
+  overflow.loss_scale = 8;
+  overflow.overflow = true;
+  Offer(1, {}, overflow);
+  Offer(2, {}, overflow);
+  ASSERT_TRUE(answers_[2][0].ok()) << answers_[2][0].status();
+  EXPECT_TRUE(answers_[1][0]->skipped);
+  EXPECT_EQ(optimizer_->stats().skipped, 1u);
+}
+
 TEST_F(RoundTest, AMeasureThatWasGivenUpHoldsNoPlaceInTheRound) {
   Make(UpdateMode::Synchronous(2));
   Measure(1, {1, 4}, 4);
