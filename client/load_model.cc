@@ -60,6 +60,7 @@ class Loader {
   Loader(Worker& worker, const LoadOptions& options, const SaveReader& save)
       : worker_(worker), options_(options), save_(save), index_(save.index()), source_(save) {
     call_.timeout = options.timeout;
+    load_ = worker_.runtime().ids().Next();
   }
 
   absl::StatusOr<LoadSummary> Run(const std::vector<std::string>& owners);
@@ -100,6 +101,7 @@ class Loader {
   const CheckpointIndex& index_;
   const LoadSource source_;
   rpc::CallOptions call_;
+  GlobalId load_;           // the life of the parts while they are being loaded
   ContentsByOwner hosted_;  // what owners had before the load
   std::vector<OwnerPart> parts_;
   std::map<size_t, LoadedOptimizer> optimizers_;  // by their number in the index
@@ -241,6 +243,7 @@ absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
                        optim::SettingsFromFields(optimizer.settings));
   worker::PartTerms terms;
   terms.unfinished = true;
+  terms.life.id = load_;
   PSD_ASSIGN_OR_RETURN(
       RRef rref, service.Create(part.owner, optimizer.name, groups, settings, call_, terms).Wait());
   return WithOptions(std::move(rref), optimizer.groups.size());
@@ -303,7 +306,9 @@ absl::Status Loader::ImportPart(const OwnerPart& part) {
       const PieceOptions pieces{call_, options_.batch_bytes,
                                 [this](uint64_t bytes) { return Tell("loading", bytes); }};
       const size_t number = part.values[next++];
-      PSD_RETURN_IF_ERROR(LoadInPieces(worker_.runtime(), part.owner, source_.DescribeItem(number),
+      ImportItem item = source_.DescribeItem(number);
+      item.load = load_;
+      PSD_RETURN_IF_ERROR(LoadInPieces(worker_.runtime(), part.owner, std::move(item),
                                        source_.SourcesOf(number), pieces));
       continue;
     }
@@ -315,6 +320,7 @@ absl::Status Loader::ImportPart(const OwnerPart& part) {
       PSD_ASSIGN_OR_RETURN(
           ImportItem item,
           source_.ReadItem(number, source_.NextRows(number, options_.batch_bytes - bytes, &row)));
+      item.load = load_;
       if (row == 0) ++next;
       bytes += BytesOf(item);
       items.push_back(std::move(item));
@@ -353,6 +359,7 @@ absl::Status Loader::RestoreParts(bool kept) {
                   optimizer.good_steps,
                   kept,
                   loaded.life};
+      if (!kept) restored.judged = load_;
       if (!kept || options_.accept_skew) continue;
       restored.steps_accepted = stays->second.steps;
       restored.judged = stays->second.life;

@@ -84,6 +84,7 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
                                     TensorReader& tensors) {
   Incoming item;
   item.name = message.name();
+  item.load = {message.load_incarnation(), message.load_counter()};
   PSD_ASSIGN_OR_RETURN(item.elements, tensors.Next());
   auto entry = store.Lookup(item.name);
   if (entry.ok()) item.entry = *std::move(entry);
@@ -162,6 +163,10 @@ bool Changes(const Incoming& item) {
 
 absl::Status Replace(const Incoming& item) {
   const Rows& rows = item.rows;
+  for (const Incoming::State& state : item.states) {
+    const absl::Status loads = optim::CheckLoad(item.load, state.optimizer->life());
+    PSD_RETURN_IF_ERROR(Annotate(loads, item.entry->Label()));
+  }
   if (rows.table != nullptr) {
     WriteRows(rows, item.elements);
   } else {
@@ -203,14 +208,15 @@ void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) 
 }
 
 absl::Status Restore(const Inbound::Restored& restored) {
-  if (restored.kept && !restored.judged.IsNone())
+  if (restored.kept) {
+    if (restored.judged.IsNone()) return restored.optimizer->SetLife(restored.life);
     return restored.optimizer->JoinLife(restored.life, restored.judged, restored.steps_accepted);
-  if (!restored.kept) {
-    const optim::ParameterTable& table = restored.optimizer->table();
-    for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
-    restored.optimizer->Restore(restored.steps_accepted, restored.loss_scale, restored.good_steps);
   }
-  return restored.optimizer->SetLife(restored.life);
+  const optim::ParameterTable& table = restored.optimizer->table();
+  for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
+  return restored.optimizer->FinishLoad(
+      restored.life, restored.judged,
+      {restored.steps_accepted, restored.loss_scale, restored.good_steps});
 }
 
 }  // namespace psd::worker

@@ -32,6 +32,7 @@ struct Incoming {
     std::vector<Tensor> arrays;
   };
   std::vector<State> states;
+  GlobalId load;  // the life that the load has given to the optimizers of the states; none: any
 };
 
 struct Inbound {
@@ -61,6 +62,7 @@ absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
 bool Changes(const Incoming& item);
 
 // Replaces the value and its state. Requires: Changes(item); the value's write claim is held.
+// Errors: FAILED_PRECONDITION: another load of an optimizer that steps the value has begun.
 absl::Status Replace(const Incoming& item);
 
 // A value that is no parameter: made anew, in place of the one that was found under its name.
@@ -71,8 +73,8 @@ absl::Status MakeValue(Runtime& runtime, const Incoming& item);
 // What Restore needs the claims of.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
 // With these claims, when all the state of the optimizer's parameters has been replaced.
-// Errors: FAILED_PRECONDITION: the optimizer was dropped, or a part that is kept is not as it was
-// judged.
+// Errors: FAILED_PRECONDITION: the optimizer was dropped, another load of it has begun, or a part
+// that is kept is not as it was judged; RESOURCE_EXHAUSTED.
 absl::Status Restore(const Inbound::Restored& restored);
 
 }  // namespace psd::worker

@@ -203,6 +203,8 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     each.set_first_row(item.first_row);
     each.set_room_incarnation(item.room.incarnation);
     each.set_room_counter(item.room.counter);
+    each.set_load_incarnation(item.load.incarnation);
+    each.set_load_counter(item.load.counter);
     const bool in_room = item.room.counter != 0;
     if (!in_room) values.emplace_back(item.elements);
     for (const ImportedState& state : item.states) {

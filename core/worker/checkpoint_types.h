@@ -106,6 +106,9 @@ struct ImportItem {
   // If its counter is not 0, the elements and the arrays of state are in this room on the owner,
   // and `elements` and the arrays above are not used.
   GlobalId room;
+  // The life that the load has given to the optimizers of the states. The item is refused if one of
+  // them is of another life by then. None: it is not compared.
+  GlobalId load;
 };
 
 // The progress of a saved optimizer.
@@ -117,8 +120,8 @@ struct RestoredOptimizer {
   // Its state was not imported: its count of steps and its loss scale stay as they are.
   bool kept = false;
   optim::OptimizerLife life;  // that begins with the load
-  // Of a part that is kept: the life in which it was found, after steps_accepted steps. It must
-  // still be there then, or in the new life already. None: whatever it is.
+  // The life that the part must still be of: the one that the load has given to it, or, if the part
+  // is kept, the one in which it was found after steps_accepted steps. None: it is not compared.
   GlobalId judged = {};
 };
 

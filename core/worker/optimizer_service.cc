@@ -282,9 +282,10 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (!checked.ok()) return call->Reply(checked);
   auto life = DecodeLife(*request);
   if (!life.ok()) return call->Reply(life.status());
-  if (life->owners.empty() != life->id.IsNone())
+  const bool loads = request->unfinished();
+  if (loads ? !life->owners.empty() : life->owners.empty() != life->id.IsNone())
     return call->Reply(absl::InvalidArgumentError("optimizer.create: a life without owners or id"));
-  if (!life->id.IsNone()) {
+  if (!life->owners.empty()) {
     absl::Status ours = CheckLifeHere(*life, {runtime_.name(), runtime_.incarnation()});
     if (!ours.ok()) return call->Reply(ours);
   }
@@ -292,7 +293,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
   DropPart(request->name(), {request->replaced_incarnation(), request->replaced_counter()});
   std::string agreement = Agreement(*groups, settings);
-  if (life->id.IsNone()) *life = OwnLife(request->unfinished());
+  *life = FirstLife(*request, *std::move(life));
   auto create = [this, settings, life = *life,
                  groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
     PSD_ASSIGN_OR_RETURN(
@@ -329,15 +330,13 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
       });
 }
 
-optim::OptimizerLife OptimizerService::OwnLife(bool unfinished) {
-  optim::OptimizerLife life;
-  life.id = runtime_.ids().Next();
-  if (unfinished) {
-    life.stage = optim::LifeStage::kLoading;
-  } else {
-    life.owners.push_back({runtime_.name(), runtime_.incarnation()});
-  }
-  return life;
+optim::OptimizerLife OptimizerService::FirstLife(const v1::CreateOptimizerRequest& request,
+                                                 optim::OptimizerLife given) {
+  const bool alone = given.id.IsNone() && !request.unfinished();
+  if (given.id.IsNone()) given.id = runtime_.ids().Next();
+  if (request.unfinished()) given.stage = optim::LifeStage::kLoading;
+  if (alone) given.owners.push_back({runtime_.name(), runtime_.incarnation()});
+  return given;
 }
 
 void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {

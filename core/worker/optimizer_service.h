@@ -23,6 +23,7 @@
 #include "core/worker/exchange.h"
 
 namespace psd::v1 {
+class CreateOptimizerRequest;
 class TurnRequest;
 }  // namespace psd::v1
 
@@ -42,7 +43,8 @@ struct PartTerms {
   optim::OptimizerLife life;
   // If the part that exists is of this life, it is dropped first, and a new one is made.
   GlobalId replaced;
-  // The part, new or not, is loading from now on. Requires: `life` has no id.
+  // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new one.
+  // Requires: `life` has no owners.
   bool unfinished = false;
 };
 
@@ -138,8 +140,9 @@ class OptimizerService {
 
   // Drops the part called `name` if it is of the life `replaced`.
   void DropPart(const std::string& name, GlobalId replaced);
-  // Returns the life of a part for which the creator gives none.
-  optim::OptimizerLife OwnLife(bool unfinished);
+  // Returns the life that a new part begins in, as its creator has asked.
+  optim::OptimizerLife FirstLife(const v1::CreateOptimizerRequest& request,
+                                 optim::OptimizerLife given);
   // Adds an optimizer to those that are told when a session ends and when this worker drains.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
 

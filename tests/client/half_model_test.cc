@@ -466,6 +466,61 @@ TEST_F(HalfModel, APartThatStaysIsComparedAtTheEndOfTheLoadToo) {
   EXPECT_TRUE(Create(*trainer).ok());
 }
 
+// The load is stopped between giving the loaded part its life and giving it to the part that stays.
+TEST_F(HalfModel, ALoadThatStoppedAtItsEndIsNotBegunAfreshOver) {
+  Train(3);
+  auto first = Attach("first");
+  ASSERT_TRUE(Save(*first).ok());
+  Restart(1);
+  auto trainer = Attach();
+  worker::Runtime& runtime = trainer->runtime();
+  LoadOptions loading = Loading(true);
+  loading.progress = [&](const TransferProgress& progress) {
+    if (progress.activity != "loading") return true;
+    const RRef part = Must(runtime.values().Lookup("owner0", kName, {}).Wait());
+    const auto life = Must(runtime.optimizer_service().Part("owner0", kName, {}).Wait()).life;
+    const worker::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
+    EXPECT_TRUE(runtime.optimizer_service().Step(part, step, {}).Wait().ok());
+    return true;
+  };
+  ASSERT_FALSE(LoadModel(*trainer, loading).ok());
+  JoinOptions afresh;
+  afresh.start_afresh = true;
+  for (const JoinOptions& join : {JoinOptions{}, afresh}) {
+    const absl::Status refused = Create(*trainer, join).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(Text(refused), HasSubstr("a load has not finished, owner1"));
+    EXPECT_THAT(Text(refused), HasSubstr("--only-missing"));
+  }
+  ASSERT_TRUE(trainer->Drop("owner1", kName).ok());
+  auto optimizer = Must(Create(*trainer, afresh));
+  EXPECT_TRUE(Step(*trainer, *optimizer).status().ok());
+}
+
+// The second one takes the parts over, whatever the first one has left to do.
+TEST_F(HalfModel, OfTwoLoadsAtOnceOnlyTheLastBeginsALife) {
+  Train(3);
+  auto trainer = Attach(), other = Attach("other");
+  ASSERT_TRUE(Save(*trainer).ok());
+  worker::Runtime& runtime = trainer->runtime();
+  bool begun = false;
+  LoadOptions overtaken = Loading(false);
+  overtaken.progress = [&](const TransferProgress& progress) {
+    if (progress.activity != "loading" || std::exchange(begun, true)) return true;
+    EXPECT_TRUE(LoadModel(*other, Loading(false)).ok());
+    auto optimizer = Must(Create(*other));
+    Steps(*other, *optimizer, 1);  // of the second load's life
+    return true;
+  };
+  const absl::Status refused = LoadModel(*trainer, overtaken).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(Text(refused), HasSubstr("another load of the optimizer has begun"));
+  EXPECT_EQ(Must(runtime.optimizer_service().Part("owner0", kName, {}).Wait()).steps, 4u);
+  EXPECT_EQ(First(*trainer), First(*other));
+  auto optimizer = Must(Create(*trainer));
+  EXPECT_TRUE(Step(*trainer, *optimizer).status().ok());
+}
+
 TEST_F(HalfModel, WhatIsMissingOnAnOwnerThatIsNotThereGoesNowhereElse) {
   Train(3);
   {

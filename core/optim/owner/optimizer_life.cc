@@ -217,6 +217,14 @@ absl::Status CheckLife(GlobalId expected, const OptimizerLife& now) {
       "parameters and create the DistributedOptimizer again");
 }
 
+absl::Status CheckLoad(GlobalId load, const OptimizerLife& now) {
+  const bool same = load.IsNone() || load == now.id;
+  if (same && (now.stage == LifeStage::kLoading || load.IsNone())) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "another load of the optimizer has begun, or it was dropped, since this load began; wait for "
+      "the other load, and load again if it was stopped");
+}
+
 absl::Status RestartedOwner(const std::string& name, const std::string& owner) {
   return HalfOptimizer(name, owner, kRestarted);
 }

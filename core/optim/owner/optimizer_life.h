@@ -90,6 +90,10 @@ absl::StatusOr<LifeLook> LookAtLife(
 // Errors: FAILED_PRECONDITION: the optimizer is being loaded, was loaded, dropped or begun afresh.
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now);
 
+// Whether the load that gave the life `load` to a part may still change it in `now`. None stands
+// for any load. Errors: FAILED_PRECONDITION: another load has begun, or the part was dropped.
+absl::Status CheckLoad(GlobalId load, const OptimizerLife& now);
+
 // The error for an optimizer whose part on `owner` was lost when the owner was restarted.
 absl::Status RestartedOwner(const std::string& name, const std::string& owner);
 

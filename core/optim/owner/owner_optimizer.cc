@@ -10,6 +10,7 @@
 #include "core/autograd/read_version.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
@@ -109,8 +110,6 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                   GlobalId life,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
-  void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) override
-      PSD_EXCLUDES(mutex_);
   OptimizerLife life() const override PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return life_;
@@ -118,6 +117,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::Status SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_);
   absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) override
       PSD_EXCLUDES(mutex_);
+  absl::Status FinishLoad(OptimizerLife life, GlobalId load,
+                          const LoadedCounters& counters) override PSD_EXCLUDES(mutex_);
   GlobalId claim_id() const override { return claim_id_; }
   void EndLife() override PSD_EXCLUDES(mutex_);
   Stats stats() const override PSD_EXCLUDES(mutex_);
@@ -129,6 +130,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
     return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
   }
+  absl::StatusOr<MemoryCharge> ChargeLife(const OptimizerLife& life);
+  // Begins a life. `charge` is that of `life`, and afterwards the one of the life before.
+  absl::Status ChangeLife(OptimizerLife life, MemoryCharge& charge) PSD_REQUIRES(mutex_);
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
   // The answer to a step that was applied before, or never may be: of another life, too.
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
@@ -184,6 +188,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   // Turns that are over: a question that comes after its turn's end gets none.
   StepRecords ended_turns_ PSD_GUARDED_BY(mutex_);
   OptimizerLife life_ PSD_GUARDED_BY(mutex_);
+  MemoryCharge life_memory_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
@@ -568,26 +573,34 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
   return groups_.Change(group, changes, version, registry_, check);
 }
 
-void OwnerOptimizerImpl::Restore(uint64_t steps, double loss_scale, uint64_t good_steps) {
-  MutexLock lock(mutex_);
-  steps_ = steps;
-  if (settings_.loss_scaling.enabled()) loss_scale_.Restore(loss_scale, good_steps);
-}
-
 // ---- lives
 
+absl::StatusOr<MemoryCharge> OwnerOptimizerImpl::ChargeLife(const OptimizerLife& life) {
+  size_t bytes = 0;
+  for (const LifeOwner& owner : life.owners) bytes += sizeof(owner) + owner.name.size();
+  return store_.memory().Charge(bytes);
+}
+
+absl::Status OwnerOptimizerImpl::ChangeLife(OptimizerLife life, MemoryCharge& charge) {
+  if (life_.stage == LifeStage::kEnded) return CheckLife({}, life_);
+  if (life_.id != life.id) groups_.BeginLife();
+  life_ = std::move(life);
+  life_memory_.swap(charge);
+  return absl::OkStatus();
+}
+
 absl::Status OwnerOptimizerImpl::SetLife(OptimizerLife life) {
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
-    if (life_.stage == LifeStage::kEnded) return CheckLife({}, life_);
-    if (life_.id != life.id) groups_.BeginLife();
-    life_ = std::move(life);
+    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
   }
   if (gate_ != nullptr) gate_->Recheck();
   return absl::OkStatus();
 }
 
 absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) {
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
     if (life_.id == life.id) return absl::OkStatus();
@@ -597,8 +610,26 @@ absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, u
           "the save: it was at ",
           steps, " steps, and is at ", steps_, life_.id == judged ? "" : " of another life"));
     }
+    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
   }
-  return SetLife(std::move(life));
+  if (gate_ != nullptr) gate_->Recheck();
+  return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizerImpl::FinishLoad(OptimizerLife life, GlobalId load,
+                                            const LoadedCounters& counters) {
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
+  {
+    MutexLock lock(mutex_);
+    if (life_.id == life.id) return absl::OkStatus();
+    PSD_RETURN_IF_ERROR(CheckLoad(load, life_));
+    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
+    steps_ = counters.steps;
+    if (settings_.loss_scaling.enabled())
+      loss_scale_.Restore(counters.loss_scale, counters.good_steps);
+  }
+  if (gate_ != nullptr) gate_->Recheck();
+  return absl::OkStatus();
 }
 
 void OwnerOptimizerImpl::EndLife() {

@@ -40,6 +40,13 @@ struct ParameterStaleness {
   uint64_t steps = 0;  // the steps whose version is known
 };
 
+// The counters of an optimizer that was saved.
+struct LoadedCounters {
+  uint64_t steps = 0;       // accepted ones
+  double loss_scale = 0;    // this one and the next are not used if losses are not scaled
+  uint64_t good_steps = 0;  // in a row, with this loss scale
+};
+
 // Applies steps to its parameters. Steps of this optimizer, and of others that share a parameter
 // with it, run one after another. As a value in the store its type name is "optimizer/" followed by
 // the optimizer's type. Thread-safe.
@@ -125,19 +132,21 @@ class OwnerOptimizer : public store::Object {
                           GlobalId life,
                           absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
 
-  // Sets counters to saved values when the optimizer is loaded: `steps` accepted steps and, if
-  // losses are scaled, the loss scale and the number of good steps in a row with it.
-  virtual void Restore(uint64_t steps, double loss_scale, uint64_t good_steps) = 0;
-
   // The life that this part belongs to. A new part's life has no id and no owners until SetLife.
   virtual OptimizerLife life() const = 0;
   // From now on only steps of this life are applied, if any; those of others that wait are refused.
-  // Errors: FAILED_PRECONDITION: the part's life has ended.
+  // The life's memory is charged to the store's budget.
+  // Errors: FAILED_PRECONDITION: the part's life has ended; RESOURCE_EXHAUSTED.
   virtual absl::Status SetLife(OptimizerLife life) = 0;
   // As SetLife, if the part is in the life `judged` after so many steps; nothing changes if it is
-  // in `life` already. Requires: the claim of claim_id(). Errors: FAILED_PRECONDITION when it is
-  // neither.
+  // in `life` already. Requires: the claim of claim_id(). Errors: those of SetLife;
+  // FAILED_PRECONDITION when it is neither.
   virtual absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) = 0;
+  // Ends the load that has given the life `load` to the part: sets the saved counters, and begins
+  // `life`. Nothing changes if the part is in `life` already. No `load` stands for any. Requires:
+  // the claim of claim_id(). Errors: those of SetLife and CheckLoad.
+  virtual absl::Status FinishLoad(OptimizerLife life, GlobalId load,
+                                  const LoadedCounters& counters) = 0;
   // Every step claims it: who has the claim knows that no step is under way.
   virtual GlobalId claim_id() const = 0;
   // No step is applied any more, and those that wait are refused.

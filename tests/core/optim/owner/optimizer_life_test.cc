@@ -188,6 +188,15 @@ TEST(OptimizerLife, NoStepIsForALifeThatIsLoadingOrHasEnded) {
   }
 }
 
+TEST(OptimizerLife, ALoadChangesOnlyPartsThatNoOtherLoadHasTakenOver) {
+  EXPECT_TRUE(CheckLoad(kLife, {kLife, {}, LifeStage::kLoading}).ok());
+  for (const OptimizerLife& now : {OptimizerLife{kOther, {}, LifeStage::kLoading}, LifeOf(kOther),
+                                   OptimizerLife{kLife, {}, LifeStage::kEnded}}) {
+    EXPECT_EQ(CheckLoad(kLife, now).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(CheckLoad({}, now).ok());
+  }
+}
+
 TEST(OptimizerLife, StepsBelongToTheirLife) {
   EXPECT_TRUE(CheckLife(kLife, LifeOf(kLife)).ok());
   EXPECT_TRUE(CheckLife({}, LifeOf(kLife)).ok()) << "one that is not said";
