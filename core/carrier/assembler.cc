@@ -236,9 +236,10 @@ absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now, bool ma
     transfer.place.Leave();
     return false;
   }
-  may_wait = may_wait && account.limit_bytes() != 0 && transfer.needed_bytes <= most;
+  const bool fits = account.limit_bytes() != 0 && transfer.needed_bytes <= most;
+  const Waits waits = !fits ? Waits::kNever : may_wait ? Waits::kYes : Waits::kNo;
   absl::StatusOr<bool> room =
-      transfer.place.Seek(waiting_, now, may_wait, transfer.needed_bytes, [&]() -> absl::Status {
+      transfer.place.Seek(waiting_, now, waits, transfer.needed_bytes, [&]() -> absl::Status {
         PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));
         transfer.held_bytes = transfer.cost_bytes;
         held_bytes_ += transfer.held_bytes;

@@ -130,8 +130,8 @@ class Assembler {
     kFound,  // now, and the sender waits to hear it
     kThere,
   };
-  // To be called before a piece of `transfer` begins. When it is the turn of a transfer that may
-  // not wait, it is refused if there is no room.
+  // To be called before a piece of `transfer` begins. A transfer that may not wait is refused if
+  // there is no room when all transfers of the link before it have theirs.
   absl::StatusOr<Room> FindRoom(uint64_t transfer, absl::Time now, bool may_wait = true);
 
   // Checks a piece and marks it as received. Requires: FindRoom did not return kNone.

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
 
@@ -43,6 +44,10 @@ class WaitingLine {
     MutexLock lock(mutex_);
     waiting_.erase(ticket);
   }
+  size_t size() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return waiting_.size();
+  }
   // Whether anyone but the holder of `ticket` waits.
   bool OthersWait(Ticket ticket) const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -66,6 +71,13 @@ struct WaitingRules {
   absl::Duration patience;
 };
 
+// Whether a message waits for room.
+enum class Waits {
+  kYes,
+  kNo,     // it tries once, if it is its turn
+  kNever,  // it tries once, whoever waits before it
+};
+
 // The place of one message in a line. Thread-compatible.
 class PlaceInLine {
  public:
@@ -79,12 +91,15 @@ class PlaceInLine {
 
   // Has `take` take the memory, `bytes` bytes, when it is this message's turn. False: there is no
   // room yet; ask again soon. After its patience the message tries once more, whoever is before it:
-  // the result of `take` is the outcome then. A message that may not wait tries once in any case.
-  absl::StatusOr<bool> Seek(const WaitingRules& rules, absl::Time now, bool may_wait, size_t bytes,
+  // the result of `take` is the outcome then. Errors: those of `take`; RESOURCE_EXHAUSTED if the
+  // message does not wait, and others do.
+  absl::StatusOr<bool> Seek(const WaitingRules& rules, absl::Time now, Waits waits, size_t bytes,
                             absl::FunctionRef<absl::Status()> take) {
-    const bool last = !may_wait || (ticket_ != 0 && now >= until_);
-    if (last || rules.line->MayTry(ticket_, bytes, now)) {
-      absl::Status taken = take();
+    const bool tries_anyway = waits == Waits::kNever || (ticket_ != 0 && now >= until_);
+    const bool last = tries_anyway || waits == Waits::kNo;
+    const bool tries = tries_anyway || rules.line->MayTry(ticket_, bytes, now);
+    if (tries || last) {
+      absl::Status taken = tries ? take() : Crowded(rules, bytes);
       if (taken.ok() || last) Leave();
       if (taken.ok()) return true;
       if (last) return taken;
@@ -100,6 +115,13 @@ class PlaceInLine {
   }
 
  private:
+  static absl::Status Crowded(const WaitingRules& rules, size_t bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", bytes, " bytes more: ", rules.line->size(),
+                     " messages wait for memory before it, as many as the buffers of the network "
+                     "hold; try again when calls have ended, send less at once, or raise the "
+                     "budget"));
+  }
   void Join(const WaitingRules& rules, absl::Time now, size_t bytes) {
     line_ = rules.line;
     ticket_ = line_->Join(bytes, now + rules.patience / 2);

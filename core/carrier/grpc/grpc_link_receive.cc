@@ -135,11 +135,10 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
     return absl::OkStatus();
   };
   const MemoryAccount& account = *memory.headers;
-  const bool may_wait =
-      !small && inbound.may_wait && account.limit_bytes() != 0 && bytes <= account.most_bytes();
-  const absl::Time now = may_wait ? Clock::Steady().Now() : absl::Time();
-  const absl::StatusOr<bool> taken =
-      inbound.place.Seek(core_->waiting(), now, may_wait, bytes, take);
+  const bool never = small || account.limit_bytes() == 0 || bytes > account.most_bytes();
+  const Waits waits = never ? Waits::kNever : inbound.may_wait ? Waits::kYes : Waits::kNo;
+  const absl::Time now = never ? absl::Time() : Clock::Steady().Now();
+  const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, waits, bytes, take);
   if (taken.ok()) return taken;
   inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
   return true;

@@ -227,6 +227,18 @@ TEST_F(FullMemoryTest, MuchSmallerOnesPassWhoeverStillWaitsPatiently) {
   EXPECT_TRUE(FindsRoom(other_, 2, kNow + kPatience / 2));
 }
 
+TEST_F(FullMemoryTest, WhoMayNotWaitPassesNobodyAndIsRefused) {
+  const MemoryCharge full = *budget_->transit()->Charge(4 * kMiB);
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 10, 4 * kMiB)).ok());
+  EXPECT_FALSE(FindsRoom(one_, 1));
+  ASSERT_TRUE(other_.OnAnnounce(Announce(1, 10, kMiB)).ok());
+  EXPECT_TRUE(other_.FindRoom(1, kNow, /*may_wait=*/false).ok());
+  const auto whole = Bring(other_, 1, kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_NE(whole->refused.message().find("1 messages wait"), absl::string_view::npos)
+      << whole->refused;
+}
+
 TEST_F(FullMemoryTest, TransfersOfOneLinkTakeMemoryInTheirOrder) {
   ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, kMiB)).ok());
   EXPECT_FALSE(FindsRoom(one_, 2)) << "the first has not come";
