@@ -18,6 +18,11 @@ namespace psd::carrier {
 
 namespace {
 
+// What an accepted link takes with its stream, beside its messages.
+constexpr size_t kLinkBytes = size_t{16} << 10;
+// Accepted links beyond these are charged.
+constexpr size_t kUnchargedLinks = 64;
+
 // A task that waits for its time in a completion queue, and then is gone.
 class DelayedTask final : public CompletionTag {
  public:
@@ -103,33 +108,53 @@ StreamGone GrpcCore::CountStream() {
   };
 }
 
-bool GrpcCore::Register(const LinkToken& token, std::shared_ptr<GrpcLink> link) {
+absl::Status GrpcCore::Register(const LinkToken& token, std::shared_ptr<GrpcLink> link,
+                                const std::string& connection) {
   MutexLock lock(mutex_);
-  if (shutting_down_) return false;
-  return links_.emplace(token, std::move(link)).second;
+  if (shutting_down_) return absl::UnavailableError("this carrier was shut down");
+  if (links_.contains(token)) return absl::UnavailableError("the peer has this link already");
+  Registered registered{std::move(link), connection, nullptr};
+  if (!connection.empty()) {
+    const auto brought = brought_.find(connection);
+    if (brought != brought_.end() && brought->second >= kLinksOfConnection) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the connection from ", connection, " has brought ", brought->second,
+                       " links already; use a connection for each"));
+    }
+    if (links_.size() >= kUnchargedLinks) {
+      PSD_ASSIGN_OR_RETURN(registered.charge, small_memory_.headers->Charge(kLinkBytes));
+    }
+    ++brought_[connection];
+  }
+  links_.emplace(token, std::move(registered));
+  return absl::OkStatus();
 }
 
 void GrpcCore::Forget(const LinkToken& token) {
-  std::shared_ptr<GrpcLink> last;  // destroyed without the lock
+  Registered last;  // destroyed without the lock
   MutexLock lock(mutex_);
   auto found = links_.find(token);
   if (found == links_.end()) return;
   last = std::move(found->second);
   links_.erase(found);
+  if (!last.connection.empty()) {
+    const auto brought = brought_.find(last.connection);
+    if (--brought->second == 0) brought_.erase(brought);
+  }
   if (links_.empty()) quiet_.NotifyAll();
 }
 
 std::shared_ptr<GrpcLink> GrpcCore::Find(const LinkToken& token) const {
   MutexLock lock(mutex_);
   auto found = links_.find(token);
-  return found == links_.end() ? nullptr : found->second;
+  return found == links_.end() ? nullptr : found->second.link;
 }
 
 std::vector<std::shared_ptr<GrpcLink>> GrpcCore::BeginShutdown() {
   MutexLock lock(mutex_);
   shutting_down_ = true;
   std::vector<std::shared_ptr<GrpcLink>> links;
-  for (const auto& [token, link] : links_) links.push_back(link);
+  for (const auto& [token, registered] : links_) links.push_back(registered.link);
   return links;
 }
 

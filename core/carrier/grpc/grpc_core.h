@@ -79,8 +79,14 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   // carrier is quiet: no stream may be made any more.
   StreamGone CountStream() PSD_EXCLUDES(mutex_);
 
-  // Keeps `link` until Forget. Returns false after BeginShutdown.
-  bool Register(const LinkToken& token, std::shared_ptr<GrpcLink> link) PSD_EXCLUDES(mutex_);
+  // The most links that one connection may bring. A peer of psd brings one.
+  static constexpr size_t kLinksOfConnection = 16;
+
+  // Keeps `link` until Forget. `connection` is the peer's end of the connection that brought the
+  // link, empty if this worker dialled. Errors: UNAVAILABLE after BeginShutdown;
+  // RESOURCE_EXHAUSTED if the connection has brought too many, or there is no memory for a link.
+  absl::Status Register(const LinkToken& token, std::shared_ptr<GrpcLink> link,
+                        const std::string& connection) PSD_EXCLUDES(mutex_);
   // The link has called its handler for the last time.
   void Forget(const LinkToken& token) PSD_EXCLUDES(mutex_);
   // Returns null if there is no such link.
@@ -109,8 +115,14 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
   bool is_quiet_ PSD_GUARDED_BY(mutex_) = false;
   int streams_ PSD_GUARDED_BY(mutex_) = 0;
-  // Shared with the links' users.
-  absl::flat_hash_map<LinkToken, std::shared_ptr<GrpcLink>> links_ PSD_GUARDED_BY(mutex_);
+  struct Registered {
+    std::shared_ptr<GrpcLink> link;  // shared with its user
+    std::string connection;
+    MemoryCharge charge;
+  };
+  absl::flat_hash_map<LinkToken, Registered> links_ PSD_GUARDED_BY(mutex_);
+  // The number of links that each connection has brought.
+  absl::flat_hash_map<std::string, size_t> brought_ PSD_GUARDED_BY(mutex_);
 };
 
 // Returns a random token from the system's entropy.

@@ -36,8 +36,8 @@ void GrpcLink::Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
   auto link = std::make_shared<GrpcLink>(core, address, NewLinkToken(), /*dialled=*/true);
   link->handler_ = std::move(handler);
   link->connected_ = std::move(done);
-  if (!core->Register(link->token_, link)) {
-    link->connected_(absl::UnavailableError("this carrier was shut down"));
+  if (absl::Status registered = core->Register(link->token_, link, ""); !registered.ok()) {
+    link->connected_(registered);
     return;
   }
   link->StartDialling(timeout);
@@ -81,9 +81,10 @@ void GrpcLink::Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream
   if (!control->SetOwner(link)) return;  // the stream has ended; its hello came too late
   // Once the link is registered, other threads may end it. They call the handler after this task.
   link->runner_.Run([link, control = std::move(control), &accept] {
-    if (link->core_->Register(link->token_, link)) return link->OpenAccepted(control, accept);
+    const absl::Status registered = link->core_->Register(link->token_, link, link->address_);
+    if (registered.ok()) return link->OpenAccepted(control, accept);
     control->SetOwner(nullptr);
-    control->Decline({grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"});
+    control->Decline({grpc::StatusCode::UNAVAILABLE, std::string(registered.message())});
   });
 }
 

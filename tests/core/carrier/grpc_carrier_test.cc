@@ -158,6 +158,21 @@ TEST_F(HostilePeerTest, ALinkHasOneStreamOfEachKind) {
   }
 }
 
+TEST_F(HostilePeerTest, OneConnectionBringsFewLinks) {
+  std::vector<std::unique_ptr<RawPeer>> links;  // of one process, over one connection
+  const auto open = [&] {
+    links.push_back(std::make_unique<RawPeer>(address_, "/psd.v1.Worker/Exchange"));
+    links.back()->Send(Wire(
+        [token = ++tokens_](FrameEncoder& e) { e.Hello(HelloWith(token, StreamRole::kControl)); }));
+    return links.back()->Receive();
+  };
+  while (links.size() < 100 && open()) {
+  }
+  EXPECT_EQ(links.size(), 17u);
+  const std::string declined = links.back()->Finish().error_message();
+  EXPECT_NE(declined.find("has brought 16 links already"), std::string::npos) << declined;
+}
+
 TEST_F(HostilePeerTest, OtherMethodsAreUnimplemented) {
   RawPeer peer(address_, "/psd.v1.Worker/Other");
   EXPECT_FALSE(peer.Receive());

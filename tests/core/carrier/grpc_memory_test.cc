@@ -265,6 +265,25 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SlowReaderTest, testing::Values(kMiB, 4 * kMiB),
                            return std::to_string(info.param / kMiB) + "MiB";
                          });
 
+TEST(FullBudget, LinksAreBoundedByTheBudget) {
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(kMiB);
+  Listener listener(options);
+  const auto client = *NewGrpcCarrier({});
+  std::vector<std::shared_ptr<Recorder>> ends;
+  absl::Status last;
+  while (ends.size() < 200 && last.ok()) {
+    ends.push_back(std::make_shared<Recorder>());
+    last = ConnectAndWait(*client, listener.address(), ends.back()).status();
+  }
+  EXPECT_GT(ends.size(), 64u);
+  EXPECT_NE(last.message().find("the budget is 1048576 bytes"), absl::string_view::npos) << last;
+  EXPECT_TRUE(ends.front()->WaitForLink()->Send(MessageOf("", 1000)).ok()) << "the others live on";
+  EXPECT_TRUE(ends.front()->closed().empty());
+  client->Shutdown();
+  for (const auto& end : ends) end->SetLink(nullptr);
+}
+
 TEST(Stalls, APeerThatReadsNothingLosesItsLink) {
   GrpcCarrierOptions options;
   options.stall_timeout = absl::Milliseconds(100);
