@@ -298,6 +298,8 @@ std::optional<Assembler::Whole> Assembler::EndPiece(const Slot& slot) {
 }
 
 absl::Status Assembler::LookForStall() {
+  const uint64_t joined = waiting_.line->joined();
+  const bool needed = joined != std::exchange(joined_before_, joined);
   for (auto& [id, transfer] : transfers_) {
     const size_t pieces = transfer->begun.size();
     const size_t unfinished = transfer->unfinished;
@@ -309,11 +311,12 @@ absl::Status Assembler::LookForStall() {
                        unfinished, " never came"));
     }
     const size_t least = (pieces + kMostLooks - 1) / kMostLooks;
-    if (before != 0 && before - unfinished < least) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "the peer sends too slowly for the ", transfer->cost_bytes,
-          " bytes of memory that its message holds: of its ", pieces, " pieces, ",
-          before - unfinished, " came since the last look, and ", least, " must come"));
+    if (needed && before != 0 && before - unfinished < least) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the peer sends too slowly for the ", transfer->cost_bytes,
+                       " bytes of memory that its message holds and others wait for: of its ",
+                       pieces, " pieces, ", before - unfinished, " came since the last look, and ",
+                       least, " must come; send less in one message"));
     }
   }
   return absl::OkStatus();

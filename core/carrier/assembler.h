@@ -114,7 +114,8 @@ class Assembler {
   // Transfers under way at once, at most. An honest peer has a few.
   static constexpr size_t kMaxTransfers = 1024;
   // A transfer that holds memory must bring at least one part of so many between two looks for
-  // stalls, and at least one piece. So nobody holds memory for much longer than this many looks.
+  // stalls if a message found no room meanwhile, else at least one piece. So nobody holds memory
+  // that others need for much longer than this many looks.
   static constexpr size_t kMostLooks = 16;
 
   // `bookkeeping` is charged for transfers that have no memory yet.
@@ -146,7 +147,8 @@ class Assembler {
   std::optional<Whole> EndPiece(const Slot& slot);
 
   // Call at even intervals, long enough for a piece to come. Errors: DEADLINE_EXCEEDED if a
-  // transfer is where it was at the call before, or holds memory and has brought too little since.
+  // transfer is where it was at the call before, or holds memory that others need and has brought
+  // too little since.
   absl::Status LookForStall();
 
   // Gives up all transfers.
@@ -168,8 +170,9 @@ class Assembler {
   const WaitingRules waiting_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Transfer>> transfers_;
   size_t assembly_bytes_ = 0;
-  size_t held_bytes_ = 0;   // of these, of transfers that have memory
-  uint64_t next_room_ = 1;  // all transfers before this one have memory, or are over
+  size_t held_bytes_ = 0;       // of these, of transfers that have memory
+  uint64_t joined_before_ = 0;  // the line, at the last look for stalls
+  uint64_t next_room_ = 1;      // all transfers before this one have memory, or are over
 };
 
 }  // namespace psd::carrier

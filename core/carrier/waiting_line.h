@@ -44,6 +44,11 @@ class WaitingLine {
     MutexLock lock(mutex_);
     waiting_.erase(ticket);
   }
+  // The number of messages that ever found no room.
+  uint64_t joined() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return last_;
+  }
   size_t size() const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return waiting_.size();

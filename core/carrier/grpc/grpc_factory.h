@@ -34,7 +34,7 @@ struct GrpcCarrierOptions {
   absl::Duration room_patience = absl::Seconds(5);
   // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
   // for between one and two times this. It also ends when a message that has memory here brings
-  // less than a sixteenth of its pieces in this time.
+  // less than a sixteenth of its pieces in this time while others wait for memory.
   absl::Duration stall_timeout = absl::Minutes(1);
   // Where received payloads of more than 64 KiB go; null: the budget's memory in transit.
   std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory

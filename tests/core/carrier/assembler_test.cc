@@ -73,7 +73,8 @@ class AssemblerTest : public testing::Test {
 
   Limits limits_;
   const std::shared_ptr<MemoryAccount> account_ = MemoryAccount::Create(0, NewHeapAllocator());
-  Assembler assembler_{limits_, {account_, account_}, account_, Waiting()};
+  const WaitingRules rules_ = Waiting();
+  Assembler assembler_{limits_, {account_, account_}, account_, rules_};
   BulkQueue queue_;
   std::vector<Message> whole_;
 };
@@ -334,14 +335,18 @@ TEST_F(AssemblerTest, ATransferThatDoesNotMoveBetweenTwoLooksHasStalled) {
   EXPECT_TRUE(assembler_.LookForStall().ok());
 }
 
-TEST_F(AssemblerTest, ATransferThatCrawlsHasStalled) {
+TEST_F(AssemblerTest, ATransferThatCrawlsWhileOthersNeedItsMemoryHasStalled) {
   constexpr size_t kPieces = 3 * Assembler::kMostLooks;
   ASSERT_TRUE(assembler_.OnAnnounce({1, kPiece, {0, {kPieces * kPiece}}}).ok());
   ASSERT_TRUE(FeedPiece(1, 0, kPiece).ok());
   EXPECT_TRUE(assembler_.LookForStall().ok());
-  for (size_t i = 1; i <= 3; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
+  ASSERT_TRUE(FeedPiece(1, kPiece, kPiece).ok());
+  EXPECT_TRUE(assembler_.LookForStall().ok()) << "nobody needs the memory";
+  rules_.line->Leave(rules_.line->Join(kPiece, kNow));
+  for (size_t i = 2; i <= 4; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
   EXPECT_TRUE(assembler_.LookForStall().ok());
-  for (size_t i = 4; i <= 5; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
+  rules_.line->Leave(rules_.line->Join(kPiece, kNow));
+  for (size_t i = 5; i <= 6; ++i) ASSERT_TRUE(FeedPiece(1, i * kPiece, kPiece).ok());
   const absl::Status stalled = assembler_.LookForStall();
   EXPECT_EQ(stalled.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_NE(stalled.message().find("2 came since the last look, and 3 must come"),
