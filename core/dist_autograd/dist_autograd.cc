@@ -122,7 +122,7 @@ void Core::Register() {
     core->OnSessionEnded(peer, epoch);
   });
   agent_.OnSessionLost(
-      [core = shared_from_this()](const rpc::PeerInfo& peer, const absl::Status& reason) {
+      [core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t, const absl::Status& reason) {
         for (const auto& context : core->table_.All()) context->LoseSession(peer.name, reason);
       });
 }

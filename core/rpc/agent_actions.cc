@@ -89,6 +89,7 @@ void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
   Header header;
   header.kind = MessageKind::kReply;
   header.call_id = call.id;
+  header.epoch = call.epoch;
   header.status =
       WithDetail(Annotate(sent, "the answer cannot be sent"),
                  ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
@@ -118,8 +119,8 @@ void AgentCore::Do(SessionEndedAction action) {
 
 void AgentCore::Do(SessionLostAction action) {
   options_.logger->Log(LogLevel::kWarning, "session_lost", action.reason.message(),
-                       {{"peer", action.peer.name}});
-  for (const auto& callback : on_session_lost_) callback(action.peer, action.reason);
+                       {{"peer", action.peer.name}, {"epoch", action.epoch}});
+  for (const auto& callback : on_session_lost_) callback(action.peer, action.epoch, action.reason);
 }
 
 AgentCore::LinkPtr AgentCore::FindLink(LinkId link) const {

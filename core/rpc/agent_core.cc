@@ -53,7 +53,8 @@ void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> ca
   on_session_ended_.push_back(std::move(callback));
 }
 
-void AgentCore::OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) {
+void AgentCore::OnSessionLost(
+    std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback) {
   on_session_lost_.push_back(std::move(callback));
 }
 
@@ -306,7 +307,7 @@ void AgentCore::OnReply(LinkId link, Header header, std::vector<Buffer> buffers)
   PeerInfo callee;
   size_t bytes = BytesOf(header, buffers);
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    body = sessions_.OnAnswer(now, link, header.call_id, bytes, actions);
+    body = sessions_.OnAnswer(now, link, header.call_id, header.epoch, bytes, actions);
     if (body != nullptr) callee = sessions_.PeerOf(link);
   });
   if (body == nullptr) return;
@@ -335,6 +336,7 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
   Header header;
   header.kind = MessageKind::kReply;
   header.call_id = call.id();
+  header.epoch = call.session_epoch();
   carrier::Message message;
   if (result.ok()) {
     header.attachments = std::move(attachments);

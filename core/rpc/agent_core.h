@@ -34,7 +34,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void RegisterMethod(Method method);
   void AddRequestHook(std::shared_ptr<RequestHook> hook);
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
-  void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback);
+  void OnSessionLost(std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback);
 
   void OnDraining(std::function<void()> callback);
 
@@ -125,7 +125,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::flat_hash_map<std::string, Method> methods_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
-  std::vector<std::function<void(const PeerInfo&, absl::Status)>> on_session_lost_;
+  std::vector<std::function<void(const PeerInfo&, uint64_t, const absl::Status&)>> on_session_lost_;
   std::vector<std::function<void()>> on_draining_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines

@@ -52,6 +52,11 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
     actions.push_back(CompleteAction{std::move(spec.body), std::move(status), peer_});
     return;
   }
+  if (spec.only_epoch != 0 && spec.only_epoch != epoch_) {
+    absl::Status status = SessionGone(spec.only_epoch);
+    actions.push_back(CompleteAction{std::move(spec.body), std::move(status), peer_});
+    return;
+  }
   if (state_ == State::kOpen && spec.connect_only) {
     actions.push_back(CompleteAction{std::move(spec.body), absl::OkStatus(), peer_});
     return;
@@ -86,9 +91,10 @@ void CallerSession::Cancel(CallId id, Actions& actions) {
   AfterFailing(actions);
 }
 
-std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, size_t bytes, Actions& actions) {
+std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, uint64_t epoch, size_t bytes,
+                                                Actions& actions) {
   auto found = pending_.find(id);
-  if (found == pending_.end() || found->second.sends == 0) return nullptr;
+  if (found == pending_.end() || found->second.sends == 0 || epoch != epoch_) return nullptr;
   std::shared_ptr<Opaque> body = std::move(found->second.spec.body);
   uint64_t sequence = found->second.sequence;
   pending_.erase(found);

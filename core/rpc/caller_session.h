@@ -70,9 +70,10 @@ class CallerSession {
   // ---- Calls. `id` is never reused.
   void Start(absl::Time now, CallId id, CallSpec spec, Actions& actions);
   void Cancel(CallId id, Actions& actions);
-  // Records an answer of `bytes` bytes. Returns the call's body, or null if the call is over
-  // already.
-  std::shared_ptr<Opaque> OnAnswer(CallId id, size_t bytes, Actions& actions);
+  // Records an answer of `bytes` bytes that the peer gave in its session `epoch`. Returns the
+  // call's body, or null if the call is over already or that session is: what the answer of a read
+  // gave is gone then, and the read is sent again.
+  std::shared_ptr<Opaque> OnAnswer(CallId id, uint64_t epoch, size_t bytes, Actions& actions);
   // The callee's answer has come, and this worker has no memory for it. The call fails with `why`
   // as if it were given up, so that the callee takes back what its answer gave.
   void OnAnswerWithoutRoom(CallId id, const absl::Status& why, Actions& actions);
@@ -162,6 +163,7 @@ class CallerSession {
   void OnRestarted(Incarnation now_there, Actions& actions);
   void OnEnded(const absl::Status& why, Actions& actions);
   void FailOtherIncarnations(Actions& actions);
+  absl::Status SessionGone(uint64_t epoch) const;
   absl::Status WrongIncarnation(Incarnation meant, Incarnation actual) const;
   void GiveUpIfGone(Actions& actions);
   absl::Status Unreachable() const;

@@ -55,12 +55,13 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
   const bool had_session = epoch_ != 0;
   // First, before the calls fail: a caller that is told of a failure may look at once, and must
   // find that the session is lost.
-  if (had_session) actions.push_back(SessionLostAction{peer_, reason});
+  if (had_session) actions.push_back(SessionLostAction{peer_, epoch_, reason});
   // A mutation that was numbered in this session must never be sent in another.
   FailWhere(
       [&](const Pending& call) {
         if (FaultOn("mutation_sent_in_the_next_session")) return false;
-        return call.sequence != 0 || (had_session && call.spec.session_bound) || fails_too(call);
+        return call.sequence != 0 || (had_session && call.spec.session_bound) ||
+               call.spec.only_epoch != 0 || fails_too(call);
       },
       error, actions);
   epoch_ = 0;
@@ -70,6 +71,13 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
   in_flight_ = 0;
   unannounced_ = 0;
   unannounced_bytes_ = 0;
+}
+
+absl::Status CallerSession::SessionGone(uint64_t epoch) const {
+  return WithDetail(
+      absl::AbortedError(absl::StrCat("the call was for the session (epoch ", epoch, ") of ",
+                                      self_.name, " on ", peer_.name, ", which has ended")),
+      ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
 }
 
 void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {

@@ -26,7 +26,7 @@ carrier::Message ClientCall::Encode(const RequestMeta& meta, absl::Time now) con
 
 void ClientCall::Complete(const PeerInfo& callee, absl::Status status) const {
   if (status.ok()) {
-    promise_.Set(rpc::Reply{{}, {}, callee});
+    promise_.Set(rpc::Reply{{}, {}, callee, 0});
   } else {
     promise_.Set(std::move(status));
   }
@@ -38,8 +38,10 @@ void ClientCall::Complete(const PeerInfo& callee, Header header,
     promise_.Set(std::move(header.status));
     return;
   }
-  promise_.Set(rpc::Reply{
-      {std::move(header.payload), std::move(buffers)}, std::move(header.attachments), callee});
+  promise_.Set(rpc::Reply{{std::move(header.payload), std::move(buffers)},
+                          std::move(header.attachments),
+                          callee,
+                          header.epoch});
 }
 
 }  // namespace psd::rpc

@@ -14,7 +14,7 @@ namespace psd::rpc {
 
 // The version of the protocol that a Hello announces. Workers of different versions refuse each
 // other.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // Numbers are part of the wire format.
 enum class MessageKind : uint8_t {
@@ -66,7 +66,8 @@ struct Header {
   uint64_t call_id = 0;
   uint64_t timeout_us = 0;  // the time left when sent; 0: no timeout. Welcome: the session's lease
 
-  // The session's epoch. Hello: the epoch to resume, or 0. Welcome: the epoch issued.
+  // The session's epoch. Hello: the epoch to resume, or 0. Welcome: the epoch issued. Reply: the
+  // epoch of the session in which the call was answered.
   uint64_t epoch = 0;
   // The sequence number of a mutation in its session; 0 for a read. Hello: grows with every hello
   // of one incarnation.

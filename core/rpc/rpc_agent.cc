@@ -25,7 +25,8 @@ class RpcAgentImpl : public RpcAgent {
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) override {
     core_->OnSessionEnded(std::move(callback));
   }
-  void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) override {
+  void OnSessionLost(
+      std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback) override {
     core_->OnSessionLost(std::move(callback));
   }
   void OnDraining(std::function<void()> callback) override {
@@ -56,6 +57,7 @@ class RpcAgentImpl : public RpcAgent {
     spec.wait_for_ready = options.wait_for_ready;
     spec.session_bound = request.session_bound;
     spec.only_incarnation = request.only_incarnation;
+    spec.only_epoch = request.only_epoch;
     auto call = std::make_shared<ClientCall>(peer, std::move(request));
     core_->StartCall(call, std::move(spec), options.timeout);
     return Call(call->reply(), [weak = std::weak_ptr<AgentCore>(core_), call] {

@@ -123,7 +123,8 @@ struct CallOptions {
 struct Reply {
   Payload payload;
   std::vector<Attachment> attachments;
-  PeerInfo callee;  // the peer that answered
+  PeerInfo callee;     // the peer that answered
+  uint64_t epoch = 0;  // of our session there in which it answered; 0 for Connect
   const std::string* attachment(uint32_t tag) const;
 };
 
@@ -134,6 +135,9 @@ struct Request {
   // If not 0, only this incarnation of the peer may run the call. If the peer was restarted since,
   // the call fails with ABORTED naming both incarnations.
   Incarnation only_incarnation = 0;
+  // If not 0, only our session there with this epoch may run the call. If that session has ended,
+  // the call fails with ABORTED, even if it is a read.
+  uint64_t only_epoch = 0;
   // The kind of the method. If unset, the kind under which this worker has registered the method,
   // else a mutation. For a read that only the callee registers it should be kRead; otherwise the
   // callee remembers its answers for no use.
@@ -220,7 +224,10 @@ class RpcAgent {
   // function of that session can begin any more, and releases what the session held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
   // Adds a callback for the end of our session on a peer: forks, contexts and pins there are lost.
-  virtual void OnSessionLost(std::function<void(const PeerInfo&, absl::Status)> callback) = 0;
+  // It may run when the next session is open already, so it must compare the epoch with that of the
+  // answer (Reply::epoch) in which the peer granted something.
+  virtual void OnSessionLost(
+      std::function<void(const PeerInfo&, uint64_t epoch, const absl::Status&)> callback) = 0;
 
   // Adds a callback for BeginDraining, on the thread that calls it; the last one that was added is
   // called first, so that upper layers come before those that they use. A layer in which calls wait

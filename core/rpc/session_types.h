@@ -78,6 +78,7 @@ struct CallSpec {
   bool session_bound = false;
   absl::Time deadline = absl::InfiniteFuture();
   Incarnation only_incarnation = 0;
+  uint64_t only_epoch = 0;       // if not 0, only the session with this epoch may run the call
   std::shared_ptr<Opaque> body;  // shared by the machine and its driver until the call is done
 };
 
@@ -138,6 +139,7 @@ struct SessionEndedAction {
 // This worker's session on a peer has ended.
 struct SessionLostAction {
   PeerInfo peer;
+  uint64_t epoch = 0;
   absl::Status reason;
 };
 

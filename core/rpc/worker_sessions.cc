@@ -60,11 +60,11 @@ void WorkerSessions::CancelCall(const std::string& peer, CallId id, Actions& act
 }
 
 std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link, CallId id,
-                                                 size_t bytes, Actions& actions) {
+                                                 uint64_t epoch, size_t bytes, Actions& actions) {
   LinkState* state = Heard(now, link);
   if (state == nullptr || state->caller == nullptr) return nullptr;
   size_t from = actions.size();
-  std::shared_ptr<Opaque> body = state->caller->OnAnswer(id, bytes, actions);
+  std::shared_ptr<Opaque> body = state->caller->OnAnswer(id, epoch, bytes, actions);
   NoteSent(now, actions, from);
   return body;
 }
@@ -113,7 +113,7 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
       ++probes_.stale_dropped;
       return false;
     case RequestVerdict::kTooMany:
-      RefuseRead(link, meta.call_id, session->caller(), actions);
+      RefuseRead(link, meta.call_id, *session, actions);
       return false;
     case RequestVerdict::kViolation:
       CloseLink(now, link,
@@ -126,17 +126,19 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
   return false;
 }
 
-void WorkerSessions::RefuseRead(LinkId link, CallId call, const PeerInfo& caller,
+void WorkerSessions::RefuseRead(LinkId link, CallId call, const CalleeSession& session,
                                 Actions& actions) {
   ++probes_.read_refused;
   Header reply;
   reply.kind = MessageKind::kReply;
   reply.call_id = call;
-  reply.status = WithDetail(
-      absl::ResourceExhaustedError(absl::StrCat(
-          options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
-          caller.name, " already; wait for some of the answers, or raise max_running_reads there")),
-      ErrorDetail{options_.self.name, "", "wait for some of the answers", false});
+  reply.epoch = session.epoch();
+  reply.status =
+      WithDetail(absl::ResourceExhaustedError(absl::StrCat(
+                     options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
+                     session.caller().name,
+                     " already; wait for some of the answers, or raise max_running_reads there")),
+                 ErrorDetail{options_.self.name, "", "wait for some of the answers", false});
   SendControl(link, std::move(reply), actions);
 }
 

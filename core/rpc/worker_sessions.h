@@ -67,9 +67,10 @@ class WorkerSessions {
   // Starts a call. A call to an unknown peer completes at once with NOT_FOUND, by an action.
   CallId StartCall(absl::Time now, const std::string& peer, CallSpec spec, Actions& actions);
   void CancelCall(const std::string& peer, CallId id, Actions& actions);
-  // Returns the call's body, or null if the call is over or the link is not one of its peer.
-  std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, size_t bytes,
-                                   Actions& actions);
+  // Returns the call's body, or null if the call is over, or `epoch` is not that of our session on
+  // the peer, or the link is not one of its peer.
+  std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, uint64_t epoch,
+                                   size_t bytes, Actions& actions);
   // Fails the call whose answer came on `link` and found no room, see CallerSession.
   void OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id, const absl::Status& why,
                            Actions& actions);
@@ -148,7 +149,7 @@ class WorkerSessions {
   void MoveTo(absl::Time now, LinkId link, const LinkState& state, Actions& actions);
   void Answer(LinkId link, const Header& hello, const HelloOutcome& outcome, Actions& actions);
   void Refuse(LinkId link, const Header& message, Actions& actions);
-  void RefuseRead(LinkId link, CallId call, const PeerInfo& caller, Actions& actions);
+  void RefuseRead(LinkId link, CallId call, const CalleeSession& session, Actions& actions);
   void OnAckMessage(absl::Time now, LinkId link, LinkState& state, const Header& header,
                     Actions& actions);
   void OnCancelled(absl::Time now, const LinkState& state, const Header& header, Actions& actions);

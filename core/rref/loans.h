@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "core/base/ids.h"
 #include "core/base/recent_set.h"
-#include "core/rref/owner_ledger.h"
+#include "core/rref/session_key.h"
 
 namespace psd::rref {
 

@@ -15,21 +15,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "core/base/ids.h"
 #include "core/base/recent_set.h"
+#include "core/rref/session_key.h"
 
 namespace psd::rref {
-
-// Names a session that one incarnation of a peer has here.
-struct SessionKey {
-  Incarnation peer = 0;
-  uint64_t epoch = 0;
-  friend bool operator==(const SessionKey& a, const SessionKey& b) {
-    return a.peer == b.peer && a.epoch == b.epoch;
-  }
-  template <typename H>
-  friend H AbslHashValue(H h, const SessionKey& k) {
-    return H::combine(std::move(h), k.peer, k.epoch);
-  }
-};
 
 // Confined to the holder of the caller's lock.
 class OwnerLedger {

@@ -36,12 +36,15 @@ class Impl : public RRefContext {
   void DropFork(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch) override {
     core_->DropFork(data, core_->KeyOf(peer, session_epoch));
   }
-  absl::StatusOr<RRef> AdoptFork(const ForkData& data) override {
+  absl::StatusOr<RRef> AdoptFork(const ForkData& data, uint64_t session_epoch) override {
     if (data.value.IsNone() || data.fork.IsNone()) {
       return absl::InvalidArgumentError("an RRef without ids");
     }
     if (data.owner == data.parent && data.owner != core_->self().name) {
-      return core_->User(data, ForkState::kConfirmed);
+      RRef rref = core_->User(data);
+      core_->Confirm(dynamic_cast<const UserBody&>(*rref.body()),
+                     {data.owner_incarnation, session_epoch});
+      return rref;
     }
     PSD_ASSIGN_OR_RETURN(std::vector<RRef> rrefs, Borrow({data.owner,
                                                           data.owner_incarnation,
@@ -85,16 +88,14 @@ class Impl : public RRefContext {
     data.value = core_->NextId();
     data.fork = core_->NextId();
     data.parent = core_->self().name;
-    return core_->User(data, ForkState::kPending);
+    return core_->User(data);
   }
-  void Created(const RRef& rref, Incarnation owner_incarnation) override {
+  void Created(const RRef& rref, Incarnation owner_incarnation, uint64_t session_epoch) override {
     if (const auto* own = dynamic_cast<const CreatedBody*>(rref.body().get())) {
       return core_->Created(*own);
     }
-    core_->Confirm(rref.body()->fork_id(), owner_incarnation);
-    if (const auto* body = dynamic_cast<const UserBody*>(rref.body().get())) {
-      body->Confirm(owner_incarnation);
-    }
+    if (const auto* body = dynamic_cast<const UserBody*>(rref.body().get()))
+      core_->Confirm(*body, {owner_incarnation, session_epoch});
   }
   void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) override {
     absl::Status named = Annotate(reason, absl::StrCat("creation of ", rref.ToString()));

@@ -50,12 +50,14 @@ class RRefContext {
   // On the owner: deletes a fork of which `peer` will never hear, so that nobody would release it.
   virtual void DropFork(const ForkData& data, const rpc::PeerInfo& peer,
                         uint64_t session_epoch) = 0;
-  // Makes a handle of a reference that arrived in an answer. There are three cases. The owner sent
-  // it: the owner has counted the fork already. This worker is the owner: the handle is one on its
-  // own value, which may still be under creation. Another worker sent it: the fork is pending until
-  // the owner counts it, and then the sender is told, which ends its loan (Lend).
-  // Errors: NOT_FOUND for an own value that is gone; INVALID_ARGUMENT for data without ids.
-  virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data) = 0;
+  // Makes a handle of a reference that arrived in an answer, in the session of this worker on the
+  // sender with that epoch. There are three cases. The owner sent it: the owner has counted the
+  // fork already, under that session; the handle has failed if the session has been lost since.
+  // This worker is the owner: the handle is one on its own value, which may still be under
+  // creation. Another worker sent it: the fork is pending until the owner counts it, and then the
+  // sender is told, which ends its loan (Lend). Errors: NOT_FOUND for an own value that is gone;
+  // INVALID_ARGUMENT for data without ids.
+  virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data, uint64_t session_epoch) = 0;
   // Makes handles of references that arrived as arguments of a call. Their sender keeps its own
   // forks until the call is answered. As AdoptFork, but forks of other workers' values are always
   // pending, and nobody is told when they are confirmed.
@@ -81,8 +83,9 @@ class RRefContext {
   // On the user: returns a handle on a value that `owner` will be asked to create. The ids are
   // chosen here, and the request carries them. The caller must then call Created or CreationFailed
   // once. `owner` may be this worker itself; its fork then ends when the value is there.
+  // `session_epoch` is that of this worker's session on the owner in which the owner answered.
   virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
-  virtual void Created(const RRef& rref, Incarnation owner_incarnation) = 0;
+  virtual void Created(const RRef& rref, Incarnation owner_incarnation, uint64_t session_epoch) = 0;
   virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
   // On the owner: begins the creation of a value that `peer` asked for. Counts the creator's fork;
   // from now on forks of other workers are counted too. Errors: ABORTED if the session has ended or

@@ -98,11 +98,11 @@ void Core::Register() {
   agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
     core->OnSessionEnded(peer, epoch);
   });
-  agent_.OnSessionLost(
-      [core = shared_from_this()](const rpc::PeerInfo& peer, const absl::Status& reason) {
-        MutexLock lock(core->mutex_);
-        core->users_.SessionLost(peer.name, peer.incarnation, reason);
-      });
+  agent_.OnSessionLost([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch,
+                                                   const absl::Status& reason) {
+    MutexLock lock(core->mutex_);
+    core->users_.SessionLost({peer.incarnation, epoch}, reason);
+  });
 }
 
 // ---- owner
@@ -238,14 +238,12 @@ void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
 
 // ---- user
 
-RRef Core::User(const ForkData& data, ForkState state, bool borrowed) {
+RRef Core::User(const ForkData& data, bool borrowed) {
   {
     MutexLock lock(mutex_);
-    users_.Add(data.owner, data.owner_incarnation, data.value, data.fork, state);
+    users_.Add(data.owner, data.owner_incarnation, data.value, data.fork);
   }
-  auto body = std::make_shared<const UserBody>(shared_from_this(), data, borrowed);
-  if (state == ForkState::kConfirmed) body->Confirm(data.owner_incarnation);
-  return RRef(std::move(body));
+  return RRef(std::make_shared<const UserBody>(shared_from_this(), data, borrowed));
 }
 
 // The handles are counted first, so a value that is found here now, or is being made, stays. The
@@ -297,13 +295,21 @@ void Core::UserGone(GlobalId fork) {
   if (release.has_value()) Queue({*release});
 }
 
-void Core::Confirm(GlobalId fork, Incarnation owner) {
+bool Core::Confirm(const UserBody& body, SessionKey session) {
   std::optional<ForkRelease> release;
+  absl::Status usable;
   {
     MutexLock lock(mutex_);
-    release = users_.Confirm(fork, owner);
+    release = users_.Confirm(body.fork_id(), session);
+    usable = users_.Check(body.fork_id());
   }
   if (release.has_value()) Queue({*release});
+  if (usable.ok()) {
+    body.Confirm(session.peer);
+  } else {
+    body.Fail(usable);
+  }
+  return usable.ok();
 }
 
 void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {

@@ -227,7 +227,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void EndAwaiting();
 
   // ---- user
-  RRef User(const ForkData& data, ForkState state, bool borrowed = false);
+  RRef User(const ForkData& data, bool borrowed = false);
   void UserGone(GlobalId fork);
   absl::StatusOr<std::vector<RRef>> Home(const ForkRun& run);
   // Returns handles on values that Hold has counted. `making` is the result of Hold; `made` has the
@@ -235,7 +235,9 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<RRef> Handles(absl::Span<const GlobalId> values,
                             absl::Span<const Future<store::EntryPtr>> making,
                             std::vector<store::EntryPtr> made);
-  void Confirm(GlobalId fork, Incarnation owner);
+  // The owner counts the fork under this worker's session there. Returns false if the fork cannot
+  // be used: that session has been lost, or everything was released.
+  bool Confirm(const UserBody& body, SessionKey session);
   void Fail(GlobalId fork, absl::Status reason, bool may_exist);
   absl::Status Check(absl::Span<const RRef> rrefs) const;
   void ReleaseAll();
@@ -258,7 +260,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnBegun(const std::shared_ptr<rpc::ServerCall>& call);
   void OnMade(const std::shared_ptr<rpc::ServerCall>& call);
   void GiveUpWhenCancelled(const std::shared_ptr<rpc::ServerCall>& call, GlobalId value);
-  void AskWhenMade(const RRef& fork);
+  // `epoch` is that of this worker's session on the owner in which the fork was counted.
+  void AskWhenMade(const RRef& fork, uint64_t epoch);
   void AskToCount(const RRef& fork, bool may_search);
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);

@@ -172,7 +172,7 @@ Future<Unit> Core::Passable(const RRef& rref) {
   return passable.future();
 }
 
-void Core::AskWhenMade(const RRef& fork) {
+void Core::AskWhenMade(const RRef& fork, uint64_t epoch) {
   Gate::Entry entry(gate_);
   const std::weak_ptr<const RRef::Body> waiting = fork.body();
   const auto tell = [waiting](const absl::Status& status) {
@@ -182,6 +182,8 @@ void Core::AskWhenMade(const RRef& fork) {
   if (!entry.open()) return tell(absl::CancelledError("this worker is shutting down"));
   rpc::Request request = AskAbout("rref.made", fork.value_id());
   request.only_incarnation = fork.body()->owner_incarnation();
+  // An answer in a later session would be about a value that this fork no longer keeps.
+  request.only_epoch = epoch;
   agent_.StartCall(fork.owner(), std::move(request), Endless())
       .reply()
       .OnReady([tell](const absl::StatusOr<rpc::Reply>& reply) { tell(reply.status()); });

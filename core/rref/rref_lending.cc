@@ -75,7 +75,7 @@ void Core::OnCounted(const std::shared_ptr<rpc::ServerCall>& call) {
 absl::StatusOr<RRef> Core::Borrow(const ForkData& data) {
   ForkData mine = data;
   mine.fork = ids_.Next();
-  RRef fork = User(mine, ForkState::kPending, /*borrowed=*/true);
+  RRef fork = User(mine, /*borrowed=*/true);
   AskToCount(fork, /*may_search=*/true);
   return fork;
 }
@@ -108,9 +108,9 @@ void Core::Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply) {
   const auto* body = dynamic_cast<const UserBody*>(fork.body().get());
   v1::CountForkReply out;
   if (reply.ok() && out.ParseFromString(reply->payload.header)) {
-    Confirm(body->fork_id(), reply->callee.incarnation);
-    body->Confirm(reply->callee.incarnation);
-    if (out.under_creation() && !FaultOn("creation_taken_for_ended")) return AskWhenMade(fork);
+    if (!Confirm(*body, {reply->callee.incarnation, reply->epoch})) return;
+    if (out.under_creation() && !FaultOn("creation_taken_for_ended"))
+      return AskWhenMade(fork, reply->epoch);
     return body->Made(absl::OkStatus());
   }
   absl::Status named = Annotate(

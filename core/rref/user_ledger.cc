@@ -6,28 +6,35 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rref {
 
 void UserLedger::Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value,
-                     GlobalId fork, ForkState state) {
+                     GlobalId fork) {
   auto [it, added] = forks_.try_emplace(fork);
   if (!added) return;
   it->second.owner = owner;
   it->second.owner_incarnation = owner_incarnation;
   it->second.value = value;
-  it->second.state = state;
-  it->second.counted = state == ForkState::kConfirmed;
-  if (state == ForkState::kPending) ++num_pending_;
-  if (state == ForkState::kFailed) ++num_failed_;
+  ++num_pending_;
 }
 
-std::optional<ForkRelease> UserLedger::Confirm(GlobalId id, Incarnation owner_incarnation) {
+std::optional<ForkRelease> UserLedger::Confirm(GlobalId id, SessionKey session) {
   auto it = forks_.find(id);
   if (it == forks_.end() || it->second.state != ForkState::kPending) return std::nullopt;
+  if (lost_.Contains(session)) {
+    return Fail(id,
+                WithRemedy(absl::AbortedError(absl::StrCat(
+                               "the session on ", it->second.owner, " (epoch ", session.epoch,
+                               ") in which the reference was counted has ended")),
+                           "fetch the reference again"),
+                /*may_exist=*/false);
+  }
   SetState(it->second, ForkState::kConfirmed);
-  it->second.owner_incarnation = owner_incarnation;
+  it->second.owner_incarnation = session.peer;
+  it->second.session = session;
   it->second.counted = true;
   return ReleaseIfDue(id);
 }
@@ -70,15 +77,12 @@ std::optional<ForkRelease> UserLedger::ChildAccepted(GlobalId child) {
   return ReleaseIfDue(parent);
 }
 
-void UserLedger::SessionLost(const std::string& owner, Incarnation owner_incarnation,
-                             const absl::Status& reason) {
+void UserLedger::SessionLost(SessionKey session, const absl::Status& reason) {
   absl::flat_hash_set<GlobalId> lost;
   if (FaultOn("references_survive_a_lost_session")) return;
+  lost_.Add(session);
   for (auto& [id, fork] : forks_) {
-    if (fork.state == ForkState::kPending || fork.owner_incarnation != owner_incarnation ||
-        fork.owner != owner) {
-      continue;
-    }
+    if (fork.state == ForkState::kPending || !(fork.session == session)) continue;
     if (fork.state == ForkState::kConfirmed) fork.failure = reason;
     SetState(fork, ForkState::kFailed);
     fork.counted = false;

@@ -12,6 +12,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "core/base/ids.h"
+#include "core/base/recent_set.h"
+#include "core/rref/session_key.h"
 
 namespace psd::rref {
 
@@ -33,13 +35,18 @@ struct ForkRelease {
 // caller's lock.
 class UserLedger {
  public:
-  // Adds a fork that this worker holds from now on. A pending fork is confirmed or failed later, by
-  // the answer to the call that asked for it.
-  void Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value, GlobalId fork,
-           ForkState state);
+  // How many lost sessions are remembered. An answer that is handled later than so many losses of
+  // sessions after its own would be taken for one of a session that lives.
+  static constexpr size_t kMaxLostSessions = 65'536;
 
-  // The owner counts the fork. Returns the release to send if the last handle is gone already.
-  std::optional<ForkRelease> Confirm(GlobalId fork, Incarnation owner_incarnation);
+  // Adds a pending fork that this worker holds from now on. It is confirmed or failed later, by the
+  // answer to the call that asked for it. `owner_incarnation` is 0 if it is not known yet.
+  void Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value, GlobalId fork);
+
+  // The owner counts the fork under this worker's session there. If that session has been lost, the
+  // fork was lost with it, and fails. Returns the release to send if the last handle is gone
+  // already.
+  std::optional<ForkRelease> Confirm(GlobalId fork, SessionKey session);
   // The owner will never confirm the fork. If `may_exist`, the owner may count it all the same, as
   // after a creation whose outcome is unknown; the release to send is returned then.
   std::optional<ForkRelease> Fail(GlobalId fork, absl::Status reason, bool may_exist);
@@ -54,11 +61,9 @@ class UserLedger {
   absl::Status AddChild(GlobalId fork, GlobalId child);
   std::optional<ForkRelease> ChildAccepted(GlobalId child);
 
-  // This worker's session on this incarnation of `owner` is lost, and with it all confirmed forks
-  // there, which fail with `reason`. Pending forks stay as they are; their calls will confirm or
-  // fail them.
-  void SessionLost(const std::string& owner, Incarnation owner_incarnation,
-                   const absl::Status& reason);
+  // A session of this worker is lost, and with it all forks that were confirmed in it, which fail
+  // with `reason`. Pending forks stay as they are; their calls will confirm or fail them.
+  void SessionLost(SessionKey session, const absl::Status& reason);
 
   // Ends all forks, even those with handles, which fail with `reason`. Returns the releases to
   // send.
@@ -85,6 +90,7 @@ class UserLedger {
     Incarnation owner_incarnation = 0;
     GlobalId value;
     ForkState state = ForkState::kPending;
+    SessionKey session;    // in which the owner counts it, once it is confirmed
     bool counted = false;  // the owner counts it, or may count it, so it must be released once
     bool dropped = false;  // the last handle is gone
     int children = 0;      // in flight
@@ -97,6 +103,7 @@ class UserLedger {
   std::optional<ForkRelease> ReleaseIfDue(GlobalId id);
 
   Forks forks_;
+  RecentSet<SessionKey> lost_{kMaxLostSessions};
   absl::flat_hash_map<GlobalId, GlobalId> parents_;  // child in flight -> fork
   size_t num_pending_ = 0;
   size_t num_failed_ = 0;

@@ -175,7 +175,7 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
   call->result = result;
   Start(call).OnReady([this, call](const absl::StatusOr<rpc::Reply>& reply) {
     if (reply.ok()) {
-      runtime_.rrefs().Created(call->result, reply->callee.incarnation);
+      runtime_.rrefs().Created(call->result, reply->callee.incarnation, reply->epoch);
     } else {
       auto detail = GetDetail(reply.status());
       bool fate_unknown =

@@ -188,7 +188,8 @@ absl::StatusOr<Values> DecodeReply(Runtime& runtime, const ContextPtr& context,
       [&](const rref::ForkRun& run) -> absl::StatusOr<Values> {
         Values adopted;
         for (const rref::ForkRun::Fork& fork : run.forks) {
-          PSD_ASSIGN_OR_RETURN(rref::RRef rref, runtime.rrefs().AdoptFork(run.DataOf(fork)));
+          PSD_ASSIGN_OR_RETURN(rref::RRef rref,
+                               runtime.rrefs().AdoptFork(run.DataOf(fork), reply.epoch));
           adopted.emplace_back(rref);
         }
         return adopted;

@@ -78,7 +78,8 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   Future<Membership> Join(const JoinOptions& options, const rpc::CallOptions& call)
       PSD_EXCLUDES(mutex_);
   void KeepJoined(const JoinOptions& options) PSD_EXCLUDES(mutex_);
-  void SessionLost(const rpc::PeerInfo& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+  void SessionLost(const rpc::PeerInfo& peer, uint64_t epoch, const absl::Status& reason)
+      PSD_EXCLUDES(mutex_);
   Future<rpc::Reply> Meet(v1::RegistrarBarrierRequest request, std::vector<Buffer> buffers,
                           rpc::CallOptions call) PSD_EXCLUDES(mutex_);
   void Stop() PSD_EXCLUDES(mutex_);
@@ -94,10 +95,21 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   rpc::RpcAgent& agent() { return agent_; }
 
  private:
+  // A session of this worker on one incarnation of the registrar.
+  struct Session {
+    Incarnation registrar = 0;
+    uint64_t epoch = 0;
+    friend bool operator==(const Session& a, const Session& b) {
+      return a.registrar == b.registrar && a.epoch == b.epoch;
+    }
+  };
   void TryAgain() PSD_EXCLUDES(mutex_);
   void TryLater() PSD_EXCLUDES(mutex_);
   void JoinFailed(const absl::Status& status) PSD_EXCLUDES(mutex_);
-  void Joined(const Membership& membership) PSD_EXCLUDES(mutex_);
+  void Joined(const Membership& membership, const Session& session) PSD_EXCLUDES(mutex_);
+  // Whether the session in which this worker joined has been lost.
+  bool JoinedInVain() const PSD_REQUIRES(mutex_) { return wanted_ && joined_in_ == lost_; }
+  void TryEnded() PSD_EXCLUDES(mutex_);
 
   rpc::RpcAgent& agent_;
   TimerQueue& timers_;
@@ -105,6 +117,8 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   mutable Mutex mutex_;  // leaf
   JoinOptions options_ PSD_GUARDED_BY(mutex_);
   Membership membership_ PSD_GUARDED_BY(mutex_);
+  Session joined_in_ PSD_GUARDED_BY(mutex_);  // the latest in which this worker joined
+  Session lost_ PSD_GUARDED_BY(mutex_);       // the latest on the registrar that was lost
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;
   bool wanted_ PSD_GUARDED_BY(mutex_) = false;  // joins again when lost
   bool trying_ PSD_GUARDED_BY(mutex_) = false;  // a call or a timer is under way
@@ -115,6 +129,7 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
 
 Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
                                                 const rpc::CallOptions& call) {
+  v1::RegistrarJoinRequest request;
   {
     MutexLock lock(mutex_);
     if (stopped_) {
@@ -123,7 +138,6 @@ Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
     }
     options_ = options;
   }
-  v1::RegistrarJoinRequest request;
   request.set_role(ToWire(options.role));
   request.set_group_size(options.group_size);
   request.set_address(options.address);
@@ -135,24 +149,40 @@ Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
         PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::RegistrarJoinReply>(
                                                reply->payload.header, "registrar.join"));
         const Membership membership{message.rank(), message.world_size()};
-        self->Joined(membership);
+        self->Joined(membership, {reply->callee.incarnation, reply->epoch});
         return membership;
       });
 }
 
-void RegistrarClient::State::Joined(const Membership& membership) {
+void RegistrarClient::State::Joined(const Membership& membership, const Session& session) {
   std::string registrar;
+  bool try_again = false;
   {
     MutexLock lock(mutex_);
     if (stopped_) return;
     membership_ = membership;
+    joined_in_ = session;
     wanted_ = true;
     delay_ = kFirstDelay;
     registrar = options_.registrar;
+    // The notice of the loss may have come before this answer. A try that is under way looks
+    // itself.
+    try_again = JoinedInVain() && !std::exchange(trying_, true);
   }
   logger_.Log(
       LogLevel::kInfo, "registrar_joined", absl::StrCat("joined through ", registrar),
       {{"registrar", registrar}, {"rank", membership.rank}, {"world_size", membership.world_size}});
+  if (try_again) TryLater();
+}
+
+void RegistrarClient::State::TryEnded() {
+  {
+    MutexLock lock(mutex_);
+    last_failure_ = absl::StatusCode::kOk;
+    trying_ = JoinedInVain();
+    if (!trying_) return;
+  }
+  TryLater();
 }
 
 void RegistrarClient::State::KeepJoined(const JoinOptions& options) {
@@ -166,11 +196,14 @@ void RegistrarClient::State::KeepJoined(const JoinOptions& options) {
   TryAgain();
 }
 
-void RegistrarClient::State::SessionLost(const rpc::PeerInfo& peer, const absl::Status& reason) {
+void RegistrarClient::State::SessionLost(const rpc::PeerInfo& peer, uint64_t epoch,
+                                         const absl::Status& reason) {
   {
     MutexLock lock(mutex_);
-    if (stopped_ || !wanted_ || peer.name != options_.registrar) return;
-    if (trying_) return;
+    if (stopped_ || peer.name != options_.registrar) return;
+    lost_ = {peer.incarnation, epoch};
+    // A late notice about a session before the one in which this worker joined changes nothing.
+    if (trying_ || !JoinedInVain()) return;
     trying_ = true;
   }
   logger_.Log(LogLevel::kWarning, "registrar_lost",
@@ -191,9 +224,7 @@ void RegistrarClient::State::TryAgain() {
   Join(options, call)
       .OnReady([self = shared_from_this()](const absl::StatusOr<Membership>& joined) {
         if (!joined.ok()) return self->JoinFailed(joined.status());
-        MutexLock lock(self->mutex_);
-        self->trying_ = false;
-        self->last_failure_ = absl::StatusCode::kOk;
+        self->TryEnded();
       });
 }
 
@@ -250,9 +281,10 @@ void RegistrarClient::State::Stop() {
 
 RegistrarClient::RegistrarClient(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger)
     : state_(std::make_shared<State>(agent, timers, logger)) {
-  agent.OnSessionLost([state = state_](const rpc::PeerInfo& peer, const absl::Status& reason) {
-    state->SessionLost(peer, reason);
-  });
+  agent.OnSessionLost(
+      [state = state_](const rpc::PeerInfo& peer, uint64_t epoch, const absl::Status& reason) {
+        state->SessionLost(peer, epoch, reason);
+      });
 }
 
 RegistrarClient::~RegistrarClient() {

@@ -180,7 +180,7 @@ absl::StatusOr<RRef> AdoptReference(Runtime& runtime, const std::string& owner,
   data.fork = {message.fork_incarnation(), message.fork_counter()};
   data.parent = owner;
   data.name = message.name();
-  return runtime.rrefs().AdoptFork(data);
+  return runtime.rrefs().AdoptFork(data, reply.epoch);
 }
 
 Future<RRef> ValueService::GetOrCreate(const std::string& owner, const std::string& name,

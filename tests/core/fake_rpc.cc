@@ -103,7 +103,8 @@ void FakeNetwork::EndSessionsOf(const std::string& name) {
     if (agent == gone) continue;
     for (auto& callback : agent->session_ended_) callback(gone->self_, epoch);
     for (auto& callback : gone->session_lost_) {
-      callback(agent->self_, absl::AbortedError(absl::StrCat("the session on ", peer, " ended")));
+      callback(agent->self_, epoch,
+               absl::AbortedError(absl::StrCat("the session on ", peer, " ended")));
     }
   }
 }
@@ -133,6 +134,10 @@ rpc::Call FakeAgent::StartCall(const std::string& peer, rpc::Request request,
     MutexLock lock(network_.mutex_);
     ++network_.counts_[request.method];
   }
+  if (request.only_epoch != 0 && request.only_epoch != epoch_) {
+    answer.Set(absl::AbortedError("the call was for a session that has ended"));
+    return rpc::Call(reply, nullptr);
+  }
   const std::string method = request.method;
   network_.Push(
       [&network = network_, caller = self_, epoch = epoch_, peer, request = std::move(request),
@@ -160,13 +165,13 @@ void FakeAgent::Serve(const rpc::PeerInfo& caller, uint64_t epoch, rpc::Request 
   if (method == methods_.end()) {
     return static_cast<void>(answer.Set(absl::NotFoundError(request.method)));
   }
-  auto reply = [&network = network_, self = self_, answer](
+  auto reply = [&network = network_, self = self_, epoch, answer](
                    absl::StatusOr<rpc::Payload> result, std::vector<rpc::Attachment> attachments) {
-    network.Push(
-        [self, answer, result = std::move(result), attachments = std::move(attachments)]() mutable {
-          if (!result.ok()) return static_cast<void>(answer.Set(result.status()));
-          answer.Set(rpc::Reply{*std::move(result), std::move(attachments), self});
-        });
+    network.Push([self, epoch, answer, result = std::move(result),
+                  attachments = std::move(attachments)]() mutable {
+      if (!result.ok()) return static_cast<void>(answer.Set(result.status()));
+      answer.Set(rpc::Reply{*std::move(result), std::move(attachments), self, epoch});
+    });
   };
   method->second.handler(std::make_shared<FakeCall>(caller, epoch, std::move(request), reply));
 }

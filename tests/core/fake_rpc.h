@@ -96,7 +96,8 @@ class FakeAgent : public rpc::RpcAgent {
   void OnSessionEnded(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
     session_ended_.push_back(std::move(callback));
   }
-  void OnSessionLost(std::function<void(const rpc::PeerInfo&, absl::Status)> callback) override {
+  void OnSessionLost(
+      std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)> callback) override {
     session_lost_.push_back(std::move(callback));
   }
   void OnDraining(std::function<void()>) override {}
@@ -123,7 +124,8 @@ class FakeAgent : public rpc::RpcAgent {
   uint64_t epoch_ = 1;
   std::map<std::string, rpc::Method> methods_;
   std::vector<std::function<void(const rpc::PeerInfo&, uint64_t)>> session_ended_;
-  std::vector<std::function<void(const rpc::PeerInfo&, absl::Status)>> session_lost_;
+  std::vector<std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)>>
+      session_lost_;
 };
 
 }  // namespace psd::testing

@@ -18,6 +18,7 @@ struct SimWork : Opaque {
 struct SimAnswer : Opaque {
   bool ok = false;
   Incarnation from = 0;
+  uint64_t epoch = 0;  // of the session in which it was given
   std::shared_ptr<SimCall> call;
 };
 
@@ -313,10 +314,11 @@ void World::Receive(Process& self, LinkId link, const WirePtr& wire) {
                      : Serve(self, wire->call, wire->meta);
       }
     } else if (wire->control.kind == MessageKind::kReply) {
-      auto body = self.sessions->OnAnswer(now_, link, wire->call_id, Pick(1, 100), actions);
+      const auto& answer = static_cast<const SimAnswer&>(*wire->answer);
+      auto body =
+          self.sessions->OnAnswer(now_, link, wire->call_id, answer.epoch, Pick(1, 100), actions);
       if (body == nullptr) return;
       auto& call = static_cast<SimCall&>(*body);
-      const auto& answer = static_cast<const SimAnswer&>(*wire->answer);
       ++call.completed;
       call.ok = answer.ok;
       call.answered_by = answer.from;
@@ -452,6 +454,7 @@ void World::Answer(Process& process, const std::shared_ptr<SimCall>& call, const
   auto answer = std::make_shared<SimAnswer>();
   answer->ok = ok;
   answer->from = process.incarnation;
+  answer->epoch = meta.epoch;
   answer->call = call;
   if (ok && call->kind == MethodKind::kMutation) GiveFork(process, meta, *call);
   LinkId link = 0;

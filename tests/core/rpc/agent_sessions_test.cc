@@ -30,7 +30,8 @@ TEST_F(AgentSessionsTest, RPC_58_ACallInFlightFailsWhenItsPeerDies) {
 
 TEST_F(AgentSessionsTest, ARestartedCalleeAbortsWhatWasMeantForItsPredecessor) {
   Promise<absl::Status> lost;
-  a_->agent->OnSessionLost([lost](const PeerInfo&, absl::Status why) { lost.Set(std::move(why)); });
+  a_->agent->OnSessionLost(
+      [lost](const PeerInfo&, uint64_t, const absl::Status& why) { lost.Set(absl::Status(why)); });
   StartBoth();
   Call call = a_->agent->StartCall("b", Ask("test.park"), {absl::ZeroDuration(), true});
   ServerCallPtr served = TakeParked();
@@ -128,7 +129,8 @@ TEST_F(AgentSessionsTest, ALeaseThatEndsReleasesAndIsToldAtTheNextContact) {
   Promise<PeerInfo> ended;
   Promise<absl::Status> lost;
   b_->agent->OnSessionEnded([ended](const PeerInfo& peer, uint64_t) { ended.Set(peer); });
-  a_->agent->OnSessionLost([lost](const PeerInfo&, absl::Status why) { lost.Set(std::move(why)); });
+  a_->agent->OnSessionLost(
+      [lost](const PeerInfo&, uint64_t, const absl::Status& why) { lost.Set(absl::Status(why)); });
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
   network_->SetRefuse("b", true);
@@ -143,7 +145,7 @@ TEST_F(AgentSessionsTest, AReadOfWhatTheSessionHeldFailsWithItAndAnotherIsAskedA
   Promise<PeerInfo> ended;
   b_->agent->OnSessionEnded([ended](const PeerInfo& peer, uint64_t) { ended.Set(peer); });
   std::atomic<bool> told{false};
-  a_->agent->OnSessionLost([&](const PeerInfo&, const absl::Status&) { told = true; });
+  a_->agent->OnSessionLost([&](const PeerInfo&, uint64_t, const absl::Status&) { told = true; });
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
   network_->SetRefuse("b", true);
@@ -173,7 +175,8 @@ TEST_F(AgentSessionsTest, EveryLayerHearsOfASessionsEnd) {
     b_->agent->OnSessionEnded([told](const PeerInfo& peer, uint64_t) { told.Set(peer); });
   }
   for (const auto& told : {lost_first, lost_second}) {
-    a_->agent->OnSessionLost([told](const PeerInfo& peer, const absl::Status&) { told.Set(peer); });
+    a_->agent->OnSessionLost(
+        [told](const PeerInfo& peer, uint64_t, const absl::Status&) { told.Set(peer); });
   }
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());

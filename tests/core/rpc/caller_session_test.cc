@@ -52,7 +52,7 @@ class CallerSessionTest : public ::testing::Test {
     }
     return requests;
   }
-  // Of the calls that are over.
+  // The codes of the calls that are over.
   std::vector<absl::StatusCode> Outcomes() const {
     std::vector<absl::StatusCode> outcomes;
     for (const Action& action : actions_) {
@@ -85,7 +85,7 @@ using Codes = std::vector<absl::StatusCode>;
 
 TEST_F(CallerSessionTest, RPC_61_EveryMutationHasANumberAndAnAnswerIsAcknowledgedByTheNext) {
   Ask(1);
-  session_.OnAnswer(1, 10, actions_);
+  session_.OnAnswer(1, 3, 10, actions_);
   Ask(2);
   const std::vector<RequestMeta> sent = Requests();
   ASSERT_EQ(sent.size(), 2u);
@@ -95,6 +95,40 @@ TEST_F(CallerSessionTest, RPC_61_EveryMutationHasANumberAndAnAnswerIsAcknowledge
   EXPECT_EQ(sent[1].ack.watermark, 1u);
 }
 
+TEST_F(CallerSessionTest, AnAnswerOfAnEarlierSessionDoesNotCount) {
+  Ask(1, absl::InfiniteFuture(), MethodKind::kRead);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(4, /*resumed=*/false);
+  ASSERT_EQ(Requests().size(), 2u) << "the read is sent again in the new session";
+  EXPECT_EQ(session_.OnAnswer(1, 3, 10, actions_), nullptr);
+  EXPECT_NE(session_.OnAnswer(1, 4, 10, actions_), nullptr);
+}
+
+TEST_F(CallerSessionTest, ACallForOneSessionNeverRunsInAnother) {
+  CallSpec spec;
+  spec.kind = MethodKind::kRead;
+  spec.only_epoch = 3;
+  spec.body = std::make_shared<Opaque>();
+  session_.Start(kNow, 1, spec, actions_);
+  ASSERT_EQ(Requests().size(), 1u);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(4, /*resumed=*/false);
+  EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kAborted});
+  session_.Start(kNow, 2, spec, actions_);
+  EXPECT_EQ(Outcomes(), (Codes{absl::StatusCode::kAborted, absl::StatusCode::kAborted}));
+  EXPECT_EQ(Requests().size(), 1u);
+}
+
+TEST_F(CallerSessionTest, TheLossOfASessionNamesItsEpoch) {
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(4, /*resumed=*/false);
+  std::vector<uint64_t> lost;
+  for (const Action& action : actions_) {
+    if (auto* session = std::get_if<SessionLostAction>(&action)) lost.push_back(session->epoch);
+  }
+  EXPECT_EQ(lost, std::vector<uint64_t>{3});
+}
+
 TEST_F(CallerSessionTest, RPC_32_RPC_34_TheTimeoutEndsTheCallAndTheCalleeIsTold) {
   Ask(1, kNow + absl::Seconds(1));
   session_.Tick(kNow + absl::Milliseconds(999), actions_);
@@ -102,7 +136,7 @@ TEST_F(CallerSessionTest, RPC_32_RPC_34_TheTimeoutEndsTheCallAndTheCalleeIsTold)
   session_.Tick(kNow + absl::Seconds(1), actions_);
   EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kDeadlineExceeded});
   EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
-  EXPECT_EQ(session_.OnAnswer(1, 10, actions_), nullptr) << "it comes too late";
+  EXPECT_EQ(session_.OnAnswer(1, 3, 10, actions_), nullptr) << "it comes too late";
 }
 
 TEST_F(CallerSessionTest, RPC_34_ACallThatIsCancelledIsCancelledThere) {
@@ -142,7 +176,7 @@ TEST_F(CallerSessionTest, AReadThatWasGivenUpWhileTheLinkWasDownIsCancelledAfter
 TEST_F(CallerSessionTest, AKeepaliveThatOpensTheWindowLetsThroughWhoWaitsForIt) {
   options_.max_unacknowledged_answers = 8;
   for (CallId id = 1; id <= 9; ++id) Ask(id);
-  session_.OnAnswer(1, 10, actions_);
+  session_.OnAnswer(1, 3, 10, actions_);
   EXPECT_EQ(Requests().size(), 8u) << "the peer remembers an answer, and seven calls run there";
   session_.Announce(actions_);
   EXPECT_EQ(Requests().size(), 9u);

@@ -70,9 +70,15 @@ TEST(OwnerLedger, MemoryOfDeletedForksIsBounded) {
   EXPECT_FALSE(ledger.AddFork(Id(1), Id(101), kSession));
 }
 
+void AddConfirmed(UserLedger& ledger, const std::string& owner, SessionKey session, GlobalId value,
+                  GlobalId fork) {
+  ledger.Add(owner, session.peer, value, fork);
+  ledger.Confirm(fork, session);
+}
+
 TEST(UserLedger, AConfirmedForkIsReleasedOnceWhenDropped) {
   UserLedger ledger;
-  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  AddConfirmed(ledger, "owner0", {5, 1}, Id(1), Id(10));
   EXPECT_TRUE(ledger.Check(Id(10)).ok());
   auto release = ledger.Drop(Id(10));
   ASSERT_TRUE(release.has_value());
@@ -86,11 +92,11 @@ TEST(UserLedger, AConfirmedForkIsReleasedOnceWhenDropped) {
 
 TEST(UserLedger, RREF_39_APendingForkIsReleasedWhenConfirmed) {
   UserLedger ledger;
-  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  ledger.Add("owner0", 0, Id(1), Id(10));
   EXPECT_EQ(ledger.NumPending(), 1u);
   EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
   EXPECT_EQ(ledger.NumForks(), 1u);
-  auto release = ledger.Confirm(Id(10), 5);
+  auto release = ledger.Confirm(Id(10), {5, 1});
   ASSERT_TRUE(release.has_value());
   EXPECT_EQ(release->owner_incarnation, 5u);
   EXPECT_EQ(ledger.NumForks(), 0u);
@@ -99,18 +105,18 @@ TEST(UserLedger, RREF_39_APendingForkIsReleasedWhenConfirmed) {
 
 TEST(UserLedger, RREF_27_RREF_26_AFailedCreationIsToldToEveryUse) {
   UserLedger ledger;
-  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  ledger.Add("owner0", 0, Id(1), Id(10));
   EXPECT_FALSE(ledger.Fail(Id(10), absl::InvalidArgumentError("no"), false).has_value());
   EXPECT_EQ(ledger.Check(Id(10)).message(), "no");
   EXPECT_EQ(ledger.AddChild(Id(10), Id(20)).message(), "no");
-  EXPECT_FALSE(ledger.Confirm(Id(10), 5).has_value());
+  EXPECT_FALSE(ledger.Confirm(Id(10), {5, 1}).has_value());
   EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
   EXPECT_EQ(ledger.NumForks(), 0u);
 }
 
 TEST(UserLedger, RREF_28_ACreationOfUnknownFateIsReleasedAllTheSame) {
   UserLedger ledger;
-  ledger.Add("owner0", 0, Id(1), Id(10), ForkState::kPending);
+  ledger.Add("owner0", 0, Id(1), Id(10));
   EXPECT_TRUE(ledger.Fail(Id(10), absl::DeadlineExceededError("late"), true).has_value());
   EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
   EXPECT_EQ(ledger.NumForks(), 0u);
@@ -118,7 +124,7 @@ TEST(UserLedger, RREF_28_ACreationOfUnknownFateIsReleasedAllTheSame) {
 
 TEST(UserLedger, RREF_19_AParentWaitsForItsChildren) {
   UserLedger ledger;
-  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
+  AddConfirmed(ledger, "owner0", {5, 1}, Id(1), Id(10));
   EXPECT_TRUE(ledger.AddChild(Id(10), Id(20)).ok());
   EXPECT_TRUE(ledger.AddChild(Id(10), Id(21)).ok());
   EXPECT_EQ(ledger.AddChild(Id(10), Id(21)).code(), absl::StatusCode::kAlreadyExists);
@@ -129,14 +135,14 @@ TEST(UserLedger, RREF_19_AParentWaitsForItsChildren) {
   EXPECT_EQ(ledger.NumForks(), 0u);
 }
 
-TEST(UserLedger, ALostSessionFailsTheForksOfThatLifeOnly) {
+TEST(UserLedger, ALostSessionFailsTheForksOfThatSessionOnly) {
   UserLedger ledger;
-  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
-  ledger.Add("owner0", 6, Id(1), Id(11), ForkState::kConfirmed);
-  ledger.Add("owner1", 5, Id(2), Id(12), ForkState::kConfirmed);
-  ledger.Add("owner0", 5, Id(3), Id(13), ForkState::kPending);
+  AddConfirmed(ledger, "owner0", {5, 1}, Id(1), Id(10));
+  AddConfirmed(ledger, "owner0", {6, 1}, Id(1), Id(11));
+  AddConfirmed(ledger, "owner0", {5, 2}, Id(2), Id(12));
+  ledger.Add("owner0", 5, Id(3), Id(13));
   EXPECT_TRUE(ledger.AddChild(Id(10), Id(20)).ok());
-  ledger.SessionLost("owner0", 5, absl::AbortedError("restarted"));
+  ledger.SessionLost({5, 1}, absl::AbortedError("restarted"));
   EXPECT_EQ(ledger.Check(Id(10)).message(), "restarted");
   EXPECT_TRUE(ledger.Check(Id(11)).ok());
   EXPECT_TRUE(ledger.Check(Id(12)).ok());
@@ -145,13 +151,27 @@ TEST(UserLedger, ALostSessionFailsTheForksOfThatLifeOnly) {
   EXPECT_FALSE(ledger.Drop(Id(10)).has_value()) << "nothing left to release";
 }
 
+// The answer of a session may be handled after the notice of its loss.
+TEST(UserLedger, AForkThatALostSessionCountedIsNotConfirmed) {
+  UserLedger ledger;
+  ledger.Add("owner0", 5, Id(1), Id(10));
+  ledger.Add("owner0", 5, Id(2), Id(11));
+  ledger.SessionLost({5, 1}, absl::AbortedError("lease"));
+  EXPECT_FALSE(ledger.Confirm(Id(10), {5, 1}).has_value());
+  EXPECT_EQ(ledger.state(Id(10)), ForkState::kFailed);
+  EXPECT_EQ(ledger.Check(Id(10)).code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(ledger.Drop(Id(10)).has_value()) << "the owner's fork ended with the session";
+  ledger.Confirm(Id(11), {5, 2});
+  EXPECT_TRUE(ledger.Check(Id(11)).ok());
+}
+
 TEST(UserLedger, RREF_35_ReleaseAllTellsEveryOwnerAndFailsTheHandles) {
   UserLedger ledger;
-  ledger.Add("owner0", 5, Id(1), Id(10), ForkState::kConfirmed);
-  ledger.Add("owner0", 0, Id(2), Id(11), ForkState::kPending);
+  AddConfirmed(ledger, "owner0", {5, 1}, Id(1), Id(10));
+  ledger.Add("owner0", 0, Id(2), Id(11));
   EXPECT_EQ(ledger.ReleaseAll(absl::FailedPreconditionError("closed")).size(), 2u);
   EXPECT_EQ(ledger.Check(Id(10)).message(), "closed");
-  EXPECT_FALSE(ledger.Confirm(Id(11), 5).has_value());
+  EXPECT_FALSE(ledger.Confirm(Id(11), {5, 1}).has_value());
   EXPECT_FALSE(ledger.Drop(Id(10)).has_value());
   EXPECT_FALSE(ledger.Drop(Id(11)).has_value());
   EXPECT_EQ(ledger.NumForks(), 0u);

@@ -75,7 +75,7 @@ void LedgerWorld::Create(int caller, int callee) {
   Call call = NewCall(Kind::kCreate, caller, callee);
   Worker& self = *workers_[caller];
   call.about = {callee, workers_[callee]->life, self.ids.Next(), self.ids.Next()};
-  self.user.Add(NameOf(callee), 0, call.about.value, call.about.fork, ForkState::kPending);
+  self.user.Add(NameOf(callee), 0, call.about.value, call.about.fork);
   self.handles[call.about.fork] = {call.about, call.session.epoch, /*created=*/true};
   Send(call);
 }
@@ -260,7 +260,7 @@ void LedgerWorld::OnSessionLost(const Call& call) {
   Worker& self = *workers_[call.caller];
   Session& session = SessionOn(call.caller, call.callee);
   if (self.life != call.caller_life || !(session == call.session)) return;
-  self.user.SessionLost(NameOf(call.callee), session.there, absl::AbortedError("session ended"));
+  self.user.SessionLost({session.there, session.epoch}, absl::AbortedError("session ended"));
   session = {workers_[call.callee]->life, session.epoch + 1};
   std::vector<Call> lost;
   for (const auto& [id, pending] : self.calls) {

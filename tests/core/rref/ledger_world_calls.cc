@@ -160,10 +160,12 @@ void LedgerWorld::Succeeded(const Call& call) {
   Worker& self = *workers_[call.caller];
   switch (call.kind) {
     case Kind::kCreate:
-      return Release(call.caller, self.user.Confirm(call.about.fork, call.session.there));
+      return Release(call.caller,
+                     self.user.Confirm(call.about.fork, {call.session.there, call.session.epoch}));
     case Kind::kLookup:
-      self.user.Add(NameOf(call.callee), call.session.there, call.about.value, call.about.fork,
-                    ForkState::kConfirmed);
+      self.user.Add(NameOf(call.callee), call.session.there, call.about.value, call.about.fork);
+      Release(call.caller,
+              self.user.Confirm(call.about.fork, {call.session.there, call.session.epoch}));
       self.handles[call.about.fork] = {call.about, call.session.epoch};
       return;
     case Kind::kAsk: {
@@ -179,7 +181,8 @@ void LedgerWorld::Succeeded(const Call& call) {
       return LetGo(call.caller, call.about.fork);
     }
     case Kind::kFork:
-      Release(call.caller, self.user.Confirm(call.about.fork, call.session.there));
+      Release(call.caller,
+              self.user.Confirm(call.about.fork, {call.session.there, call.session.epoch}));
       return BorrowEnded(call, true);
     case Kind::kCounted:
     case Kind::kRelease:
@@ -202,8 +205,7 @@ void LedgerWorld::Borrow(int holder, const Reference& from, Call fork) {
   Worker& self = *workers_[holder];
   fork.about = from;
   fork.about.fork = self.ids.Next();
-  self.user.Add(NameOf(from.owner), from.owner_life, from.value, fork.about.fork,
-                ForkState::kPending);
+  self.user.Add(NameOf(from.owner), from.owner_life, from.value, fork.about.fork);
   self.handles[fork.about.fork] = {fork.about, fork.session.epoch};
   if (fork.session.there != from.owner_life) return Failed(fork, true);  // it was restarted
   Send(fork);

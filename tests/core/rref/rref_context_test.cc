@@ -39,7 +39,8 @@ class RRefContextTest : public ::testing::Test {
  protected:
   RRef Fetch(const store::EntryPtr& entry) {
     return *user_.rrefs->AdoptFork(
-        *owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()));
+        *owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()),
+        user_.agent.epoch());
   }
   // The owner begins to make what the user asked for; and has made it.
   absl::Status Begin(const RRef& rref) {
@@ -137,7 +138,7 @@ TEST_F(RRefContextTest, RREF_02_RREF_22_ACreationIsPendingUntilItsAnswer) {
   EXPECT_TRUE(user_.rrefs->CheckUsable(rref).ok());
   ASSERT_TRUE(Begin(rref).ok());
   End(rref.value_id());
-  user_.rrefs->Created(rref, 1);
+  user_.rrefs->Created(rref, 1, user_.agent.epoch());
   EXPECT_TRUE(rref.body()->confirmed().Wait().ok());
   EXPECT_EQ(rref.body()->owner_incarnation(), 1u);
   GlobalId value = rref.value_id();
@@ -190,12 +191,12 @@ TEST_F(RRefContextTest, RREF_03_RREF_13_AnOwnValueComesHomeAsLocalRRef) {
   store::EntryPtr entry = owner_.Put();
   ForkData data = *owner_.rrefs->ForkFor(entry, owner_.agent.self(), 7);
   EXPECT_EQ(owner_.rrefs->stats().forks, 1u) << "kept on its way";
-  RRef home = *owner_.rrefs->AdoptFork(data);
+  RRef home = *owner_.rrefs->AdoptFork(data, 7);
   EXPECT_TRUE(home.is_owner());
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
   EXPECT_TRUE(owner_.store->Get(entry->id).ok());
   home = RRef();
-  EXPECT_EQ(owner_.rrefs->AdoptFork(data).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(owner_.rrefs->AdoptFork(data, 7).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(RRefContextTest, AnUncountedReferenceReadsItsValueButKeepsItNot) {
@@ -256,7 +257,7 @@ class LendingTest : public RRefContextTest {
   // As the answer of a function on the user would.
   absl::StatusOr<RRef> PassInAnswer(const RRef& rref) {
     return third_.rrefs->AdoptFork(
-        *user_.rrefs->Lend(rref, third_.agent.self(), third_.agent.epoch()));
+        *user_.rrefs->Lend(rref, third_.agent.self(), third_.agent.epoch()), third_.agent.epoch());
   }
   // As an argument of a call would.
   absl::StatusOr<RRef> PassInCall(const RRef& rref) {
@@ -327,12 +328,35 @@ TEST_F(LendingTest, RREF_14_RREF_18_TwoForksOfOneReferenceEachCountedAndDeletedO
 
 TEST_F(LendingTest, RREF_13_RREF_15_AReferenceThatComesHomeThroughAnotherAddsNoFork) {
   RRef home = *owner_.rrefs->AdoptFork(
-      *user_.rrefs->Lend(held_, owner_.agent.self(), owner_.agent.epoch()));
+      *user_.rrefs->Lend(held_, owner_.agent.self(), owner_.agent.epoch()), owner_.agent.epoch());
   EXPECT_TRUE(home.is_owner());
   EXPECT_EQ(home.value_id(), held_.value_id());
   network_.RunAll();
   EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
   EXPECT_EQ(user_.rrefs->stats().loans, 0u);
+}
+
+// The session ends while the answer that the owner counts the fork waits to be handled: whoever
+// asks in the next session, nobody counts the fork any more.
+TEST_F(LendingTest, AForkThatWasCountedInAnEarlierSessionIsNotConfirmed) {
+  RRef passed = *PassInCall(held_);
+  ASSERT_TRUE(network_.RunOne()) << "the owner counts the fork";
+  ASSERT_EQ(owner_.rrefs->stats().forks, 2u);
+  network_.EndSessionsOf("trainer1");
+  EXPECT_EQ(owner_.rrefs->stats().forks, 1u);
+  network_.RunAll();
+  EXPECT_EQ(passed.confirmed().Wait().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(passed.body()->made().Wait().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(third_.rrefs->CheckUsable(passed).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(LendingTest, AnAnswersReferenceOfAnEarlierSessionHasFailed) {
+  const uint64_t epoch = third_.agent.epoch();
+  const ForkData data = *owner_.rrefs->ForkFor(entry_, third_.agent.self(), epoch);
+  network_.EndSessionsOf("trainer1");
+  RRef adopted = *third_.rrefs->AdoptFork(data, epoch);
+  EXPECT_EQ(third_.rrefs->CheckUsable(adopted).code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(adopted.confirmed().Wait().ok());
 }
 
 // What the user asked the owner to make, and passes on meanwhile.
@@ -477,7 +501,7 @@ TEST_F(RRefContextTest, HandlesMayOutliveTheirContext) {
 }
 
 TEST_F(RRefContextTest, DamagedDataIsRefused) {
-  EXPECT_EQ(user_.rrefs->AdoptFork({}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(user_.rrefs->AdoptFork({}, 1).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(user_.rrefs->CheckUsable(RRef()).code(), absl::StatusCode::kInvalidArgument);
   rpc::Request request;
   request.method = "rref.release";

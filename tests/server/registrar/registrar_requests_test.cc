@@ -157,6 +157,23 @@ TEST_F(RegistrarRequestsTest, ACallThatWaitsHoldsNothingOfItsRequest) {
   EXPECT_TRUE(call->payload().header.empty());
 }
 
+// The notice of the loss is handled before the answer of the join.
+TEST_F(RegistrarRequestsTest, WhoJoinedInASessionThatIsLostMeanwhileJoinsAgain) {
+  FakeAgent agent(network_, {"a", 2});
+  worker::RegistrarClient client(agent, timers_, *logger_);
+  worker::JoinOptions options;
+  options.registrar = "owner0";
+  const auto joined = client.Join(options, {});
+  ASSERT_TRUE(network_.RunOne());
+  EXPECT_EQ(registrar_.World().size(), 1u);
+  network_.EndSessionsOf("a");
+  EXPECT_TRUE(registrar_.World().empty());
+  network_.RunAll();
+  ASSERT_TRUE(joined.IsReady());
+  while (registrar_.World().empty()) network_.RunAll();
+  client.Stop();
+}
+
 TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
   const auto reply = Ask(NewTrainer("a"), "registrar.world", v1::RegistrarWorldRequest());
   ASSERT_TRUE(reply.Wait().ok());
