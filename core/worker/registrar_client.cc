@@ -137,6 +137,7 @@ Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
           absl::FailedPreconditionError("registrar: this worker is shutting down"));
     }
     options_ = options;
+    if (joined_in_.epoch != 0) request.set_former_rank(membership_.rank);
   }
   request.set_role(ToWire(options.role));
   request.set_group_size(options.group_size);

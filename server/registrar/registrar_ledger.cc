@@ -24,7 +24,9 @@ const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarna
   return it != members_.end() && it->second.incarnation == incarnation ? &it->second : nullptr;
 }
 
-uint32_t RegistrarLedger::LowestFreeRank() const {
+uint32_t RegistrarLedger::RankFor(std::optional<uint32_t> former_rank) const {
+  if (former_rank.has_value() && *former_rank < kMaxMembers && ranks_.count(*former_rank) == 0)
+    return *former_rank;
   uint32_t rank = 0;
   for (uint32_t taken : ranks_) {
     if (taken != rank) break;
@@ -61,11 +63,9 @@ absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
   return absl::OkStatus();
 }
 
-absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string& name,
-                                                              Incarnation incarnation,
-                                                              uint64_t epoch, Role role,
-                                                              uint32_t group_size,
-                                                              const std::string& address) {
+absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
+    const std::string& name, Incarnation incarnation, uint64_t epoch, Role role,
+    uint32_t group_size, const std::string& address, std::optional<uint32_t> former_rank) {
   auto it = members_.find(name);
   Member* holder = it == members_.end() ? nullptr : &it->second;
   if (names_.IsFenced(incarnation)) {
@@ -88,7 +88,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(const std::string&
                             name, " cannot join: the world has ", kMaxMembers, " members")),
                         "wait until a member has left");
     }
-    const uint32_t rank = LowestFreeRank();
+    const uint32_t rank = RankFor(former_rank);
     ranks_.insert(rank);
     holder = &members_.emplace(name, Member{name, incarnation, epoch, rank, role, address})
                   .first->second;

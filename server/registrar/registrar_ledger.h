@@ -30,8 +30,9 @@ struct Member {
 };
 
 // Thread-compatible. Guarantees:
-//   - A rank is unique and does not change while its member stays. A new member gets the lowest
-//     free rank. The next incarnation of a member has the same rank if the name had not left.
+//   - A rank is unique and does not change while its member stays. A new member gets its former
+//     rank if it names one that is free and below kMaxMembers, else the lowest free rank. The next
+//     incarnation of a member has the same rank if the name had not left.
 //   - Requests of an incarnation whose name another one has taken have no effect, and neither have
 //     those of an incarnation that has not joined.
 //   - Every call that waits in a barrier ends exactly once: it completes, fails, or is withdrawn.
@@ -58,14 +59,15 @@ class RegistrarLedger {
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
   // latest session in which it joined. `group_size` is the size that a trainer declares, 0 if it
-  // declares none. A name that another incarnation holds goes to the newcomer: the session rules
-  // admit no newcomer while the holder's session lives, so the holder is dead, and only the event
-  // of its end has not arrived yet.
-  // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
-  // a group size other than the declared one, naming both; RESOURCE_EXHAUSTED if the declared group
-  // or the job is full.
+  // declares none. `former_rank` is the rank that the worker had before, if it has joined the job
+  // before; an earlier registrar may have given it. A name that another incarnation holds goes to
+  // the newcomer: the session rules admit no newcomer while the holder's session lives, so the
+  // holder is dead, and only the event of its end has not arrived yet. Errors: ALREADY_EXISTS for
+  // an incarnation whose name another one took; FAILED_PRECONDITION for a group size other than the
+  // declared one, naming both; RESOURCE_EXHAUSTED if the declared group or the job is full.
   absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, uint64_t epoch,
-                              Role role, uint32_t group_size, const std::string& address);
+                              Role role, uint32_t group_size, const std::string& address,
+                              std::optional<uint32_t> former_rank = std::nullopt);
 
   // Handles the end of a member's session with that epoch. If the member has joined in a later one,
   // nothing happens. Otherwise its rank and name become free, and barriers that need it fail with
@@ -107,7 +109,7 @@ class RegistrarLedger {
   const Member* Find(const std::string& name, Incarnation incarnation) const;
   absl::Status CheckGroup(const Member* known, Role role, uint32_t group_size) const;
   absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
-  uint32_t LowestFreeRank() const;
+  uint32_t RankFor(std::optional<uint32_t> former_rank) const;
   size_t Trainers() const;
   // The barrier of that key, made if there is none. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);

@@ -122,8 +122,10 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   absl::StatusOr<RegistrarLedger::Joined> joined;
   {
     MutexLock lock(mutex_);
-    joined = ledger_.Join(call->caller().name, call->caller().incarnation, call->session_epoch(),
-                          *role, request->group_size(), request->address());
+    joined = ledger_.Join(
+        call->caller().name, call->caller().incarnation, call->session_epoch(), *role,
+        request->group_size(), request->address(),
+        request->has_former_rank() ? std::optional(request->former_rank()) : std::nullopt);
   }
   if (!joined.ok()) return call->Reply(joined.status());
   Deliver(joined->answers);

@@ -50,6 +50,22 @@ TEST_F(RegistrarLedgerTest, RPC_08_RanksAreTheLowestFreeAndStay) {
   EXPECT_EQ(world[1].name, "d");
 }
 
+// A registrar that was restarted meets its members in any order.
+TEST_F(RegistrarLedgerTest, WhoJoinsAgainGetsItsFormerRankUnlessSomebodyHasIt) {
+  const auto rank = [&](const std::string& name, Incarnation incarnation, uint32_t former) {
+    auto joined = ledger_.Join(name, incarnation, /*epoch=*/1, Role::kTrainer, 0, "", former);
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    return joined->rank;
+  };
+  EXPECT_EQ(rank("c", 3, 2), 2u);
+  EXPECT_EQ(Join("new", 9).rank, 0u);
+  EXPECT_EQ(rank("b", 2, 1), 1u);
+  EXPECT_EQ(rank("a", 1, 0), 3u) << "its rank was given to another";
+  EXPECT_EQ(rank("a", 1, 7), 3u) << "a member keeps the rank that it has";
+  EXPECT_EQ(rank("far", 4, RegistrarLedger::kMaxMembers), 4u);
+  EXPECT_EQ(rank("last", 5, RegistrarLedger::kMaxMembers - 1), RegistrarLedger::kMaxMembers - 1);
+}
+
 TEST_F(RegistrarLedgerTest, JoiningAgainChangesNothing) {
   EXPECT_TRUE(Join("a", 1).new_member);
   EXPECT_FALSE(Join("a", 1).new_member);
