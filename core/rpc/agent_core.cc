@@ -307,7 +307,8 @@ void AgentCore::OnReply(LinkId link, Header header, std::vector<Buffer> buffers)
   PeerInfo callee;
   size_t bytes = BytesOf(header, buffers);
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    body = sessions_.OnAnswer(now, link, header.call_id, header.epoch, bytes, actions);
+    body = sessions_.OnAnswer(now, link, {header.call_id, header.epoch, header.attempt}, bytes,
+                              actions);
     if (body != nullptr) callee = sessions_.PeerOf(link);
   });
   if (body == nullptr) return;
@@ -327,7 +328,8 @@ void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer,
   const AnsweredCall call = answer->call;
   const size_t bytes = error->message.header.size();
   Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    sessions_.OnAnswerRefused(call.epoch, call.sequence, answer, std::move(error), bytes, actions);
+    sessions_.OnAnswerRefused(call.epoch, call.id, call.sequence, answer, std::move(error), bytes,
+                              actions);
   });
 }
 
@@ -346,16 +348,23 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
     header.status = result.status();
   }
   size_t bytes = BytesOf(header, message.buffers);
-  message.header = EncodeHeader(header);
-  // Only a mutation's answer may be needed again.
-  auto answer = std::make_shared<Answer>(
-      AnsweredCall{call.session_epoch(), call.id(), call.sequence()},
-      call.sequence() != 0 ? message : carrier::Message{}, call.TakeOnDropped());
-  LinkId link = 0;
+  // Only a mutation's answer may be needed again. That of a read says which attempt it answers.
+  const bool is_read = call.sequence() == 0;
+  if (!is_read) message.header = EncodeHeader(header);
+  auto answer =
+      std::make_shared<Answer>(AnsweredCall{call.session_epoch(), call.id(), call.sequence()},
+                               is_read ? carrier::Message{} : message, call.TakeOnDropped());
+  AnswerRoute route;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    link = sessions_.OnReply(now, call.session_epoch(), call.id(), answer, bytes, actions);
+    route = sessions_.OnReply(now, call.session_epoch(), call.id(), answer, bytes,
+                              !answer->on_dropped.empty(), actions);
   });
-  if (link != 0) SendReply(link, answer, std::move(message));
+  if (route.link == 0) return;
+  if (is_read) {
+    header.attempt = route.attempt;
+    message.header = EncodeHeader(header);
+  }
+  SendReply(route.link, answer, std::move(message));
 }
 
 }  // namespace psd::rpc

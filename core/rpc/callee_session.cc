@@ -1,6 +1,7 @@
 #include "core/rpc/callee_session.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -26,8 +27,8 @@ void CalleeSession::OnHeard(absl::Time now) {
 RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
                                         std::shared_ptr<Opaque> work, Actions& actions) {
   if (!OnAck(meta.ack, actions)) return RequestVerdict::kViolation;
-  bool running = running_.contains(meta.call_id);
   if (meta.sequence != 0) {
+    const bool running = running_.contains(meta.call_id);
     if (acknowledged_.Contains(meta.sequence) && !FaultOn("acknowledged_runs_again"))
       return RequestVerdict::kStale;
     if (FaultOn("repeated_request_runs_again")) records_.erase(meta.sequence);
@@ -45,15 +46,44 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     }
     records_.emplace(meta.sequence, Record{meta.call_id, nullptr, 0});
     ++mutations_running_;
-  } else if (running) {
-    return RequestVerdict::kRunning;
-  } else if (running_.size() - mutations_running_ >= options_.max_running_reads) {
-    return RequestVerdict::kTooMany;
+  } else if (RequestVerdict verdict = OnRead(meta, actions); verdict != RequestVerdict::kRun) {
+    return verdict;
   }
-  running_.emplace(meta.call_id,
-                   Running{meta.sequence, meta.deadline, std::move(work), false, false, false});
+  running_.emplace(meta.call_id, Running{meta.sequence, meta.deadline, std::move(work), false,
+                                         false, false, meta.attempt});
   next_deadline_ = std::min(next_deadline_, meta.deadline);
   return RequestVerdict::kRun;
+}
+
+RequestVerdict CalleeSession::OnRead(const RequestMeta& meta, Actions& actions) {
+  if (meta.call_id < lowest_open_) return RequestVerdict::kStale;
+  if (auto running = running_.find(meta.call_id); running != running_.end()) {
+    running->second.attempt = std::max(running->second.attempt, meta.attempt);
+    return RequestVerdict::kRunning;
+  }
+  if (auto record = reads_.find(meta.call_id); record != reads_.end()) {
+    if (meta.attempt <= record->second.attempt) return RequestVerdict::kStale;
+    // The caller has sent the read again, so it does not take the answer to an earlier attempt.
+    if (record->second.answer != nullptr)
+      actions.push_back(AnswerDroppedAction{std::move(record->second.answer)});
+    reads_.erase(record);
+  }
+  return running_.size() - mutations_running_ >= options_.max_running_reads
+             ? RequestVerdict::kTooMany
+             : RequestVerdict::kRun;
+}
+
+// If the caller leaves very many reads open, the oldest are forgotten: what their answers gave
+// stays until the session ends, if it was lost.
+void CalleeSession::RememberRead(CallId call_id, ReadRecord record) {
+  if (call_id < lowest_open_) return;
+  reads_[call_id] = std::move(record);
+  if (reads_.size() > options_.max_running_reads) reads_.erase(reads_.begin());
+}
+
+void CalleeSession::OnCallsOver(CallId lowest_open) {
+  lowest_open_ = std::max(lowest_open_, lowest_open);
+  reads_.erase(reads_.begin(), reads_.lower_bound(lowest_open_));
 }
 
 bool CalleeSession::BeginRun(CallId call_id) {
@@ -68,32 +98,43 @@ bool CalleeSession::BeginApply(CallId call_id) {
   return true;
 }
 
-LinkId CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes,
-                              Actions& actions) {
+AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes,
+                                   bool gives, Actions& actions) {
   auto found = running_.find(call_id);
-  if (found == running_.end()) return 0;
+  if (found == running_.end()) return {};
   Running running = std::move(found->second);
   running_.erase(found);
   if (running.sequence != 0) {
     auto record = records_.find(running.sequence);
     if (record == records_.end()) {  // cancelled by its caller, who has moved on
       actions.push_back(AnswerDroppedAction{std::move(answer)});
-      return 0;
+      return {};
     }
     record->second.answer = std::move(answer);
     record->second.bytes = bytes;
     remembered_bytes_ += bytes;
     --mutations_running_;
-  } else if (running.given_up || link_ == 0) {  // nobody takes it, and it is not remembered
+  } else if (running.given_up || link_ == 0) {  // nobody takes it
     actions.push_back(AnswerDroppedAction{std::move(answer)});
-    return 0;
+    return {};
+  } else if (gives) {
+    RememberRead(call_id, {std::move(answer), running.attempt});
+    return {link_, running.attempt};
+  } else if (running.attempt > 1) {  // an earlier copy may still come, over an older link
+    RememberRead(call_id, {nullptr, running.attempt});
   }
-  return link_;
+  return {link_, 0};
 }
 
-void CalleeSession::OnAnswerRefused(uint64_t sequence, const std::shared_ptr<Opaque>& answer,
+void CalleeSession::OnAnswerRefused(CallId call_id, uint64_t sequence,
+                                    const std::shared_ptr<Opaque>& answer,
                                     std::shared_ptr<Opaque> error, size_t bytes, Actions& actions) {
-  if (sequence != 0) {
+  if (sequence == 0) {
+    auto record = reads_.find(call_id);
+    // It gave nothing, or was dropped meanwhile.
+    if (record == reads_.end() || record->second.answer != answer) return;
+    record->second.answer = nullptr;
+  } else {
     auto record = records_.find(sequence);
     // Given up meanwhile, or refused on another link too.
     if (record == records_.end() || record->second.answer != answer) return;
@@ -109,8 +150,15 @@ bool CalleeSession::OnCancel(CallId call_id, uint64_t sequence, Actions& actions
   if (record != records_.end() && record->second.answer != nullptr) {
     actions.push_back(AnswerDroppedAction{record->second.answer});
   }
-  // An acknowledged sequence number makes copies of the request that are still under way stale.
-  if (sequence != 0) Acknowledge(sequence, sequence, actions);
+  if (sequence != 0) {
+    // An acknowledged sequence number makes copies of the request that are still under way stale.
+    Acknowledge(sequence, sequence, actions);
+  } else {
+    auto read = reads_.find(call_id);
+    if (read != reads_.end() && read->second.answer != nullptr)
+      actions.push_back(AnswerDroppedAction{std::move(read->second.answer)});
+    RememberRead(call_id, {nullptr, std::numeric_limits<uint32_t>::max()});
+  }
   auto running = running_.find(call_id);
   if (running != running_.end()) {
     running->second.given_up = true;

@@ -22,7 +22,7 @@ enum class RequestVerdict {
   kRun,        // it is new and is to be run
   kRunning,    // it is a copy of a request that runs; one answer serves both
   kReplayed,   // it is a copy of an answered request; the remembered answer was sent again
-  kStale,      // the caller no longer wants it; it is dropped and never applied
+  kStale,      // the caller no longer wants it, or its answer is on the way; it is dropped
   kTooMany,    // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
   kViolation,  // it breaks the protocol; the link should end
 };
@@ -30,9 +30,10 @@ enum class RequestVerdict {
 // Thread-compatible. Owned by the session table.
 //
 // Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. The
-// answer of a mutation is remembered until the caller acknowledges it; if the caller gives the call
-// up instead, the layer that answered is told (AnswerDroppedAction). No call begins or applies
-// after it was cancelled, after its deadline, or after End.
+// answer of a mutation is remembered until the caller acknowledges it. If the caller does not take
+// an answer, of a mutation or of a read, because it gives the call up or sends the read again, the
+// layer that answered is told (AnswerDroppedAction). No call begins or applies after it was
+// cancelled, after its deadline, or after End.
 class CalleeSession {
  public:
   // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234".
@@ -82,19 +83,23 @@ class CalleeSession {
   bool BeginRun(CallId call_id);
   // To be called before a mutation takes effect. Returns false if it must not.
   bool BeginApply(CallId call_id);
-  // Records the answer of a call. Returns the link to send the answer on, or 0 if there is none
-  // now: then a mutation's answer is remembered for the retry, and a read's is dropped. `bytes` is
-  // the memory that the remembered answer takes.
-  LinkId OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions);
+  // Records the answer of a call. Returns where to send it. If there is no link now, a mutation's
+  // answer is remembered for the retry, and a read's is dropped. `bytes` is the memory that the
+  // remembered answer takes. `gives`: whether something is to be taken back if the answer is
+  // dropped; of a read only such an answer is remembered.
+  AnswerRoute OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, bool gives,
+                      Actions& actions);
   // The carrier did not take the answer of that mutation, or of a read (sequence 0), and never
   // will: `error` is the answer from now on.
-  void OnAnswerRefused(uint64_t sequence, const std::shared_ptr<Opaque>& answer,
+  void OnAnswerRefused(CallId call_id, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
                        std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
   // The caller has given the call up: it stops, unless it applies already; its answer is dropped,
   // and a copy of the request that is still under way is stale. May be repeated. False, as below.
   bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
   // Forgets the answers that `ack` acknowledges. Returns false if `ack` breaks the protocol.
   bool OnAck(const Ack& ack, Actions& actions);
+  // The calls with smaller ids are over at the caller, which has what their answers gave.
+  void OnCallsOver(CallId lowest_open);
 
   // Cancels the calls whose deadlines have passed.
   void Tick(absl::Time now, Actions& actions);
@@ -118,6 +123,7 @@ class CalleeSession {
     bool applying = false;
     bool cancelled = false;
     bool given_up = false;  // by its caller
+    uint32_t attempt = 0;   // of a read: that of the latest copy
   };
   // A mutation that is not yet acknowledged.
   struct Record {
@@ -126,12 +132,19 @@ class CalleeSession {
     size_t bytes = 0;
   };
   using Records = std::map<uint64_t, Record>;
+  // A read that was answered or given up, and is not known to be over at the caller.
+  struct ReadRecord {
+    std::shared_ptr<Opaque> answer;  // null if it gave nothing; shared with the driver
+    uint32_t attempt = 0;            // copies of this attempt and of earlier ones are stale
+  };
 
   // Cancels the running calls for which `predicate` holds, in the order of their ids.
   template <typename Predicate>
   void CancelWhere(Predicate predicate, Actions& actions);
   void CancelRunning(Running& running, Actions& actions);
   bool WithinBounds() const;
+  RequestVerdict OnRead(const RequestMeta& meta, Actions& actions);
+  void RememberRead(CallId call_id, ReadRecord record);
   void Acknowledge(uint64_t first, uint64_t last, Actions& actions);
 
   const SessionOptions& options_;  // the worker's; outlives its sessions
@@ -149,6 +162,8 @@ class CalleeSession {
 
   absl::flat_hash_map<CallId, Running> running_;  // sorted by id where the order matters
   Records records_;                               // by sequence number
+  std::map<CallId, ReadRecord> reads_;
+  CallId lowest_open_ = 0;  // the caller's calls with smaller ids are over
   SequenceSet acknowledged_;
   size_t mutations_running_ = 0;
   size_t remembered_bytes_ = 0;

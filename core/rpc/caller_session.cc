@@ -70,6 +70,7 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
     return;
   }
   next_expiry_ = std::min(next_expiry_, spec.deadline);
+  last_call_ = id;
   Pending& call = pending_[id];
   call.spec = std::move(spec);
   call.started = now;
@@ -91,10 +92,13 @@ void CallerSession::Cancel(CallId id, Actions& actions) {
   AfterFailing(actions);
 }
 
-std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, uint64_t epoch, size_t bytes,
+std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t bytes,
                                                 Actions& actions) {
-  auto found = pending_.find(id);
-  if (found == pending_.end() || found->second.sends == 0 || epoch != epoch_) return nullptr;
+  auto found = pending_.find(reply.call_id);
+  if (found == pending_.end() || found->second.sends == 0 || reply.epoch != epoch_) return nullptr;
+  const bool is_read = found->second.sequence == 0;
+  const uint32_t sends = found->second.sends;
+  if (is_read && reply.attempt != 0 && reply.attempt != sends) return nullptr;
   std::shared_ptr<Opaque> body = std::move(found->second.spec.body);
   uint64_t sequence = found->second.sequence;
   pending_.erase(found);
@@ -105,6 +109,13 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(CallId id, uint64_t epoch, size_
     unannounced_bytes_ += bytes;
     AnnounceIfDue(actions);
     DrainWindow(actions);
+  } else if (reply.attempt != 0) {
+    ++unannounced_reads_;
+    AnnounceIfDue(actions);
+  } else if (sends > 1) {
+    // The answer may be that of an earlier attempt. The answers to the others may give something.
+    given_up_.emplace(reply.call_id, 0);
+    if (state_ == State::kOpen) SendCancel(reply.call_id, 0, actions);
   }
   SayGoodbyeIfDone(actions);
   return body;
@@ -160,7 +171,13 @@ void CallerSession::SendOrWait(CallId id, Pending& call, Actions& actions) {
 
 void CallerSession::Send(CallId id, Pending& call, Actions& actions) {
   ++call.sends;
-  RequestMeta meta{id, call.sequence, epoch_, peer_.incarnation, call.spec.deadline, TakeAck()};
+  RequestMeta meta{id,
+                   call.sequence,
+                   epoch_,
+                   peer_.incarnation,
+                   call.spec.deadline,
+                   TakeAck(),
+                   call.sequence == 0 ? call.sends : 0};
   actions.push_back(SendRequestAction{link_, std::move(meta), call.spec.body});
 }
 
@@ -192,7 +209,7 @@ Ack CallerSession::TakeAck() {
 }
 
 void CallerSession::AnnounceIfDue(Actions& actions) {
-  bool due = unannounced_ * 4 >= options_.max_unacknowledged_answers ||
+  bool due = (unannounced_ + unannounced_reads_) * 4 >= options_.max_unacknowledged_answers ||
              unannounced_bytes_ * 4 >= options_.max_unacknowledged_bytes;
   if (due && state_ == State::kOpen) Announce(actions);
 }
@@ -203,10 +220,19 @@ void CallerSession::Announce(Actions& actions) {
   header.epoch = epoch_;
   header.callee_incarnation = peer_.incarnation;
   header.ack = settled_.ToAck();
+  header.call_id = LowestOpen();
   unannounced_ = 0;
   unannounced_bytes_ = 0;
+  unannounced_reads_ = 0;
   SendControl(link_, std::move(header), actions);
   DrainWindow(actions);
+}
+
+CallId CallerSession::LowestOpen() const {
+  CallId lowest = last_call_ + 1;
+  for (const auto& [id, call] : pending_) lowest = std::min(lowest, id);
+  for (const auto& [id, sequence] : given_up_) lowest = std::min(lowest, id);
+  return lowest;
 }
 
 // ---------------------------------------------------------------- failing

@@ -70,10 +70,11 @@ class CallerSession {
   // ---- Calls. `id` is never reused.
   void Start(absl::Time now, CallId id, CallSpec spec, Actions& actions);
   void Cancel(CallId id, Actions& actions);
-  // Records an answer of `bytes` bytes that the peer gave in its session `epoch`. Returns the
-  // call's body, or null if the call is over already or that session is: what the answer of a read
-  // gave is gone then, and the read is sent again.
-  std::shared_ptr<Opaque> OnAnswer(CallId id, uint64_t epoch, size_t bytes, Actions& actions);
+  // Records an answer of `bytes` bytes. Returns the call's body, or null if the answer is not
+  // taken: the call is over, the answer was given in an earlier session, or it gives something and
+  // the read was sent again since. In the last two cases what it gave is taken back, and another
+  // answer comes.
+  std::shared_ptr<Opaque> OnAnswer(const ReplyMeta& reply, size_t bytes, Actions& actions);
   // The callee's answer has come, and this worker has no memory for it. The call fails with `why`
   // as if it were given up, so that the callee takes back what its answer gave.
   void OnAnswerWithoutRoom(CallId id, const absl::Status& why, Actions& actions);
@@ -133,6 +134,8 @@ class CallerSession {
   void Greet(absl::Time now, Actions& actions);
   void OnWrongName(absl::Time now, const std::string& name, Actions& actions);
 
+  // Calls with smaller ids are over, here and as far as the peer must know.
+  CallId LowestOpen() const;
   // Returns the acknowledgement for the next request.
   Ack TakeAck();
   void Send(CallId id, Pending& call, Actions& actions);
@@ -199,7 +202,9 @@ class CallerSession {
   size_t in_flight_ = 0;    // mutations whose numbers are not settled
   size_t unannounced_ = 0;  // answers that we have not acknowledged to the peer yet
   size_t unannounced_bytes_ = 0;
+  size_t unannounced_reads_ = 0;  // reads whose answers gave something, since the last Announce
 
+  CallId last_call_ = 0;  // the latest that was started
   PendingMap pending_;
   // Calls that are over here and whose cancel the peer has not answered, with their sequence
   // numbers (0 for reads). Such a mutation keeps its place in the window.

@@ -71,6 +71,7 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
   in_flight_ = 0;
   unannounced_ = 0;
   unannounced_bytes_ = 0;
+  unannounced_reads_ = 0;
 }
 
 absl::Status CallerSession::SessionGone(uint64_t epoch) const {

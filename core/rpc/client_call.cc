@@ -18,6 +18,7 @@ carrier::Message ClientCall::Encode(const RequestMeta& meta, absl::Time now) con
   header.callee_incarnation = meta.callee_incarnation;
   header.epoch = meta.epoch;
   header.sequence = meta.sequence;
+  header.attempt = meta.attempt;
   header.ack = meta.ack;
   header.attachments = request_.attachments;
   header.payload = request_.payload.header;

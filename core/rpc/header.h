@@ -61,9 +61,14 @@ struct Ack {
 struct Header {
   MessageKind kind = MessageKind::kKeepalive;
 
-  // Request, reply, cancel, cancelled.
-  std::string method;
+  // Request, reply, cancel, cancelled. Keepalive: the calls with smaller ids are over at the
+  // sender; it has taken their answers, or the receiver has answered its cancels.
   uint64_t call_id = 0;
+  std::string method;
+  // Read request: how often the caller has sent it. Reply to a read, if it gives something (forks):
+  // the attempt that it answers. The caller takes such an answer only if it has not sent the read
+  // again since.
+  uint32_t attempt = 0;
   uint64_t timeout_us = 0;  // the time left when sent; 0: no timeout. Welcome: the session's lease
 
   // The session's epoch. Hello: the epoch to resume, or 0. Welcome: the epoch issued. Reply: the

@@ -114,6 +114,7 @@ std::string EncodeHeader(const Header& header) {
   out.set_kind(static_cast<uint32_t>(header.kind));
   out.set_method(header.method);
   out.set_call_id(header.call_id);
+  out.set_attempt(header.attempt);
   out.set_timeout_us(header.timeout_us);
   out.set_callee_incarnation(header.callee_incarnation);
   out.set_epoch(header.epoch);
@@ -145,6 +146,7 @@ absl::StatusOr<Header> DecodeHeader(absl::string_view bytes) {
   header.kind = static_cast<MessageKind>(in.kind());
   header.method = std::move(*in.mutable_method());
   header.call_id = in.call_id();
+  header.attempt = in.attempt();
   header.timeout_us = in.timeout_us();
   header.callee_incarnation = in.callee_incarnation();
   header.epoch = in.epoch();

@@ -73,10 +73,11 @@ class ServerCall {
   // false, the function must not apply anything.
   virtual bool BeginApply() = 0;
 
-  // Runs `callback` when this worker learns that the caller will never take the answer of this
-  // mutation, because it cancelled the call or its deadline passed. What the answer gave the caller
-  // can be released then. Runs at most once, and not if the caller's session ends, which releases
-  // everything of that session anyhow. To be called before Reply, on the thread that replies.
+  // Runs `callback` when this worker learns that the caller will never take this answer, because it
+  // cancelled the call, its deadline passed, or it sent the read again after the connection broke.
+  // What the answer gave the caller can be released then. Runs at most once, and not if the
+  // caller's session ends, which releases everything of that session anyhow. To be called before
+  // Reply, on the thread that replies.
   virtual void OnAnswerDropped(Task callback) = 0;
   // Sends the answer. The first call counts, later ones are ignored. A call that is destroyed
   // without an answer is answered with INTERNAL.

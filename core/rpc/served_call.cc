@@ -69,8 +69,8 @@ void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> a
 }
 
 RequestMeta ServedCall::TakeMeta() {
-  return {header_.call_id, header_.sequence,      header_.epoch, header_.callee_incarnation,
-          deadline_,       std::move(header_.ack)};
+  return {header_.call_id, header_.sequence,       header_.epoch,  header_.callee_incarnation,
+          deadline_,       std::move(header_.ack), header_.attempt};
 }
 
 }  // namespace psd::rpc

@@ -90,6 +90,20 @@ struct RequestMeta {
   Incarnation callee_incarnation = 0;
   absl::Time deadline = absl::InfiniteFuture();
   Ack ack;
+  uint32_t attempt = 0;  // of a read: how often the caller has sent it; 0 for a mutation
+};
+
+// The part of a reply that the session rules read.
+struct ReplyMeta {
+  CallId call_id = 0;
+  uint64_t epoch = 0;    // of the session in which it was given
+  uint32_t attempt = 0;  // of a read whose answer gives something: the attempt that it answers
+};
+
+// Where an answer is to be sent.
+struct AnswerRoute {
+  LinkId link = 0;       // 0: nowhere now
+  uint32_t attempt = 0;  // for ReplyMeta
 };
 
 // ---- Effects. The driver performs them in order, outside any lock of its own.

@@ -203,7 +203,7 @@ void WorkerSessions::OnAckMessage(absl::Time now, LinkId link, LinkState& state,
                      absl::InvalidArgumentError("acknowledgements or cancels beyond all bounds"),
                      actions);
   }
-  if (header.kind != MessageKind::kCancel) return;
+  if (header.kind != MessageKind::kCancel) return session->OnCallsOver(header.call_id);
   Header cancelled;
   cancelled.kind = MessageKind::kCancelled;
   cancelled.call_id = header.call_id;

@@ -59,12 +59,13 @@ void WorkerSessions::CancelCall(const std::string& peer, CallId id, Actions& act
   if (caller != callers_.end()) caller->second->Cancel(id, actions);
 }
 
-std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link, CallId id,
-                                                 uint64_t epoch, size_t bytes, Actions& actions) {
+std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link,
+                                                 const ReplyMeta& reply, size_t bytes,
+                                                 Actions& actions) {
   LinkState* state = Heard(now, link);
   if (state == nullptr || state->caller == nullptr) return nullptr;
   size_t from = actions.size();
-  std::shared_ptr<Opaque> body = state->caller->OnAnswer(id, epoch, bytes, actions);
+  std::shared_ptr<Opaque> body = state->caller->OnAnswer(reply, bytes, actions);
   NoteSent(now, actions, from);
   return body;
 }
@@ -152,24 +153,25 @@ bool WorkerSessions::BeginApply(uint64_t epoch, CallId id) {
   return session != nullptr && session->BeginApply(id);
 }
 
-LinkId WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
-                               std::shared_ptr<Opaque> answer, size_t bytes, Actions& actions) {
+AnswerRoute WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
+                                    std::shared_ptr<Opaque> answer, size_t bytes, bool gives,
+                                    Actions& actions) {
   CalleeSession* session = table_.Find(epoch);
-  if (session == nullptr) return 0;
-  LinkId link = session->OnReply(id, std::move(answer), bytes, actions);
-  auto found = links_.find(link);
-  if (found == links_.end()) return 0;
+  if (session == nullptr) return {};
+  const AnswerRoute route = session->OnReply(id, std::move(answer), bytes, gives, actions);
+  auto found = links_.find(route.link);
+  if (found == links_.end()) return {};
   found->second.last_sent = now;
-  return link;
+  return route;
 }
 
-void WorkerSessions::OnAnswerRefused(uint64_t epoch, uint64_t sequence,
+void WorkerSessions::OnAnswerRefused(uint64_t epoch, CallId id, uint64_t sequence,
                                      const std::shared_ptr<Opaque>& answer,
                                      std::shared_ptr<Opaque> error, size_t bytes,
                                      Actions& actions) {
   CalleeSession* session = table_.Find(epoch);
   if (session == nullptr) return;  // it took all that it held along
-  session->OnAnswerRefused(sequence, answer, std::move(error), bytes, actions);
+  session->OnAnswerRefused(id, sequence, answer, std::move(error), bytes, actions);
 }
 
 // ---------------------------------------------------------------- time

@@ -67,9 +67,9 @@ class WorkerSessions {
   // Starts a call. A call to an unknown peer completes at once with NOT_FOUND, by an action.
   CallId StartCall(absl::Time now, const std::string& peer, CallSpec spec, Actions& actions);
   void CancelCall(const std::string& peer, CallId id, Actions& actions);
-  // Returns the call's body, or null if the call is over, or `epoch` is not that of our session on
-  // the peer, or the link is not one of its peer.
-  std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, CallId id, uint64_t epoch,
+  // Returns the call's body, or null if the answer is not taken (see CallerSession), or if the link
+  // is not one of the call's peer.
+  std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, const ReplyMeta& reply,
                                    size_t bytes, Actions& actions);
   // Fails the call whose answer came on `link` and found no room, see CallerSession.
   void OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id, const absl::Status& why,
@@ -95,12 +95,12 @@ class WorkerSessions {
   PeerInfo PeerOf(LinkId link) const;
   bool BeginRun(uint64_t epoch, CallId id);
   bool BeginApply(uint64_t epoch, CallId id);
-  // Returns the link to answer on, or 0 if there is none now.
-  LinkId OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
-                 size_t bytes, Actions& actions);
-  // See CalleeSession.
-  void OnAnswerRefused(uint64_t epoch, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
-                       std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
+  // These two: see CalleeSession.
+  AnswerRoute OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
+                      size_t bytes, bool gives, Actions& actions);
+  void OnAnswerRefused(uint64_t epoch, CallId id, uint64_t sequence,
+                       const std::shared_ptr<Opaque>& answer, std::shared_ptr<Opaque> error,
+                       size_t bytes, Actions& actions);
 
   // ---- Time. Tick must be called at NextWake(), which is at most the stall detector's max_tick()
   // ahead.

@@ -7,6 +7,20 @@
 #include "core/base/status.h"
 
 namespace psd::rpc::sim {
+
+struct SimAnswer : Opaque {
+  bool ok = false;
+  Incarnation from = 0;
+  uint64_t epoch = 0;    // of the session in which it was given
+  uint32_t attempt = 0;  // see ReplyMeta
+  std::shared_ptr<SimCall> call;
+  bool taken = false;  // by its caller
+  // What it gives the caller: a process counts it under the caller's session until the caller has
+  // it, the answer was dropped, or the session has ended.
+  int fork_at = -1;
+  bool fork_held = false;
+};
+
 namespace {
 
 constexpr absl::Duration kRage = absl::Milliseconds(2500);
@@ -14,12 +28,6 @@ constexpr absl::Duration kCalm = absl::Seconds(40);
 
 struct SimWork : Opaque {
   bool cancelled = false;
-};
-struct SimAnswer : Opaque {
-  bool ok = false;
-  Incarnation from = 0;
-  uint64_t epoch = 0;  // of the session in which it was given
-  std::shared_ptr<SimCall> call;
 };
 
 std::string NameOf(int worker) {
@@ -212,6 +220,7 @@ void World::Perform(Process& process, Actions& actions) {
 
 void World::SendRequest(Process& process, SendRequestAction& request) {
   auto call = std::static_pointer_cast<SimCall>(request.body);
+  call->attempt = request.meta.attempt;
   if (faulty_ && Chance(2 * trouble_)) {  // the carrier does not take it
     return Step(process, [&](Actions& actions) {
       process.sessions->OnSendRefused(call->peer, request.meta.call_id,
@@ -295,6 +304,11 @@ void World::DeliverLate(const WirePtr& wire) {
       const Process& to = *processes_[link->second.ends[end]];
       const Process& from = *processes_[link->second.ends[1 - end]];
       if (!link->second.open[end] || to.name != wire->to || from.name != wire->from) continue;
+      // A copy of a read that was not sent again cannot have stayed behind on an older link.
+      if (wire->control.kind == MessageKind::kRequest && wire->meta.sequence == 0 &&
+          wire->meta.attempt == wire->call->attempt) {
+        return;
+      }
       // Another incarnation's hello or answers cannot come from this one's connection.
       bool own =
           wire->control.kind == MessageKind::kRequest || wire->control.kind == MessageKind::kCancel;
@@ -314,10 +328,13 @@ void World::Receive(Process& self, LinkId link, const WirePtr& wire) {
                      : Serve(self, wire->call, wire->meta);
       }
     } else if (wire->control.kind == MessageKind::kReply) {
-      const auto& answer = static_cast<const SimAnswer&>(*wire->answer);
-      auto body =
-          self.sessions->OnAnswer(now_, link, wire->call_id, answer.epoch, Pick(1, 100), actions);
+      auto& answer = static_cast<SimAnswer&>(*wire->answer);
+      const ReplyMeta meta{wire->call_id, answer.epoch, answer.attempt};
+      auto body = self.sessions->OnAnswer(now_, link, meta, Pick(1, 100), actions);
       if (body == nullptr) return;
+      if (answer.fork_at >= 0 && !answer.fork_held && SessionLives(answer))
+        broken_ = "a caller takes what was taken back";
+      answer.taken = true;
       auto& call = static_cast<SimCall&>(*body);
       ++call.completed;
       call.ok = answer.ok;
@@ -416,23 +433,22 @@ void World::Serve(Process& process, const std::shared_ptr<SimCall>& call, const 
   });
 }
 
-void World::GiveFork(const Process& process, const RequestMeta& meta, SimCall& call) {
-  if (process.sessions->table().Find(meta.epoch) == nullptr) return;
-  call.fork_at = process.id;
-  call.fork_epoch = meta.epoch;
-  call.fork_held = true;
+void World::GiveFork(const Process& process, const std::shared_ptr<SimAnswer>& answer) {
+  if (process.sessions->table().Find(answer->epoch) == nullptr) return;
+  answer->fork_at = process.id;
+  answer->fork_held = true;
+  given_.push_back(answer);
 }
 
-void World::DropFork(const Opaque& answer) {
-  const auto& dropped = static_cast<const SimAnswer&>(answer);
-  if (!dropped.ok || dropped.call->kind != MethodKind::kMutation) return;
-  if (dropped.call->ok) broken_ = "an answer was dropped that its caller has";
-  dropped.call->fork_held = false;
+void World::DropFork(Opaque& dropped) {
+  auto& answer = static_cast<SimAnswer&>(dropped);
+  if (answer.taken) broken_ = "an answer was dropped that its caller has";
+  answer.fork_held = false;
 }
 
 void World::EndForks(const Process& process, uint64_t epoch) {
-  for (const auto& call : calls_) {
-    if (call->fork_at == process.id && call->fork_epoch == epoch) call->fork_held = false;
+  for (const auto& answer : given_) {
+    if (answer->fork_at == process.id && answer->epoch == epoch) answer->fork_held = false;
   }
 }
 
@@ -456,17 +472,19 @@ void World::Answer(Process& process, const std::shared_ptr<SimCall>& call, const
   answer->from = process.incarnation;
   answer->epoch = meta.epoch;
   answer->call = call;
-  if (ok && call->kind == MethodKind::kMutation) GiveFork(process, meta, *call);
-  LinkId link = 0;
+  if (ok) GiveFork(process, answer);
+  AnswerRoute route;
   Step(process, [&](Actions& actions) {
-    link = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10, actions);
+    route = process.sessions->OnReply(now_, meta.epoch, meta.call_id, answer, 10, /*gives=*/ok,
+                                      actions);
   });
-  if (link == 0) return;
+  if (route.link == 0) return;
+  answer->attempt = route.attempt;
   Wire wire;
   wire.control.kind = MessageKind::kReply;
   wire.call_id = meta.call_id;
   wire.answer = std::move(answer);
-  Send(process, link, std::move(wire));
+  Send(process, route.link, std::move(wire));
 }
 
 // ---------------------------------------------------------------- faults
@@ -613,19 +631,33 @@ std::string World::Run() {
 
 bool World::Settled() const {
   const bool calls = std::all_of(calls_.begin(), calls_.end(), [this](const auto& call) {
-    return call->orphaned || (call->completed > 0 && !Leaks(*call));
+    return call->orphaned || call->completed > 0;
   });
-  return calls && JudgeMembers().empty();
+  const bool leaks = std::any_of(given_.begin(), given_.end(),
+                                 [this](const auto& answer) { return Leaks(*answer); });
+  return calls && !leaks && JudgeMembers().empty();
 }
 
-// Its answer gives the caller something that the caller will never hear of.
-bool World::Leaks(const SimCall& call) const {
-  return call.fork_held && !call.ok && processes_[call.fork_at]->alive;
+// Whether the session in which the answer was given still lives at the process that gave it.
+bool World::SessionLives(const SimAnswer& answer) const {
+  const Process& giver = *processes_[answer.fork_at];
+  return giver.alive && giver.sessions->table().sessions().count(answer.epoch) > 0;
+}
+
+// The answer gives the caller something that the caller will never hear of.
+bool World::Leaks(const SimAnswer& answer) const {
+  return answer.fork_held && !answer.taken && !answer.call->orphaned &&
+         processes_[answer.fork_at]->alive;
 }
 
 std::string World::Judge() const {
   if (!broken_.empty()) return broken_;
   if (std::string verdict = JudgeMembers(); !verdict.empty()) return verdict;
+  for (const auto& answer : given_) {
+    if (Leaks(*answer))
+      return absl::StrCat("call ", answer->call->uid, " to ", answer->call->peer,
+                          ": nobody takes what an answer gives, and it is kept");
+  }
   for (const auto& call : calls_) {
     std::string verdict = JudgeCall(*call);
     if (verdict.empty()) continue;
@@ -663,7 +695,6 @@ std::string World::JudgeCall(const SimCall& call) const {
   }
   if (call.orphaned) return "";
   if (call.completed == 0) return "waits for ever";
-  if (Leaks(call)) return "was given up, and what its answer gives is kept";
   bool mutation = call.kind == MethodKind::kMutation;
   if (call.ok) {
     if (mutation && call.applied_at.empty()) return "lost: answered OK, but not applied";

@@ -34,12 +34,10 @@ struct SimCall : Opaque {
   bool orphaned = false;  // its caller died
   Incarnation answered_by = 0;
   std::vector<Incarnation> applied_at;
-  // What its answer gives the caller: its owner, a process, counts it under the caller's session
-  // until the caller has it, the answer was dropped, or the session has ended.
-  int fork_at = -1;
-  uint64_t fork_epoch = 0;
-  bool fork_held = false;
+  uint32_t attempt = 0;  // of a read: the latest that was sent
 };
+
+struct SimAnswer;
 
 // What may be put back to how it was, to show that the histories are hard enough.
 struct Rules {
@@ -143,8 +141,8 @@ class World {
   void Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
               bool ok);
   static void Join(Process& process, const Process& caller, uint64_t epoch);
-  void GiveFork(const Process& process, const RequestMeta& meta, SimCall& call);
-  void DropFork(const Opaque& answer);
+  void GiveFork(const Process& process, const std::shared_ptr<SimAnswer>& answer);
+  void DropFork(Opaque& dropped);
   void EndForks(const Process& process, uint64_t epoch);
   void EndSession(Process& process, const PeerInfo& peer, uint64_t epoch);
   void Fault();
@@ -154,7 +152,8 @@ class World {
   void Heal();
   std::string JudgeMembers() const;
   bool Settled() const;
-  bool Leaks(const SimCall& call) const;
+  bool SessionLives(const SimAnswer& answer) const;
+  bool Leaks(const SimAnswer& answer) const;
   std::string Judge() const;
   std::string JudgeCall(const SimCall& call) const;
 
@@ -173,6 +172,7 @@ class World {
   int names_ = 0;
   int owners_ = 0;
   std::vector<std::shared_ptr<SimCall>> calls_;
+  std::vector<std::shared_ptr<SimAnswer>> given_;  // answers that give something
   SessionProbes probes_;
   uint64_t deliveries_ = 0;
   std::string broken_;  // the first rule seen broken

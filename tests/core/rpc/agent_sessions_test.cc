@@ -51,6 +51,27 @@ TEST_F(AgentSessionsTest, ARestartedCalleeAbortsWhatWasMeantForItsPredecessor) {
   EXPECT_EQ(Sync(*a_, "b", std::move(only_first)).status().code(), absl::StatusCode::kAborted);
 }
 
+// The read is sent again and answered again; what the lost answer gave is taken back, once.
+TEST_F(AgentSessionsTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
+  StartBoth();
+  std::atomic<int> dropped{0};
+  Call call = a_->agent->StartCall("b", Read("test.park_read"), {absl::ZeroDuration(), false});
+  ServerCallPtr served = TakeParked();
+  network_->SetBlackHole("b", "a", true);
+  served->OnAnswerDropped([&] { ++dropped; });
+  served->Reply(Payload{"lost", {}});
+  network_->Cut("a", "b");
+  network_->SetBlackHole("b", "a", false);
+  served = TakeParked();
+  EXPECT_EQ(dropped, 1);
+  served->OnAnswerDropped([&] { dropped += 100; });
+  served->Reply(Payload{"taken", {}});
+  ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
+  EXPECT_EQ(call.reply().Wait()->payload.header, "taken");
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
+  EXPECT_EQ(dropped, 1);
+}
+
 TEST_F(AgentSessionsTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
   StartBoth();
   Call call = a_->agent->StartCall("b", Ask("test.park"), {});

@@ -11,12 +11,13 @@ const absl::Time kNow = absl::UnixEpoch();
 
 class CalleeSessionTest : public ::testing::Test {
  protected:
-  RequestVerdict Ask(CallId id, uint64_t sequence, Ack ack = {}) {
+  RequestVerdict Ask(CallId id, uint64_t sequence, Ack ack = {}, uint32_t attempt = 0) {
     RequestMeta meta;
     meta.call_id = id;
     meta.sequence = sequence;
     meta.deadline = deadline_;
     meta.ack = std::move(ack);
+    meta.attempt = attempt;
     return session_.OnRequest(1, meta, std::make_shared<Opaque>(), actions_);
   }
   template <typename A>
@@ -39,7 +40,7 @@ TEST_F(CalleeSessionTest, RPC_61_ARetryOfARunningMutationJoinsIt) {
 
 TEST_F(CalleeSessionTest, RPC_61_ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(session_.remembered(), 1u);
   EXPECT_EQ(session_.remembered_bytes(), 10u);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
@@ -50,12 +51,12 @@ TEST_F(CalleeSessionTest, AnAnswerThatIsRefusedIsDroppedOnceAndTheErrorIsRepeate
   const auto answer = std::make_shared<Opaque>();
   const auto error = std::make_shared<Opaque>();
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, answer, 10, actions_);
-  session_.OnAnswerRefused(1, answer, error, 3, actions_);
+  session_.OnReply(1, answer, 10, /*gives=*/false, actions_);
+  session_.OnAnswerRefused(1, 1, answer, error, 3, actions_);
   ASSERT_EQ(Count<AnswerDroppedAction>(), 1u);
   EXPECT_EQ(std::get<AnswerDroppedAction>(actions_.back()).answer, answer);
   EXPECT_EQ(session_.remembered_bytes(), 3u);
-  session_.OnAnswerRefused(1, answer, std::make_shared<Opaque>(), 4, actions_);
+  session_.OnAnswerRefused(1, 1, answer, std::make_shared<Opaque>(), 4, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 1u) << "refused on another link too";
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
   EXPECT_EQ(std::get<SendAnswerAction>(actions_.back()).answer, error);
@@ -66,9 +67,9 @@ TEST_F(CalleeSessionTest, AnAnswerThatIsRefusedIsDroppedOnceAndTheErrorIsRepeate
 TEST_F(CalleeSessionTest, ARefusalThatComesAfterTheCancelDropsNothingMore) {
   const auto answer = std::make_shared<Opaque>();
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, answer, 10, actions_);
+  session_.OnReply(1, answer, 10, /*gives=*/false, actions_);
   session_.OnCancel(1, 1, actions_);
-  session_.OnAnswerRefused(1, answer, std::make_shared<Opaque>(), 3, actions_);
+  session_.OnAnswerRefused(1, 1, answer, std::make_shared<Opaque>(), 3, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
   EXPECT_EQ(session_.remembered_bytes(), 0u);
 }
@@ -80,7 +81,7 @@ TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
 
 TEST_F(CalleeSessionTest, RPC_61_AnAcknowledgedAnswerIsForgottenAndItsCopiesAreStale) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(Ask(2, 2, Ack{1, {}}), RequestVerdict::kRun);
   EXPECT_EQ(session_.remembered(), 0u);
   EXPECT_EQ(session_.remembered_bytes(), 0u);
@@ -111,15 +112,15 @@ TEST_F(CalleeSessionTest, ACancelledCallersAnswerIsDroppedWhicheverOfTheTwoComes
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   EXPECT_TRUE(session_.BeginApply(1));
   session_.OnCancel(1, 1, actions_);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
   EXPECT_EQ(Ask(2, 2), RequestVerdict::kRun);
-  session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(2, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   session_.OnCancel(2, 2, actions_);
   session_.OnCancel(2, 2, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u);
   EXPECT_EQ(Ask(3, 3), RequestVerdict::kRun);
-  session_.OnReply(3, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(3, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   session_.OnAck(Ack{3, {}}, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u) << "an acknowledged answer has arrived";
 }
@@ -129,10 +130,12 @@ TEST_F(CalleeSessionTest, AReadsAnswerThatNobodyTakesIsDropped) {
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
   EXPECT_EQ(Ask(2, 0), RequestVerdict::kRun);
   session_.OnCancel(1, 0, actions_);
-  EXPECT_EQ(session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_), 0u);
+  EXPECT_EQ(session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_).link,
+            0u);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
   session_.set_link(0);
-  EXPECT_EQ(session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_), 0u);
+  EXPECT_EQ(session_.OnReply(2, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_).link,
+            0u);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u);
 }
 
@@ -161,10 +164,47 @@ TEST_F(CalleeSessionTest, RPC_61_TheEndOfTheSessionStopsWhatHasNotBegunToApply) 
   EXPECT_FALSE(session_.BeginApply(1));
 }
 
-TEST_F(CalleeSessionTest, ReadsAreNeverRemembered) {
+// The answer was lost with its link.
+TEST_F(CalleeSessionTest, AReadThatIsSentAgainTakesBackWhatItsAnswerGave) {
+  session_.set_link(1);
+  const auto first = std::make_shared<Opaque>();
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  EXPECT_EQ(session_.OnReply(1, first, 10, /*gives=*/true, actions_).attempt, 1u);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kStale) << "a copy of the one that was answered";
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 0u);
+  EXPECT_EQ(Ask(1, 0, {}, 2), RequestVerdict::kRun);
+  ASSERT_EQ(Count<AnswerDroppedAction>(), 1u);
+  EXPECT_EQ(std::get<AnswerDroppedAction>(actions_.back()).answer, first);
+  EXPECT_EQ(Ask(1, 0, {}, 3), RequestVerdict::kRunning);
+  EXPECT_EQ(session_.OnReply(1, std::make_shared<Opaque>(), 10, true, actions_).attempt, 3u);
+  EXPECT_EQ(Ask(1, 0, {}, 2), RequestVerdict::kStale);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+}
+
+TEST_F(CalleeSessionTest, AReadThatIsGivenUpTakesBackWhatItsAnswerGaveOnce) {
+  session_.set_link(1);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/true, actions_);
+  session_.OnCancel(1, 0, actions_);
+  session_.OnCancel(1, 0, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kStale) << "a copy that comes late";
+}
+
+TEST_F(CalleeSessionTest, AReadThatIsOverHasWhatItsAnswerGave) {
+  session_.set_link(1);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/true, actions_);
+  session_.OnCallsOver(2);
+  EXPECT_EQ(Ask(1, 0, {}, 2), RequestVerdict::kStale);
+  session_.OnCancel(1, 0, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 0u);
+}
+
+TEST_F(CalleeSessionTest, ReadsThatGiveNothingAreNotRemembered) {
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRunning);
-  session_.OnReply(1, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(session_.remembered(), 0u);
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
 }
@@ -177,7 +217,7 @@ TEST_F(CalleeSessionTest, ReadsThatRunAtOnceHaveABoundAndMutationsDoNotCount) {
   EXPECT_EQ(Ask(4, 0), RequestVerdict::kTooMany);
   EXPECT_EQ(Ask(3, 0), RequestVerdict::kRunning);
   EXPECT_EQ(Ask(5, 2), RequestVerdict::kRun);
-  session_.OnReply(2, std::make_shared<Opaque>(), 10, actions_);
+  session_.OnReply(2, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(Ask(4, 0), RequestVerdict::kRun);
 }
 

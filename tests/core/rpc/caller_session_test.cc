@@ -85,7 +85,7 @@ using Codes = std::vector<absl::StatusCode>;
 
 TEST_F(CallerSessionTest, RPC_61_EveryMutationHasANumberAndAnAnswerIsAcknowledgedByTheNext) {
   Ask(1);
-  session_.OnAnswer(1, 3, 10, actions_);
+  session_.OnAnswer({1, 3, 0}, 10, actions_);
   Ask(2);
   const std::vector<RequestMeta> sent = Requests();
   ASSERT_EQ(sent.size(), 2u);
@@ -100,8 +100,44 @@ TEST_F(CallerSessionTest, AnAnswerOfAnEarlierSessionDoesNotCount) {
   session_.OnLinkClosed(kNow, kLink, actions_);
   Connect(4, /*resumed=*/false);
   ASSERT_EQ(Requests().size(), 2u) << "the read is sent again in the new session";
-  EXPECT_EQ(session_.OnAnswer(1, 3, 10, actions_), nullptr);
-  EXPECT_NE(session_.OnAnswer(1, 4, 10, actions_), nullptr);
+  EXPECT_EQ(session_.OnAnswer({1, 3, 0}, 10, actions_), nullptr);
+  EXPECT_NE(session_.OnAnswer({1, 4, 0}, 10, actions_), nullptr);
+}
+
+// The peer takes back what the answer to the earlier attempt gave.
+TEST_F(CallerSessionTest, AnAnswerThatGivesSomethingIsTakenOnlyForTheLatestAttempt) {
+  Ask(1, absl::InfiniteFuture(), MethodKind::kRead);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(3, /*resumed=*/true);
+  ASSERT_EQ(Requests().size(), 2u);
+  EXPECT_EQ(Requests()[0].attempt, 1u);
+  EXPECT_EQ(Requests()[1].attempt, 2u);
+  EXPECT_EQ(session_.OnAnswer({1, 3, 1}, 10, actions_), nullptr);
+  EXPECT_NE(session_.OnAnswer({1, 3, 2}, 10, actions_), nullptr);
+}
+
+TEST_F(CallerSessionTest, AnAnswerThatGivesNothingEndsTheOtherAttempts) {
+  Ask(1, absl::InfiniteFuture(), MethodKind::kRead);
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(3, /*resumed=*/true);
+  EXPECT_NE(session_.OnAnswer({1, 3, 0}, 10, actions_), nullptr);
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1}) << "the second may give something";
+}
+
+TEST_F(CallerSessionTest, ThePeerIsToldWhichCallsAreOver) {
+  Ask(4);
+  Ask(5, absl::InfiniteFuture(), MethodKind::kRead);
+  const auto told = [&] {
+    session_.Announce(actions_);
+    return std::get<std::unique_ptr<SendControlAction>>(actions_.back())->header.call_id;
+  };
+  EXPECT_EQ(told(), 4u);
+  session_.OnAnswer({4, 3, 0}, 10, actions_);
+  EXPECT_EQ(told(), 5u);
+  session_.Cancel(5, actions_);
+  EXPECT_EQ(told(), 5u) << "until the peer has cancelled it";
+  session_.OnCancelled(5, actions_);
+  EXPECT_EQ(told(), 6u);
 }
 
 TEST_F(CallerSessionTest, ACallForOneSessionNeverRunsInAnother) {
@@ -136,7 +172,7 @@ TEST_F(CallerSessionTest, RPC_32_RPC_34_TheTimeoutEndsTheCallAndTheCalleeIsTold)
   session_.Tick(kNow + absl::Seconds(1), actions_);
   EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kDeadlineExceeded});
   EXPECT_EQ(Cancelled(), std::vector<CallId>{1});
-  EXPECT_EQ(session_.OnAnswer(1, 3, 10, actions_), nullptr) << "it comes too late";
+  EXPECT_EQ(session_.OnAnswer({1, 3, 0}, 10, actions_), nullptr) << "it comes too late";
 }
 
 TEST_F(CallerSessionTest, RPC_34_ACallThatIsCancelledIsCancelledThere) {
@@ -176,7 +212,7 @@ TEST_F(CallerSessionTest, AReadThatWasGivenUpWhileTheLinkWasDownIsCancelledAfter
 TEST_F(CallerSessionTest, AKeepaliveThatOpensTheWindowLetsThroughWhoWaitsForIt) {
   options_.max_unacknowledged_answers = 8;
   for (CallId id = 1; id <= 9; ++id) Ask(id);
-  session_.OnAnswer(1, 3, 10, actions_);
+  session_.OnAnswer({1, 3, 0}, 10, actions_);
   EXPECT_EQ(Requests().size(), 8u) << "the peer remembers an answer, and seven calls run there";
   session_.Announce(actions_);
   EXPECT_EQ(Requests().size(), 9u);

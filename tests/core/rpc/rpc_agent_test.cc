@@ -408,13 +408,17 @@ TEST_F(RpcAgentTest, ReadsBeyondTheBoundAreRefusedWithALimitAndARemedy) {
   StartBoth();
   const Request read = Read("test.park_read");
   std::vector<Call> calls;
-  for (int i = 0; i < 3; ++i) calls.push_back(a_->agent->StartCall("b", read, {}));
+  std::vector<ServerCallPtr> served;
+  for (int i = 0; i < 3; ++i) {
+    calls.push_back(a_->agent->StartCall("b", read, {}));
+    served.push_back(TakeParked());  // calls of several threads may overtake each other
+  }
   const auto refused = Sync(*a_, "b", read);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
   EXPECT_TRUE(absl::StrContains(refused.status().message(), "3 reads of a"));
   EXPECT_TRUE(absl::StrContains(refused.status().message(), "max_running_reads"));
   EXPECT_EQ(GetDetail(refused.status())->worker, "b");
-  for (int i = 0; i < 3; ++i) TakeParked()->Reply(Payload{});
+  for (const ServerCallPtr& call : served) call->Reply(Payload{});
   for (const Call& call : calls) EXPECT_TRUE(call.reply().Wait().ok());
 }
 
