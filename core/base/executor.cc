@@ -14,6 +14,11 @@ namespace {
 
 thread_local ThreadPool* current_pool = nullptr;
 
+// The most user tasks of one flow that have a thread at a time.
+size_t MostOfOneFlow(const ThreadPoolOptions& options) {
+  return static_cast<size_t>(std::max(1, options.threads) + options.max_compensation / 2);
+}
+
 // The task that this pool thread runs: whether it is a user's, and the time it spent waiting.
 thread_local bool current_is_users = false;
 thread_local absl::Duration current_waited;  // inside a ScopedBlocking
@@ -24,7 +29,7 @@ ThreadPool::ThreadPool(const ThreadPoolOptions& options)
     : options_(options),
       wanted_threads_(std::max(1, options.threads) + options.reserved),
       own_(options.max_queue),
-      user_(options.max_queue) {
+      user_(options.max_queue, MostOfOneFlow(options)) {
   MutexLock lock(mutex_);
   while (started_.ok() && alive_ < wanted_threads_) started_ = AddThread();
   stopping_ = !started_.ok();
@@ -114,7 +119,7 @@ void ThreadPool::Perform(Work work) {
 // and if `reserved` threads stay without a user task after that. If the system refused some of the
 // threads, one user task may run nevertheless.
 bool ThreadPool::MayRunUser() const {
-  return !user_.empty() && users_running_ - users_blocked_ < std::max(1, options_.threads) &&
+  return user_.HasNext() && users_running_ - users_blocked_ < std::max(1, options_.threads) &&
          alive_ - users_running_ > std::min(options_.reserved, alive_ - 1);
 }
 

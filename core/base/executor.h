@@ -68,8 +68,9 @@ struct ThreadPoolOptions {
   // smaller limit that applies to one flow.
   size_t max_queue = 10'000;
   // Limit on the threads that are added for tasks that wait inside a ScopedBlocking. Once it is
-  // reached, a waiting task occupies its thread, and nested calls may have to queue.
-  int max_compensation = 256;
+  // reached, a waiting task occupies its thread, and nested calls may have to queue. The user tasks
+  // of one flow hold at most `threads` and half of the added ones, so that others always find some.
+  int max_compensation = 512;
   // The memory for large results of the tasks (see MemoryScope); null for ordinary process memory.
   std::shared_ptr<Allocator> memory;      // shared with other users of this memory
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
@@ -117,7 +118,7 @@ class ThreadPool : public Executor {
   std::optional<Work> TakeNext() PSD_REQUIRES(mutex_);
   // Runs the task on this thread and charges its cost to its flow.
   void Perform(Work work) PSD_EXCLUDES(mutex_);
-  // Whether a user task waits and may start now.
+  // Whether a user task waits for its turn and may start now.
   bool MayRunUser() const PSD_REQUIRES(mutex_);
   bool HasRunnable() const PSD_REQUIRES(mutex_) { return !own_.empty() || MayRunUser(); }
   FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {

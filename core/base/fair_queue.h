@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/recycling_set.h"
+#include "core/base/remedy.h"
 
 namespace psd {
 
@@ -46,18 +48,23 @@ struct FlowId {
 // earns no credit. A flow that goes idle in debt keeps the debt while others are active.
 //
 // Guarantees: between the first Push of a new flow and the Pop of that item, at most one item of
-// every other flow is taken. No flow waits for ever, even if new flows keep coming.
+// every other flow is taken. No flow waits for ever, even if new flows keep coming. At most
+// `max_taken` items of one flow are taken and not charged at a time; a flow that has so many waits
+// until one of them is charged, and others go before it.
 template <typename Item>
 class FairQueue {
  public:
   // The least cost of an item, in the unit of Charge (nanoseconds in a ThreadPool).
   static constexpr int64_t kLeastCost = 1'000;
 
-  // `max_items` limits the waiting items of all flows together.
-  explicit FairQueue(size_t max_items) : max_items_(max_items) {}
+  // `max_items` limits the waiting items of all flows together. Requires: max_taken >= 1.
+  explicit FairQueue(size_t max_items, size_t max_taken = std::numeric_limits<size_t>::max())
+      : max_items_(max_items), max_taken_(max_taken) {}
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  // Whether an item can be taken now: false also if every flow with items has max_taken taken.
+  bool HasNext() const { return !due_.empty() || !indebted_.empty(); }
 
   // Adds an item. `item` is moved from only on success.
   // Errors: RESOURCE_EXHAUSTED if at least as many items of this flow wait as there are free
@@ -83,7 +90,7 @@ class FairQueue {
     Item item;
   };
   // Takes the next item. The caller must call Charge once the item has run.
-  // Requires: the queue is not empty.
+  // Requires: HasNext().
   Taken Pop() {
     const FlowId flow = TakeTurn();
     Account& account = *accounts_.find(flow)->second;
@@ -128,7 +135,9 @@ class FairQueue {
     bool IsResting() const { return items.empty() && taken == 0; }
   };
 
+  // Lets the flow wait for its turn, unless it has max_taken items taken; then Charge does that.
   void Enqueue(const FlowId& flow, Account& account) {
+    if (account.taken >= max_taken_) return;
     account.turn = next_turn_++;
     if (account.spent <= share_) {
       due_.Insert({account.turn, flow});
@@ -169,13 +178,17 @@ class FairQueue {
     accounts_.erase(ended);
   }
   absl::Status Full(size_t waiting) const {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the queue of this session is full: ", waiting,
-                     " of its tasks wait for a thread, and one session may have as many as there ",
-                     "are free places of ", max_items_, "; retry when some have ended"));
+    return WithRemedy(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the queue of this session is full: ", waiting,
+            " of its tasks wait for a thread, and one session may have as many as there are free "
+            "places of ",
+            max_items_)),
+        "retry when some have ended");
   }
 
   const size_t max_items_;
+  const size_t max_taken_;
   size_t size_ = 0;
   size_t active_ = 0;  // flows with an item that waits or is taken
   int64_t share_ = 0;

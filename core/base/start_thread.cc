@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/system_limits.h"
 
 namespace psd {
@@ -15,8 +16,10 @@ absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocab
   } catch (const std::system_error& error) {
     char limits[1024];
     DescribeSystemLimits(limits, sizeof(limits));
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the system refuses ", what, " (", error.code().message(), "); ", limits));
+    return WithRemedy(
+        absl::ResourceExhaustedError(
+            absl::StrCat("the system refuses ", what, " (", error.code().message(), "); ", limits)),
+        "raise the limit that is reached, or ask for fewer threads");
   }
 }
 

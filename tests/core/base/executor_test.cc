@@ -323,6 +323,30 @@ TEST(WorkKindsTest, AWaitingUserLendsItsPlaceAndTheReservedThreadStaysFree) {
   EXPECT_EQ(*outer.future().Wait(), 42);
 }
 
+// One session's functions wait, in any number; another's still finds a thread.
+TEST(WorkKindsTest, WhoeverWaitsInManyTasksLeavesThreadsToOthers) {
+  ThreadPool pool(Options(1, 100, /*max_compensation=*/4));
+  Promise<Unit> open;
+  std::vector<Future<Unit>> entered;
+  for (int i = 0; i < 10; ++i) {
+    Promise<Unit> mine;
+    entered.push_back(mine.future());
+    ASSERT_TRUE(pool.SubmitAs(UserWork(1),
+                              [mine, wait = open.future()] {
+                                mine.Set(Unit{});
+                                (void)wait.Wait();
+                              })
+                    .ok());
+  }
+  for (size_t i = 0; i < 3; ++i) (void)entered[i].Wait();
+  Promise<Unit> other;
+  ASSERT_TRUE(pool.SubmitAs(UserWork(2), [other] { other.Set(Unit{}); }).ok());
+  EXPECT_TRUE(other.future().Wait().ok());
+  EXPECT_FALSE(entered[3].IsReady()) << "its own thread, and half of those that are added";
+  open.Set(Unit{});
+  for (const Future<Unit>& each : entered) EXPECT_TRUE(each.Wait().ok());
+}
+
 // Tasks are booked by the time that they hold a thread, not by the time that they wait.
 TEST(WorkKindsTest, TheFlowThatTookMostTimeIsServedLast) {
   FakeClock clock;

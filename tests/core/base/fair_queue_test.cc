@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <new>
 #include <random>
@@ -195,6 +197,22 @@ TEST(FairQueueTest, OneFlowFillsHalfAndTheOthersFindRoom) {
   EXPECT_TRUE(queue.Push(kC, 0).ok());
 }
 
+TEST(FairQueueTest, AFlowThatHasItsMostTakenWaitsAndTheOthersGoOn) {
+  Queue queue(100, /*max_taken=*/2);
+  PushMany(queue, kA, 4);
+  EXPECT_TRUE(queue.Pop().flow == kA && queue.Pop().flow == kA);
+  EXPECT_FALSE(queue.HasNext());
+  EXPECT_FALSE(queue.empty());
+  PushMany(queue, kB, 1);
+  ASSERT_TRUE(queue.HasNext());
+  EXPECT_TRUE(queue.Pop().flow == kB);
+  EXPECT_FALSE(queue.HasNext());
+  queue.Charge(kA, kHeavy);
+  ASSERT_TRUE(queue.HasNext());
+  EXPECT_TRUE(queue.Pop().flow == kA);
+  EXPECT_FALSE(queue.HasNext());
+}
+
 // Whatever comes in whatever order: every item is taken once, in the order of its flow, and no flow
 // that always has items falls behind another by more than a few of the largest costs.
 TEST(FairQueueTest, AnyOrderOfEvents) {
@@ -203,7 +221,8 @@ TEST(FairQueueTest, AnyOrderOfEvents) {
     auto below = [&](int bound) {
       return static_cast<int>(random() % static_cast<unsigned>(bound));
     };
-    Queue queue(1'000);
+    const size_t most = seed % 2 == 0 ? 3 : std::numeric_limits<size_t>::max();
+    Queue queue(1'000, most);
     constexpr int kFlows = 5;
     std::vector<int> pushed(kFlows), popped(kFlows);
     std::vector<FlowId> running;
@@ -212,17 +231,20 @@ TEST(FairQueueTest, AnyOrderOfEvents) {
       const int choice = below(3);
       if (choice == 0 && queue.Push({1, static_cast<uint64_t>(flow)}, int{pushed[flow]}).ok()) {
         ++pushed[flow];
-      } else if (choice == 1 && !queue.empty()) {
+      } else if (choice == 1 && queue.HasNext()) {
         const Queue::Taken taken = queue.Pop();
         ASSERT_EQ(taken.item, popped[taken.flow.id]++) << "seed " << seed;
         running.push_back(taken.flow);
+        ASSERT_LE(std::count(running.begin(), running.end(), taken.flow), 3 + 500 * (most != 3));
       } else if (!running.empty()) {
         const size_t which = static_cast<size_t>(below(static_cast<int>(running.size())));
         queue.Charge(running[which], below(3) == 0 ? kHeavy : below(2'000));
         running.erase(running.begin() + static_cast<std::ptrdiff_t>(which));
       }
     }
+    for (const FlowId& flow : running) queue.Charge(flow, below(2'000));
     while (!queue.empty()) {
+      ASSERT_TRUE(queue.HasNext()) << "seed " << seed;
       const Queue::Taken taken = queue.Pop();
       ASSERT_EQ(taken.item, popped[taken.flow.id]++) << "seed " << seed;
       queue.Charge(taken.flow, below(2'000));
