@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/index_codec.h"
@@ -97,17 +98,32 @@ class SaveFolderImpl : public SaveFolder {
     const std::string final = Join(dir_, name_);
     PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
     published_ = true;
-    // The new name must be on the disk before `latest` names it.
-    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
-    // The new `latest` is written under the hidden name, so that the next save removes it if it is
-    // left behind.
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, LatestLine(name_)));
-    PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, Join(dir_, kLatestFileName)));
+    if (absl::Status named = NameLatest(); !named.ok()) return Unpublish(final, named);
     PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
     return final;
   }
 
  private:
+  absl::Status NameLatest() {
+    // The new name must be on the disk before `latest` names it.
+    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
+    // The new `latest` is written under the hidden name, so that the next save removes it if it is
+    // left behind.
+    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, LatestLine(name_)));
+    return files_->Rename(unfinished_, Join(dir_, kLatestFileName));
+  }
+  // Makes the save unfinished again, so that a save that is reported as failed does not lie there
+  // as a complete one, and its name is free. Returns the error to report.
+  absl::Status Unpublish(const std::string& final, const absl::Status& why) {
+    files_->Remove(unfinished_).IgnoreError();  // a part of `latest`
+    published_ = !files_->Rename(final, unfinished_).ok();
+    if (!published_) return why;
+    return WithRemedy(Annotate(why, absl::StrCat("the save ", final,
+                                                 " is complete, but `latest` does not name "
+                                                 "it")),
+                      "load it by its name, or remove the folder");
+  }
+
   std::string PathOf(absl::string_view file_name) const { return Join(unfinished_, file_name); }
 
   const std::shared_ptr<FileSystem> files_;  // shared with the caller of Begin

@@ -51,6 +51,22 @@ absl::StatusOr<std::string> Load(std::shared_ptr<FileSystem> files, const std::s
 const std::string kOld(16, 'o');
 const std::string kNew(16, 'n');
 
+// The disk is full at any moment, also while `latest` is written.
+TEST(SaveFolder, ASaveThatFailsLeavesNothingThatLooksLikeOne) {
+  for (uint64_t more = 0;; ++more) {
+    auto disk = std::make_shared<FakeFileSystem>();
+    ASSERT_TRUE(Save(disk, "d", "1", kOld).ok());
+    disk->capacity = 0;
+    for (const auto& [path, bytes] : disk->files()) disk->capacity += bytes.size();
+    disk->capacity += more;
+    const absl::Status saved = Save(disk, "d", "2", kNew);
+    if (saved.ok()) return;
+    EXPECT_EQ(*Load(disk, "d"), kOld);
+    EXPECT_FALSE(Load(disk, "d/2").ok()) << more << " bytes: " << saved;
+    EXPECT_EQ(*disk->List("d"), (std::vector<std::string>{"1", "latest"})) << more;
+  }
+}
+
 TEST(SaveFolder, TheLastSaveIsTheOneThatIsMeant) {
   auto disk = std::make_shared<FakeFileSystem>();
   ASSERT_TRUE(Save(disk, "d", "1", kOld).ok());
