@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <string>
@@ -7,11 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/base/clock.h"
 #include "core/base/collect.h"
 #include "core/base/future.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/store/parameter.h"
@@ -29,7 +32,9 @@ constexpr absl::Duration kSayEvery = absl::Seconds(3);
 absl::Status CheckAddress(const OwnerAddress& owner) {
   absl::StatusOr<HostPort> address = ParseHostPort(owner.address);
   if (address.ok() && address->port == 0)
-    address = absl::InvalidArgumentError("port 0 is nobody's; name the one at which it listens");
+    address = WithRemedy(absl::InvalidArgumentError(
+                             absl::StrCat(owner.address, " has port 0, which cannot be dialled")),
+                         "give the port at which the owner listens");
   return Annotate(address.status(), absl::StrCat("the address of ", owner.name));
 }
 
@@ -86,6 +91,7 @@ worker::CallTarget ToTarget(const Function& function) {
 }  // namespace
 
 absl::Status Worker::State::Attach() {
+  const absl::Time until = Clock::Steady().Now() + options.start_timeout;
   rpc::CallOptions connect;
   connect.timeout = options.start_timeout;
   connect.wait_for_ready = true;
@@ -105,15 +111,20 @@ absl::Status Worker::State::Attach() {
   const auto all = CollectAll(connected);
   while (!all.WaitFor(kSayEvery)) LogAwaited(*runtime, options.owners, connected);
   PSD_RETURN_IF_ERROR(all.Wait().status());
-  return options.join ? JoinWorld() : absl::OkStatus();
+  return options.join ? JoinWorld(until) : absl::OkStatus();
 }
 
-absl::Status Worker::State::JoinWorld() {
-  rpc::CallOptions ask;
-  ask.timeout = options.start_timeout;
+absl::Status Worker::State::JoinWorld(absl::Time until) {
+  // A timeout of zero would mean none.
+  const auto left = [&] {
+    rpc::CallOptions call;
+    if (options.start_timeout > absl::ZeroDuration())
+      call.timeout = std::max(until - Clock::Steady().Now(), absl::Nanoseconds(1));
+    return call;
+  };
   std::string registrar, told_by;
   for (const OwnerAddress& owner : options.owners) {
-    Future<worker::WorkerInfo> answer = runtime->info().Ask(owner.name, ask);
+    Future<worker::WorkerInfo> answer = runtime->info().Ask(owner.name, left());
     PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info, answer.Wait());
     if (info.registrar.empty()) continue;
     if (!registrar.empty() && registrar != info.registrar) {
@@ -138,7 +149,7 @@ absl::Status Worker::State::JoinWorld() {
   join.role = worker::WorkerRole::kTrainer;
   join.group_size = options.group_size;
   join.address = runtime->address();
-  return registrar_client->Join(join, ask).Wait().status();
+  return registrar_client->Join(join, left()).Wait().status();
 }
 
 rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {

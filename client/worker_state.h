@@ -31,7 +31,7 @@ struct Worker::State {
   // Connects to all owners, then joins the job if the options say so.
   absl::Status Attach();
   // Asks every owner for the name of the registrar, and joins there.
-  absl::Status JoinWorld();
+  absl::Status JoinWorld(absl::Time until);
   rpc::CallOptions ToCallOptions(const CallOptions& call) const;
   absl::Status CheckRunning() const;
   // The rpc options of a call, and the context that records it, or null.
