@@ -113,6 +113,14 @@ std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session,
 absl::StatusOr<std::shared_ptr<Pass>> ContextTable::JoinPass(
     GlobalId context, GlobalId id, absl::FunctionRef<std::shared_ptr<Pass>()> make,
     std::shared_ptr<Pass>* superseded) {
+  absl::StatusOr<std::shared_ptr<Pass>> joined = TryJoinPass(context, id, nullptr, superseded);
+  if (!joined.ok() || *joined != nullptr) return joined;
+  return TryJoinPass(context, id, make(), superseded);
+}
+
+absl::StatusOr<std::shared_ptr<Pass>> ContextTable::TryJoinPass(GlobalId context, GlobalId id,
+                                                                std::shared_ptr<Pass> made,
+                                                                std::shared_ptr<Pass>* superseded) {
   MutexLock lock(mutex_);
   auto it = entries_.find(context);
   if (it == entries_.end()) return NotFound(context);
@@ -127,13 +135,13 @@ absl::StatusOr<std::shared_ptr<Pass>> ContextTable::JoinPass(
     if (running.incarnation != id.incarnation || running.counter > id.counter) {
       return PassRuns(*entry.pass);
     }
-    *superseded = std::move(entry.pass);
   }
   if (id.incarnation == self_.incarnation) {
     return absl::AbortedError(
         absl::StrCat("pass ", id.ToString(), " does not run on ", self_.name));
   }
-  entry.pass = make();
+  if (made == nullptr) return made;
+  *superseded = std::exchange(entry.pass, std::move(made));
   return entry.pass;
 }
 

@@ -58,10 +58,10 @@ class ContextTable {
   std::vector<Erased> EraseOf(Origin session, absl::FunctionRef<bool()> has_later)
       PSD_EXCLUDES(mutex_);
 
-  // Returns the running pass `id` of `context`; `make` makes it if there is none. An older pass of
-  // the same initiator is moved to `*superseded`, and the caller must fail it.
-  // Errors: NOT_FOUND (context), ABORTED (the pass has ended here), FAILED_PRECONDITION (a pass of
-  // another worker is running).
+  // Returns the running pass `id` of `context`; `make`, called without a lock held, makes it if
+  // there is none. If two threads make it, one of the two is dropped. An older pass of the same
+  // initiator is moved to `*superseded`, and the caller must fail it. Errors: NOT_FOUND (context),
+  // ABORTED (the pass has ended here), FAILED_PRECONDITION (a pass of another worker is running).
   absl::StatusOr<std::shared_ptr<Pass>> JoinPass(GlobalId context, GlobalId id,
                                                  absl::FunctionRef<std::shared_ptr<Pass>()> make,
                                                  std::shared_ptr<Pass>* superseded)
@@ -89,6 +89,12 @@ class ContextTable {
     // growing ids.
     absl::flat_hash_map<Incarnation, uint64_t> ended;
   };
+  // As JoinPass with `made` as the new pass. If `made` is null, the result is null where a new pass
+  // is needed, and nothing changes.
+  absl::StatusOr<std::shared_ptr<Pass>> TryJoinPass(GlobalId context, GlobalId id,
+                                                    std::shared_ptr<Pass> made,
+                                                    std::shared_ptr<Pass>* superseded)
+      PSD_EXCLUDES(mutex_);
   absl::Status NotFound(GlobalId context) const;
   void EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator entry, std::vector<Erased>& erased)
       PSD_REQUIRES(mutex_);

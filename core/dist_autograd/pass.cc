@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rref/value_codec.h"
@@ -60,7 +61,11 @@ void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& 
     StartTimer(TimeoutHere(info_.timeout));
     arrival.call->OnCancel([weak = weak_from_this()] {
       if (auto self = weak.lock()) {
-        self->Fail(absl::CancelledError("whoever started the pass has given up"), "");
+        self->Fail(WithRemedy(absl::CancelledError("the backward pass was given up by the worker "
+                                                   "that started it: its timeout has passed, or it "
+                                                   "has cancelled the call"),
+                              "give Backward a longer timeout"),
+                   "");
       }
     });
   }
@@ -306,7 +311,8 @@ std::string Pass::MissingText() const {
   for (size_t i = 0; i < missing.size() && i < kMaxNamedMessages; ++i) {
     absl::StrAppend(&text, i == 0 ? " " : ", ", missing[i].ToString());
   }
-  if (missing.size() > kMaxNamedMessages) absl::StrAppend(&text, ", …");
+  if (missing.size() > kMaxNamedMessages)
+    absl::StrAppend(&text, " and ", missing.size() - kMaxNamedMessages, " more");
   absl::StrAppend(&text, " (results that the loss did not use? exact mode does without them)");
   return text;
 }

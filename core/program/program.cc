@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::program {
@@ -62,9 +63,15 @@ absl::Status CheckInputs(const Program& program, size_t number) {
   const int64_t own = int64_t{program.num_inputs} + static_cast<int64_t>(number);
   for (int32_t input : program.instructions[number].inputs) {
     if (input >= 0 && input < own) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(InstructionName(program, number), " takes value ", input,
-                     "; it may take values 0 to ", own - 1, ", which come before it"));
+    const std::string wrong =
+        absl::StrCat(InstructionName(program, number), " takes value ", input);
+    if (own == 0) {
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat(wrong, ", and none comes before it")),
+          "give the program an input, or let the instruction take no value");
+    }
+    return WithRemedy(absl::InvalidArgumentError(wrong),
+                      absl::StrCat("it may take values 0 to ", own - 1, ", which come before it"));
   }
   return absl::OkStatus();
 }

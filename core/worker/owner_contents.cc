@@ -173,7 +173,8 @@ absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
   std::map<std::string, const optim::SteppedParameter*> parameters;
   for (size_t i = 0; i < optimizer->table().size(); ++i) {
     const optim::SteppedParameter& parameter = optimizer->table()[i];
-    parameters[parameter.entry()->name] = &parameter;
+    const store::Entry& entry_of = *parameter.entry();
+    parameters[entry_of.name.empty() ? entry_of.id.ToString() : entry_of.name] = &parameter;
   }
   if (parameters.size() != wanted.optimizer.parameters.size()) {
     return absl::FailedPreconditionError(

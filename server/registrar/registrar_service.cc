@@ -96,8 +96,9 @@ absl::Status RegistrarService::CheckJoin(const rpc::PeerInfo& caller, Role role,
     const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
     absl::Status dialable = parsed.status();
     if (parsed.ok() && (parsed->IsWildcard() || parsed->port == 0))
-      dialable =
-          absl::InvalidArgumentError(absl::StrCat(address, " is nothing that others can dial"));
+      dialable = WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat(address, " cannot be dialled by others")),
+          "advertise a host name or address, and a port other than 0");
     PSD_RETURN_IF_ERROR(
         Annotate(dialable, absl::StrCat("registrar.join: the address of ", caller.name,
                                         " (its `advertise`, or what it listens on)")));
