@@ -137,12 +137,21 @@ void ContextState::AddKnownWorker(const std::string& peer) {
 void ContextState::AddCallee(const std::string& callee) {
   AddKnownWorker(callee);
   MutexLock lock(mutex_);
-  if (!Contains(callees_, callee)) callees_.push_back(callee);
+  callees_.try_emplace(callee);
 }
 
-void ContextState::LoseSession(const std::string& peer, const absl::Status& reason) {
+void ContextState::Answered(const std::string& callee, rref::SessionKey session) {
   MutexLock lock(mutex_);
-  if (Contains(callees_, peer) && !FaultOn("lost_session_ignored")) usable_.Update(reason);
+  auto known = callees_.find(callee);
+  if (known != callees_.end() && known->second.epoch == 0) known->second = session;
+}
+
+void ContextState::LoseSession(const std::string& peer, rref::SessionKey session,
+                               const absl::Status& reason) {
+  MutexLock lock(mutex_);
+  const auto callee = callees_.find(peer);
+  if (callee == callees_.end() || FaultOn("lost_session_ignored")) return;
+  if (callee->second.epoch == 0 || callee->second == session) usable_.Update(reason);
 }
 
 absl::Status ContextState::usable() const {

@@ -4,6 +4,7 @@
 // and the workers that know the context.
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "core/base/mutex.h"
 #include "core/dist_autograd/functions.h"
 #include "core/dist_autograd/leaf_gradients.h"
+#include "core/rref/session_key.h"
 #include "core/tensor/sparse_tensor.h"
 
 namespace psd::dist_autograd {
@@ -36,9 +38,14 @@ class ContextState {
   // Records that a request from here will carry this context to `callee`. The part of the context
   // on `callee` lives as long as our session there.
   void AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
-  // Our session on `peer` has ended for `reason`. If `peer` is a callee, its part of this context
-  // is lost, and the context becomes unusable.
-  void LoseSession(const std::string& peer, const absl::Status& reason) PSD_EXCLUDES(mutex_);
+  // Records that `callee` has answered such a request in our session `session` there. The first one
+  // counts: the part of the context is filed under it.
+  void Answered(const std::string& callee, rref::SessionKey session) PSD_EXCLUDES(mutex_);
+  // Our session `session` on `peer` has ended for `reason`. If `peer` is a callee, its part of this
+  // context is lost, and the context becomes unusable. Nothing changes if the callee has answered
+  // in another session: this is a late notice about an earlier one.
+  void LoseSession(const std::string& peer, rref::SessionKey session, const absl::Status& reason)
+      PSD_EXCLUDES(mutex_);
   // OK, or the reason for which the first part of this context was lost.
   absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
@@ -110,7 +117,8 @@ class ContextState {
   IdSource& ids_;
   mutable Mutex mutex_;  // leaf
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
-  std::vector<std::string> callees_ PSD_GUARDED_BY(mutex_);  // some of the known ones
+  // Some of the known ones, each with our session there that has its part; epoch 0: not known yet.
+  std::map<std::string, rref::SessionKey> callees_ PSD_GUARDED_BY(mutex_);
   std::vector<std::string> reached_ PSD_GUARDED_BY(mutex_);  // none of the known ones when it came
   absl::Status usable_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);

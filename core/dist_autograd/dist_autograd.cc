@@ -121,10 +121,11 @@ void Core::Register() {
   agent_.OnSessionEnded([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch) {
     core->OnSessionEnded(peer, epoch);
   });
-  agent_.OnSessionLost(
-      [core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t, const absl::Status& reason) {
-        for (const auto& context : core->table_.All()) context->LoseSession(peer.name, reason);
-      });
+  agent_.OnSessionLost([core = shared_from_this()](const rpc::PeerInfo& peer, uint64_t epoch,
+                                                   const absl::Status& reason) {
+    for (const auto& context : core->table_.All())
+      context->LoseSession(peer.name, {peer.incarnation, epoch}, reason);
+  });
 }
 
 void Core::Close() {
@@ -374,6 +375,8 @@ class Impl : public DistAutograd {
   absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,
                                                     const rpc::Reply& reply,
                                                     std::vector<Tensor> tensors) override {
+    if (context != nullptr)
+      context->Answered(reply.callee.name, {reply.callee.incarnation, reply.epoch});
     const std::string* bytes = AttachmentOf(reply);
     if (context == nullptr || bytes == nullptr) return Constants(std::move(tensors));
     PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));

@@ -38,6 +38,27 @@ TEST(ContextStateTest, GradientsThatArriveTogetherAllCount) {
   EXPECT_EQ(sum.data<float>()[1], 2 * kThreads * kAdds);
 }
 
+TEST(ContextStateTest, ALateNoticeAboutAnEarlierSessionChangesNothing) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  context.AddCallee("b");
+  context.Answered("b", {7, 2});
+  context.LoseSession("b", {7, 1}, absl::AbortedError("the first"));
+  context.LoseSession("c", {7, 2}, absl::AbortedError("no callee"));
+  EXPECT_TRUE(context.usable().ok());
+  context.Answered("b", {7, 3});
+  context.LoseSession("b", {7, 2}, absl::AbortedError("the second"));
+  EXPECT_EQ(context.usable().message(), "the second");
+}
+
+TEST(ContextStateTest, ASessionThatEndsBeforeTheFirstAnswerTakesTheContextAlong) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  context.AddCallee("b");
+  context.LoseSession("b", {7, 1}, absl::AbortedError("the first"));
+  EXPECT_FALSE(context.usable().ok());
+}
+
 // Whoever looks at the gradients shares them until they change.
 TEST(ContextStateTest, NothingAddedChangesNothing) {
   IdSource ids(1);
