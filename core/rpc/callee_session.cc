@@ -44,7 +44,7 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     if (running || records_.size() >= 4 * options_.max_unacknowledged_answers) {
       return RequestVerdict::kViolation;
     }
-    records_.emplace(meta.sequence, Record{meta.call_id, nullptr, 0});
+    records_.emplace(meta.sequence, Record{meta.call_id, nullptr, 0, false});
     ++mutations_running_;
   } else if (RequestVerdict verdict = OnRead(meta, actions); verdict != RequestVerdict::kRun) {
     return verdict;
@@ -112,6 +112,7 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
     }
     record->second.answer = std::move(answer);
     record->second.bytes = bytes;
+    record->second.applied = running.applying;
     remembered_bytes_ += bytes;
     --mutations_running_;
   } else if (running.given_up || link_ == 0) {  // nobody takes it
@@ -230,7 +231,8 @@ Ack CalleeSession::InDoubt() const {
   SequenceSet in_doubt;
   for (const auto& [sequence, record] : records_) {
     auto running = running_.find(record.call_id);
-    if (running == running_.end() || running->second.applying) in_doubt.Add(sequence);
+    const bool applied = running == running_.end() ? record.applied : running->second.applying;
+    if (applied) in_doubt.Add(sequence);
   }
   return in_doubt.ToAck();
 }

@@ -130,6 +130,7 @@ class CalleeSession {
     CallId call_id = 0;
     std::shared_ptr<Opaque> answer;  // null while it runs; shared with the driver that sends it
     size_t bytes = 0;
+    bool applied = false;  // its function began to apply before it answered
   };
   using Records = std::map<uint64_t, Record>;
   // A read that was answered or given up, and is not known to be over at the caller.

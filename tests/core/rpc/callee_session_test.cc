@@ -139,6 +139,17 @@ TEST_F(CalleeSessionTest, AReadsAnswerThatNobodyTakesIsDropped) {
   EXPECT_EQ(Count<AnswerDroppedAction>(), 2u);
 }
 
+TEST_F(CalleeSessionTest, OnlyWhatBeganToApplyIsInDoubt) {
+  for (uint64_t i = 1; i <= 4; ++i) EXPECT_EQ(Ask(i, i), RequestVerdict::kRun);
+  EXPECT_TRUE(session_.BeginApply(1));
+  EXPECT_TRUE(session_.BeginApply(2));
+  session_.OnReply(2, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
+  session_.OnReply(3, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
+  const Ack in_doubt = session_.InDoubt();
+  EXPECT_EQ(in_doubt.watermark, 2u) << "one applies, one has applied; the others did not";
+  EXPECT_TRUE(in_doubt.ranges.empty());
+}
+
 TEST_F(CalleeSessionTest, CancelsPassNoBoundOnRanges) {
   options_.max_unacknowledged_answers = 4;
   for (uint64_t i = 1; i <= 16; ++i) ASSERT_TRUE(session_.OnCancel(i, 2 * i, actions_));
