@@ -128,7 +128,7 @@ void AgentCore::BeginDraining(bool answers_waiting) {
 }
 
 void AgentCore::NoteProgress() {
-  if (draining_ && sessions_.Settled(Now())) progress_.NotifyAll();
+  if (draining_ && (sessions_.Idle() || sessions_.Settled(Now()))) progress_.NotifyAll();
 }
 
 // ---------------------------------------------------------------- our calls

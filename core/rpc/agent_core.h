@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "core/base/mutex.h"
 #include "core/carrier/carrier.h"
 #include "core/rpc/client_call.h"
@@ -49,6 +50,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);
   Reach ReachOf(const std::string& name) const PSD_EXCLUDES(mutex_);
   void BeginDraining() PSD_EXCLUDES(mutex_);
+  void AwaitIdle(absl::Duration limit) PSD_EXCLUDES(mutex_);
   void Shutdown(absl::Duration drain) PSD_EXCLUDES(mutex_);
 
   // ---- From links.
@@ -117,7 +119,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::Status UnknownMethod(const std::string& name) const;
 
   void BeginDraining(bool answers_waiting) PSD_EXCLUDES(mutex_);
-  void AwaitSettled(absl::Duration drain) PSD_EXCLUDES(mutex_);
+  // Waits until `done` holds, which only the progress of draining brings about, or `limit` is over.
+  void Await(absl::Duration limit, absl::FunctionRef<bool(absl::Time now)> done)
+      PSD_EXCLUDES(mutex_);
   void NoteProgress() PSD_REQUIRES(mutex_);
 
   const AgentOptions options_;
@@ -129,7 +133,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::vector<std::function<void()>> on_draining_;
 
   mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
-  CondVar progress_;     // notified while draining, when nothing is left to wait for
+  CondVar progress_;     // notified while draining, when Idle or Settled holds
   WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier
   // The handlers of the two ends of the loopback, whose links refer to them weakly.

@@ -132,14 +132,18 @@ std::vector<PeerStatus> AgentCore::Peers() const {
   return sorted;
 }
 
-void AgentCore::AwaitSettled(absl::Duration drain) {
-  const absl::Time until = Clock::Steady().Now() + drain;
+void AgentCore::Await(absl::Duration limit, absl::FunctionRef<bool(absl::Time now)> done) {
+  const absl::Time until = Clock::Steady().Now() + limit;
   MutexLock lock(mutex_);
-  while (!sessions_.Settled(Now())) {
+  while (!stopped_ && !done(Now())) {
     const absl::Duration left = until - Clock::Steady().Now();
     if (left <= absl::ZeroDuration()) return;
     progress_.WaitFor(mutex_, left);
   }
+}
+
+void AgentCore::AwaitIdle(absl::Duration limit) {
+  Await(limit, [this](absl::Time) PSD_NO_THREAD_SAFETY_ANALYSIS { return sessions_.Idle(); });
 }
 
 void AgentCore::Shutdown(absl::Duration drain) {
@@ -148,7 +152,8 @@ void AgentCore::Shutdown(absl::Duration drain) {
     if (std::exchange(shutting_down_, true)) return;
   }
   BeginDraining(/*answers_waiting=*/drain > absl::ZeroDuration());
-  AwaitSettled(drain);
+  Await(drain,
+        [this](absl::Time now) PSD_NO_THREAD_SAFETY_ANALYSIS { return sessions_.Settled(now); });
   Actions actions;
   {
     MutexLock lock(mutex_);

@@ -68,6 +68,7 @@ class RpcAgentImpl : public RpcAgent {
   std::vector<PeerStatus> Peers() const override { return core_->Peers(); }
   Reach ReachOf(const std::string& name) const override { return core_->ReachOf(name); }
   void BeginDraining() override { core_->BeginDraining(); }
+  void AwaitIdle(absl::Duration limit) override { core_->AwaitIdle(limit); }
   void Shutdown(absl::Duration drain) override { core_->Shutdown(drain); }
 
  private:

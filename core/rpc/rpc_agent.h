@@ -259,6 +259,8 @@ class RpcAgent {
   // runs the callbacks of OnDraining, and then tells all peers. May be repeated; later calls do
   // nothing.
   virtual void BeginDraining() = 0;
+  // Waits at most `limit` until no function of a call runs here. Requires: BeginDraining.
+  virtual void AwaitIdle(absl::Duration limit) = 0;
   // Stops in order. Begins to drain, unless that has begun before or `drain` is zero. Refuses new
   // calls from outside, and waits at most `drain` until running functions are done, our own pending
   // calls are over, and every peer has received the answers to all calls that it had sent. It does

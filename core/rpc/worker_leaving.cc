@@ -46,6 +46,12 @@ void WorkerSessions::TellAllLeaving(Actions& actions) const {
   for (const auto& [epoch, session] : table_.sessions()) TellLeaving(*session, actions);
 }
 
+bool WorkerSessions::Idle() const {
+  const auto& sessions = table_.sessions();
+  return std::all_of(sessions.begin(), sessions.end(),
+                     [](const auto& each) { return each.second->running() == 0; });
+}
+
 bool WorkerSessions::Settled(absl::Time now) const {
   for (const auto& [name, caller] : callers_) {
     // Calls that are left after both sides have said goodbye were not sent; they wait until the

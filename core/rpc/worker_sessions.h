@@ -111,6 +111,8 @@ class WorkerSessions {
   // Asks every peer to send nothing new and to end its session here once all is answered. New
   // sessions are refused; those of today may be resumed.
   void BeginLeaving(absl::Time now, Actions& actions);
+  // Whether no function of a call runs here.
+  bool Idle() const;
   // After BeginLeaving: nothing of ours is pending, nothing runs here, and every peer has said
   // goodbye. A peer that is not connected is waited for only as long as a peer that lives takes to
   // come back. Asked again at every event and Tick.

@@ -1,9 +1,11 @@
 #include "core/worker/runtime.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
 #include "core/base/host_port.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
@@ -127,8 +129,13 @@ absl::StatusOr<std::string> Runtime::Start() {
 
 void Runtime::Shutdown(absl::Duration drain) {
   if (agent_ == nullptr) return;
+  const absl::Time until = Clock::Steady().Now() + drain;
+  if (drain > absl::ZeroDuration()) {
+    agent_->BeginDraining();
+    agent_->AwaitIdle(drain);  // functions may need the references that this worker holds
+  }
   if (rrefs_ != nullptr) rrefs_->ReleaseAll();
-  agent_->Shutdown(drain);
+  agent_->Shutdown(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
   timers_->Stop();
   // The executor goes first: its functions may wait for callbacks, which run until it has stopped.
   executor_->Shutdown();

@@ -103,7 +103,8 @@ class Runtime {
   // told by its owners.
   PeerDirectory& peers() { return *peers_; }
 
-  // Shuts the agent down, as RpcAgent::Shutdown says, and then stops all threads. May be repeated.
+  // Drains, releases all references that this worker holds once no function runs here any more, and
+  // shuts the agent down, within `drain` (see RpcAgent). Then stops all threads. May be repeated.
   void Shutdown(absl::Duration drain);
 
   const std::string& name() const { return options_.name; }

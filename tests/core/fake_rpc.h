@@ -109,6 +109,7 @@ class FakeAgent : public rpc::RpcAgent {
   std::vector<rpc::PeerStatus> Peers() const override { return {}; }
   rpc::Reach ReachOf(const std::string&) const override { return rpc::Reach::kReachable; }
   void BeginDraining() override {}
+  void AwaitIdle(absl::Duration) override {}
   void Shutdown(absl::Duration) override {}
 
   // The epoch of all sessions of this worker.

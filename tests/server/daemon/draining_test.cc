@@ -105,11 +105,26 @@ class DrainingTest : public ::testing::Test {
     DaemonConfig config;
     config.name = "owner0";
     config.listen = "127.0.0.1:0";
-    server_ = Must(Server::Create(config, {}, NewNullLogger()));
+    ServerExtensions extensions;
+    EXPECT_TRUE(
+        extensions.functions
+            .Register("late", [this](const worker::FunctionCall& call,
+                                     Values arguments) { return Late(call.runtime, arguments[0]); })
+            .ok());
+    server_ = Must(Server::Create(config, std::move(extensions), NewNullLogger()));
     address_ = Must(server_->Start());
     for (const char* name : {"trainer0", "trainer1", "trainer2"})
       trainers_.push_back(StartTrainer(name, {{"owner0", address_}}));
     MakeParameter(*trainers_[0], "owner0", "w", Tensor::Of<float>({1}, {10}));
+  }
+
+  // A function of the daemon that needs its argument when the daemon has begun to drain.
+  absl::StatusOr<Values> Late(worker::Runtime& runtime, const Value& argument) {
+    late_begun_.set_value();
+    late_goes_on_.get_future().wait();
+    const absl::Status usable = runtime.rrefs().CheckUsable(RRef::FromValue(argument));
+    if (!usable.ok()) return usable;
+    return Values{};
   }
 
   std::unique_ptr<DistributedOptimizer> Optimizer(Worker& trainer, const std::string& name,
@@ -157,7 +172,25 @@ class DrainingTest : public ::testing::Test {
   std::unique_ptr<Server> server_;
   std::string address_;
   std::vector<std::unique_ptr<Worker>> trainers_;
+  std::promise<void> late_begun_, late_goes_on_;
 };
+
+TEST_F(DrainingTest, AFunctionThatRunsKeepsItsReferences) {
+  const RRef mine = MakeParameter(*trainers_[0], "trainer0", "mine", Tensor::Of<float>({1}, {1}));
+  auto late = std::async(std::launch::async, [&] {
+    return trainers_[0]
+        ->RpcSync("owner0", Function::Registered("late"),
+                  {std::shared_ptr<const store::RemoteReference>(mine.body())})
+        .status();
+  });
+  late_begun_.get_future().wait();
+  std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
+  Await([&] { return !trainers_[1]->Lookup("owner0", "w").ok(); });
+  late_goes_on_.set_value();
+  const absl::Status done = late.get();
+  EXPECT_TRUE(done.ok()) << done;
+  stops.join();
+}
 
 TEST_F(DrainingTest, WhoeverWaitsForOthersIsToldAtOnceThatNothingWasApplied) {
   Worker &a = *trainers_[0], &b = *trainers_[1], &c = *trainers_[2];
