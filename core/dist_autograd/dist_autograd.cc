@@ -1,6 +1,7 @@
 #include "core/dist_autograd/dist_autograd.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "core/dist_autograd/context_table.h"
 #include "core/dist_autograd/graph_walk.h"
 #include "core/dist_autograd/pass.h"
+#include "core/rpc/draining.h"
 #include "core/rref/gate.h"
 #include "core/rref/value_codec.h"
 
@@ -96,6 +98,9 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   void OnAbort(const CallPtr& call);
   void OnRelease(const CallPtr& call);
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
+  // Ends the passes that wait for gradients of other workers: no more of them come.
+  void Drain();
+  absl::Status Draining() const { return rpc::DrainingError(self_.name, "the backward pass"); }
   void Finish(const ContextTable::Erased& erased, const std::string& source);
 
   rpc::RpcAgent& agent_;  // these four are used only inside the gate
@@ -105,6 +110,7 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   const rpc::PeerInfo self_;
   ContextTable table_;
   Gate gate_;
+  std::atomic<bool> draining_{false};
 };
 
 void Core::Register() {
@@ -126,6 +132,12 @@ void Core::Register() {
     for (const auto& context : core->table_.All())
       context->LoseSession(peer.name, {peer.incarnation, epoch}, reason);
   });
+  agent_.OnDraining([core = shared_from_this()] { core->Drain(); });
+}
+
+void Core::Drain() {
+  draining_ = true;
+  for (const auto& pass : table_.Passes()) pass->FailIfWaiting(Draining());
 }
 
 void Core::Close() {
@@ -283,6 +295,7 @@ absl::Status Core::TakeGradient(const CallPtr& call) {
   PSD_ASSIGN_OR_RETURN(auto pass, Join(info.pass));
   arrival.call = call;
   pass->Receive(std::move(arrival), info.start, info.expected);
+  if (draining_) pass->FailIfWaiting(Draining());
   return absl::OkStatus();
 }
 

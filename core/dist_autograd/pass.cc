@@ -346,6 +346,15 @@ void Pass::Fail(absl::Status status, const std::string& source) {
   finished_.Set(status);
 }
 
+void Pass::FailIfWaiting(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    const bool own = info_.pass.incarnation == host_->self().incarnation;
+    if (own || done_ || (begun_ && missing_.empty())) return;
+  }
+  Fail(ErrorOn(host_->self().name, why), "");
+}
+
 void Pass::TellAborted(const absl::Status& status, const std::string& source) {
   if (FaultOn("failure_not_told_to_others")) return;
   for (const std::string& peer : context_->KnownWorkers()) {

@@ -79,6 +79,8 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   // Ends the pass with an error, unless it has ended, and tells all workers that know the context,
   // except `source`, from which the error came. `source` is empty for an error of this worker.
   void Fail(absl::Status status, const std::string& source) PSD_EXCLUDES(mutex_);
+  // Fails the pass, which another worker started, with `why` if it still lacks gradients of others.
+  void FailIfWaiting(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
   // DistributedSink.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);

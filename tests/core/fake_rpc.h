@@ -100,7 +100,9 @@ class FakeAgent : public rpc::RpcAgent {
       std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)> callback) override {
     session_lost_.push_back(std::move(callback));
   }
-  void OnDraining(std::function<void()>) override {}
+  void OnDraining(std::function<void()> callback) override {
+    on_draining_.push_back(std::move(callback));
+  }
   absl::StatusOr<std::string> Start(const std::string& address) override { return address; }
   void AddPeer(const std::string&, const std::string&) override {}
   Future<rpc::PeerInfo> Connect(const std::string& name, const rpc::CallOptions&) override;
@@ -108,7 +110,10 @@ class FakeAgent : public rpc::RpcAgent {
                       const rpc::CallOptions& options) override;
   std::vector<rpc::PeerStatus> Peers() const override { return {}; }
   rpc::Reach ReachOf(const std::string&) const override { return rpc::Reach::kReachable; }
-  void BeginDraining() override {}
+  // Only runs the callbacks: further calls are served as before.
+  void BeginDraining() override {
+    for (const auto& callback : on_draining_) callback();
+  }
   void AwaitIdle(absl::Duration) override {}
   void Shutdown(absl::Duration) override {}
 
@@ -124,6 +129,7 @@ class FakeAgent : public rpc::RpcAgent {
   const rpc::PeerInfo self_;
   uint64_t epoch_ = 1;
   std::map<std::string, rpc::Method> methods_;
+  std::vector<std::function<void()>> on_draining_;
   std::vector<std::function<void(const rpc::PeerInfo&, uint64_t)>> session_ended_;
   std::vector<std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)>>
       session_lost_;

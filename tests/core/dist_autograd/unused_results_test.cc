@@ -75,6 +75,22 @@ TEST_P(UnusedResultsTest, DAG_42_FastModeWhereThatWorkerIsReachedByAnotherCall) 
   ExpectWaitsFor(StartFast(context, Sum(used)), owner0_, unused);
 }
 
+TEST_P(UnusedResultsTest, AWorkerThatDrainsEndsAPassThatWaitsThere) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  Variable x(Vector({1, 5}), true);
+  trainer_.Call(context, "owner0", "mul", {x, x});
+  Variable used = trainer_.Call(context, "owner0", "mul", {x, x})[0];
+  auto done = StartFast(context, Sum(used));
+  EXPECT_FALSE(done.IsReady());
+  owner0_.agent.BeginDraining();
+  network_.RunAll();
+  ASSERT_TRUE(done.IsReady());
+  const absl::Status status = done.Wait().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("owner0 is draining"));
+  ExpectAtRest();
+}
+
 TEST_P(UnusedResultsTest, DAG_43_FastModeWithAnUnusedRemoteLeaf) {
   ContextPtr context = trainer_.autograd->NewContext();
   trainer_.Call(context, "owner0", "fetch", {});

@@ -174,6 +174,24 @@ TEST_F(RegistrarRequestsTest, WhoJoinedInASessionThatIsLostMeanwhileJoinsAgain) 
   client.Stop();
 }
 
+TEST_F(RegistrarRequestsTest, DrainingAnswersWhoWaitsAndRefusesWhoComesLate) {
+  FakeAgent& a = NewTrainer("a");
+  NewTrainer("b");
+  const auto meeting = Meeting("x", {"a", "b"}, /*gather=*/false);
+  const auto early = Ask(a, "registrar.barrier", meeting);
+  EXPECT_FALSE(early.IsReady());
+  agent_.BeginDraining();
+  const auto late = Ask(a, "registrar.barrier", meeting);
+  network_.RunAll();
+  for (const Future<rpc::Reply>& each : {early, late}) {
+    ASSERT_TRUE(each.IsReady());
+    const absl::Status status = each.Wait().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "the barrier was not applied")) << status;
+    EXPECT_FALSE(GetDetail(status)->remedy.empty());
+  }
+}
+
 TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
   const auto reply = Ask(NewTrainer("a"), "registrar.world", v1::RegistrarWorldRequest());
   ASSERT_TRUE(reply.Wait().ok());
