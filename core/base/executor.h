@@ -57,7 +57,7 @@ class InlineExecutor : public Executor {
 };
 
 struct ThreadPoolOptions {
-  // What its threads are for, in errors: "functions".
+  // The use of the threads, for error texts: "functions".
   const char* purpose = "tasks";
   // Threads that run tasks. At most so many user tasks run at once, those that wait inside a
   // ScopedBlocking not counted.

@@ -174,13 +174,12 @@ class Call {
 struct AgentOptions {
   PeerInfo self;
   SessionOptions session;
-  const Clock* clock = &Clock::Steady();  // outlives the agent
-  std::shared_ptr<carrier::Carrier>
-      carrier;                         // shared with whoever made it; the agent shuts it down
-  std::shared_ptr<Executor> executor;  // runs RunsOn::kExecutor and kUserQueue functions
-  std::shared_ptr<TimerQueue> timers;  // deadlines, lease renewal, reconnects
+  const Clock* clock = &Clock::Steady();      // outlives the agent
+  std::shared_ptr<carrier::Carrier> carrier;  // shared with its maker; the agent shuts it down
+  std::shared_ptr<Executor> executor;         // runs RunsOn::kExecutor and kUserQueue functions
+  std::shared_ptr<TimerQueue> timers;         // deadlines, lease renewal, reconnects
   std::shared_ptr<Logger> logger;
-  // What large results of methods that run on the carrier's threads are made in; null: ordinary
+  // The memory for large results of methods that run on the carrier's threads; null for ordinary
   // process memory.
   std::shared_ptr<Allocator> memory;  // shared with the worker
   size_t max_sessions = 65'536;

@@ -10,7 +10,7 @@
 namespace psd::server {
 namespace {
 
-// What the key of a barrier holds.
+// Returns the memory that the key of a barrier takes.
 size_t BytesOf(const std::pair<std::string, std::vector<std::string>>& key) {
   size_t bytes = sizeof(key) + key.first.size();
   for (const std::string& member : key.second) bytes += sizeof(member) + member.size();

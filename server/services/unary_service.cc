@@ -32,8 +32,8 @@ constexpr uint32_t kMaxPage = 1000;
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
 // Requests and replies up to this are not charged: the executor's queue bounds them.
 constexpr size_t kSmallBytes = size_t{4} << 10;
-// Of the creations that this service asks this worker for. They take what they take: an answer
-// before their end would say of a creation that goes on that it failed.
+// Returns the options of calls in which this service asks its own worker to create something. They
+// have no timeout: a client would be told that a creation failed while it goes on.
 rpc::CallOptions SelfCall() {
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();

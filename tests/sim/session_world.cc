@@ -15,8 +15,8 @@ struct SimAnswer : Opaque {
   uint32_t attempt = 0;  // see ReplyMeta
   std::shared_ptr<SimCall> call;
   bool taken = false;  // by its caller
-  // What it gives the caller: a process counts it under the caller's session until the caller has
-  // it, the answer was dropped, or the session has ended.
+  // A fork that the answer gives the caller: a process counts it under the caller's session until
+  // the caller has it, the answer was dropped, or the session has ended.
   int fork_at = -1;
   bool fork_held = false;
 };

@@ -1,4 +1,4 @@
-// What becomes of calls, sessions and names when connections, peers or leases end.
+// The fate of calls, sessions and names when connections, peers or leases end.
 
 #include <atomic>
 #include <string>

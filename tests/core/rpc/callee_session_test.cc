@@ -167,7 +167,7 @@ TEST_F(CalleeSessionTest, RPC_34_TheDeadlineStopsWhatHasNotBegunToApply) {
   EXPECT_EQ(session_.next_deadline(), absl::InfiniteFuture());
 }
 
-// What its caller may ask for again in its next session must not be done twice.
+// The caller may ask for it again in its next session, and it must not be done twice.
 TEST_F(CalleeSessionTest, RPC_61_TheEndOfTheSessionStopsWhatHasNotBegunToApply) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   session_.End(actions_);

@@ -106,7 +106,7 @@ class UnaryServiceTest : public ::testing::Test {
     request.add_parameters("w");
     return request;
   }
-  // Of rate 1.
+  // An optimizer with a learning rate of 1.
   v1::GetOrCreateOptimizerRequest PlainSgd() {
     v1::GetOrCreateOptimizerRequest request = Optimizer("sgd");
     request.add_option_names("lr");
