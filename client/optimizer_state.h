@@ -12,6 +12,7 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/optim/owner/optimizer_life.h"
+#include "core/optim/steps/step_decision.h"
 #include "core/optim/steps/step_request.h"
 #include "core/worker/optimizer_service.h"
 
@@ -62,10 +63,16 @@ struct DistributedOptimizer::State {
   // Whether each step waits for its turn at the lead because all owners must apply the steps in the
   // same order.
   bool TakesTurns() const;
+  // Whether the step goes in a synchronous round that the lead names: all owners must collect the
+  // same members, once if they step only, twice if they measure first.
+  bool GoesInRounds(const optim::StepWishes& wishes) const;
   // Takes one step over all owners. A retry passes the attempt of the earlier try, whose terms may
   // have been decided already.
   StepOutcome Run(std::shared_ptr<StepAttempt> attempt);
   void RunInTurn(StepAttempt& attempt, StepOutcome& outcome);
+  // All members of a round have the same terms, so a step that is tried again takes part in a round
+  // of its own with new terms, on all owners. Owners that applied it before do not apply it again.
+  void RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes, StepOutcome& outcome);
   // Decides the terms of the step; if needed, first asks owners to check the step and to measure
   // gradients. Returns false if the step must not be applied; `outcome` says why.
   bool Decide(StepAttempt& attempt, StepOutcome& outcome);
@@ -86,6 +93,8 @@ struct StepAttempt {
   StepOptions options;
   bool decided = false;
   optim::StepTerms terms;
+  optim::RoundPlace round;  // of number 0 if the step goes in no round
+  uint64_t lead_steps = 0;  // if it does: the number of steps that the lead has accepted
   double gradient_norm = 0;
 };
 

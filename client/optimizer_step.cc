@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -184,7 +185,10 @@ StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attemp
     outcome.refused = worker->runtime->autograd().Find(context).status();
   }
   if (!outcome.refused.ok()) return outcome;
-  if (TakesTurns()) {
+  const optim::StepWishes wishes = ToWishes(attempt->options, settings, attempt->contexts.size());
+  if (GoesInRounds(wishes)) {
+    RunInRound(*attempt, wishes, outcome);
+  } else if (TakesTurns()) {
     RunInTurn(*attempt, outcome);
   } else if (attempt->decided || Decide(*attempt, outcome)) {
     Apply(*attempt, outcome);
@@ -219,13 +223,47 @@ void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& o
   service().EndTurn(leader, turn->id(), applied);
 }
 
+bool DistributedOptimizer::State::GoesInRounds(const optim::StepWishes& wishes) const {
+  return settings.mode.kind == UpdateMode::Kind::kSynchronous &&
+         (parts.size() > 1 || wishes.NeedsMeasure());
+}
+
+void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes,
+                                             StepOutcome& outcome) {
+  const auto turn = worker->open_turns->Open(worker->runtime->ids());
+  worker::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
+  optim::StepWishes unmeasured = wishes;
+  unmeasured.clip_norm = std::numeric_limits<double>::infinity();
+  unmeasured.detect_overflow = false;
+  call.wishes = {optim::DecideStep(unmeasured, {}).terms, wishes.clip_norm, wishes.NeedsMeasure()};
+  const auto answer =
+      service()
+          .TakeTurn(parts[lead].optimizer, call, worker->ToCallOptions({attempt.options.timeout}))
+          .Wait();
+  std::fill(attempt.asked.begin(), attempt.asked.end(), true);
+  outcome.refused = answer.status();
+  if (answer.ok()) {
+    attempt.round = {turn->id(), call.ended_before, answer->round};
+    attempt.lead_steps = answer->steps_accepted;
+    if (Decide(attempt, outcome)) Apply(attempt, outcome);
+  }
+  // The other members wait for this one wherever it has not stepped, until they hear that it does
+  // not come.
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool stepped = outcome.refused.ok() && i < outcome.owners.size() && attempt.asked[i] &&
+                         outcome.owners[i].status.ok();
+    if (!stepped) service().EndTurn(parts[i].optimizer, turn->id(), /*applied=*/false);
+  }
+}
+
 bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outcome) {
   const optim::StepWishes wishes = ToWishes(attempt.options, settings, attempt.contexts.size());
   const auto asked = std::count(attempt.asked.begin(), attempt.asked.end(), true);
-  // A single owner uses its own count of steps.
+  // A single owner uses its own count of steps. In a round the lead has told its count before.
+  const bool in_round = attempt.round.word.number != 0;
   const bool lead_decides = !settings.schedule.IsConstant() && asked > 1;
   std::vector<PrepareResult> answers(parts.size());
-  if (wishes.NeedsMeasure() || attempt.options.check_first || lead_decides) {
+  if (wishes.NeedsMeasure() || attempt.options.check_first || (lead_decides && !in_round)) {
     if (!Prepare(attempt, wishes.NeedsMeasure(), answers, outcome)) return false;
   }  // otherwise the step needs no exchange before it
   std::vector<double> sums;
@@ -238,7 +276,9 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   attempt.decided = true;
   attempt.terms = decision.terms;
   attempt.gradient_norm = decision.gradient_norm;
-  if (lead_decides) attempt.terms.schedule_step = answers[lead].steps_accepted;
+  if (lead_decides) {
+    attempt.terms.schedule_step = in_round ? attempt.lead_steps : answers[lead].steps_accepted;
+  }
   if (attempt.terms.overflow)  // only the lead, which keeps the scale, must know
     for (size_t i = 0; i < parts.size(); ++i) attempt.asked[i] = i == lead;
   return true;
@@ -258,7 +298,8 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
                                                     {},
                                                     worker->open_steps->first(),
                                                     false,
-                                                    life},
+                                                    life,
+                                                    attempt.round},
                                                    measure,
                                                    worker->ToCallOptions({attempt.options.timeout}))
                                : Future<PrepareResult>::Ready(PrepareResult{}));
@@ -293,10 +334,11 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
       answers.push_back(Future<StepResult>::Ready(nothing));
       continue;
     }
-    answers.push_back(service().Step(parts[i].optimizer,
-                                     {attempt.step_id, attempt.reached[i], attempt.terms,
-                                      worker->open_steps->first(), TakesTurns(), life},
-                                     worker->ToCallOptions({attempt.options.timeout})));
+    answers.push_back(
+        service().Step(parts[i].optimizer,
+                       {attempt.step_id, attempt.reached[i], attempt.terms,
+                        worker->open_steps->first(), TakesTurns(), life, attempt.round},
+                       worker->ToCallOptions({attempt.options.timeout})));
   }
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::StatusOr<StepResult>& answer = answers[i].Wait();

@@ -59,6 +59,25 @@ Enum DecodeEnum(uint32_t number) {
   return static_cast<Enum>(number <= 255 ? number : 0);
 }
 
+// For any message with gradient_scale, gradient_limit and loss_scale.
+template <typename Message>
+StepTerms TermsIn(const Message& message) {
+  StepTerms terms;
+  if (message.has_gradient_scale()) terms.gradient_scale = message.gradient_scale();
+  if (message.has_gradient_limit()) terms.gradient_limit = message.gradient_limit();
+  terms.loss_scale = message.loss_scale();
+  return terms;
+}
+
+absl::Status CheckTerms(const StepTerms& terms) {
+  if (std::isfinite(terms.gradient_scale) && terms.gradient_limit >= 0 &&
+      std::isfinite(terms.loss_scale))
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a step with gradient scale ", terms.gradient_scale, ", limit ", terms.gradient_limit,
+      " and loss scale ", terms.loss_scale, ": scales must be finite, the limit at least 0"));
+}
+
 }  // namespace
 
 OptimizerSettings DecodeSettings(const v1::CreateOptimizerRequest& message) {
@@ -108,19 +127,75 @@ void EncodeTerms(const StepTerms& terms, v1::StepRequest& message) {
 }
 
 absl::StatusOr<StepTerms> DecodeTerms(const v1::StepRequest& message) {
-  StepTerms terms;
-  if (message.has_gradient_scale()) terms.gradient_scale = message.gradient_scale();
-  if (message.has_gradient_limit()) terms.gradient_limit = message.gradient_limit();
+  StepTerms terms = TermsIn(message);
   if (message.has_schedule_step()) terms.schedule_step = message.schedule_step();
-  terms.loss_scale = message.loss_scale();
   terms.overflow = message.overflow();
-  if (!std::isfinite(terms.gradient_scale) || !(terms.gradient_limit >= 0) ||
-      !std::isfinite(terms.loss_scale)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a step with gradient scale ", terms.gradient_scale, ", limit ", terms.gradient_limit,
-        " and loss scale ", terms.loss_scale, ": scales must be finite, the limit at least 0"));
-  }
+  PSD_RETURN_IF_ERROR(CheckTerms(terms));
   return terms;
+}
+
+void EncodePlace(const optim::RoundPlace& place, v1::RoundPlace& message) {
+  message.set_number(place.word.number);
+  for (const GlobalId& turn : place.word.members) {
+    message.add_member_incarnations(turn.incarnation);
+    message.add_member_counters(turn.counter);
+  }
+  message.set_turn_counter(place.turn.counter);
+  message.set_turns_ended_before(place.turns_ended_before);
+}
+
+absl::StatusOr<optim::RoundPlace> DecodePlace(Incarnation trainer, const v1::RoundPlace& message) {
+  optim::RoundPlace place;
+  place.turn = {trainer, message.turn_counter()};
+  place.turns_ended_before = message.turns_ended_before();
+  place.word.number = message.number();
+  if (place.word.number == 0)
+    return absl::InvalidArgumentError("a place in a round without a number");
+  PSD_ASSIGN_OR_RETURN(place.word.members,
+                       DecodeIds(message.member_incarnations(), message.member_counters()));
+  return place;
+}
+
+void EncodeWishes(const TurnWishes& wishes, v1::TurnRequest& message) {
+  if (wishes.terms.gradient_scale != 1) message.set_gradient_scale(wishes.terms.gradient_scale);
+  if (std::isfinite(wishes.terms.gradient_limit))
+    message.set_gradient_limit(wishes.terms.gradient_limit);
+  message.set_loss_scale(wishes.terms.loss_scale);
+  if (std::isfinite(wishes.clip_norm)) message.set_clip_norm(wishes.clip_norm);
+  message.set_measures(wishes.measures);
+}
+
+absl::StatusOr<TurnWishes> DecodeWishes(const v1::TurnRequest& message) {
+  TurnWishes wishes;
+  wishes.terms = TermsIn(message);
+  PSD_RETURN_IF_ERROR(CheckTerms(wishes.terms));
+  if (message.has_clip_norm()) wishes.clip_norm = message.clip_norm();
+  if (!(wishes.clip_norm >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a turn that clips by the norm ",
+                                                   wishes.clip_norm, ": it must be at least 0"));
+  }
+  wishes.measures = message.measures();
+  return wishes;
+}
+
+v1::TurnReply EncodeTurnReply(const StepResult& result) {
+  v1::TurnReply message;
+  message.set_steps_accepted(result.steps_accepted);
+  message.set_round(result.round.number);
+  for (const GlobalId& turn : result.round.members) {
+    message.add_member_incarnations(turn.incarnation);
+    message.add_member_counters(turn.counter);
+  }
+  return message;
+}
+
+absl::StatusOr<TurnAnswer> DecodeTurnReply(const v1::TurnReply& message) {
+  TurnAnswer answer;
+  answer.steps_accepted = message.steps_accepted();
+  answer.round.number = message.round();
+  PSD_ASSIGN_OR_RETURN(answer.round.members,
+                       DecodeIds(message.member_incarnations(), message.member_counters()));
+  return answer;
 }
 
 v1::StepReply EncodeResult(const StepResult& result) {

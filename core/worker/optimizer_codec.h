@@ -3,6 +3,8 @@
 // Converts the messages of the "optimizer.*" methods to structs and back. Pure.
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,6 +20,19 @@
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::worker {
+
+// The part of a step's options that all members of a round must share. See optim::StepRequest.
+struct TurnWishes {
+  optim::StepTerms terms;  // before anything is measured
+  double clip_norm = std::numeric_limits<double>::infinity();
+  bool measures = false;  // the gradients, before the step
+};
+
+// The lead's answer when a turn has come.
+struct TurnAnswer {
+  uint64_t steps_accepted = 0;  // by the lead
+  optim::RoundWord round;       // of number 0 if steps go one by one
+};
 
 // DecodeOptions takes columns of names and values, DecodeIds columns of the two halves of ids.
 // Errors: INVALID_ARGUMENT if the columns differ in length.
@@ -84,6 +99,19 @@ optim::OptimizerSettings DecodeSettings(const v1::CreateOptimizerRequest& messag
 void EncodeTerms(const optim::StepTerms& terms, v1::StepRequest& message);
 // Errors: INVALID_ARGUMENT for a scale that is not finite, and for a limit that is NaN or negative.
 absl::StatusOr<optim::StepTerms> DecodeTerms(const v1::StepRequest& message);
+
+void EncodePlace(const optim::RoundPlace& place, v1::RoundPlace& message);
+// `trainer` is the caller. Errors: INVALID_ARGUMENT if there is no number, or the columns of the
+// members differ in length.
+absl::StatusOr<optim::RoundPlace> DecodePlace(Incarnation trainer, const v1::RoundPlace& message);
+
+// Writes a trainer's wishes for the round of a turn, and reads them into a request for the turn.
+void EncodeWishes(const TurnWishes& wishes, v1::TurnRequest& message);
+// Errors: those of DecodeTerms; INVALID_ARGUMENT for a norm that is NaN or negative.
+absl::StatusOr<TurnWishes> DecodeWishes(const v1::TurnRequest& message);
+
+v1::TurnReply EncodeTurnReply(const optim::StepResult& result);
+absl::StatusOr<TurnAnswer> DecodeTurnReply(const v1::TurnReply& message);
 
 v1::StepReply EncodeResult(const optim::StepResult& result);
 optim::StepResult DecodeResult(const v1::StepReply& message);

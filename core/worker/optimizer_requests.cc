@@ -16,7 +16,7 @@
 namespace psd::worker {
 namespace {
 
-// Between two attempts to tell a lead that a turn is over.
+// The pauses between two attempts to tell an owner what it must hear.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLongestPause = absl::Seconds(5);
 
 }  // namespace
@@ -109,6 +109,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   message.set_in_turn(step.in_turn);
   EncodeLifeId(step.life, message);
   EncodeTerms(step.terms, message);
+  if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
   return Ask("optimizer.step", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
         if (!reply.ok()) return reply.status();
@@ -127,6 +128,7 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
   message.set_ended_before(step.ended_before);
   EncodeLifeId(step.life, message);
   message.set_measure(measure);
+  if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
   return Ask("optimizer.prepare", optimizer, message, options)
       .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {
         if (!reply.ok()) return reply.status();
@@ -154,29 +156,33 @@ bool MayArriveLater(const absl::Status& status) {
 
 }  // namespace
 
-Future<Unit> OptimizerService::TakeTurn(const RRef& optimizer, const TurnCall& turn,
-                                        const rpc::CallOptions& options) {
+Future<TurnAnswer> OptimizerService::TakeTurn(const RRef& optimizer, const TurnCall& turn,
+                                              const rpc::CallOptions& options) {
   v1::TurnRequest message = EncodeTurn(turn.turn);
   message.set_ended_before(turn.ended_before);
   EncodeLifeId(turn.life, message);
+  EncodeWishes(turn.wishes, message);
   return Ask("optimizer.take_turn", optimizer, message, options)
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Unit> {
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<TurnAnswer> {
         if (!reply.ok()) return reply.status();
-        return Unit{};
+        PSD_ASSIGN_OR_RETURN(auto message, ParseMessage<v1::TurnReply>(reply->payload.header,
+                                                                       "optimizer.take_turn"));
+        return DecodeTurnReply(message);
       });
 }
 
-void OptimizerService::SendEndTurn(const RRef& optimizer, const v1::TurnRequest& message,
-                                   absl::Duration pause) {
+template <typename Message>
+void OptimizerService::SendUntilAnswered(const char* method, const RRef& optimizer,
+                                         const Message& message, absl::Duration pause) {
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();  // as long as the session lives
-  v1::TurnRequest copy = message;
-  Ask("optimizer.end_turn", optimizer, copy, options)
-      .OnReady([this, optimizer, message, pause](const absl::StatusOr<rpc::Reply>& reply) {
+  Message copy = message;
+  Ask(method, optimizer, copy, options)
+      .OnReady([this, method, optimizer, message, pause](const absl::StatusOr<rpc::Reply>& reply) {
         const bool session_lives = runtime_.rrefs().CheckUsable(optimizer).ok();
         if (!session_lives || !MayArriveLater(reply.status())) return;
-        runtime_.timers().RunAfter(pause, [this, optimizer, message, pause] {
-          SendEndTurn(optimizer, message, std::min(2 * pause, kLongestPause));
+        runtime_.timers().RunAfter(pause, [this, method, optimizer, message, pause] {
+          SendUntilAnswered(method, optimizer, message, std::min(2 * pause, kLongestPause));
         });
       });
 }
@@ -184,12 +190,13 @@ void OptimizerService::SendEndTurn(const RRef& optimizer, const v1::TurnRequest&
 void OptimizerService::EndTurn(const RRef& optimizer, GlobalId turn, bool applied) {
   v1::TurnRequest message = EncodeTurn(turn);
   message.set_applied(applied);
-  SendEndTurn(optimizer, message, kFirstPause);
+  SendUntilAnswered("optimizer.end_turn", optimizer, message, kFirstPause);
 }
 
 void OptimizerService::Leave(const RRef& optimizer) {
   v1::LeaveOptimizerRequest message;
-  Ask("optimizer.leave", optimizer, message, {});  // nobody waits for the answer
+  message.set_before(runtime_.ids().Next().counter);
+  SendUntilAnswered("optimizer.leave", optimizer, message, kFirstPause);
 }
 
 namespace {

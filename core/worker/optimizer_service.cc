@@ -131,7 +131,7 @@ optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, 
 }
 
 void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
-                const v1::PrepareRequest& message, Collected& collected) {
+                const v1::PrepareRequest& message, optim::RoundPlace round, Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
@@ -149,16 +149,16 @@ void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
   optim::StepRequest request = NewRequest(*call, *optimizer, step_id, DecodeLifeId(message));
   const uint64_t ticket = request.ticket;
   request.ended_before = message.ended_before();
+  request.round = std::move(round);
   request.plan = *std::move(plan);
   optimizer->Measure(std::move(request), std::move(answer));
   if (!optimizer->waits()) return;
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
 }
 
-// `message`: decoded but for its gradients and terms, as above.
 void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
                const v1::StepRequest& message, const optim::StepTerms& terms,
-               Collected& collected) {
+               optim::RoundPlace round, Collected& collected) {
   absl::StatusOr<StepPlan> plan = collected.Plan();
   if (!plan.ok()) return call->Reply(plan.status());
   const OptimizerPtr& optimizer = collected.optimizer;
@@ -166,6 +166,7 @@ void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
   const uint64_t ticket = step.ticket;
   step.ended_before = message.ended_before();
   step.in_turn = message.in_turn();
+  step.round = std::move(round);
   step.plan = *std::move(plan);
   step.terms = terms;
   step.begin_apply = [call] { return call->BeginApply(); };
@@ -190,6 +191,13 @@ absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what,
 template <typename Message>
 absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
   return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
+}
+
+// Returns the place in a named round of a StepRequest or a PrepareRequest, if it has one.
+template <typename Message>
+absl::StatusOr<optim::RoundPlace> DecodeRound(const rpc::ServerCall& call, const Message& message) {
+  if (!message.has_round()) return optim::RoundPlace{};
+  return DecodePlace(call.caller().incarnation, message.round());
 }
 
 absl::StatusOr<GlobalId> DecodeTurnId(const rpc::ServerCall& call, const v1::TurnRequest& message) {
@@ -326,6 +334,8 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
           return call->Reply(absl::AbortedError(
               absl::StrCat((*entry)->Label(), " is of another life than was asked for")));
         }
+        // If the session has ended before, nobody would notice its end any more.
+        if (!call->cancelled()) (*optimizer)->Join(SessionOf(*call));
         call->Reply(ReferenceReply(runtime_, *call, *entry));
       });
 }
@@ -383,10 +393,12 @@ void OptimizerService::ServePrepare(const CallPtr& call) {
   // Only a measurement may wait for other trainers, and only for that the step's id is needed.
   auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
   if (!step.ok()) return call->Reply(step.status());
+  auto round = DecodeRound(*call, *request);
+  if (!round.ok()) return call->Reply(round.status());
   RunSized(call, elements,
-           [call, step = *step, message = *std::move(request),
+           [call, step = *step, message = *std::move(request), round = *std::move(round),
             collected = *std::move(collected)]() mutable {
-             RunPrepare(call, step, message, collected);
+             RunPrepare(call, step, message, std::move(round), collected);
            });
 }
 
@@ -400,10 +412,12 @@ void OptimizerService::ServeStep(const CallPtr& call) {
   const int64_t elements = collected->elements;
   auto step = DecodeStepId(*call, *request);
   if (!step.ok()) return call->Reply(step.status());
+  auto round = DecodeRound(*call, *request);
+  if (!round.ok()) return call->Reply(round.status());
   RunSized(call, elements,
            [call, step = *step, message = *std::move(request), terms = *terms,
-            collected = *std::move(collected)]() mutable {
-             StartStep(call, step, message, terms, collected);
+            round = *std::move(round), collected = *std::move(collected)]() mutable {
+             StartStep(call, step, message, terms, std::move(round), collected);
            });
 }
 
@@ -434,13 +448,18 @@ void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   if (!found.ok()) return call->Reply(found.status());
   auto id = DecodeTurnId(*call, *request);
   if (!id.ok()) return call->Reply(id.status());
+  auto wishes = DecodeWishes(*request);
+  if (!wishes.ok()) return call->Reply(wishes.status());
   const OptimizerPtr& optimizer = *found;
   optim::StepRequest turn = NewRequest(*call, *optimizer, *id, DecodeLifeId(*request));
   const uint64_t ticket = turn.ticket;
   turn.ended_before = request->ended_before();
+  turn.terms = wishes->terms;
+  turn.clip_norm = wishes->clip_norm;
+  turn.measures = wishes->measures;
   turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {
     if (!result.ok()) return call->Reply(result.status());
-    call->Reply(rpc::Payload{});
+    call->Reply(PlainPayload(EncodeTurnReply(*result)));
   };
   optimizer->TakeTurn(std::move(turn));
   call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
@@ -525,8 +544,7 @@ void OptimizerService::EndSession(GlobalId session) {
     optimizers = optimizers_;
   }
   for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
-    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr)
-      optimizer->Leave(session, /*ended=*/true);
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->EndSession(session);
 }
 
 void OptimizerService::ServeLeave(const CallPtr& call) {
@@ -535,7 +553,7 @@ void OptimizerService::ServeLeave(const CallPtr& call) {
   auto optimizer = FindOptimizer(runtime_.store(), DecodeOptimizer(*request));
   if (!optimizer.ok()) return call->Reply(optimizer.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before leaving"));
-  (*optimizer)->Leave(SessionOf(*call), /*ended=*/false);
+  (*optimizer)->Leave(SessionOf(*call), request->before());
   call->Reply(rpc::Payload{});
 }
 

@@ -21,10 +21,10 @@
 #include "core/rref/rref.h"
 #include "core/store/value.h"
 #include "core/worker/exchange.h"
+#include "core/worker/optimizer_codec.h"
 
 namespace psd::v1 {
 class CreateOptimizerRequest;
-class TurnRequest;
 }  // namespace psd::v1
 
 namespace psd::worker {
@@ -43,8 +43,8 @@ struct PartTerms {
   optim::OptimizerLife life;
   // If the part that exists is of this life, it is dropped first, and a new one is made.
   GlobalId replaced;
-  // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new one.
-  // Requires: `life` has no owners.
+  // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new
+  // one. Requires: `life` has no owners.
   bool unfinished = false;
 };
 
@@ -53,9 +53,10 @@ struct StepCall {
   GlobalId step;
   std::vector<GlobalId> contexts;  // their gradients are added up; may be empty
   optim::StepTerms terms;
-  uint64_t ended_before = 0;  // see optim::StepRecords
-  bool in_turn = false;       // see optim::StepRequest
-  GlobalId life = {};         // the step is refused in any other life; none allows any
+  uint64_t ended_before = 0;     // see optim::StepRecords
+  bool in_turn = false;          // see optim::StepRequest
+  GlobalId life = {};            // the step is refused in any other life; none allows any
+  optim::RoundPlace round = {};  // in a round that the lead has named; of number 0 otherwise
 };
 
 // A turn as a trainer asks for it.
@@ -63,6 +64,7 @@ struct TurnCall {
   GlobalId turn;              // another one for each try of a step
   uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
   GlobalId life = {};         // as in StepCall
+  TurnWishes wishes = {};     // for rounds
 };
 
 // What an owner says before a step.
@@ -111,8 +113,8 @@ class OptimizerService {
 
   // Waits for a turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer. The end
   // is sent until the owner has it, or until this worker's session there has ended.
-  Future<Unit> TakeTurn(const rref::RRef& optimizer, const TurnCall& turn,
-                        const rpc::CallOptions& options);
+  Future<TurnAnswer> TakeTurn(const rref::RRef& optimizer, const TurnCall& turn,
+                              const rpc::CallOptions& options);
   void EndTurn(const rref::RRef& optimizer, GlobalId turn, bool applied);
 
   // See OwnerOptimizer. A change is refused in another life than `life`; none: in none.
@@ -124,6 +126,8 @@ class OptimizerService {
                                          const rpc::CallOptions& options);
 
   // Tells the owner that this worker takes no part in the optimizer's rounds until its next step.
+  // The message is sent until the owner has it, or until this worker's session there has ended. A
+  // message that arrives after the worker's next step does nothing.
   void Leave(const rref::RRef& optimizer);
 
  private:
@@ -158,9 +162,11 @@ class OptimizerService {
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
                          const rpc::CallOptions& options);
 
-  // Sends the end of a turn; after a failure again, when `pause` is over.
-  void SendEndTurn(const rref::RRef& optimizer, const v1::TurnRequest& message,
-                   absl::Duration pause);
+  // Sends `message` to the optimizer's owner until it is answered, or until this worker's session
+  // there has ended. After a failure it is sent again when `pause` is over.
+  template <typename Message>
+  void SendUntilAnswered(const char* method, const rref::RRef& optimizer, const Message& message,
+                         absl::Duration pause);
 
   Runtime& runtime_;
 

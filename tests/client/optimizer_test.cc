@@ -1,6 +1,7 @@
 // DistributedOptimizer against owners in the same process: what one step does on several owners,
 // and what is left when it fails.
 
+#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/store/write_claims.h"
 #include "core/worker/functions.h"
+#include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
@@ -579,7 +581,8 @@ class ModesTest : public OptimizerTest {
       while (waiting() != steps) std::this_thread::yield();
     }
   }
-  void AwaitWaiting(uint64_t steps) { AwaitWaiting(steps, {&owner0_, &owner1_}); }
+  // At the lead, where all steps of several owners wait for their turns.
+  void AwaitWaiting(uint64_t steps) { AwaitWaiting(steps, {&owner0_}); }
 
   std::unique_ptr<Worker> other_ = StartOther("trainer1");
 };
@@ -811,6 +814,64 @@ TEST_F(ModesTest, ClippingAfterAMemberHasDiedWaitsForNobody) {
   StepOutcome outcome = StepAsync(*trainer_, *mine, 1, 1, clip).get();
   ASSERT_TRUE(outcome.status().ok()) << outcome.status();
   EXPECT_EQ(First(w_), 7);
+}
+
+// The hasty trainer's question to measure reaches the lead only, so the other one waits for it on
+// the follower until it gives the round up.
+TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
+  std::atomic<bool> cut{true};
+  std::string mark;  // the step's incarnation in the question to measure
+  testing::PickyRules rules;
+  rules.loses = [&](const carrier::Message& message) {
+    return cut && message.header.find("optimizer.prepare") != std::string::npos &&
+           message.header.find(mark) != std::string::npos;
+  };
+  worker::RuntimeOptions picky;
+  picky.carrier = std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})), rules);
+  TestOwner lead("owner0"), follower("owner1", std::move(picky));
+  auto hasty = StartTrainer("trainer0", {lead.address(), follower.address()});
+  auto patient = StartTrainer("trainer1", {lead.address(), follower.address()});
+  const Incarnation incarnation = hasty->runtime().incarnation();
+  mark = '\x31' + std::string(reinterpret_cast<const char*>(&incarnation), sizeof(incarnation));
+  const auto parameters = [&](Worker& worker) {
+    return std::vector<RRef>{MakeParameter(worker, "owner0", "w", Tensor::Of<float>({1}, {10})),
+                             MakeParameter(worker, "owner1", "b", Tensor::Of<float>({1}, {10}))};
+  };
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  StepOptions clip;
+  clip.clip_norm = 1000;
+  const auto step = [&](Worker& worker, DistributedOptimizer& optimizer, StepOptions options) {
+    return std::async(std::launch::async, [&, options] {
+      const RRef w = Must(worker.Lookup("owner0", "w")), b = Must(worker.Lookup("owner1", "b"));
+      return optimizer.StepDetailed(Collect(worker, {{w, 1}, {b, 1}}), options);
+    });
+  };
+  const std::vector<RRef> values = parameters(*hasty);
+  auto mine = Must(DistributedOptimizer::Create(*hasty, "main", kSgd1, values, settings));
+  auto theirs = Must(DistributedOptimizer::Create(
+      *patient, "main", kSgd1,
+      {Must(patient->Lookup("owner0", "w")), Must(patient->Lookup("owner1", "b"))}, settings));
+  StepOptions short_clip = clip;
+  short_clip.timeout = absl::Seconds(1);
+  auto b = step(*patient, *theirs, clip);
+  const Context kept = Collect(*hasty, {{values[0], 1}, {values[1], 1}});  // for the second try
+  const StepOutcome cut_off = mine->StepDetailed(kept, short_clip), alone = b.get();
+  EXPECT_FALSE(cut_off.status().ok());
+  ASSERT_TRUE(alone.status().ok()) << alone.status();
+  for (const OwnerOutcome& owner : alone.owners) EXPECT_EQ(owner.trainers, 1) << owner.owner;
+  cut = false;
+  // Both go on together, with other options, and the failed step is applied when it is tried again.
+  for (const StepOptions& options : {StepOptions{}, clip}) {
+    auto a = step(*hasty, *mine, options);
+    b = step(*patient, *theirs, options);
+    EXPECT_EQ(a.get().status(), absl::OkStatus());
+    EXPECT_EQ(b.get().status(), absl::OkStatus());
+  }
+  b = step(*patient, *theirs, clip);
+  EXPECT_EQ(mine->RetryFailed(cut_off).status(), absl::OkStatus());
+  EXPECT_EQ(b.get().status(), absl::OkStatus());
+  for (const RRef& value : values) EXPECT_EQ(Read(*hasty, value)[0], 10 - 1 - 4 - 2);
 }
 
 TEST_F(ModesTest, TrainersThatMeasureAndTrainersThatDoNotAreToldSo) {

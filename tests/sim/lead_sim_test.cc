@@ -51,7 +51,8 @@ class Owner {
             [this](const StepRequest& request) { return Known(request); },
             [this](std::vector<StepRequest> steps) {
               for (StepRequest& step : steps) Apply(step);
-            })) {}
+            },
+            {})) {}
 
   void Step(StepRequest request) {
     if (request.in_turn) return Apply(request);
@@ -69,7 +70,7 @@ class Owner {
   void EndSession(GlobalId session) {
     records_.EndSession(session);
     ended_turns_.EndSession(session);
-    gate_->Leave(session);
+    gate_->Leave(session, 0);
   }
   const std::vector<GlobalId>& applied() const { return applied_; }
 

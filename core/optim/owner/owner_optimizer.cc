@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -16,12 +17,12 @@
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/loss_scale.h"
 #include "core/optim/owner/parameter_groups.h"
+#include "core/optim/owner/step_book.h"
 #include "core/optim/owner/step_sweep.h"
 #include "core/optim/rows/sparse_gradient.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
-#include "core/optim/steps/step_records.h"
 
 namespace psd::optim {
 namespace {
@@ -55,7 +56,7 @@ int64_t ElementsOf(const StepPlan& plan) {
   return elements;
 }
 
-// What a batch is run with, as it is at its turn.
+// The functions and the step count that a batch is run with, as they are at its turn.
 struct RunState {
   GroupFunctions functions;
   uint64_t steps_accepted = 0;
@@ -82,7 +83,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
         measure_(table_, settings.mode),
         gate_(StepGate::Create(
             settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
-            [this](std::vector<StepRequest> steps) { Run(std::move(steps)); })) {
+            [this](std::vector<StepRequest> steps) { Run(std::move(steps)); }, Turns())) {
     for (size_t i = 0; i < table_.size(); ++i)
       for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
   }
@@ -102,7 +103,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   }
   void TakeTurn(StepRequest request) override;
   void EndTurn(GlobalId session, GlobalId turn, bool applied) override PSD_EXCLUDES(mutex_);
-  void Leave(GlobalId session, bool ended) override PSD_EXCLUDES(mutex_);
+  void Join(GlobalId session) override PSD_EXCLUDES(mutex_);
+  void Leave(GlobalId session, uint64_t before) override {
+    if (gate_ != nullptr) gate_->Leave(session, before);
+  }
+  void EndSession(GlobalId session) override PSD_EXCLUDES(mutex_);
   void CloseGate(const absl::Status& why) override {
     if (gate_ != nullptr) gate_->Close(why);
   }
@@ -112,7 +117,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
                   absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
   OptimizerLife life() const override PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return life_;
+    return book_.life();
   }
   absl::Status SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_);
   absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) override
@@ -134,13 +139,11 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   // Begins a life. `charge` is that of `life`, and afterwards the one of the life before.
   absl::Status ChangeLife(OptimizerLife life, MemoryCharge& charge) PSD_REQUIRES(mutex_);
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
-  // The answer to a step that was applied before, or never may be: of another life, too.
+  // Returns the answer to a step that must not wait. Called with the gate's lock held.
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
       PSD_EXCLUDES(mutex_);
-  std::optional<absl::StatusOr<StepResult>> FindKnownLocked(const StepRequest& request)
-      PSD_REQUIRES(mutex_);
-  std::optional<absl::StatusOr<StepResult>> FindEndedTurn(const StepRequest& request)
-      PSD_REQUIRES(mutex_);
+  // The gate's view of turns.
+  StepGate::Turns Turns();
   absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
   absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
@@ -148,6 +151,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   void RunSized(int64_t elements, FlowId flow, Task run);
   // Steps whose turn it is.
   void Run(std::vector<StepRequest> steps);
+  void RunMeasure(std::vector<StepRequest> steps);
   void Start(std::unique_ptr<Batch> batch);
 
   // The following functions run while the write claim is held.
@@ -184,10 +188,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
-  StepRecords records_ PSD_GUARDED_BY(mutex_);
-  // Turns that are over: a question that comes after its turn's end gets none.
-  StepRecords ended_turns_ PSD_GUARDED_BY(mutex_);
-  OptimizerLife life_ PSD_GUARDED_BY(mutex_);
+  StepBook book_ PSD_GUARDED_BY(mutex_);
   MemoryCharge life_memory_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
@@ -212,18 +213,25 @@ void OwnerOptimizerImpl::Step(StepRequest request) {
 }
 
 void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
-  if (steps[0].measures) {
-    int64_t elements = 0;
-    for (const StepRequest& step : steps) elements += ElementsOf(step.plan);
-    const FlowId flow = steps[0].member.flow;
-    return RunSized(elements, flow,
-                    [self = shared_from_this(), steps = std::move(steps)]() mutable {
-                      self->measure_.Run(std::move(steps));
-                    });
-  }
+  if (steps[0].measures) return RunMeasure(std::move(steps));
   auto batch = std::make_unique<Batch>();
   for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
   Start(std::move(batch));
+}
+
+void OwnerOptimizerImpl::RunMeasure(std::vector<StepRequest> steps) {
+  int64_t elements = 0;
+  std::set<GlobalId> applied;
+  for (const StepRequest& step : steps) {
+    elements += ElementsOf(step.plan);
+    MutexLock lock(mutex_);
+    if (book_.WasApplied(step)) applied.insert(step.step_id);
+  }
+  const FlowId flow = steps[0].member.flow;
+  RunSized(elements, flow,
+           [self = shared_from_this(), steps = std::move(steps), applied]() mutable {
+             self->measure_.Run(std::move(steps), applied);
+           });
 }
 
 void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
@@ -236,68 +244,61 @@ void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
 }
 
 void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
-  if (!TakesTurns()) return request.done(StepResult{});
+  if (gate_ == nullptr) return request.done(StepResult{});
   request.takes_turn = true;
+  request.done = [self = shared_from_this(),
+                  done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
+    if (result.ok()) result->steps_accepted = self->stats().steps;
+    done(std::move(result));
+  };
   gate_->Submit(std::move(request));
 }
 
 void OwnerOptimizerImpl::EndTurn(GlobalId session, GlobalId turn, bool applied) {
-  if (!TakesTurns()) return;
+  if (gate_ == nullptr) return;
   {
     MutexLock lock(mutex_);
-    if (ended_turns_.Find(session, turn) == StepRecords::Answer::kNew)
-      ended_turns_.End(session, turn);
+    book_.EndTurn(session, turn);
   }
   gate_->EndTurn(turn, applied);
 }
 
-std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindEndedTurn(
-    const StepRequest& request) {
-  if (ended_turns_.Find(request.member.session, request.step_id) != StepRecords::Answer::kNew)
-    return absl::CancelledError("the turn was given back before it came");
-  ended_turns_.Acknowledge(request.step_id.incarnation, request.ended_before);
-  return std::nullopt;
-}
-
 std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
     const StepRequest& request) {
-  if (request.measures) {
-    if (auto measured = measure_.Find(request.step_id); measured.has_value()) return measured;
+  if (request.measures && !request.takes_turn) {
+    if (auto measured = measure_.Find(request.round.turn); measured.has_value()) return measured;
   }
   MutexLock lock(mutex_);
-  return FindKnownLocked(request);
+  const std::optional<absl::Status> found = book_.FindWaiting(request);
+  if (!found.has_value()) return std::nullopt;
+  if (!found->ok()) return *found;
+  return RepeatedResult();
 }
 
-std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnownLocked(
-    const StepRequest& request) {
-  if (absl::Status same = CheckLife(request.life, life_); !same.ok()) return same;
-  if (request.takes_turn) return FindEndedTurn(request);
-  switch (records_.Find(request.member.session, request.step_id)) {
-    case StepRecords::Answer::kNew:
-      break;
-    case StepRecords::Answer::kEnded:
-      return RepeatedResult();
-    case StepRecords::Answer::kTooOld:
-      return absl::FailedPreconditionError(absl::StrCat(
-          "step ", request.step_id.ToString(),
-          " is older than those that are remembered: whether it was applied cannot be told any "
-          "more, and it is not applied now; compute a new step"));
-    case StepRecords::Answer::kSessionEnded:
-      return absl::AbortedError("the caller's session has ended; the step was not applied");
-  }
-  records_.Acknowledge(request.step_id.incarnation, request.ended_before);
-  return std::nullopt;
-}
-
-void OwnerOptimizerImpl::Leave(GlobalId session, bool ended) {
-  if (ended) {
+StepGate::Turns OwnerOptimizerImpl::Turns() {
+  const auto expects = [this](GlobalId turn) {
     MutexLock lock(mutex_);
-    // The end of a session that never stepped here matters only if its late messages could still
-    // take a place in a round.
-    if (gate_ != nullptr || records_.Knows(session.incarnation)) records_.EndSession(session);
-    if (TakesTurns()) ended_turns_.EndSession(session);
+    return book_.Expects(turn);
+  };
+  const auto end = [this](GlobalId turn) {
+    MutexLock lock(mutex_);
+    book_.EndTurn(turn);
+  };
+  return {expects, end};
+}
+
+void OwnerOptimizerImpl::Join(GlobalId session) {
+  if (gate_ == nullptr) return;
+  MutexLock lock(mutex_);
+  book_.Join(session);
+}
+
+void OwnerOptimizerImpl::EndSession(GlobalId session) {
+  {
+    MutexLock lock(mutex_);
+    book_.EndSession(session, /*waits=*/gate_ != nullptr);
   }
-  if (gate_ != nullptr) gate_->Leave(session);
+  Leave(session, 0);
 }
 
 StepResult OwnerOptimizerImpl::RepeatedResult() const {
@@ -373,10 +374,10 @@ RunState OwnerOptimizerImpl::Begin(Batch& batch) {
   state.steps_accepted = steps_;
   state.functions = groups_.functions();
   for (Batch::Step& step : batch.steps) {
-    auto known = FindKnownLocked(step.request);
+    const std::optional<absl::Status> known = book_.Find(step.request);
     if (!known.has_value()) continue;
     step.applies = false;
-    step.result = *std::move(known);
+    step.result = known->ok() ? absl::StatusOr<StepResult>(RepeatedResult()) : *known;
   }
   return state;
 }
@@ -515,7 +516,7 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   result.loss_scale = loss_scale_.scale();
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    records_.End(step.request.member.session, step.request.step_id);
+    book_.End(step.request);
     step.result = result;
   }
 }
@@ -526,7 +527,7 @@ void OwnerOptimizerImpl::RecordOverflow(Batch& batch, const StepTerms& terms) {
   ++skipped_;
   for (Batch::Step& step : batch.steps) {
     if (!step.applies) continue;
-    records_.End(step.request.member.session, step.request.step_id);
+    book_.End(step.request);
     step.result->steps_accepted = steps_;
     step.result->loss_scale = loss_scale_.scale();
     step.result->skipped = true;
@@ -568,8 +569,8 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
   };
   MutexLock lock(mutex_);
   // A load names no life, and sets the options of parts whose load it has not finished.
-  const bool by_load = life.IsNone() && life_.stage == LifeStage::kLoading;
-  if (!by_load) PSD_RETURN_IF_ERROR(CheckLife(life, life_));
+  const bool by_load = life.IsNone() && book_.life().stage == LifeStage::kLoading;
+  if (!by_load) PSD_RETURN_IF_ERROR(CheckLife(life, book_.life()));
   return groups_.Change(group, changes, version, registry_, check);
 }
 
@@ -582,9 +583,9 @@ absl::StatusOr<MemoryCharge> OwnerOptimizerImpl::ChargeLife(const OptimizerLife&
 }
 
 absl::Status OwnerOptimizerImpl::ChangeLife(OptimizerLife life, MemoryCharge& charge) {
-  if (life_.stage == LifeStage::kEnded) return CheckLife({}, life_);
-  if (life_.id != life.id) groups_.BeginLife();
-  life_ = std::move(life);
+  if (book_.life().stage == LifeStage::kEnded) return CheckLife({}, book_.life());
+  if (book_.life().id != life.id) groups_.BeginLife();
+  book_.set_life(std::move(life));
   life_memory_.swap(charge);
   return absl::OkStatus();
 }
@@ -603,12 +604,13 @@ absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, u
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
-    if (life_.id == life.id) return absl::OkStatus();
-    if (life_.id != judged || steps_ != steps) {
+    const GlobalId now = book_.life().id;
+    if (now == life.id) return absl::OkStatus();
+    if (now != judged || steps_ != steps) {
       return absl::FailedPreconditionError(absl::StrCat(
           "this part of the optimizer stays as it is, and has changed since it was compared with "
           "the save: it was at ",
-          steps, " steps, and is at ", steps_, life_.id == judged ? "" : " of another life"));
+          steps, " steps, and is at ", steps_, now == judged ? "" : " of another life"));
     }
     PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
   }
@@ -621,8 +623,8 @@ absl::Status OwnerOptimizerImpl::FinishLoad(OptimizerLife life, GlobalId load,
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
-    if (life_.id == life.id) return absl::OkStatus();
-    PSD_RETURN_IF_ERROR(CheckLoad(load, life_));
+    if (book_.life().id == life.id) return absl::OkStatus();
+    PSD_RETURN_IF_ERROR(CheckLoad(load, book_.life()));
     PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
     steps_ = counters.steps;
     if (settings_.loss_scaling.enabled())
@@ -635,7 +637,9 @@ absl::Status OwnerOptimizerImpl::FinishLoad(OptimizerLife life, GlobalId load,
 void OwnerOptimizerImpl::EndLife() {
   {
     MutexLock lock(mutex_);
-    life_.stage = LifeStage::kEnded;
+    OptimizerLife life = book_.life();
+    life.stage = LifeStage::kEnded;
+    book_.set_life(std::move(life));
   }
   if (gate_ != nullptr) gate_->Recheck();
 }

@@ -90,10 +90,11 @@ class OwnerOptimizer : public store::Object {
   virtual void Step(StepRequest request) = 0;
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
-  // are applied, and passes it to `done`. In a synchronous round the gradients are those of all
-  // trainers, reduced, so this waits for the other trainers as a step does; until the next round is
-  // measured, a request with the same step id gets the same answer.
-  // The terms and callbacks of `request` are ignored.
+  // are applied, and passes it to `done`. In synchronous modes the request needs a place in a round
+  // that the lead has named, for which the gradients of all its members are reduced, so this waits
+  // for the other members as a step does. Until the next round is measured, a request of the same
+  // turn gets the same answer.
+  // The terms and callbacks of `request` are ignored. Errors (through `done`): as Step.
   virtual void Measure(StepRequest request,
                        absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
 
@@ -103,16 +104,28 @@ class OwnerOptimizer : public store::Object {
   virtual uint64_t NewTicket() = 0;
   // Gives up the request with this ticket. See StepGate. Does nothing if steps do not wait.
   virtual void Withdraw(uint64_t ticket) = 0;
-  // For an optimizer on several owners in which steps wait one by one: only the owner that leads is
-  // asked for a step's turn. The step is then applied on all owners `in_turn`, and its turn is
-  // ended here. See docs/decisions/0016-one-lead.md and StepGate. A turn comes at once where no
-  // step waits. The request's step_id is the turn's, and its ended_before is about turns.
-  // Errors (through `done`): CANCELLED: the turn was ended before the question for it arrived.
+  // Only the owner that leads is asked for turns. See docs/decisions/0016-one-lead.md.
+  //   - In synchronous rounds the turn comes when all members have asked. The answer has the lead's
+  //     word on the round, with which the step goes to all owners.
+  //   - If steps wait one by one, the step is applied on all owners `in_turn` when its turn has
+  //     come, and then its turn is ended here.
+  //   - If no step waits, the turn comes at once.
+  // The request's step_id is the turn's, and its ended_before is about turns. The answer has the
+  // number of accepted steps.
+  // Errors (through `done`): StepGate's; CANCELLED: the turn was ended before the question for it
+  // arrived.
   virtual void TakeTurn(StepRequest request) = 0;
-  // `session` is that of the trainer.
+  // Ends a turn of the trainer with this session: at the lead when its step has ended, and in
+  // rounds on every owner where the step was not applied. A step that waits in the turn's round is
+  // answered CANCELLED, and nobody waits for the turn's step any more.
   virtual void EndTurn(GlobalId session, GlobalId turn, bool applied) = 0;
-  // See StepGate. `ended`: the session never comes back, and nothing of it is applied any more.
-  virtual void Leave(GlobalId session, bool ended) = 0;
+  // A trainer with this session has created or joined the optimizer. The members of named rounds
+  // wait for the steps of such trainers only.
+  virtual void Join(GlobalId session) = 0;
+  // See StepGate.
+  virtual void Leave(GlobalId session, uint64_t before) = 0;
+  // The session never comes back: it leaves, and nothing of it is applied any more.
+  virtual void EndSession(GlobalId session) = 0;
 
   // See StepGate::Close. Does nothing if steps do not wait.
   virtual void CloseGate(const absl::Status& why) = 0;

@@ -1,13 +1,13 @@
 #pragma once
 
-// Whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
+// Decides whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
 //
-// The clock counts applied steps. What a member computes now began no earlier than its last step
-// ended: its *floor*. So its next step is at most `bound` old if it runs at a clock of at most
-// floor + bound, its deadline. A step may run if after it all other members could still be served
-// by their deadlines, the earliest first. With a bound of at least members - 1 that always holds
-// for somebody. Where it holds for nobody and everybody waits, the oldest goes: nobody hangs, and
-// who is too old then is refused by the owner's exact check.
+// The clock counts applied steps. A member computes its next gradients after its last step has
+// ended. The clock at that moment is its *floor*. So its next step is at most `bound` old if it
+// runs at a clock of at most floor + bound, its deadline. A step may run if after it all other
+// members could still be served by their deadlines, the earliest first. With a bound of at least
+// members - 1 some step may always run. If none may run and everybody waits, the oldest goes:
+// nobody hangs, and the owner's exact check refuses a gradient that is too old then.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,16 +25,17 @@ class PaceLedger {
  public:
   explicit PaceLedger(uint64_t bound) : bound_(bound) {}
 
-  // A step of `member`, which is waited for from now on until it leaves. A member's steps run in
-  // the order of arrival.
+  // Adds a step of `member`, which is waited for from now on until it leaves. A member's steps run
+  // in the order of arrival.
   void Arrive(GlobalId member, GlobalId step);
-  // The step that may run now, if any: it runs until Finish, one at a time.
+  // Returns the step that may run now, if there is one. It runs until Finish, and no other
+  // meanwhile.
   std::optional<GlobalId> Next();
-  // The running step has ended; it counts if it was applied.
+  // The running step has ended. It counts if it was applied.
   void Finish(bool applied);
-  // False if the step does not wait.
+  // Takes a step back. Returns false if the step does not wait.
   bool Withdraw(GlobalId step);
-  // The steps of the member that waited.
+  // The member is not waited for any more. Returns its steps that waited.
   std::vector<GlobalId> Leave(GlobalId member);
 
   size_t members() const { return members_.size(); }

@@ -4,23 +4,36 @@
 
 namespace psd::optim {
 
-absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundPhase phase) {
+namespace {
+
+const char* Describe(RoundKind kind) {
+  switch (kind) {
+    case RoundKind::kHere:
+      return "step on this owner alone";
+    case RoundKind::kNamed:
+      return "step without measuring their gradients";
+    case RoundKind::kMeasured:
+      return "measure their gradients first (they clip by norm or scale losses)";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind) {
   auto place = members_.find(member);
   const bool has_step = place != members_.end() && place->second.has_value();
-  if (waiting_ > 0 && phase != phase_ && !has_step) {
+  if (waiting_ > 0 && kind != kind_ && !has_step) {
     return absl::FailedPreconditionError(absl::StrCat(
-        waiting_, " other trainers ",
-        phase == RoundPhase::kStep ? "measure the gradients of this round first (they clip by norm "
-                                     "or scale losses), and this step does not"
-                                   : "step already, and this one would measure its gradients first",
-        "; all must step with the same options: compute a new step"));
+        waiting_, " other trainers of this round ", Describe(kind_), ", and this one would ",
+        Describe(kind), "; all must step with the same options: compute a new step"));
   }
   if (place == members_.end()) {
     if (members_.size() >= trainers_) {
       return absl::FailedPreconditionError(
           absl::StrCat("all ", trainers_,
-                       " places of this synchronous optimizer are taken; create "
-                       "it for more trainers, or let one leave"));
+                       " places of this synchronous optimizer are taken; create it for more "
+                       "trainers, or let one leave"));
     }
     if (untaken_ > 0) --untaken_;
     place = members_.emplace(member, std::nullopt).first;
@@ -31,7 +44,7 @@ absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundPhase phase
                      " is already in the round; wait for it before the next step"));
   }
   place->second = step;
-  phase_ = phase;
+  kind_ = kind;
   ++waiting_;
   return absl::OkStatus();
 }

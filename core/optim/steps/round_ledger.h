@@ -1,16 +1,17 @@
 #pragma once
 
-// Who takes part in the rounds of a synchronous optimizer, and when a round is complete. Pure.
+// Decides who takes part in the rounds of a synchronous optimizer, and when a round is complete.
+// Pure. For an optimizer on several owners only the lead has members here: it names each round's
+// members, and the others follow (RoundBoard).
 //
 // A round collects one step of every member. There are as many seats as trainers were declared:
-//   - a seat that nobody has taken yet is waited for (trainers still start);
-//   - a member takes one with its first step, and every round waits for it;
-//   - a seat whose member left or died is empty and is not waited for; a newcomer may take it.
+//   - a seat that nobody has taken yet is waited for, because trainers may still be starting;
+//   - a member takes a seat with its first step, and every round waits for the member;
+//   - a seat whose member left or died is empty and is not waited for. A newcomer may take it.
 // When the last member leaves, all seats count as not yet taken again.
 //
-// Where gradients are measured before they are applied, a round is gone through twice, by the same
-// members: all measure, then all step. Members that wait for each other in different phases would
-// wait for ever, so who comes second is refused.
+// All members of a round must ask for the same kind of round. Members that ask for different kinds
+// would wait for each other for ever, so whoever comes second is refused.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +24,11 @@
 
 namespace psd::optim {
 
-enum class RoundPhase { kMeasure, kStep };
+enum class RoundKind {
+  kHere,      // the steps themselves are collected, on the only owner
+  kNamed,     // turns are collected: the lead names the round, then all step
+  kMeasured,  // the same, and all measure their gradients before they step
+};
 
 // Thread-compatible.
 class RoundLedger {
@@ -31,29 +36,31 @@ class RoundLedger {
   // Requires: trainers >= 1.
   explicit RoundLedger(uint32_t trainers) : trainers_(trainers), untaken_(trainers) {}
 
-  // `member`'s step for this phase of the current round.
-  // Errors: FAILED_PRECONDITION when all seats are taken, when the member has another step in this
-  // round, or when others wait in the other phase.
-  absl::Status Offer(GlobalId member, GlobalId step, RoundPhase phase = RoundPhase::kStep);
-  // Takes a step back; its member stays and is waited for. False if it is not in this round.
+  // Adds `member`'s step, or its turn, to the current round.
+  // Errors: FAILED_PRECONDITION if all seats are taken, if the member has another step in this
+  // round, or if others wait for a round of another kind.
+  absl::Status Offer(GlobalId member, GlobalId step, RoundKind kind = RoundKind::kHere);
+  // Takes a step back. Its member stays and is waited for. Returns false if the step is not in this
+  // round.
   bool Withdraw(GlobalId step);
-  // The member's seat is empty from now on, its step (returned, if any) is out of the round.
+  // Empties the member's seat, and returns its step, which is out of the round, if there was one.
   std::optional<GlobalId> Leave(GlobalId member);
 
-  // There are steps, and nobody is waited for.
+  // Whether there are steps, and nobody is waited for.
   bool complete() const { return untaken_ == 0 && waiting_ > 0 && waiting_ == members_.size(); }
-  // The steps of the complete phase; the next one begins. Requires: complete().
+  // Returns the steps of the complete round. The next one begins. Requires: complete().
   std::vector<GlobalId> Take();
 
+  RoundKind kind() const { return kind_; }  // of the steps that wait
   size_t members() const { return members_.size(); }
   size_t waiting() const { return waiting_; }  // steps in this round so far
 
  private:
   const uint32_t trainers_;
-  uint32_t untaken_;                                     // seats that nobody has taken yet
-  size_t waiting_ = 0;                                   // members with a step
-  RoundPhase phase_ = RoundPhase::kStep;                 // of those that wait
-  std::map<GlobalId, std::optional<GlobalId>> members_;  // and their step in this round
+  uint32_t untaken_;    // seats that nobody has taken yet
+  size_t waiting_ = 0;  // members with a step
+  RoundKind kind_ = RoundKind::kHere;
+  std::map<GlobalId, std::optional<GlobalId>> members_;  // with their steps in this round
 };
 
 }  // namespace psd::optim

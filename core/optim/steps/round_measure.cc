@@ -7,31 +7,35 @@
 
 namespace psd::optim {
 
-std::optional<absl::StatusOr<StepResult>> RoundMeasure::Find(GlobalId step) const {
+std::optional<absl::StatusOr<StepResult>> RoundMeasure::Find(GlobalId turn) const {
   MutexLock lock(mutex_);
-  if (std::find(last_steps_.begin(), last_steps_.end(), step) == last_steps_.end())
+  if (std::find(last_turns_.begin(), last_turns_.end(), turn) == last_turns_.end())
     return std::nullopt;
   StepResult measured;
   measured.sum_of_squares = last_sum_;
   return measured;
 }
 
-absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round) const {
+absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round,
+                                            const std::set<GlobalId>& applied) const {
   StepPlan sum;
+  size_t trainers = 0;
   for (StepRequest& request : round) {
+    if (applied.count(request.step_id) > 0) continue;
     PSD_ASSIGN_OR_RETURN(sum, table_.Sum(std::move(sum), std::move(request.plan)));
+    ++trainers;
   }
   PSD_RETURN_IF_ERROR(table_.Round(sum));
-  const double scale = mode_.ReductionScale(round.size());
+  const double scale = mode_.ReductionScale(trainers);
   return table_.SumOfSquares(sum) * scale * scale;
 }
 
-void RoundMeasure::Run(std::vector<StepRequest> round) {
-  const absl::StatusOr<double> sum = Reduce(round);
+void RoundMeasure::Run(std::vector<StepRequest> round, const std::set<GlobalId>& applied) {
+  const absl::StatusOr<double> sum = Reduce(round, applied);
   if (sum.ok()) {
     MutexLock lock(mutex_);
-    last_steps_.clear();
-    for (const StepRequest& request : round) last_steps_.push_back(request.step_id);
+    last_turns_.clear();
+    for (const StepRequest& request : round) last_turns_.push_back(request.round.turn);
     last_sum_ = *sum;
   }
   for (StepRequest& request : round) {

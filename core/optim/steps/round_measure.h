@@ -1,8 +1,9 @@
 #pragma once
 
-// What a synchronous round's gradients measure, before anybody applies them.
+// Measures the gradients of a synchronous round, before any member applies them.
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,22 +18,25 @@ namespace psd::optim {
 // Thread-safe.
 class RoundMeasure {
  public:
-  // `table` outlives it. Requires: a synchronous mode.
+  // `table` outlives this object. Requires: a synchronous mode.
   RoundMeasure(const ParameterTable& table, const UpdateMode& mode) : table_(table), mode_(mode) {}
 
-  // Answers the steps of a round, which all members have asked to measure: the sum of squares of
-  // their gradients, reduced as the mode says; the same to all. Errors: RESOURCE_EXHAUSTED.
-  void Run(std::vector<StepRequest> round) PSD_EXCLUDES(mutex_);
-  // The answer to a step of the last round, asked for again.
-  std::optional<absl::StatusOr<StepResult>> Find(GlobalId step) const PSD_EXCLUDES(mutex_);
+  // Answers all steps of a round with the sum of squares of their gradients, reduced as the mode
+  // says. A step that `applied` names takes part without its gradients: it was applied before.
+  // Errors (through `done`): RESOURCE_EXHAUSTED.
+  void Run(std::vector<StepRequest> round, const std::set<GlobalId>& applied) PSD_EXCLUDES(mutex_);
+  // Returns the answer to a turn of the last round that was measured, whose step is asked for
+  // again.
+  std::optional<absl::StatusOr<StepResult>> Find(GlobalId turn) const PSD_EXCLUDES(mutex_);
 
  private:
-  absl::StatusOr<double> Reduce(std::vector<StepRequest>& round) const;
+  absl::StatusOr<double> Reduce(std::vector<StepRequest>& round,
+                                const std::set<GlobalId>& applied) const;
 
   const ParameterTable& table_;
   const UpdateMode mode_;
   mutable Mutex mutex_;  // leaf
-  std::vector<GlobalId> last_steps_ PSD_GUARDED_BY(mutex_);
+  std::vector<GlobalId> last_turns_ PSD_GUARDED_BY(mutex_);
   double last_sum_ PSD_GUARDED_BY(mutex_) = 0;
 };
 

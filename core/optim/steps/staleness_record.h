@@ -1,6 +1,6 @@
 #pragma once
 
-// How far behind gradients were: measured at each step, per parameter.
+// Records how far behind gradients were, at each step and per parameter.
 
 #include <algorithm>
 #include <cstddef>
@@ -22,7 +22,8 @@ class StalenessRecord {
   explicit StalenessRecord(size_t parameters) : entries_(parameters) {}
 
   // A gradient of version `read` has been applied to version `current` of a parameter. Returns the
-  // versions between; 0 and nothing recorded when `read` is unknown (0) or no version of ours.
+  // number of versions between. Records nothing and returns 0 if `read` is unknown (0) or is later
+  // than `current`.
   uint64_t Add(size_t parameter, uint64_t read, uint64_t current) {
     if (read == 0 || read > current) return 0;
     const uint64_t behind = current - read;

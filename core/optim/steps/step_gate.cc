@@ -11,23 +11,24 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/optim/steps/pace_ledger.h"
+#include "core/optim/steps/round_board.h"
 #include "core/optim/steps/round_ledger.h"
 
 namespace psd::optim {
 namespace {
 
-// What is to be done once the lock is free.
+// The calls to make once the lock is free.
 struct Actions {
   struct Answer {
     StepRequest request;
     absl::StatusOr<StepResult> result;
   };
   std::vector<Answer> answers;
-  std::vector<StepRequest> run;  // as one
+  std::vector<std::vector<StepRequest>> runs;  // the steps of each are run as one
 };
 
-// What both kinds have in common. A step waits, then it runs, then `known_` knows it if it was
-// applied; if it was not, it may be asked for again.
+// The part that both kinds have in common. A step waits, then it runs, then `known_` knows it if it
+// was applied. If it was not applied, it may be asked for again.
 class GateBase : public StepGate {
  public:
   GateBase(Known known, Run run) : known_(std::move(known)), run_(std::move(run)) {}
@@ -50,9 +51,9 @@ class GateBase : public StepGate {
       const auto found = std::find_if(waiting_.begin(), waiting_.end(), [ticket](const auto& each) {
         return each.second.ticket == ticket;
       });
-      if (found != waiting_.end() && TakeBack(found->first)) {
-        Answer(found->first, absl::CancelledError("the step was taken back before it was applied"),
-               actions);
+      if (found != waiting_.end()) {
+        TakeBack(found->first,
+                 absl::CancelledError("the step was taken back before it was applied"), actions);
       }
       Advance(actions);
     }
@@ -66,9 +67,9 @@ class GateBase : public StepGate {
       if (turns_.erase(turn) > 0) {
         running_.erase(turn);
         Ended(applied);
-      } else if (waiting_.count(turn) > 0 && TakeBack(turn)) {
-        Answer(turn, absl::CancelledError("the turn was given back before it came"), actions);
       }
+      for (const GlobalId& step : StepsOf(turn))
+        TakeBack(step, absl::CancelledError("the turn was given back"), actions);
       Advance(actions);
     }
     Perform(std::move(actions));
@@ -81,20 +82,28 @@ class GateBase : public StepGate {
       std::vector<std::pair<GlobalId, absl::StatusOr<StepResult>>> known;
       for (const auto& [step, request] : waiting_)
         if (auto answer = known_(request); answer.has_value()) known.emplace_back(step, *answer);
-      for (auto& [step, answer] : known)
-        if (TakeBack(step)) Answer(step, std::move(answer), actions);
+      for (auto& [step, answer] : known) TakeBack(step, std::move(answer), actions);
       Advance(actions);
     }
     Perform(std::move(actions));
   }
 
-  void Leave(GlobalId session) override {
+  void Leave(GlobalId session, uint64_t before) override {
     Actions actions;
     {
       MutexLock lock(mutex_);
-      EndTurns([session](GlobalId, GlobalId owner) { return owner == session; });
-      for (const GlobalId& step : Drop(session))
-        Answer(step, absl::AbortedError("its trainer has left; the step was not applied"), actions);
+      const auto asked = last_asked_.find(session);
+      if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
+      if (asked != last_asked_.end()) last_asked_.erase(asked);
+      EndTurns([session](GlobalId, const Turn& turn) { return turn.session == session; });
+      std::vector<GlobalId> steps;
+      for (const auto& [step, request] : waiting_)
+        if (request.member.session == session) steps.push_back(step);
+      for (const GlobalId& step : steps) {
+        TakeBack(step, absl::AbortedError("its trainer has left; the step was not applied"),
+                 actions);
+      }
+      Drop(session);
       Advance(actions);
     }
     Perform(std::move(actions));
@@ -114,59 +123,102 @@ class GateBase : public StepGate {
   }
 
  protected:
-  // The ledger's part, under the lock.
+  // The functions of the kind of gate, called under the lock.
   virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
-  virtual bool TakeBack(GlobalId step) PSD_REQUIRES(mutex_) = 0;
-  virtual std::vector<GlobalId> Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
+  // Takes a step that waited out of where it waited.
+  virtual void Remove(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
+  // The session is no member any more. None of its steps waits.
+  virtual void Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
   virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
-  // Hands what may run now to StartRun.
+  // Hands the steps that may run now to StartRun, and the turns that have come to GiveTurn.
   virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
+  // A request is answered with an error, and does not wait.
+  virtual void Refused(const StepRequest& /*request*/) PSD_REQUIRES(mutex_) {}
 
-  void StartRun(GlobalId step, Actions& actions) PSD_REQUIRES(mutex_) {
-    auto found = waiting_.find(step);
-    StepRequest request = std::move(found->second);
-    waiting_.erase(found);
-    running_.insert(step);
-    if (request.takes_turn) {
-      turns_[step] = request.member.session;
-      actions.answers.push_back({std::move(request), StepResult{}});
-      return;
+  // Requires: the steps wait, and none asks for a turn.
+  void StartRun(const std::vector<GlobalId>& steps, Actions& actions) PSD_REQUIRES(mutex_) {
+    std::vector<StepRequest>& run = actions.runs.emplace_back();
+    for (const GlobalId& step : steps) {
+      StepRequest request = TakeWaiting(step);
+      running_.insert(step);
+      request.done = [this, step,
+                      done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
+        EndRun(step, std::move(result), std::move(done));
+      };
+      run.push_back(std::move(request));
     }
-    request.done = [this, step,
-                    done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
-      EndRun(step, std::move(result), std::move(done));
-    };
-    actions.run.push_back(std::move(request));
+  }
+  // Requires: the request for the turn waits.
+  void GiveTurn(GlobalId turn, StepResult answer, Actions& actions) PSD_REQUIRES(mutex_) {
+    StepRequest request = TakeWaiting(turn);
+    running_.insert(turn);
+    turns_[turn] = {request.member.session, answer};
+    actions.answers.push_back({std::move(request), std::move(answer)});
   }
 
   mutable Mutex mutex_;  // before those that known_ takes
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
  private:
+  // A turn that has come, and has not ended.
+  struct Turn {
+    GlobalId session;
+    StepResult answer;
+  };
+
+  StepRequest TakeWaiting(GlobalId step) PSD_REQUIRES(mutex_) {
+    const auto found = waiting_.find(step);
+    StepRequest request = std::move(found->second);
+    waiting_.erase(found);
+    return request;
+  }
+
+  // The requests that wait for the turn, or in the turn's round.
+  std::vector<GlobalId> StepsOf(GlobalId turn) const PSD_REQUIRES(mutex_) {
+    std::vector<GlobalId> steps;
+    for (const auto& [step, request] : waiting_) {
+      const bool asks = request.takes_turn && step == turn;
+      if (asks || (request.in_round() && request.round.turn == turn)) steps.push_back(step);
+    }
+    return steps;
+  }
+
   void Admit(StepRequest request, Actions& actions) PSD_REQUIRES(mutex_) {
-    const auto answer_now = [&](absl::StatusOr<StepResult> answer) {
+    const auto answer_now = [&](absl::StatusOr<StepResult> answer) PSD_REQUIRES(mutex_) {
+      if (!answer.ok()) Refused(request);
       actions.answers.push_back({std::move(request), std::move(answer)});
     };
     const GlobalId step = request.step_id;
     const auto turn = turns_.find(step);
-    if (turn != turns_.end() && turn->second == request.member.session && request.takes_turn)
-      return answer_now(StepResult{});  // it has the turn, and its answer was lost
+    if (turn != turns_.end() && turn->second.session == request.member.session &&
+        request.takes_turn)
+      return answer_now(turn->second.answer);  // it has the turn, and its answer was lost
     if (running_.count(step) > 0)
       return answer_now(absl::UnavailableError("the step is being applied just now; ask again"));
     if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
     if (!closed_.ok()) return answer_now(closed_);
     const auto found = waiting_.find(step);
-    if (found != waiting_.end() && found->second.measures == request.measures) {
+    if (found != waiting_.end() && found->second.measures == request.measures &&
+        found->second.round.turn == request.round.turn) {
       // A retry takes the place of the earlier request, whose caller is answered now.
       std::swap(found->second, request);
-      return answer_now(absl::AbortedError("the same step was asked for again"));
+      actions.answers.push_back(
+          {std::move(request), absl::AbortedError("the same step was asked for again")});
+      return;
+    }
+    if (found != waiting_.end()) {
+      if (request.round.turn < found->second.round.turn)
+        return answer_now(absl::AbortedError("the same step was asked for again in a later turn"));
+      TakeBack(step, absl::AbortedError("the same step was asked for again"), actions);
     }
     if (absl::Status offered = Offer(request); !offered.ok()) return answer_now(std::move(offered));
+    uint64_t& last = last_asked_[request.member.session];
+    last = std::max({last, step.counter, request.round.turn.counter});
     waiting_.emplace(step, std::move(request));
   }
 
-  // The trainer has said that it will not ask for these any more; or, where it asks for a turn,
-  // that these turns of its are over.
+  // The trainer has said that it will not ask for these any more; or, if it asks for a turn, that
+  // these turns of its are over.
   void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_) {
     const GlobalId first{request.step_id.incarnation, 0};
     const GlobalId last{request.step_id.incarnation, request.ended_before};
@@ -176,14 +228,13 @@ class GateBase : public StepGate {
       if (each->second.takes_turn == request.takes_turn) steps.push_back(each->first);
     }
     for (const GlobalId& step : steps)
-      if (TakeBack(step)) Answer(step, absl::CancelledError("its trainer gave it up"), actions);
+      TakeBack(step, absl::CancelledError("its trainer gave it up"), actions);
     if (!request.takes_turn) return;
-    EndTurns([&](GlobalId turn, GlobalId) { return !(turn < first) && turn < last; });
+    EndTurns([&](GlobalId turn, const Turn&) { return !(turn < first) && turn < last; });
   }
 
-  // Of trainers that cannot say any more what they have applied.
-  void EndTurns(absl::FunctionRef<bool(GlobalId step, GlobalId session)> over)
-      PSD_REQUIRES(mutex_) {
+  // Ends turns whose trainers cannot say any more what they have applied.
+  void EndTurns(absl::FunctionRef<bool(GlobalId id, const Turn& turn)> over) PSD_REQUIRES(mutex_) {
     for (auto turn = turns_.begin(); turn != turns_.end();) {
       if (!over(turn->first, turn->second)) {
         ++turn;
@@ -195,12 +246,13 @@ class GateBase : public StepGate {
     }
   }
 
-  void Answer(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
+  // Answers a step that waits.
+  void TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
       PSD_REQUIRES(mutex_) {
-    auto found = waiting_.find(step);
-    if (found == waiting_.end()) return;
-    actions.answers.push_back({std::move(found->second), std::move(answer)});
-    waiting_.erase(found);
+    StepRequest request = TakeWaiting(step);
+    Remove(request);
+    if (!answer.ok()) Refused(request);
+    actions.answers.push_back({std::move(request), std::move(answer)});
   }
 
   void EndRun(GlobalId step, absl::StatusOr<StepResult> result,
@@ -218,67 +270,122 @@ class GateBase : public StepGate {
 
   void Perform(Actions actions) PSD_EXCLUDES(mutex_) {
     for (Actions::Answer& answer : actions.answers) answer.request.done(std::move(answer.result));
-    if (!actions.run.empty()) run_(std::move(actions.run));
+    for (std::vector<StepRequest>& run : actions.runs) run_(std::move(run));
   }
 
   const Known known_;
   const Run run_;
   absl::Status closed_ PSD_GUARDED_BY(mutex_);  // OK until Close
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
-  // Those of running_ that are turns and end with EndTurn, and whose they are.
-  std::map<GlobalId, GlobalId> turns_ PSD_GUARDED_BY(mutex_);
+  // Those of running_ that are turns and end with EndTurn.
+  std::map<GlobalId, Turn> turns_ PSD_GUARDED_BY(mutex_);
+  // The greatest number of a step or turn that each session has waited with.
+  std::map<GlobalId, uint64_t> last_asked_ PSD_GUARDED_BY(mutex_);
 };
 
 class RoundGate : public GateBase {
  public:
-  RoundGate(uint32_t trainers, Known known, Run run)
-      : GateBase(std::move(known), std::move(run)), ledger_(trainers) {}
+  RoundGate(uint32_t trainers, Known known, Run run, Turns turns)
+      : GateBase(std::move(known), std::move(run)),
+        turn_book_(std::move(turns)),
+        ledger_(trainers),
+        board_(trainers) {}
 
   Stats stats() const override {
     MutexLock lock(mutex_);
-    return {ledger_.members(), ledger_.waiting()};
+    return {ledger_.members(), ledger_.waiting() + board_.waiting()};
   }
 
  private:
-  absl::Status Offer(const StepRequest& request) override PSD_REQUIRES(mutex_) {
-    const RoundPhase phase = request.measures ? RoundPhase::kMeasure : RoundPhase::kStep;
-    if (phase == RoundPhase::kStep && !waiting_.empty() && !waiting_.begin()->second.measures) {
-      const StepRequest& first = waiting_.begin()->second;
-      StepTerms same = request.terms;
-      same.schedule_step = first.terms.schedule_step;
-      if (!(same == first.terms)) {
-        return absl::FailedPreconditionError(absl::StrCat(
-            "the step is to count its gradients otherwise (scale ", request.terms.gradient_scale,
-            ", limit ", request.terms.gradient_limit, ") than that of ", first.member.name,
-            " in the same round (scale ", first.terms.gradient_scale, ", limit ",
-            first.terms.gradient_limit, "); all trainers must step with the same options"));
-      }
-    }
-    return ledger_.Offer(request.member.session, request.step_id, phase);
-  }
-  bool TakeBack(GlobalId step) override PSD_REQUIRES(mutex_) { return ledger_.Withdraw(step); }
-  std::vector<GlobalId> Drop(GlobalId session) override PSD_REQUIRES(mutex_) {
-    const std::optional<GlobalId> step = ledger_.Leave(session);
-    return step.has_value() ? std::vector<GlobalId>{*step} : std::vector<GlobalId>{};
+  static RoundKind KindOf(const StepRequest& request) {
+    if (!request.takes_turn) return RoundKind::kHere;
+    return request.measures ? RoundKind::kMeasured : RoundKind::kNamed;
   }
 
-  void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
-    if (!ledger_.complete()) return;
-    std::optional<uint64_t> schedule_step;
-    for (const GlobalId& step : ledger_.Take()) {
-      StartRun(step, actions);
-      schedule_step = std::max(schedule_step, actions.run.back().terms.schedule_step);
+  // Whether the two wait for each other, and so must have the same terms.
+  static bool ShareTerms(const StepRequest& a, const StepRequest& b) {
+    if (a.in_round() || b.in_round())
+      return a.round.word == b.round.word && !a.measures && !b.measures;
+    return KindOf(a) == KindOf(b);
+  }
+
+  absl::Status CheckTerms(const StepRequest& request) const PSD_REQUIRES(mutex_) {
+    for (const auto& [step, other] : waiting_) {
+      if (!ShareTerms(request, other)) continue;
+      StepTerms same = request.terms;
+      same.schedule_step = other.terms.schedule_step;
+      if (same == other.terms && request.clip_norm == other.clip_norm) break;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the step is to count its gradients otherwise (scale ", request.terms.gradient_scale,
+          ", limit ", request.terms.gradient_limit, ", norm ", request.clip_norm, ") than that of ",
+          other.member.name, " in the same round (scale ", other.terms.gradient_scale, ", limit ",
+          other.terms.gradient_limit, ", norm ", other.clip_norm,
+          "); all trainers must step with the same options"));
     }
-    for (StepRequest& each : actions.run) each.terms.schedule_step = schedule_step;
+    return absl::OkStatus();
+  }
+
+  absl::Status Offer(const StepRequest& request) override PSD_REQUIRES(mutex_) {
+    if (absl::Status same = CheckTerms(request); !same.ok()) return same;
+    if (request.in_round()) return board_.Offer(request.step_id, request.round, request.measures);
+    if (request.measures && !request.takes_turn) {
+      return absl::FailedPreconditionError(
+          "the gradients of a synchronous round are measured after the optimizer's lead has named "
+          "the round; ask it for a turn first");
+    }
+    return ledger_.Offer(request.member.session, request.step_id, KindOf(request));
+  }
+  void Remove(const StepRequest& request) override PSD_REQUIRES(mutex_) {
+    if (!board_.Withdraw(request.step_id)) ledger_.Withdraw(request.step_id);
+  }
+  // A trainer whose try has failed here asks again with another turn.
+  void Refused(const StepRequest& request) override PSD_REQUIRES(mutex_) {
+    if (request.in_round()) turn_book_.end(request.round.turn);
+  }
+  void Drop(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Leave(session); }
+
+  void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
+    if (ledger_.complete()) {
+      const bool here = ledger_.kind() == RoundKind::kHere;
+      std::vector<GlobalId> members = ledger_.Take();
+      if (here) {
+        RunRound(members, actions);
+      } else {
+        NameRound(std::move(members), actions);
+      }
+    }
+    while (auto complete = board_.Take(turn_book_.expects)) {
+      for (const GlobalId& turn : complete->missing) turn_book_.end(turn);
+      RunRound(complete->steps, actions);
+    }
+  }
+
+  void NameRound(std::vector<GlobalId> turns, Actions& actions) PSD_REQUIRES(mutex_) {
+    std::sort(turns.begin(), turns.end());
+    StepResult word;
+    word.round = {++rounds_, turns};
+    for (const GlobalId& turn : turns) GiveTurn(turn, word, actions);
+  }
+
+  void RunRound(const std::vector<GlobalId>& steps, Actions& actions) PSD_REQUIRES(mutex_) {
+    StartRun(steps, actions);
+    std::vector<StepRequest>& run = actions.runs.back();
+    std::optional<uint64_t> schedule_step;
+    for (const StepRequest& each : run)
+      schedule_step = std::max(schedule_step, each.terms.schedule_step);
+    for (StepRequest& each : run) each.terms.schedule_step = schedule_step;
     // So that sums do not depend on who came first.
-    std::sort(
-        actions.run.begin(), actions.run.end(),
-        [](const StepRequest& a, const StepRequest& b) { return a.member.name < b.member.name; });
+    std::sort(run.begin(), run.end(), [](const StepRequest& a, const StepRequest& b) {
+      return a.member.name < b.member.name;
+    });
   }
 
   void Ended(bool /*applied*/) override PSD_REQUIRES(mutex_) {}
 
+  const Turns turn_book_;
+  uint64_t rounds_ PSD_GUARDED_BY(mutex_) = 0;  // that were named
   RoundLedger ledger_ PSD_GUARDED_BY(mutex_);
+  RoundBoard board_ PSD_GUARDED_BY(mutex_);
 };
 
 class PaceGate : public GateBase {
@@ -296,14 +403,16 @@ class PaceGate : public GateBase {
     ledger_.Arrive(request.member.session, request.step_id);
     return absl::OkStatus();
   }
-  bool TakeBack(GlobalId step) override PSD_REQUIRES(mutex_) { return ledger_.Withdraw(step); }
-  std::vector<GlobalId> Drop(GlobalId session) override PSD_REQUIRES(mutex_) {
-    return ledger_.Leave(session);
+  void Remove(const StepRequest& request) override PSD_REQUIRES(mutex_) {
+    ledger_.Withdraw(request.step_id);
   }
+  void Drop(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Leave(session); }
 
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
-    if (const std::optional<GlobalId> step = ledger_.Next(); step.has_value())
-      StartRun(*step, actions);
+    const std::optional<GlobalId> step = ledger_.Next();
+    if (!step.has_value()) return;
+    if (waiting_.at(*step).takes_turn) return GiveTurn(*step, {}, actions);
+    StartRun({*step}, actions);
   }
   void Ended(bool applied) override PSD_REQUIRES(mutex_) { ledger_.Finish(applied); }
 
@@ -312,12 +421,14 @@ class PaceGate : public GateBase {
 
 }  // namespace
 
-std::unique_ptr<StepGate> StepGate::Create(const UpdateMode& mode, Known known, Run run) {
+std::unique_ptr<StepGate> StepGate::Create(const UpdateMode& mode, Known known, Run run,
+                                           Turns turns) {
   switch (mode.kind) {
     case UpdateMode::Kind::kAsynchronous:
       return nullptr;
     case UpdateMode::Kind::kSynchronous:
-      return std::make_unique<RoundGate>(mode.trainers, std::move(known), std::move(run));
+      return std::make_unique<RoundGate>(mode.trainers, std::move(known), std::move(run),
+                                         std::move(turns));
     case UpdateMode::Kind::kBoundedStaleness:
       if (mode.when_stale == UpdateMode::WhenStale::kRefuse) return nullptr;
       return std::make_unique<PaceGate>(mode.staleness, std::move(known), std::move(run));

@@ -26,11 +26,24 @@ void StepRecords::Acknowledge(Incarnation trainer, uint64_t step_counter) {
 }
 
 void StepRecords::End(GlobalId session, GlobalId step) {
+  Meet(session);
   Trainer& trainer = trainers_[step.incarnation];
-  trainer.departed = false;
-  trainer.last_epoch = std::max(trainer.last_epoch, session.counter);
   trainer.ended.emplace(step.counter, session.counter);
   if (trainer.ended.size() > kRememberedSteps) Raise(trainer, trainer.ended.begin()->first);
+}
+
+void StepRecords::End(GlobalId step) {
+  const auto place = trainers_.find(step.incarnation);
+  if (place == trainers_.end() || !place->second.last_epoch.has_value()) return;
+  const GlobalId session{step.incarnation, *place->second.last_epoch};
+  if (Find(session, step) == Answer::kNew) End(session, step);
+}
+
+void StepRecords::Meet(GlobalId session) {
+  Trainer& trainer = trainers_[session.incarnation];
+  if (trainer.ended_epoch.has_value() && session.counter <= *trainer.ended_epoch) return;
+  trainer.departed = false;
+  trainer.last_epoch = std::max(trainer.last_epoch.value_or(0), session.counter);
 }
 
 void StepRecords::EndSession(GlobalId session) {
@@ -40,7 +53,7 @@ void StepRecords::EndSession(GlobalId session) {
       std::find_if(trainer.ended.rbegin(), trainer.ended.rend(),
                    [session](const auto& ended) { return ended.second <= session.counter; });
   if (last != trainer.ended.rend()) Raise(trainer, last->first);
-  if (trainer.last_epoch > session.counter) return;  // the trainer has come back
+  if (trainer.last_epoch.value_or(0) > session.counter) return;  // the trainer has come back
   trainer.departed = true;
   ++trainer.departures;
   departures_.push_back(session.incarnation);
@@ -49,6 +62,12 @@ void StepRecords::EndSession(GlobalId session) {
   departures_.pop_front();
   const bool is_last = --oldest->second.departures == 0;
   if (is_last && oldest->second.departed) trainers_.erase(oldest);
+}
+
+bool StepRecords::Expects(GlobalId step) const {
+  const auto place = trainers_.find(step.incarnation);
+  if (place == trainers_.end() || !place->second.last_epoch.has_value()) return false;
+  return Find({step.incarnation, *place->second.last_epoch}, step) == Answer::kNew;
 }
 
 size_t StepRecords::remembered() const {

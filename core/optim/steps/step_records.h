@@ -1,10 +1,11 @@
 #pragma once
 
-// What an owner remembers of the steps that have ended, so that none is applied twice. Pure.
+// Remembers the steps, or turns, that have ended on an owner, so that no step is applied twice.
+// Pure.
 //
-// A trainer numbers its steps upwards and says with each step below which number all have ended for
-// it: those it will never ask for again. Above that number the owner remembers every ended step of
-// the trainer, within a bound; whatever is not above it is refused. So a step that is neither
+// A trainer numbers its steps upwards, and says with each step below which number all have ended
+// for it: those that it will never ask for again. Above that number the owner remembers every ended
+// step of the trainer, within a bound, and refuses what is not above it. So a step that is neither
 // remembered nor refused was never applied.
 
 #include <cstddef>
@@ -17,14 +18,15 @@
 
 namespace psd::optim {
 
-// Ended steps of one trainer that are remembered without its word that they have ended for it too.
+// The most ended steps of one trainer that are remembered before the trainer says that they have
+// ended for it too.
 inline constexpr size_t kRememberedSteps = 4096;
-// Trainers whose sessions have ended and that are remembered, for messages of theirs that come
-// late.
+// The most trainers that are remembered after their sessions have ended, because messages of theirs
+// may come late.
 inline constexpr size_t kRememberedTrainers = 4096;
 
-// Of one optimizer. A step's id carries the incarnation of its trainer, and so does a session.
-// Thread-compatible.
+// The records of one optimizer. A step's id carries the incarnation of its trainer, and so does a
+// session. Thread-compatible.
 class StepRecords {
  public:
   enum class Answer {
@@ -37,25 +39,32 @@ class StepRecords {
 
   // Every step of the trainer with a smaller number than `step_counter` has ended for it.
   void Acknowledge(Incarnation trainer, uint64_t step_counter);
-  // The step was applied, for this session. Requires: Find says kNew.
+  // The step was applied, in this session. Requires: Find says kNew.
   void End(GlobalId session, GlobalId step);
+  // The step is over for its trainer, in whichever session.
+  void End(GlobalId step);
+  // The trainer has a session here. Does nothing if that session has ended already.
+  void Meet(GlobalId session);
   // The session {incarnation, epoch} has ended for ever, and so have the trainer's earlier ones.
   // Its steps are forgotten, and older ones are refused. The notice may come late: steps of a later
   // session stay as they are.
   void EndSession(GlobalId session);
 
+  // Whether the step may still come: its trainer has a session here that has not ended, and the
+  // step has not ended.
+  bool Expects(GlobalId step) const;
   // Whether anything is remembered of a trainer.
   bool Knows(Incarnation trainer) const { return trainers_.count(trainer) > 0; }
-  // Ended steps that are remembered one by one.
+  // The number of ended steps that are remembered one by one.
   size_t remembered() const;
 
  private:
   struct Trainer {
-    uint64_t floor = 0;                  // steps up to it have ended
+    uint64_t floor = 0;                  // steps up to this one have ended
     std::map<uint64_t, uint64_t> ended;  // above `floor`: the epochs of their sessions
-    uint64_t last_epoch = 0;             // of a session that has stepped
+    std::optional<uint64_t> last_epoch;  // of the last session that was met or has stepped
     std::optional<uint64_t> ended_epoch;
-    bool departed = false;    // its last session that stepped here has ended
+    bool departed = false;    // its last session has ended
     uint32_t departures = 0;  // how often the trainer is among departures_
   };
   static void Raise(Trainer& trainer, uint64_t floor);

@@ -1,11 +1,12 @@
 #pragma once
 
-// One step as an owner is asked for it.
+// A step as a trainer asks one owner for it, and the owner's answer.
 
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -15,17 +16,18 @@
 
 namespace psd::optim {
 
-// How the gradients of a step count: the same on every owner, decided before any applies it.
+// How the gradients of a step count. The terms are decided before any owner applies the step, and
+// are the same on every owner.
 struct StepTerms {
-  // Every element counts as g * gradient_scale (1 / loss scale, 1 / contexts, clipping by norm),
-  // then clamped to +-gradient_limit (clipping by value).
+  // Every element counts as g * gradient_scale, clamped to +-gradient_limit. The scale holds the
+  // loss scale, the number of contexts and clipping by norm; the limit clips by value.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
-  // The number of accepted steps that the schedule goes by; none: what this owner has counted.
+  // The number of accepted steps that the schedule goes by. If it is absent, the owner's own count.
   std::optional<uint64_t> schedule_step;
-  // What the loss was multiplied by; 0: it was not.
+  // The number that the loss was multiplied by; 0 if it was not.
   double loss_scale = 0;
-  // A gradient somewhere is not finite: nothing is applied, the loss scale hears of it.
+  // A gradient on some owner is not finite. Nothing is applied, and the loss scale shrinks.
   bool overflow = false;
 
   friend bool operator==(const StepTerms& a, const StepTerms& b) {
@@ -35,46 +37,75 @@ struct StepTerms {
   }
 };
 
-// Who asks: one worker's session here.
+// The trainer that asks, in its session with this owner.
 struct Member {
   GlobalId session;  // {incarnation, epoch}
   std::string name;  // for messages
   FlowId flow = {};  // whose share of the executor its long steps take
 };
 
-// What one step did on one owner.
+// The lead's word on one round of a synchronous optimizer: it is the same for all members and on
+// all owners.
+struct RoundWord {
+  uint64_t number = 0;            // counts the lead's rounds from 1; 0 means that no round is named
+  std::vector<GlobalId> members;  // the turns of the trainers that take part, in order
+
+  friend bool operator==(const RoundWord& a, const RoundWord& b) {
+    return a.number == b.number && a.members == b.members;
+  }
+};
+
+// A step's place in a round that the lead has named.
+struct RoundPlace {
+  GlobalId turn;                    // of this try of the step; one of word.members
+  uint64_t turns_ended_before = 0;  // the trainer's turns with smaller numbers are over
+  RoundWord word;
+};
+
+// The outcome of one step on one owner.
 struct StepResult {
   uint64_t steps_accepted = 0;  // by this owner, this one included
   int parameters_stepped = 0;   // those with a gradient
-  uint64_t max_staleness = 0;   // versions between those read and those stepped, at most
+  uint64_t max_staleness = 0;   // the most versions between one that was read and the one stepped
   int trainers = 1;             // whose gradients this step applied: more in a synchronous round
-  double loss_scale = 0;        // for the next loss; 0: the optimizer scales none
+  double loss_scale = 0;        // for the next loss; 0 if the optimizer scales no losses
   bool skipped = false;         // because of overflow
-  bool repeated = false;        // this step id had been applied before: nothing was done now
-  double sum_of_squares = 0;    // of the gradients, where that was all that was asked for
+  bool repeated = false;        // this step id had been applied before, and nothing was done now
+  double sum_of_squares = 0;    // of the gradients, if only that was asked for
+  RoundWord round;              // if a turn was asked for, and steps go in rounds
 };
 
 struct StepRequest {
-  GlobalId step_id;  // makes it idempotent: applied before, it is answered `repeated`. Or a turn's
-  // The trainer's steps with smaller numbers have ended for it: see StepRecords.
+  // Makes the step idempotent: a step that was applied before is answered `repeated`. If
+  // takes_turn, the id of the turn.
+  GlobalId step_id;
+  // The trainer's steps with smaller numbers have ended for it: see StepRecords. If takes_turn, its
+  // turns with smaller numbers are over.
   uint64_t ended_before = 0;
-  uint64_t ticket = 0;  // of this asking of the step, for Withdraw
+  uint64_t ticket = 0;  // of this call, for Withdraw
   GlobalId life = {};   // of the optimizer (optimizer_life.h) that the step belongs to; none: any
   Member member;
   StepPlan plan;  // made by the optimizer's table
   StepTerms terms;
-  // Nothing is to be applied: the round's gradients are to be measured before. See RoundMeasure.
+  // Nothing is applied: the round's gradients are measured before its step. See RoundMeasure. If
+  // takes_turn, the round is to be measured.
   bool measures = false;
-  // Nothing is to be applied here: step_id names a turn, and `done` says that it has come for all
-  // owners. It lasts until StepGate::EndTurn. ended_before is about the trainer's turns then.
+  // Nothing is applied: `done` says that the turn has come for all owners. The turn lasts until
+  // StepGate::EndTurn. In rounds the answer has the lead's word.
   bool takes_turn = false;
-  // It is this step's turn, given by the owner that leads: it does not wait.
+  // If takes_turn, the norm that the members of the round are to clip by. All must give the same.
+  double clip_norm = std::numeric_limits<double>::infinity();
+  // The owner that leads has said that it is this step's turn, so the step does not wait.
   bool in_turn = false;
-  // Asked once, right before the first byte changes; false cancels the step (`done` gets
-  // CANCELLED, nothing has changed). May be null.
+  // If round.word.number is not 0, the step waits for the other members of that round only.
+  RoundPlace round;
+  // Asked once, right before the first byte changes. The answer false cancels the step: nothing has
+  // changed, and `done` gets CANCELLED. May be null.
   absl::AnyInvocable<bool()> begin_apply;
   // Called once. Neither callback may wait for another step.
   absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done;
+
+  bool in_round() const { return round.word.number != 0; }
 };
 
 }  // namespace psd::optim

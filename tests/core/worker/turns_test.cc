@@ -30,8 +30,10 @@ std::unique_ptr<Runtime> Start(const std::string& name, RuntimeOptions options =
   return runtime;
 }
 
-// `trainer`'s reference to an optimizer in which steps wait one by one.
-rref::RRef Join(Runtime& trainer, Runtime& owner) {
+// Returns `trainer`'s reference to an optimizer in which steps wait, one by one or in rounds.
+rref::RRef Join(Runtime& trainer, Runtime& owner,
+                const optim::UpdateMode& mode =
+                    optim::UpdateMode::BoundedStaleness(1, optim::UpdateMode::WhenStale::kWait)) {
   trainer.agent().AddPeer(owner.name(), owner.address());
   store::CreateOptions parameter;
   parameter.requires_grad = true;
@@ -43,7 +45,7 @@ rref::RRef Join(Runtime& trainer, Runtime& owner) {
   auto w = trainer.values().Lookup(owner.name(), "w", {}).Wait();
   EXPECT_TRUE(w.ok()) << w.status();
   optim::OptimizerSettings settings;
-  settings.mode = optim::UpdateMode::BoundedStaleness(1, optim::UpdateMode::WhenStale::kWait);
+  settings.mode = mode;
   auto optimizer = trainer.optimizer_service()
                        .Create(owner.name(), "main", {{{"sgd", {{"lr", 1}}}, {*w}}}, settings, {})
                        .Wait();
@@ -70,6 +72,35 @@ TEST(TurnsTest, TheEndOfATurnIsSentUntilItArrives) {
   holder->optimizer_service().EndTurn(mine, turn.turn, /*applied=*/false);
   const auto taken = next->optimizer_service().TakeTurn(theirs, {next->ids().Next()}, {}).Wait();
   EXPECT_TRUE(taken.ok()) << taken.status();
+  EXPECT_GT(refusals, 3);
+}
+
+// Nobody waits for a trainer that has let its optimizer go while its link was down.
+TEST(TurnsTest, AMessageOfLeavingIsSentUntilItArrives) {
+  std::atomic<int> refusals{0};
+  testing::PickyRules rules;
+  rules.refuses = [&](const carrier::Message& message) -> absl::Status {
+    if (message.header.find("optimizer.leave") == std::string::npos) return absl::OkStatus();
+    if (++refusals > 3) return absl::OkStatus();
+    return absl::ResourceExhaustedError("too much is on its way");
+  };
+  const auto owner = Start("owner0");
+  RuntimeOptions picky;
+  picky.carrier = std::make_shared<testing::PickyCarrier>(*carrier::NewGrpcCarrier({}), rules);
+  const auto leaver = Start("trainer0", std::move(picky)), next = Start("trainer1");
+  const optim::UpdateMode rounds = optim::UpdateMode::Synchronous(2);
+  const rref::RRef mine = Join(*leaver, *owner, rounds), theirs = Join(*next, *owner, rounds);
+  const auto turn = [](Runtime& trainer, const rref::RRef& optimizer) {
+    return trainer.optimizer_service().TakeTurn(optimizer, {trainer.ids().Next()}, {});
+  };
+  auto first = turn(*leaver, mine), second = turn(*next, theirs);
+  ASSERT_TRUE(first.Wait().ok()) << first.Wait().status();
+  ASSERT_TRUE(second.Wait().ok());
+  EXPECT_EQ(first.Wait()->round.members.size(), 2u);
+  leaver->optimizer_service().Leave(mine);
+  const auto alone = turn(*next, theirs).Wait();
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->round.members.size(), 1u);
   EXPECT_GT(refusals, 3);
 }
 

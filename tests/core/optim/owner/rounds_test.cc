@@ -42,6 +42,7 @@ class RoundTest : public OwnerOptimizerTest {
     request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
     request.terms = terms;
+    request.round = Place(n);
     request.begin_apply = [this] { return may_apply_; };
     request.done = [this, n](absl::StatusOr<StepResult> result) {
       answers_[n].push_back(std::move(result));
@@ -51,32 +52,47 @@ class RoundTest : public OwnerOptimizerTest {
     return step;
   }
 
-  // Trainer n measures a step; its answer goes to measured_[n].
-  void Measure(uint64_t n, GlobalId step, uint64_t ended_before) {
+  // Trainer n measures a step in the round that it has a turn of; its answer goes to measured_[n].
+  void Measure(uint64_t n, GlobalId step) {
     StepRequest request;
     request.step_id = step;
-    request.ended_before = ended_before;
+    request.round = Place(n);
     request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
-    request.plan = *optimizer_->table().Plan({{a_->id, Full(1)}});
+    request.plan = *optimizer_->table().Plan({{a_->id, Full(static_cast<double>(n))}});
     optimizer_->Measure(std::move(request), [this, n](const absl::StatusOr<double>& sum) {
-      measured_[n].push_back(sum.status());
+      measured_[n].push_back(sum);
     });
   }
   // Trainer n asks for a turn; the answer goes to turns_[n].
-  void TakeTurn(uint64_t n, uint64_t turn, uint64_t ended_before) {
+  void TakeTurn(uint64_t n, uint64_t turn, uint64_t ended_before, bool measures = false) {
     StepRequest request;
     request.step_id = {n, turn};
     request.ended_before = ended_before;
+    request.measures = measures;
     request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
-    request.done = [this, n](const absl::StatusOr<StepResult>& result) {
+    request.done = [this, n, turn](const absl::StatusOr<StepResult>& result) {
       turns_[n].push_back(result.status());
+      if (result.ok()) places_[n] = {{n, turn}, turn, result->round};
     };
     optimizer_->TakeTurn(std::move(request));
   }
+  // The place of trainer n in the last round that the lead has named for it.
+  RoundPlace Place(uint64_t n) const {
+    const auto place = places_.find(n);
+    return place == places_.end() ? RoundPlace{} : place->second;
+  }
+  // The lead names a round of trainers 1 and 2.
+  void NameRound(uint64_t turn, bool measures = false) {
+    TakeTurn(1, turn, turn, measures);
+    TakeTurn(2, turn + 1, turn + 1, measures);
+  }
+  absl::StatusCode LastCode(uint64_t n) { return answers_[n].back().status().code(); }
 
   EntryPtr a_;
   std::shared_ptr<OwnerOptimizer> optimizer_;
-  std::map<uint64_t, std::vector<absl::Status>> measured_, turns_;
+  std::map<uint64_t, std::vector<absl::Status>> turns_;
+  std::map<uint64_t, std::vector<absl::StatusOr<double>>> measured_;
+  std::map<uint64_t, RoundPlace> places_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
   GlobalId life_;  // of the steps offered
@@ -105,7 +121,7 @@ TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
   Offer(3);
   EXPECT_EQ(First(a_), 2);
   Offer(1);
-  optimizer_->Leave({3, 1}, /*ended=*/true);  // it died: the round goes on without it
+  optimizer_->EndSession({3, 1});  // it died: the round goes on without it
   EXPECT_EQ(First(a_), 3);
   Offer(3);
   EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
@@ -149,7 +165,7 @@ TEST_F(RoundTest, ADeadMembersStepIsOutOfTheRound) {
   for (uint64_t n : {1, 2, 3}) Offer(n);
   Offer(1);
   Offer(2);
-  optimizer_->Leave({2, 1}, /*ended=*/true);
+  optimizer_->EndSession({2, 1});
   EXPECT_EQ(answers_[2][1].status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(First(a_), 6);
   Offer(3);
@@ -223,15 +239,128 @@ TEST_F(RoundTest, ARoundThatOverflowsIsOneSkippedStep) {
   EXPECT_EQ(optimizer_->stats().skipped, 1u);
 }
 
-TEST_F(RoundTest, AMeasureThatWasGivenUpHoldsNoPlaceInTheRound) {
+TEST_F(RoundTest, TheLeadNamesARoundWhoseMembersMeasureAndThenStep) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  Measure(1, {1, 4});
+  EXPECT_EQ(measured_[1].back().status().code(), absl::StatusCode::kFailedPrecondition)
+      << "the lead has named no round";
+  NameRound(5, /*measures=*/true);
+  ASSERT_TRUE(turns_[2][0].ok()) << turns_[2][0];
+  EXPECT_EQ(Place(1).word, Place(2).word);
+  EXPECT_EQ(Place(1).word.number, 1u);
+  EXPECT_EQ(Place(1).word.members, (std::vector<GlobalId>{{1, 5}, {2, 6}}));
+  TakeTurn(1, 5, 5, true);  // its answer was lost
+  EXPECT_EQ(Place(1).word, Place(2).word);
+  Measure(1, {1, 4});
+  EXPECT_EQ(measured_[1].size(), 1u);
+  Measure(2, {2, 4});
+  ASSERT_TRUE(measured_[1].back().ok()) << measured_[1].back().status();
+  EXPECT_EQ(*measured_[1].back(), 9 * kElements);  // each is 1 + 2
+  EXPECT_EQ(*measured_[2].back(), 9 * kElements);
+  Measure(1, {1, 4});  // its answer was lost
+  EXPECT_EQ(*measured_[1].back(), 9 * kElements);
+  Offer(1, {1, 4});
+  EXPECT_TRUE(answers_.empty());
+  Offer(2, {2, 4});
+  EXPECT_EQ(First(a_), 3);
+  NameRound(7);
+  EXPECT_EQ(Place(1).word.number, 2u);
+}
+
+// Trainer 2's question was cut off here, and answered on another owner.
+TEST_F(RoundTest, AMemberThatGivesItsTurnBackIsWaitedForInNeitherPhase) {
+  for (const bool overtakes : {true, false}) {
+    Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+    answers_.clear();
+    measured_.clear();
+    const float before = First(a_);
+    NameRound(5, /*measures=*/true);
+    if (overtakes) optimizer_->EndTurn({2, 1}, {2, 6}, false);
+    Measure(1, {1, 4});
+    if (!overtakes) {
+      EXPECT_TRUE(measured_.empty());
+      optimizer_->EndTurn({2, 1}, {2, 6}, false);
+    }
+    ASSERT_EQ(measured_[1].size(), 1u);
+    EXPECT_EQ(*measured_[1][0], kElements);
+    Offer(1, {1, 4});
+    EXPECT_TRUE(answers_[1][0].ok()) << answers_[1][0].status();
+    Offer(2, {2, 4});
+    EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled) << "a message that comes late";
+    EXPECT_EQ(First(a_), before + 1);
+    NameRound(7);  // it is a member still
+    EXPECT_EQ(Place(2).word.number, 2u);
+  }
+}
+
+TEST_F(RoundTest, AMemberWhoseCallIsCancelledIsOutOfTheRoundHere) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  NameRound(5);
+  Offer(2);
+  optimizer_->Withdraw(last_ticket_);
+  EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled);
+  Offer(1);
+  EXPECT_TRUE(answers_[1].back().ok());
+  Offer(2);
+  EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled);
+}
+
+// The lead had not heard of the end when it named the round.
+TEST_F(RoundTest, AMemberWhoseSessionHasEndedIsNotWaitedForByALaterWord) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  NameRound(5);
+  optimizer_->EndSession({2, 1});
+  Offer(1);
+  EXPECT_TRUE(answers_[1].back().ok());
+  Offer(2);
+  EXPECT_EQ(LastCode(2), absl::StatusCode::kAborted);
+  TakeTurn(1, 7, 7);
+  EXPECT_EQ(Place(1).word.number, 2u) << "the seat is empty";
+}
+
+// It was applied here and failed on another owner, where it is tried again.
+TEST_F(RoundTest, AStepThatWasAppliedBeforeTakesPartWithoutItsGradients) {
   Make(UpdateMode::Synchronous(2));
-  Measure(1, {1, 4}, 4);
-  Measure(1, {1, 5}, 5);  // its first question was cut off, and it does not ask that again
-  ASSERT_EQ(measured_[1].size(), 1u);
-  EXPECT_EQ(measured_[1][0].code(), absl::StatusCode::kCancelled);
-  Measure(2, {2, 1}, 1);
-  ASSERT_EQ(measured_[1].size(), 2u);
-  EXPECT_TRUE(measured_[1][1].ok()) << measured_[1][1];
+  NameRound(5);
+  Offer(1, {1, 4});
+  Offer(2, {2, 4});
+  EXPECT_EQ(First(a_), 1.5f);
+  NameRound(7, /*measures=*/true);
+  Measure(1, {1, 4});
+  Measure(2, {2, 5});
+  ASSERT_TRUE(measured_[1][0].ok()) << measured_[1][0].status();
+  EXPECT_EQ(*measured_[1][0], 4 * kElements);
+  EXPECT_EQ(*measured_[2][0], 4 * kElements);
+  Offer(1, {1, 4});
+  Offer(2, {2, 5});
+  ASSERT_TRUE(answers_[1][1].ok()) << answers_[1][1].status();
+  EXPECT_TRUE(answers_[1][1]->repeated);
+  EXPECT_EQ(answers_[2][1]->trainers, 1);
+  EXPECT_EQ(First(a_), 3.5f);
+}
+
+TEST_F(RoundTest, MembersThatWouldClipByOtherNormsAreToldBeforeAnythingIsApplied) {
+  Make(UpdateMode::Synchronous(2));
+  TakeTurn(1, 5, 5, true);
+  StepRequest other;
+  other.step_id = {2, 6};
+  other.measures = true;
+  other.clip_norm = 3;
+  other.member = {{2, 1}, "c"};
+  absl::Status refused;
+  other.done = [&](const absl::StatusOr<StepResult>& result) { refused = result.status(); };
+  optimizer_->TakeTurn(std::move(other));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("norm 3"), std::string::npos) << refused;
+}
+
+TEST_F(RoundTest, AMessageOfLeavingThatComesLateDropsNoLaterStep) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  optimizer_->Leave({1, 1}, step.counter);
+  EXPECT_TRUE(answers_.empty());
+  optimizer_->Leave({1, 1}, step.counter + 1);
+  EXPECT_EQ(LastCode(1), absl::StatusCode::kAborted);
 }
 
 TEST_F(RoundTest, AQuestionThatComesAfterItsTurnWasEndedGetsNone) {

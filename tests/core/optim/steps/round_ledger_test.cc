@@ -80,23 +80,21 @@ TEST(RoundLedgerTest, WhenAllHaveLeftANewRunWaitsForAllAgain) {
   EXPECT_FALSE(ledger.complete());
 }
 
-TEST(RoundLedgerTest, TheSameMembersMeasureAndThenStep) {
+TEST(RoundLedgerTest, TheKindOfRoundMayChangeWhenAMemberIsGone) {
   RoundLedger ledger(2);
-  ASSERT_TRUE(ledger.Offer(Member(1), Step(1)).ok());
-  ASSERT_TRUE(ledger.Offer(Member(2), Step(2)).ok());
+  ASSERT_TRUE(ledger.Offer(Member(1), Step(1), RoundKind::kNamed).ok());
+  ASSERT_TRUE(ledger.Offer(Member(2), Step(2), RoundKind::kNamed).ok());
   ledger.Take();
   ledger.Leave(Member(2));
-  ASSERT_TRUE(ledger.Offer(Member(1), Step(3), RoundPhase::kMeasure).ok());
-  ASSERT_TRUE(ledger.complete());  // its seat was taken once, and it is not waited for here either
-  ledger.Take();
-  ASSERT_TRUE(ledger.Offer(Member(1), Step(3)).ok());
+  ASSERT_TRUE(ledger.Offer(Member(1), Step(3), RoundKind::kMeasured).ok());
   EXPECT_TRUE(ledger.complete());
+  EXPECT_EQ(ledger.kind(), RoundKind::kMeasured);
 }
 
 TEST(RoundLedgerTest, MembersThatWouldWaitForEachOtherAreToldSo) {
-  for (const RoundPhase first : {RoundPhase::kMeasure, RoundPhase::kStep}) {
-    const RoundPhase second =
-        first == RoundPhase::kMeasure ? RoundPhase::kStep : RoundPhase::kMeasure;
+  for (const RoundKind first : {RoundKind::kMeasured, RoundKind::kNamed}) {
+    const RoundKind second =
+        first == RoundKind::kMeasured ? RoundKind::kNamed : RoundKind::kMeasured;
     RoundLedger ledger(2);
     ASSERT_TRUE(ledger.Offer(Member(1), Step(1), first).ok());
     EXPECT_EQ(ledger.Offer(Member(2), Step(2), second).code(),

@@ -99,5 +99,26 @@ TEST(StepRecordsTest, ATrainerThatDepartsAgainIsRememberedFromItsLastDeparture) 
   EXPECT_FALSE(records.Knows(5));
 }
 
+TEST(StepRecordsTest, AStepIsExpectedWhileItsTrainerIsHereAndTheStepHasNotEnded) {
+  StepRecords records;
+  EXPECT_FALSE(records.Expects({5, 3})) << "its trainer was never here";
+  records.End({5, 4});
+  EXPECT_FALSE(records.Knows(5));
+  records.Meet(kSession);
+  EXPECT_TRUE(records.Expects({5, 3}));
+  records.End({5, 3});
+  records.End({5, 3});
+  EXPECT_FALSE(records.Expects({5, 3}));
+  records.Acknowledge(5, 7);
+  EXPECT_FALSE(records.Expects({5, 6}));
+  EXPECT_TRUE(records.Expects({5, 7}));
+  records.EndSession(kSession);
+  EXPECT_FALSE(records.Expects({5, 7}));
+  records.Meet(kSession);
+  EXPECT_FALSE(records.Expects({5, 7})) << "its session has ended for ever";
+  records.Meet({5, 2});
+  EXPECT_TRUE(records.Expects({5, 7}));
+}
+
 }  // namespace
 }  // namespace psd::optim

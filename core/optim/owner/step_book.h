@@ -1,0 +1,54 @@
+#pragma once
+
+// An owner's knowledge of the steps and turns that trainers ask one optimizer for: which may be
+// applied, and which may still come. Pure.
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/optim/owner/optimizer_life.h"
+#include "core/optim/steps/step_records.h"
+#include "core/optim/steps/step_request.h"
+
+namespace psd::optim {
+
+// Thread-compatible.
+class StepBook {
+ public:
+  const OptimizerLife& life() const { return life_; }
+  void set_life(OptimizerLife life) { life_ = std::move(life); }
+
+  // Whether a step may be applied, or a turn given. Returns nothing if it may, and OK if the step
+  // was applied before.
+  // Errors: what CheckLife says; FAILED_PRECONDITION (the trainer has given the step up, or it is
+  // too old to tell whether it was applied); ABORTED (the session has ended); CANCELLED (the turn
+  // is over).
+  std::optional<absl::Status> Find(const StepRequest& request);
+  // As Find, for a step that has yet to wait. A step in a named round may wait although it was
+  // applied before, and is refused with CANCELLED if its turn is over.
+  std::optional<absl::Status> FindWaiting(const StepRequest& request);
+  // Whether the request's step was applied before.
+  bool WasApplied(const StepRequest& request) const;
+  // The step has been applied. Requires: Find says nothing.
+  void End(const StepRequest& request) { steps_.End(request.member.session, request.step_id); }
+
+  // A trainer that has created the optimizer has this session here.
+  void Join(GlobalId session) { turns_.Meet(session); }
+  // Whether the step of a turn may still come.
+  bool Expects(GlobalId turn) const { return turns_.Expects(turn); }
+  // The turn is over: nothing is given to it, and nobody waits for its step.
+  void EndTurn(GlobalId session, GlobalId turn);
+  void EndTurn(GlobalId turn) { turns_.End(turn); }
+  // The session never comes back. Only sessions that are known are remembered, unless `waits`: late
+  // messages of an unknown session could still take a place where others wait.
+  void EndSession(GlobalId session, bool waits);
+
+ private:
+  OptimizerLife life_;
+  StepRecords steps_;
+  StepRecords turns_;
+};
+
+}  // namespace psd::optim

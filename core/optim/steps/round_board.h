@@ -1,0 +1,57 @@
+#pragma once
+
+// The rounds that the lead of a synchronous optimizer has named, as they wait on one owner until
+// all members are there. Pure.
+//
+// A round is known by its first member's turn, because a turn is in one round only. The same round
+// may be gone through twice: all members measure, then all step. Between the two nothing is kept
+// here: the lead's word comes with every request.
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "core/base/ids.h"
+#include "core/optim/steps/step_request.h"
+
+namespace psd::optim {
+
+// Thread-compatible.
+class RoundBoard {
+ public:
+  // Requires: trainers >= 1.
+  explicit RoundBoard(uint32_t trainers) : trainers_(trainers) {}
+
+  // Adds a step that waits at `place`.
+  // Errors: INVALID_ARGUMENT if the word does not name the step's turn, names more members than
+  // there are trainers, or differs from the word that came with the round's other steps;
+  // FAILED_PRECONDITION if the others are in the other phase, or the turn has a step here already.
+  absl::Status Offer(GlobalId step, const RoundPlace& place, bool measures);
+  // Takes a step back. Returns false if it does not wait here.
+  bool Withdraw(GlobalId step);
+
+  struct Complete {
+    std::vector<GlobalId> steps;
+    std::vector<GlobalId> missing;  // the turns of the members that were not waited for
+  };
+  // Takes a round in which nobody is waited for, if there is one. A member is waited for if
+  // `expects` says so for its turn.
+  std::optional<Complete> Take(absl::FunctionRef<bool(GlobalId turn)> expects);
+
+  size_t waiting() const;  // steps in all rounds
+
+ private:
+  struct Round {
+    RoundWord word;
+    bool measures = false;
+    std::map<GlobalId, GlobalId> steps;  // by their turns
+  };
+
+  const uint32_t trainers_;
+  std::map<GlobalId, Round> rounds_;  // by the first member's turn; each has a step
+};
+
+}  // namespace psd::optim
