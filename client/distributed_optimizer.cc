@@ -164,28 +164,47 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join
 }
 
 absl::Status DistributedOptimizer::State::FollowLead() {
-  for (size_t group = 0; group < parts[lead].groups.size(); ++group) {
-    const auto now =
-        service().Options(parts[lead].optimizer, group, worker->ToCallOptions({})).Wait();
-    if (!now.ok()) return CombineFailures("options", {{parts[lead].owner, now.status()}});
-    PSD_RETURN_IF_ERROR(TellFollowers(group, *now));
-  }
+  for (size_t group = 0; group < parts[lead].groups.size(); ++group)
+    PSD_RETURN_IF_ERROR(FollowLead(group));
   return absl::OkStatus();
 }
 
+absl::Status DistributedOptimizer::State::FollowLead(size_t group) {
+  PSD_ASSIGN_OR_RETURN(optim::GroupOptions now, OptionsOf(lead, group));
+  FollowersAnswer answer = TellFollowers(group, now);
+  if (answer.refused_by.has_value()) {
+    // The trainer that wanted these options died before it took them back.
+    PSD_ASSIGN_OR_RETURN(const optim::GroupOptions former, OptionsOf(*answer.refused_by, group));
+    PSD_ASSIGN_OR_RETURN(now, DecideOptions(group, former.spec.options));
+    return TellFollowers(group, now).status;
+  }
+  if (!answer.status.ok() || answer.newest.version == now.version) return answer.status;
+  PSD_RETURN_IF_ERROR(Remind(group, answer).status());
+  PSD_ASSIGN_OR_RETURN(now, OptionsOf(lead, group));
+  return TellFollowers(group, now).status;
+}
+
+absl::StatusOr<optim::GroupOptions> DistributedOptimizer::State::OptionsOf(size_t part,
+                                                                           size_t group) const {
+  absl::StatusOr<optim::GroupOptions> options =
+      service().Options(parts[part].optimizer, group, worker->ToCallOptions({})).Wait();
+  if (!options.ok()) return CombineFailures("options", {{parts[part].owner, options.status()}});
+  return options;
+}
+
 absl::StatusOr<optim::GroupOptions> DistributedOptimizer::State::DecideOptions(
-    size_t group, const std::map<std::string, double>& changes) {
+    size_t group, const std::map<std::string, double>& changes, uint64_t version) {
   const OptimizerPart& part = parts[lead];
   absl::StatusOr<optim::GroupOptions> decided =
       service()
-          .SetOptions(part.optimizer, group, changes, 0, life, worker->ToCallOptions({}))
+          .SetOptions(part.optimizer, group, changes, version, life, worker->ToCallOptions({}))
           .Wait();
   if (!decided.ok()) return CombineFailures("options", {{part.owner, decided.status()}});
   return decided;
 }
 
-absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
-                                                        const optim::GroupOptions& decided) {
+DistributedOptimizer::State::FollowersAnswer DistributedOptimizer::State::TellFollowers(
+    size_t group, const optim::GroupOptions& decided) {
   std::vector<Future<optim::GroupOptions>> answers;
   for (size_t i = 0; i < parts.size(); ++i) {
     answers.push_back(i == lead
@@ -193,12 +212,28 @@ absl::Status DistributedOptimizer::State::TellFollowers(size_t group,
                           : service().SetOptions(parts[i].optimizer, group, decided.spec.options,
                                                  decided.version, life, worker->ToCallOptions({})));
   }
+  FollowersAnswer all;
+  all.newest = decided;
   std::vector<std::pair<std::string, absl::Status>> failures;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::Status& status = answers[i].Wait().status();
+    const absl::StatusOr<optim::GroupOptions>& answer = answers[i].Wait();
+    const absl::Status& status = answer.status();
     if (!status.ok()) failures.emplace_back(parts[i].owner, status);
+    if (absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status)) all.refused_by = i;
+    if (!status.ok()) continue;
+    if (answer->version > all.newest.version) all.newest = *answer;
   }
-  return CombineFailures("options (which the other owners have)", failures);
+  all.status = CombineFailures("options (which the other owners have)", failures);
+  return all;
+}
+
+absl::StatusOr<bool> DistributedOptimizer::State::Remind(size_t group,
+                                                         const FollowersAnswer& answer) {
+  PSD_ASSIGN_OR_RETURN(const optim::GroupOptions now, OptionsOf(lead, group));
+  if (now.version >= answer.newest.version) return false;
+  PSD_RETURN_IF_ERROR(
+      DecideOptions(group, answer.newest.spec.options, answer.newest.version).status());
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Create(
@@ -281,12 +316,8 @@ double DistributedOptimizer::LossScale() const {
 
 absl::StatusOr<OptimizerSpec> DistributedOptimizer::Options(size_t group) const {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
-  auto options =
-      state_->service()
-          .Options(state_->parts[state_->lead].optimizer, group, state_->worker->ToCallOptions({}))
-          .Wait();
-  if (!options.ok()) return options.status();
-  return options->spec;
+  PSD_ASSIGN_OR_RETURN(optim::GroupOptions options, state_->OptionsOf(state_->lead, group));
+  return std::move(options.spec);
 }
 
 // The lead decides the new options and gives them a version. The other owners keep the options of
@@ -296,15 +327,22 @@ absl::Status DistributedOptimizer::SetOptions(size_t group,
                                               const std::map<std::string, double>& changes) {
   PSD_RETURN_IF_ERROR(state_->worker->CheckRunning());
   PSD_ASSIGN_OR_RETURN(const OptimizerSpec before, Options(group));
-  PSD_ASSIGN_OR_RETURN(const optim::GroupOptions decided, state_->DecideOptions(group, changes));
-  const absl::Status followed = state_->TellFollowers(group, decided);
-  if (!absl::IsInvalidArgument(followed) && !absl::IsFailedPrecondition(followed)) return followed;
+  PSD_ASSIGN_OR_RETURN(optim::GroupOptions decided, state_->DecideOptions(group, changes));
+  State::FollowersAnswer answer = state_->TellFollowers(group, decided);
+  if (answer.newest.version > decided.version) {
+    PSD_ASSIGN_OR_RETURN(const bool reminded, state_->Remind(group, answer));
+    if (reminded) {
+      PSD_ASSIGN_OR_RETURN(decided, state_->DecideOptions(group, changes));
+      answer = state_->TellFollowers(group, decided);
+    }
+  }
+  if (!answer.refused_by.has_value()) return answer.status;
   // A follower cannot take these options with the parameters that it has, now or later.
   std::map<std::string, double> former;
   for (const auto& [name, value] : changes) former[name] = before.options.at(name);
   const auto taken_back = state_->DecideOptions(group, former);
-  if (taken_back.ok()) state_->TellFollowers(group, *taken_back).IgnoreError();
-  return followed;
+  if (taken_back.ok()) state_->TellFollowers(group, *taken_back).status.IgnoreError();
+  return answer.status;
 }
 
 }  // namespace psd

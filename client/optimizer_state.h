@@ -3,7 +3,9 @@
 // The implementation of DistributedOptimizer. Internal to client/.
 
 #include <atomic>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,13 +51,26 @@ struct DistributedOptimizer::State {
   absl::StatusOr<std::vector<optim::PartReport>> AskParts() const;
   // Returns for each part the life that it is to be created in or joined at.
   absl::StatusOr<std::vector<worker::PartTerms>> ChooseLife(const JoinOptions& join) const;
-  // Gives the other owners the options that the lead has.
+  // Gives the other owners the options that the lead has. Mends what trainers have left undone that
+  // died between the lead's decision and the others' answers.
   absl::Status FollowLead();
-  // Changes options on the lead.
+  absl::Status FollowLead(size_t group);
+  absl::StatusOr<optim::GroupOptions> OptionsOf(size_t part, size_t group) const;
+  // Changes options on the lead. A version other than 0 was decided before, see
+  // worker::OptimizerService::SetOptions.
   absl::StatusOr<optim::GroupOptions> DecideOptions(size_t group,
-                                                    const std::map<std::string, double>& changes);
-  // Tells the other owners what the lead has decided.
-  absl::Status TellFollowers(size_t group, const optim::GroupOptions& decided);
+                                                    const std::map<std::string, double>& changes,
+                                                    uint64_t version = 0);
+  // The followers' answers to options that the lead has decided.
+  struct FollowersAnswer {
+    absl::Status status;
+    std::optional<size_t> refused_by;  // the part that cannot take these options, now or later
+    optim::GroupOptions newest;        // of all owners
+  };
+  FollowersAnswer TellFollowers(size_t group, const optim::GroupOptions& decided);
+  // Brings the lead up to a decision that it has forgotten, because its part was dropped and made
+  // anew in the same life. Returns false if it knows that decision, or a later one.
+  absl::StatusOr<bool> Remind(size_t group, const FollowersAnswer& answer);
   worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
   // Errors: FAILED_PRECONDITION if this worker knows that one of several owners was restarted.

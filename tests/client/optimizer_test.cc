@@ -431,6 +431,54 @@ TEST(LeadTest, OptionsThatAFollowerRefusesChangeNowhere) {
                   .ok());
 }
 
+// A trainer died between the lead's decision and the refusal of a follower.
+TEST(LeadTest, OptionsThatAFollowerRefusesAreTakenBackByWhoeverCreatesItNext) {
+  TestOwner lead("owner0");
+  TestOwner follower("owner1");
+  auto trainer = StartTrainer("trainer", {lead.address(), follower.address()});
+  CreateOptions rows;
+  rows.requires_grad = true;
+  rows.rows = true;
+  const std::vector<RRef> parameters = {
+      MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10})),
+      Must(trainer->GetOrCreate("owner1", "table", Zeros({3, 1}), rows))};
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", kSgd1, parameters));
+  ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 0.5}}).ok());
+  worker::Runtime& runtime = trainer->runtime();
+  const RRef part = Must(runtime.values().Lookup("owner0", "main", {}).Wait());
+  const GlobalId life = Must(runtime.optimizer_service().Part("owner0", "main", {}).Wait()).life.id;
+  Must(
+      runtime.optimizer_service().SetOptions(part, 0, {{"weight_decay", 0.5}}, 0, life, {}).Wait());
+  ASSERT_EQ(Must(optimizer->Options()).options.at("weight_decay"), 0.5);
+  auto next = Must(DistributedOptimizer::Create(*trainer, "main", kSgd1, parameters));
+  EXPECT_EQ(Must(next->Options()).options.at("weight_decay"), 0);
+  EXPECT_EQ(Must(next->Options()).options.at("lr"), 0.5);
+  EXPECT_TRUE(next->SetOptions(0, {{"lr", 0.25}}).ok());
+}
+
+// Its part was dropped and made anew before anything was stepped, so it counts from the beginning.
+TEST(LeadTest, ALeadThatHasForgottenItsDecisionsIsReminded) {
+  TestOwner lead("owner0"), follower("owner1");
+  auto trainer = StartTrainer("trainer", {lead.address(), follower.address()});
+  const std::vector<RRef> parameters = {
+      MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10})),
+      MakeParameter(*trainer, "owner1", "b", Tensor::Of<float>({1}, {10}))};
+  const auto create = [&] {
+    return Must(DistributedOptimizer::Create(*trainer, "main", kSgd1, parameters));
+  };
+  {
+    auto optimizer = create();
+    for (const double lr : {2, 3, 4}) ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", lr}}).ok());
+  }
+  ASSERT_TRUE(trainer->Drop("owner0", "main").ok());
+  auto optimizer = create();
+  EXPECT_EQ(Must(optimizer->Options()).options.at("lr"), 4);
+  ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer, {{parameters[0], 1}, {parameters[1], 1}})).ok());
+  EXPECT_EQ(Read(*trainer, parameters[0])[0], 8);
+  EXPECT_EQ(Read(*trainer, parameters[1])[0], 8);
+}
+
 TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
   TestOwner follower("owner1");
   auto lead = std::make_unique<TestOwner>("owner0");
