@@ -425,6 +425,23 @@ TEST_F(OwnerOptimizerTest, TermsScaleAndLimitGradients) {
   EXPECT_EQ(First(a), 0.25f);
 }
 
+TEST_F(OwnerOptimizerTest, ALifeIsChargedToTheBudget) {
+  constexpr size_t kBudget = 1 << 16;
+  Reset(kBudget);
+  auto a = NewParameter("a", Full(1));
+  auto optimizer = *NewOptimizer(kSgd1, {a});
+  const size_t before = store_->memory().used_bytes();
+  OptimizerLife life{{1, 1}, {{std::string(100, 'a'), 7}}};
+  ASSERT_TRUE(optimizer->SetLife(life).ok());
+  const size_t one = store_->memory().used_bytes() - before;
+  EXPECT_GE(one, 100u);
+  ASSERT_TRUE(optimizer->SetLife({{1, 2}, life.owners}).ok());
+  EXPECT_EQ(store_->memory().used_bytes() - before, one) << "of the life before no more";
+  OptimizerLife large{{1, 3}, std::vector<LifeOwner>(kBudget / 100, life.owners[0])};
+  EXPECT_EQ(optimizer->SetLife(large).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(optimizer->life().id, (GlobalId{1, 2}));
+}
+
 TEST_F(OwnerOptimizerTest, OverflowChangesNothingButTheLossScale) {
   auto a = NewParameter("a", Full(1));
   OptimizerSettings settings;
