@@ -114,6 +114,9 @@ void AgentCore::Do(AnswerDroppedAction action) {
 void AgentCore::Do(SessionEndedAction action) {
   options_.logger->Log(LogLevel::kInfo, "session_ended", "released what it held",
                        {{"peer", action.peer.name}, {"epoch", action.epoch}});
+  if (action.goodbye) {
+    for (const auto& callback : on_goodbye_) callback(action.peer, action.epoch);
+  }
   for (const auto& callback : on_session_ended_) callback(action.peer, action.epoch);
 }
 

@@ -53,6 +53,10 @@ void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> ca
   on_session_ended_.push_back(std::move(callback));
 }
 
+void AgentCore::OnGoodbye(std::function<void(const PeerInfo&, uint64_t)> callback) {
+  on_goodbye_.push_back(std::move(callback));
+}
+
 void AgentCore::OnSessionLost(
     std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback) {
   on_session_lost_.push_back(std::move(callback));

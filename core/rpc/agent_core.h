@@ -35,6 +35,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void RegisterMethod(Method method);
   void AddRequestHook(std::shared_ptr<RequestHook> hook);
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
+  void OnGoodbye(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnSessionLost(std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback);
 
   void OnDraining(std::function<void()> callback);
@@ -129,6 +130,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::flat_hash_map<std::string, Method> methods_;
   absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
+  std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_goodbye_;
   std::vector<std::function<void(const PeerInfo&, uint64_t, const absl::Status&)>> on_session_lost_;
   std::vector<std::function<void()>> on_draining_;
 

@@ -25,6 +25,9 @@ class RpcAgentImpl : public RpcAgent {
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) override {
     core_->OnSessionEnded(std::move(callback));
   }
+  void OnGoodbye(std::function<void(const PeerInfo&, uint64_t)> callback) override {
+    core_->OnGoodbye(std::move(callback));
+  }
   void OnSessionLost(
       std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback) override {
     core_->OnSessionLost(std::move(callback));

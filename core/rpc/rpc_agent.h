@@ -217,12 +217,16 @@ class RpcAgent {
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
   virtual void AddRequestHook(std::shared_ptr<RequestHook> hook) = 0;
-  // The next three add a callback to those that are there; all are called without a lock held, the
-  // first two kinds on threads of the agent and in the order in which they were added.
+  // The next four add a callback to those that are there; all are called without a lock held, the
+  // first three kinds on threads of the agent and in the order in which they were added.
   //
   // Adds a callback for the end of a peer's session here, whatever the reason. It runs once no
   // function of that session can begin any more, and releases what the session held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
+  // Adds a callback for a peer that ends its session here itself, because it stops in order. It is
+  // called immediately before the callbacks of OnSessionEnded. A peer whose goodbye is lost has
+  // none.
+  virtual void OnGoodbye(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
   // Adds a callback for the end of our session on a peer: forks, contexts and pins there are lost.
   // It may run when the next session is open already, so it must compare the epoch with that of the
   // answer (Reply::epoch) in which the peer granted something.

@@ -149,6 +149,7 @@ struct AnswerDroppedAction {
 struct SessionEndedAction {
   PeerInfo peer;
   uint64_t epoch = 0;
+  bool goodbye = false;  // the peer ended the session itself
 };
 // This worker's session on a peer has ended.
 struct SessionLostAction {

@@ -226,6 +226,9 @@ void WorkerSessions::OnGoodbye(LinkState& state, const Header& header, Actions& 
   ++probes_.goodbye;
   size_t from = actions.size();
   table_.End(header.epoch, actions);
+  for (size_t i = from; i < actions.size(); ++i) {
+    if (auto* ended = std::get_if<SessionEndedAction>(&actions[i])) ended->goodbye = true;
+  }
   AfterTableEvents(true, actions, from);
 }
 

@@ -103,6 +103,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
   }
   *holder = Member{name, incarnation, latest, holder->rank, role, address};
   names_.Take(name, incarnation);
+  if (role == Role::kOwner) lost_owners_.erase(name);
   if (role == Role::kTrainer) group_size_ = group_size;
   joined.rank = holder->rank;
   joined.world_size = static_cast<uint32_t>(members_.size());
@@ -110,13 +111,16 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
 }
 
 RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarnation incarnation,
-                                                uint64_t epoch) {
+                                                uint64_t epoch, Departure departure) {
   const Member* member = Find(name, incarnation);
   if (member == nullptr || member->epoch > epoch) return {};
   const Member left = *member;
   ranks_.erase(left.rank);
   members_.erase(name);
   if (Trainers() == 0) group_size_ = 0;
+  if (left.role == Role::kOwner && departure == Departure::kLost &&
+      lost_owners_.size() < kMaxLostOwners)
+    lost_owners_.insert(name);
   return FailBarriersOf(
       left, absl::UnavailableError(absl::StrCat("barrier: ", name, " (rank ", left.rank,
                                                 ") left the job before all had arrived")));

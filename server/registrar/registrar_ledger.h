@@ -20,6 +20,12 @@ namespace psd::server {
 
 enum class Role { kOwner, kTrainer };
 
+// How a member's session ended.
+enum class Departure {
+  kLost,     // nobody renewed it, or another incarnation took the name
+  kOrderly,  // the member said goodbye
+};
+
 struct Member {
   std::string name;
   Incarnation incarnation = 0;
@@ -35,6 +41,7 @@ struct Member {
 //     incarnation of a member has the same rank if the name had not left.
 //   - Requests of an incarnation whose name another one has taken have no effect, and neither have
 //     those of an incarnation that has not joined.
+//   - An owner that was lost is listed as such until an owner of that name joins.
 //   - Every call that waits in a barrier ends exactly once: it completes, fails, or is withdrawn.
 class RegistrarLedger {
  public:
@@ -49,6 +56,8 @@ class RegistrarLedger {
   // At most so many members, barrier calls that wait, and bytes of the names and sets of barriers.
   static constexpr size_t kMaxMembers = 65'536;
   static constexpr size_t kMaxWaiting = 262'144;
+  // At most so many lost owners are listed: those that were lost first.
+  static constexpr size_t kMaxLostOwners = 4'096;
   static constexpr size_t kMaxKeyBytes = size_t{64} << 20;
 
   struct Joined {
@@ -73,7 +82,8 @@ class RegistrarLedger {
   // Handles the end of a member's session with that epoch. If the member has joined in a later one,
   // nothing happens. Otherwise its rank and name become free, and barriers that need it fail with
   // UNAVAILABLE. When the last trainer leaves, the declared group size is forgotten.
-  Answers Leave(const std::string& name, Incarnation incarnation, uint64_t epoch);
+  Answers Leave(const std::string& name, Incarnation incarnation, uint64_t epoch,
+                Departure departure = Departure::kLost);
 
   // Enters a barrier, which completes when all `members` have entered it; if `members` is empty,
   // all trainers of the declared group. A member may wait in one barrier several times at once,
@@ -95,6 +105,8 @@ class RegistrarLedger {
 
   // Returns all members by rank.
   std::vector<Member> World() const;
+  // The names of the owners that joined and were lost, and that have not joined again.
+  const std::set<std::string>& lost_owners() const { return lost_owners_; }
   // The group size that the present trainers have declared; 0 if none.
   uint32_t group_size() const { return group_size_; }
   size_t size() const { return members_.size(); }
@@ -123,6 +135,7 @@ class RegistrarLedger {
 
   std::map<std::string, Member> members_;  // by name
   std::set<uint32_t> ranks_;               // taken
+  std::set<std::string> lost_owners_;
   uint32_t group_size_ = 0;
   NameFence names_{2 * kMaxMembers};
   Barriers barriers_;

@@ -74,8 +74,12 @@ RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Log
                         [this](CallPtr call) { ServeWorld(call); }});
   agent.RegisterMethod({"registrar.barrier", MethodKind::kMutation, RunsOn::kCarrierThread,
                         [this](CallPtr call) { ServeBarrier(call); }});
-  agent.OnSessionEnded(
-      [this](const rpc::PeerInfo& peer, uint64_t epoch) { SessionEnded(peer, epoch); });
+  agent.OnGoodbye([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    SessionEnded(peer, epoch, Departure::kOrderly);
+  });
+  agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    SessionEnded(peer, epoch, Departure::kLost);
+  });
   agent.OnDraining([this] { Drain(); });
 }
 
@@ -132,7 +136,7 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   Deliver(joined->answers);
   if (joined->new_member && !call->BeginApply()) {
     // The session has ended meanwhile, perhaps before the join; so the join is undone here.
-    SessionEnded(call->caller(), call->session_epoch());
+    SessionEnded(call->caller(), call->session_epoch(), Departure::kOrderly);
     return call->Reply(absl::CancelledError("registrar.join: given up while it was carried out"));
   }
   if (joined->new_member) {
@@ -151,12 +155,13 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
 void RegistrarService::ServeWorld(const CallPtr& call) {
   v1::RegistrarWorldReply reply;
   std::vector<Member> world;
+  std::set<std::string> absent = owners_;
   {
     MutexLock lock(mutex_);
     world = ledger_.World();
     reply.set_group_size(ledger_.group_size());
+    absent.insert(ledger_.lost_owners().begin(), ledger_.lost_owners().end());
   }
-  std::set<std::string> absent = owners_;
   for (const Member& member : world) {
     reply.add_names(member.name);
     reply.add_incarnations(member.incarnation);
@@ -305,18 +310,21 @@ rpc::Payload RegistrarService::Gathered(std::vector<Parked>& met) {
   return payload;
 }
 
-void RegistrarService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
+void RegistrarService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch,
+                                    Departure departure) {
   RegistrarLedger::Answers answers;
   bool left = false;
   {
     MutexLock lock(mutex_);
     const size_t before = ledger_.size();
-    answers = ledger_.Leave(peer.name, peer.incarnation, epoch);
+    answers = ledger_.Leave(peer.name, peer.incarnation, epoch, departure);
     left = ledger_.size() < before;
   }
   Deliver(answers);
   if (!left) return;
-  logger_.Log(LogLevel::kInfo, "worker_left", absl::StrCat(peer.name, " left"),
+  const bool orderly = departure == Departure::kOrderly;
+  logger_.Log(LogLevel::kInfo, "worker_left",
+              absl::StrCat(peer.name, orderly ? " left" : " is lost: nothing is heard of it"),
               {{"worker", peer.name}, {"incarnation", IncarnationToString(peer.incarnation)}});
 }
 

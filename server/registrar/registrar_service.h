@@ -29,7 +29,8 @@ class RegistrarService {
   // Registers the methods, and callbacks for ended sessions and for draining. Requires: `agent` has
   // not started; `agent` and `timers` are shut down before this object is destroyed; `logger`
   // outlives all of them. `owners` names the workers that may join as owners, which are listed as
-  // absent until they do. If it is empty, any worker may join as an owner.
+  // absent until they do. If it is empty, any worker may join as an owner. An owner that joined and
+  // then was lost, that is, whose session ended without a goodbye, is listed as absent as well.
   RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                    std::set<std::string> owners = {});
   RegistrarService(const RegistrarService&) = delete;
@@ -42,7 +43,8 @@ class RegistrarService {
   void ServeJoin(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeWorld(const CallPtr& call) PSD_EXCLUDES(mutex_);
   void ServeBarrier(const CallPtr& call) PSD_EXCLUDES(mutex_);
-  void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
+  void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch, Departure departure)
+      PSD_EXCLUDES(mutex_);
   void Drain() PSD_EXCLUDES(mutex_);
   // A call that waits in a barrier.
   struct Parked {

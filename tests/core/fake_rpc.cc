@@ -96,11 +96,14 @@ int FakeNetwork::Count(const std::string& method) const {
   return it == counts_.end() ? 0 : it->second;
 }
 
-void FakeNetwork::EndSessionsOf(const std::string& name) {
+void FakeNetwork::EndSessionsOf(const std::string& name, bool goodbye) {
   FakeAgent* gone = agents_.at(name);
   const uint64_t epoch = gone->epoch_++;
   for (auto& [peer, agent] : agents_) {
     if (agent == gone) continue;
+    if (goodbye) {
+      for (auto& callback : agent->goodbye_) callback(gone->self_, epoch);
+    }
     for (auto& callback : agent->session_ended_) callback(gone->self_, epoch);
     for (auto& callback : gone->session_lost_) {
       callback(agent->self_, epoch,

@@ -57,8 +57,8 @@ class FakeNetwork {
     }
   }
 
-  // The peer's session on every other worker ends, as when it died.
-  void EndSessionsOf(const std::string& name);
+  // The peer's session on every other worker ends, as when it died, or with a goodbye.
+  void EndSessionsOf(const std::string& name, bool goodbye = false);
 
   // How many requests of a method were sent.
   int Count(const std::string& method) const;
@@ -96,6 +96,9 @@ class FakeAgent : public rpc::RpcAgent {
   void OnSessionEnded(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
     session_ended_.push_back(std::move(callback));
   }
+  void OnGoodbye(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
+    goodbye_.push_back(std::move(callback));
+  }
   void OnSessionLost(
       std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)> callback) override {
     session_lost_.push_back(std::move(callback));
@@ -131,6 +134,7 @@ class FakeAgent : public rpc::RpcAgent {
   std::map<std::string, rpc::Method> methods_;
   std::vector<std::function<void()>> on_draining_;
   std::vector<std::function<void(const rpc::PeerInfo&, uint64_t)>> session_ended_;
+  std::vector<std::function<void(const rpc::PeerInfo&, uint64_t)>> goodbye_;
   std::vector<std::function<void(const rpc::PeerInfo&, uint64_t, const absl::Status&)>>
       session_lost_;
 };

@@ -61,8 +61,9 @@ class Psd:
 
     def errors(self):
         """What it has written to standard error so far."""
-        self._stderr.seek(0)
-        return self._stderr.read().decode()
+        file = self._stderr.fileno()
+        # The process shares the file's position, so a seek would move where it writes.
+        return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def stop(self, number=signal.SIGTERM):
         """Sends the signal and waits; returns the exit code."""

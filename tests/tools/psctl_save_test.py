@@ -8,6 +8,7 @@ import shutil
 import struct
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path[:0] = ["tests/server", "tests/server/services/stubs", "tests/tools"]
@@ -237,6 +238,24 @@ class SaveTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("the job has no owner 'ovner0'; did you mean 'owner0'?", errors)
 
+    def test_a_killed_owner_is_missed_after_its_lease_too(self):
+        registrar = self.start("owner0", "--lease", "1s")
+        killed = self.start("owner1", "--registrar", "owner0=" + registrar.address)
+        stopped = self.start("owner2", "--registrar", "owner0=" + registrar.address)
+        stopped.process.terminate()
+        self.assertEqual(stopped.process.wait(), 0)
+        killed.process.kill()
+        killed.process.wait()
+        while "owner1 is lost" not in registrar.errors():
+            time.sleep(0.1)
+        code, _, errors = psctl("save", self.saves, address=registrar.address)
+        self.assertEqual(code, 1)
+        self.assertIn("1 of 2 owners of the job cannot be reached:\n  owner1 is absent", errors)
+        self.assertFalse(os.path.exists(os.path.join(self.saves, "latest")))
+        code, _, errors = psctl("save", self.saves, "--leave_out", "owner1",
+                                address=registrar.address)
+        self.assertEqual(code, 0, errors)
+
     def test_a_dead_registrar_can_be_left_out(self):
         self.first.process.kill()
         self.first.process.wait()
@@ -256,7 +275,7 @@ class SaveTest(unittest.TestCase):
         with Psd("--owners", "alone,gone", name="alone") as alone:
             code, _, errors = psctl("save", self.saves, address=alone.address)
             self.assertEqual(code, 1)
-            self.assertIn("gone is named by the configuration and has not joined", errors)
+            self.assertIn("gone is absent; the registrar's configuration names it", errors)
             with Psd("--registrar", "alone=" + alone.address, name="stranger"):
                 code, output, errors = psctl("save", self.saves, "--leave_out", "gone",
                                              address=alone.address)

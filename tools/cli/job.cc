@@ -97,7 +97,9 @@ absl::Status RemoveLeftOut(const Options& options, std::vector<OwnerAddress>& ow
 // Returns why the owner cannot be attached to, or an empty text if it can.
 std::string ProblemOf(const Options& options, const OwnerAddress& owner) {
   if (owner.address.empty())
-    return absl::StrCat(owner.name, " is named by the configuration and has not joined");
+    return absl::StrCat(owner.name,
+                        " is absent; the registrar's configuration names it, or it had joined "
+                        "and was lost");
   Options there = options;
   there.address = owner.address;
   Connection connection(there);

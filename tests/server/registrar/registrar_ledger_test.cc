@@ -15,6 +15,7 @@
 namespace psd::server {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -64,6 +65,31 @@ TEST_F(RegistrarLedgerTest, WhoJoinsAgainGetsItsFormerRankUnlessSomebodyHasIt) {
   EXPECT_EQ(rank("a", 1, 7), 3u) << "a member keeps the rank that it has";
   EXPECT_EQ(rank("far", 4, RegistrarLedger::kMaxMembers), 4u);
   EXPECT_EQ(rank("last", 5, RegistrarLedger::kMaxMembers - 1), RegistrarLedger::kMaxMembers - 1);
+}
+
+TEST_F(RegistrarLedgerTest, ALostOwnerIsRememberedUntilItJoinsAgain) {
+  Join("owner1", 1, Role::kOwner);
+  Join("owner2", 2, Role::kOwner);
+  Join("trainer", 3);
+  ledger_.Leave("owner1", 1, 1, Departure::kLost);
+  ledger_.Leave("owner2", 2, 1, Departure::kOrderly);
+  ledger_.Leave("trainer", 3, 1, Departure::kLost);
+  EXPECT_THAT(ledger_.lost_owners(), ElementsAre("owner1"));
+  Join("owner1", 4, Role::kTrainer);
+  EXPECT_THAT(ledger_.lost_owners(), ElementsAre("owner1")) << "a trainer has none of its values";
+  Join("owner1", 5, Role::kOwner);
+  EXPECT_THAT(ledger_.lost_owners(), IsEmpty());
+  ledger_.Leave("owner1", 4, 1, Departure::kLost);
+  EXPECT_THAT(ledger_.lost_owners(), IsEmpty()) << "that was its former incarnation";
+}
+
+TEST_F(RegistrarLedgerTest, LostOwnersAreBounded) {
+  for (size_t i = 0; i <= RegistrarLedger::kMaxLostOwners; ++i) {
+    const std::string name = absl::StrCat("owner", i);
+    Join(name, i + 1, Role::kOwner);
+    ledger_.Leave(name, i + 1, 1, Departure::kLost);
+  }
+  EXPECT_THAT(ledger_.lost_owners(), SizeIs(RegistrarLedger::kMaxLostOwners));
 }
 
 TEST_F(RegistrarLedgerTest, JoiningAgainChangesNothing) {

@@ -231,6 +231,30 @@ TEST_F(RegistrarRequestsTest, AnOwnerHasAnAddress) {
   EXPECT_TRUE(Ask(owner, "registrar.join", join).Wait().ok());
 }
 
+// A save of a job whose owner was killed leaves nothing out silently, even after the lease.
+TEST_F(RegistrarRequestsTest, AnOwnerThatWasLostIsAbsentAndOneThatSaidGoodbyeIsNot) {
+  const auto join_as_owner = [&](FakeAgent& owner) {
+    v1::RegistrarJoinRequest join;
+    join.set_role(v1::WORKER_ROLE_OWNER);
+    join.set_address("10.0.0.1:7071");
+    EXPECT_TRUE(Ask(owner, "registrar.join", join).Wait().ok());
+  };
+  FakeAgent& asker = NewTrainer("asker");
+  const auto absent = [&] {
+    const auto world = worker::AskWorld(asker, "owner0", {});
+    network_.RunAll();
+    return world.Wait().ok() ? world.Wait()->absent_owners : std::vector<std::string>{"?"};
+  };
+  FakeAgent orderly(network_, {"orderly", 8}), killed(network_, {"killed", 9});
+  join_as_owner(orderly);
+  join_as_owner(killed);
+  network_.EndSessionsOf("orderly", /*goodbye=*/true);
+  network_.EndSessionsOf("killed");
+  EXPECT_EQ(absent(), std::vector<std::string>{"killed"});
+  join_as_owner(killed);
+  EXPECT_EQ(absent(), std::vector<std::string>{});
+}
+
 TEST_F(RegistrarRequestsTest, AnAddressIsNoLongerThanAHostMayBe) {
   FakeAgent long_winded(network_, {"long", 9});
   v1::RegistrarJoinRequest join;
