@@ -93,7 +93,7 @@ std::optional<ThreadPool::Work> ThreadPool::Take() {
 }
 
 std::optional<ThreadPool::Work> ThreadPool::TakeNext() {
-  if (!own_.empty()) {
+  if (!own_.empty() && !UserGoesFirst()) {
     auto taken = own_.Pop();
     return Work{WorkLabel::Kind::kOwn, taken.flow, std::move(taken.item)};
   }
@@ -121,6 +121,12 @@ void ThreadPool::Perform(Work work) {
 bool ThreadPool::MayRunUser() const {
   return user_.HasNext() && users_running_ - users_blocked_ < std::max(1, options_.threads) &&
          alive_ - users_running_ > std::min(options_.reserved, alive_ - 1);
+}
+
+// Otherwise a client whose requests keep own work queued would stop all users' work. Tasks that are
+// blocked do not count, because they cannot go on without a thread either.
+bool ThreadPool::UserGoesFirst() const {
+  return MayRunUser() && users_running_ == users_blocked_ && alive_ - users_running_ > 1;
 }
 
 absl::Status ThreadPool::AddThread() {

@@ -76,7 +76,8 @@ struct ThreadPoolOptions {
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 
-// Own work goes first. Within a kind, the flows are served in turn by the time that their tasks
+// Own work goes first, except that one user task may always run: a user task that waits goes first
+// while no other one runs and another thread is left for own work. Within a kind, the flows are served in turn by the time that their tasks
 // took on a thread, waits inside a ScopedBlocking not counted. Thread-safe. The destructor shuts
 // down. A pool that the system refused a thread is like one that was shut down.
 class ThreadPool : public Executor {
@@ -120,6 +121,8 @@ class ThreadPool : public Executor {
   void Perform(Work work) PSD_EXCLUDES(mutex_);
   // Whether a user task waits for its turn and may start now.
   bool MayRunUser() const PSD_REQUIRES(mutex_);
+  // Whether it may start although own work waits.
+  bool UserGoesFirst() const PSD_REQUIRES(mutex_);
   bool HasRunnable() const PSD_REQUIRES(mutex_) { return !own_.empty() || MayRunUser(); }
   FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {
     return kind == WorkLabel::Kind::kOwn ? own_ : user_;

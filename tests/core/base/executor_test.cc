@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -295,6 +296,29 @@ TEST(WorkKindsTest, OwnWorkGoesFirst) {
   }
   pool.Shutdown();
   EXPECT_EQ(order, (std::vector<std::string>{"own", "user"}));
+}
+
+// As when a client keeps reading rows: its requests are own work, and there is always one more.
+TEST(WorkKindsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
+  ThreadPoolOptions options = Options(1);
+  options.reserved = 1;
+  ThreadPool pool(options);
+  std::atomic<bool> stop{false};
+  std::function<void()> again = [&] {
+    if (!stop) ASSERT_TRUE(pool.Submit([&] { again(); }).ok());
+  };
+  for (int i = 0; i < 10; ++i) again();
+  int users = 0;  // one at a time
+  for (uint64_t i = 0; i < 100; ++i) {
+    Promise<Unit> done;
+    ASSERT_TRUE(pool.SubmitAs(UserWork(i), [&users, done] {
+                      ++users;
+                      done.Set(Unit{});
+                    }).ok());
+    EXPECT_TRUE(done.future().Wait().ok());
+  }
+  EXPECT_EQ(users, 100);
+  stop = true;
 }
 
 // A waits for B, both a user's, on one thread.
