@@ -291,10 +291,11 @@ void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,
   absl::Time deadline = DeadlineOf(header, Now());
   auto call = std::make_shared<ServedCall>(shared_from_this(), std::move(header),
                                            std::move(message), deadline);
+  const RequestMeta meta = call->TakeMeta();
   bool run = false;
   bool draining = false;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    run = sessions_.OnRequest(now, link, call->TakeMeta(), call->cancel_state(), actions);
+    run = sessions_.OnRequest(now, link, meta, call->cancel_state(), actions);
     if (run) call->set_caller(sessions_.PeerOf(link));
     draining = draining_;
   });

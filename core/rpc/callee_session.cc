@@ -34,7 +34,10 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     if (FaultOn("repeated_request_runs_again")) records_.erase(meta.sequence);
     auto record = records_.find(meta.sequence);
     if (record != records_.end()) {
-      if (record->second.call_id != meta.call_id) return RequestVerdict::kViolation;
+      if (record->second.call_id != meta.call_id ||
+          record->second.fingerprint != meta.fingerprint) {
+        return RequestVerdict::kViolation;
+      }
       if (record->second.answer == nullptr) return RequestVerdict::kRunning;
       actions.push_back(SendAnswerAction{link, meta.call_id, record->second.answer});
       return RequestVerdict::kReplayed;
@@ -44,7 +47,7 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     if (running || records_.size() >= 4 * options_.max_unacknowledged_answers) {
       return RequestVerdict::kViolation;
     }
-    records_.emplace(meta.sequence, Record{meta.call_id, nullptr, 0, false});
+    records_.emplace(meta.sequence, Record{meta.call_id, meta.fingerprint, nullptr, 0, false});
     ++mutations_running_;
   } else if (RequestVerdict verdict = OnRead(meta, actions); verdict != RequestVerdict::kRun) {
     return verdict;

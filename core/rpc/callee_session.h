@@ -29,7 +29,8 @@ enum class RequestVerdict {
 
 // Thread-compatible. Owned by the session table.
 //
-// Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. The
+// Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. Another
+// request under the sequence number of one whose answer is remembered is a violation. The
 // answer of a mutation is remembered until the caller acknowledges it. If the caller does not take
 // an answer, of a mutation or of a read, because it gives the call up or sends the read again, the
 // layer that answered is told (AnswerDroppedAction). No call begins or applies after it was
@@ -128,6 +129,7 @@ class CalleeSession {
   // A mutation that is not yet acknowledged.
   struct Record {
     CallId call_id = 0;
+    uint64_t fingerprint = 0;
     std::shared_ptr<Opaque> answer;  // null while it runs; shared with the driver that sends it
     size_t bytes = 0;
     bool applied = false;  // its function began to apply before it answered

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 
 namespace psd::rpc {
@@ -68,9 +69,13 @@ void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> a
   host_->SendAnswer(*this, std::move(result), std::move(attachments));
 }
 
+// The buffers are no part of the fingerprint: those of a message that found no room here have not
+// been read, and a later copy of it may bring them.
 RequestMeta ServedCall::TakeMeta() {
-  return {header_.call_id, header_.sequence,       header_.epoch,  header_.callee_incarnation,
-          deadline_,       std::move(header_.ack), header_.attempt};
+  const uint64_t fingerprint =
+      header_.sequence == 0 ? 0 : absl::HashOf(header_.method, header_.payload);
+  return {header_.call_id, header_.sequence,       header_.epoch,   header_.callee_incarnation,
+          deadline_,       std::move(header_.ack), header_.attempt, fingerprint};
 }
 
 }  // namespace psd::rpc

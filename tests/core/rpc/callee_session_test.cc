@@ -47,6 +47,21 @@ TEST_F(CalleeSessionTest, RPC_61_ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Count<SendAnswerAction>(), 1u);
 }
 
+TEST_F(CalleeSessionTest, AnotherRequestUnderTheNumberOfAnAnsweredOneIsAViolation) {
+  const auto ask = [&](uint64_t fingerprint) {
+    RequestMeta meta;
+    meta.call_id = meta.sequence = 1;
+    meta.deadline = deadline_;
+    meta.fingerprint = fingerprint;
+    return session_.OnRequest(1, meta, std::make_shared<Opaque>(), actions_);
+  };
+  EXPECT_EQ(ask(5), RequestVerdict::kRun);
+  EXPECT_EQ(ask(6), RequestVerdict::kViolation);
+  session_.OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
+  EXPECT_EQ(ask(6), RequestVerdict::kViolation);
+  EXPECT_EQ(ask(5), RequestVerdict::kReplayed);
+}
+
 TEST_F(CalleeSessionTest, AnAnswerThatIsRefusedIsDroppedOnceAndTheErrorIsRepeated) {
   const auto answer = std::make_shared<Opaque>();
   const auto error = std::make_shared<Opaque>();
