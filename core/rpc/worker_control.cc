@@ -107,6 +107,7 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   if (outcome.kind != HelloOutcome::Kind::kWelcome) return;
   state.peer = std::move(peer);
   state.epoch = outcome.epoch;
+  state.greet_by = absl::InfiniteFuture();
   if (state.caller == nullptr) state.caller = &CallerTo(hello.name);
   MoveTo(now, link, state, actions);
   const CalleeSession& session = *table_.Find(outcome.epoch);

@@ -1,5 +1,5 @@
 // WorkerSessions: the links between workers. Decides which of two links the sessions of two workers
-// use, keeps links alive, and notices those that have fallen silent.
+// use, keeps links alive, and closes those that have fallen silent or on which no session has begun.
 
 #include <algorithm>
 #include <utility>
@@ -40,6 +40,7 @@ void WorkerSessions::OnAccepted(absl::Time now, LinkId link, std::string origin)
   LinkState state;
   state.origin = std::move(origin);
   state.last_heard = state.last_sent = now;
+  state.greet_by = now + options_.session.silence;
   links_[link] = state;
   WakeBy(now + options_.session.silence / 3);
 }
@@ -135,10 +136,17 @@ void WorkerSessions::NoteSent(absl::Time now, const Actions& actions, size_t fro
 
 void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
   absl::Duration silence = options_.session.silence;
-  std::vector<LinkId> silent;
+  const bool leaving = leaving_since_ != absl::InfiniteFuture();
+  std::vector<LinkId> silent, sessionless;
   for (auto& [link, state] : links_) {
     if (now - state.last_heard >= silence) {
       silent.push_back(link);
+      continue;
+    }
+    // A worker that leaves begins no sessions, and its peers may wait for its end.
+    const absl::Time greet_by = leaving ? absl::InfiniteFuture() : state.greet_by;
+    if (now >= greet_by) {
+      sessionless.push_back(link);
       continue;
     }
     CallerSession* caller = state.caller;
@@ -149,7 +157,13 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
       KeepAlive(link, open ? caller : nullptr, actions);
       state.last_sent = now;
     }
-    WakeBy(std::min(state.last_sent + talk_every, state.last_heard + silence));
+    WakeBy(std::min({state.last_sent + talk_every, state.last_heard + silence, greet_by}));
+  }
+  for (LinkId link : sessionless) {
+    CloseLink(now, link,
+              absl::UnavailableError(absl::StrCat(links_.at(link).origin, " began no session within ",
+                                                  absl::FormatDuration(silence))),
+              actions);
   }
   for (LinkId link : silent) {
     ++probes_.silence_noticed;

@@ -182,7 +182,10 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
     ++probes_.stall_noticed;
     // Messages that came during the stall are still unread, so silence is counted from now.
     for (auto& [link, state] : links_) {
-      if (state.leniency.Use()) state.last_heard = now;
+      if (!state.leniency.Use()) continue;
+      state.last_heard = now;
+      if (state.greet_by != absl::InfiniteFuture())
+        state.greet_by = now + options_.session.silence;
     }
   }
   size_t from = actions.size();

@@ -135,6 +135,9 @@ class WorkerSessions {
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
     absl::Time last_heard;
     absl::Time last_sent;
+    // When a link that the peer dialled is closed because no session has begun on it, whatever else
+    // is heard.
+    absl::Time greet_by = absl::InfiniteFuture();
     Leniency leniency;  // after stalls of our own, with the silence of this link
   };
 

@@ -190,6 +190,29 @@ TEST(WorkerSessionsLease, AStopOfAnyLengthIsForgiven) {
   EXPECT_EQ(owner.table().sessions().size(), 1u);
 }
 
+// Its sender takes no place in the table of sessions, but a connection and a thread's attention.
+TEST(WorkerSessionsLinks, ALinkOnWhichOnlyKeepalivesComeEndsAndOneWithASessionStays) {
+  WorkerSessions owner(OwnerOptions());
+  Actions actions;
+  GreetFromTrainer(owner, actions);
+  constexpr LinkId kNeverGreets = 2;
+  owner.OnAccepted(kNow, kNeverGreets, "grpc 10.0.0.8:1");
+  actions.clear();
+  Header ping;
+  ping.kind = MessageKind::kKeepalive;
+  std::vector<LinkId> closed;
+  for (absl::Time now = kNow; now < kNow + absl::Seconds(6); now += absl::Milliseconds(100)) {
+    for (LinkId link : {LinkId{1}, kNeverGreets}) owner.OnControl(now, link, ping, actions);
+    owner.Tick(now, actions);
+    for (const Action& action : actions) {
+      if (const auto* close = std::get_if<CloseLinkAction>(&action)) closed.push_back(close->link);
+    }
+    actions.clear();
+    EXPECT_EQ(closed.empty(), now < kNow + SessionOptions().silence);
+  }
+  EXPECT_EQ(closed, std::vector<LinkId>{kNeverGreets});
+}
+
 // Two workers in lockstep: what one says arrives at the other a step later, on the same link.
 class TwoThatDialEachOther : public ::testing::Test {
  protected:
