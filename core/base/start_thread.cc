@@ -1,7 +1,9 @@
 #include "core/base/start_thread.h"
 
+#include <future>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,23 @@ absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocab
             absl::StrCat("the system refuses ", what, " (", error.code().message(), "); ", limits)),
         "raise the limit that is reached, or ask for fewer threads");
   }
+}
+
+absl::Status CheckRoomForThreads(absl::string_view what, int count) {
+  std::promise<void> all_tried;
+  const std::shared_future<void> end = all_tried.get_future().share();
+  std::vector<std::thread> threads;
+  absl::Status status;
+  while (status.ok() && static_cast<int>(threads.size()) < count) {
+    absl::StatusOr<std::thread> thread =
+        StartThread(absl::StrCat("thread ", threads.size() + 1, " of ", count, " for ", what),
+                    [end] { end.wait(); });
+    if (thread.ok()) threads.push_back(*std::move(thread));
+    status = thread.status();
+  }
+  all_tried.set_value();
+  for (std::thread& thread : threads) thread.join();
+  return status;
 }
 
 }  // namespace psd

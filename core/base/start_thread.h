@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -11,5 +12,10 @@ namespace psd {
 // A thread that runs `run`. `what` names it in the error: "a thread for timers".
 // Errors: RESOURCE_EXHAUSTED when the system refuses it, naming what is in use and the limits.
 absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> run);
+
+// Checks that `count` threads can be had at once, by starting and ending so many. `what` is what
+// they are for: "the network". To be used before a library starts threads of its own and cannot say
+// that one was refused. Errors: as StartThread.
+absl::Status CheckRoomForThreads(absl::string_view what, int count);
 
 }  // namespace psd

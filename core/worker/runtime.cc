@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/host_port.h"
+#include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -42,6 +44,13 @@ absl::Status CheckAddresses(const RuntimeOptions& options) {
       absl::StrCat(options.name, " is to listen on ", options.listen,
                    ", all interfaces, which nobody can dial; say with `advertise` by what name or "
                    "address other hosts reach it"));
+}
+
+// The threads that gRPC starts by itself once there are connections: for timers, for names, for
+// callbacks and, per core, for events. It tells nobody when one is refused; the process would go on
+// without it and hang when it is to stop.
+int NetworkThreads() {
+  return 5 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 32);
 }
 
 }  // namespace
@@ -122,6 +131,7 @@ Runtime::~Runtime() {
 }
 
 absl::StatusOr<std::string> Runtime::Start() {
+  PSD_RETURN_IF_ERROR(CheckRoomForThreads("the network library", NetworkThreads()));
   PSD_ASSIGN_OR_RETURN(const std::string bound, agent_->Start(options_.listen));
   PSD_ASSIGN_OR_RETURN(address_, AdvertisedAddress(bound, options_.advertise));
   return address_;

@@ -24,12 +24,16 @@
 #include "server/daemon/malloc_memory.h"
 #include "server/daemon/memory_limit.h"
 #include "server/daemon/notify.h"
+#include "server/daemon/stop_bound.h"
 
 namespace psd::server {
 namespace {
 
 // How often the daemon checks how much freed memory malloc keeps.
 constexpr absl::Duration kTrimPeriod = absl::Seconds(1);
+
+// The time that a stop may take after drain_timeout. Then nothing is left to wait for.
+constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 constexpr char kDevName[] = "owner0";
 constexpr char kAnyLoopbackPort[] = "127.0.0.1:0";
@@ -206,6 +210,7 @@ class Daemon {
                  {{"signal", strsignal(number)},
                   {"drain_timeout", absl::FormatDuration(config_.drain_timeout)}});
     EndAtSecondSignal();
+    EndWhenStopTakesLonger(config_.drain_timeout + kStopGrace, kExitStopHung);
     server_->Shutdown(config_.drain_timeout);
     logger_->Log(LogLevel::kInfo, "daemon_stopped", absl::StrCat(config_.name, " has stopped"),
                  {{"exit_code", static_cast<int>(kExitOk)}});

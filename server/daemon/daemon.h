@@ -14,6 +14,7 @@ enum ExitCode : int {
   kExitCannotListen = 3,  // port in use, no permission
   kExitImpatient = 4,     // a second stop signal came before all calls had ended
   kExitExhausted = 5,     // the system refuses threads or memory
+  kExitStopHung = 6,      // the stop took longer than drain_timeout and 10 s
 };
 
 // The whole of main: reads the command line, serves until SIGTERM or SIGINT, drains, and returns
