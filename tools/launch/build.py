@@ -13,6 +13,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import children  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Between two lines about progress where they are not rewritten in place: in a log.
+LOG_LINE_S = 5.0
 # A step is mostly one compilation. This is how long one takes on one core until the build at hand
 # has shown better.
 STEP_CORE_S = 4.0

@@ -20,7 +20,6 @@ DATA_SETS = {"fashion": DataSet("examples/fashion_mnist", "images"),
 OWNERS = 2
 TRAINERS = 2
 EPOCHS = 10
-BUILD_LINE_S = 5.0  # between two lines about the build
 START_TIMEOUT_S = 20.0
 EVALUATE_TIMEOUT_S = 60.0
 
@@ -44,7 +43,7 @@ def build_programs(example, stop_request):
     """Builds the programs; returns the folder that they lie in."""
     flags = ["-c", "opt", build.cache_flag(), *build.PROGRESS_FLAGS]
     targets = [DAEMON, "//%s:train" % example, "//%s:evaluate" % example]
-    line = progress.ProgressLine(plain_interval_s=BUILD_LINE_S)
+    line = progress.ProgressLine(plain_interval_s=build.LOG_LINE_S)
     line.print("building psd, optimised (the first time takes some minutes)")
     start = time.monotonic()
     state = build.BuildProgress("building psd")

@@ -12,13 +12,9 @@ import children  # noqa: E402
 import progress  # noqa: E402
 import test_totals  # noqa: E402
 
-# Between two lines about progress where they are not rewritten in place: in a log.
-LOG_LINE_S = 30.0
-
-
 def run_tests(arguments, events, stop_request):
     """Returns bazel's exit code."""
-    line = progress.ProgressLine(plain_interval_s=LOG_LINE_S)
+    line = progress.ProgressLine(plain_interval_s=build.LOG_LINE_S)
     state = build.BuildProgress("testing")
 
     told = set()  # Bazel repeats how it ended with every progress line that it has left
