@@ -30,12 +30,8 @@ namespace {
 constexpr absl::Duration kSayEvery = absl::Seconds(3);
 
 absl::Status CheckAddress(const OwnerAddress& owner) {
-  absl::StatusOr<HostPort> address = ParseHostPort(owner.address);
-  if (address.ok() && address->port == 0)
-    address = WithRemedy(absl::InvalidArgumentError(
-                             absl::StrCat(owner.address, " has port 0, which cannot be dialled")),
-                         "give the port at which the owner listens");
-  return Annotate(address.status(), absl::StrCat("the address of ", owner.name));
+  return Annotate(ParseHostPortToDial(owner.address).status(),
+                  absl::StrCat("the address of ", owner.name));
 }
 
 // Logs one line for each owner that has not answered yet.

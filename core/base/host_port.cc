@@ -1,6 +1,10 @@
 #include "core/base/host_port.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
+#include <cstdint>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -29,9 +33,14 @@ bool HostPort::IsLoopback() const {
 }
 
 bool HostPort::IsWildcard() const {
-  // Covers "0", "0.0", "0.0.0.0", "::" and "0:0:0:0:0:0:0:0".
-  return !host.empty() && std::all_of(host.begin(), host.end(),
-                                      [](char c) { return c == '0' || c == '.' || c == ':'; });
+  in_addr v4 = {};
+  if (inet_aton(host.c_str(), &v4) != 0) return v4.s_addr == INADDR_ANY;
+  in6_addr v6 = {};
+  if (inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) != 1) return false;
+  // The last four bytes hold an IPv4 address if the address is mapped.
+  return IN6_IS_ADDR_UNSPECIFIED(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) &&
+          std::all_of(v6.s6_addr + 12, v6.s6_addr + 16, [](uint8_t byte) { return byte == 0; }));
 }
 
 std::string HostPort::ToString() const {
@@ -60,6 +69,12 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
   if (!digits || !absl::SimpleAtoi(port, &result.port) || result.port > 65535)
     return Expected("a port from 0 to 65535 behind the last ':'", address);
   return result;
+}
+
+absl::StatusOr<HostPort> ParseHostPortToDial(absl::string_view address) {
+  PSD_ASSIGN_OR_RETURN(HostPort parsed, ParseHostPort(address));
+  if (parsed.port == 0) return Expected("the port at which somebody listens, not 0", address);
+  return parsed;
 }
 
 absl::StatusOr<std::string> AdvertisedAddress(absl::string_view bound,

@@ -17,8 +17,8 @@ struct HostPort {
 
   // Whether only this machine can reach the address: "localhost", "::1" or 127.0.0.0/8.
   bool IsLoopback() const;
-  // Whether the host means all interfaces ("0.0.0.0", "::"). Such an address can be listened on,
-  // but not dialled.
+  // Whether the host means all interfaces, in any spelling that the system takes: "0.0.0.0", "0x0",
+  // "::", "::ffff:0.0.0.0". Such an address can be listened on, but not dialled.
   bool IsWildcard() const;
   // Returns the text that ParseHostPort reads back to the same value.
   std::string ToString() const;
@@ -29,6 +29,8 @@ inline constexpr size_t kMaxHostBytes = 253;
 
 // Errors: INVALID_ARGUMENT saying what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
+// The same for an address that is to be dialled, which has a port other than 0.
+absl::StatusOr<HostPort> ParseHostPortToDial(absl::string_view address);
 
 // Returns the address, as "host:port", that others dial to reach a worker that listens on `bound`.
 // It is `advertise` if that is "host:port", `advertise` with the port of `bound` if it is "host",

@@ -97,12 +97,12 @@ absl::Status RegistrarService::CheckJoin(const rpc::PeerInfo& caller, Role role,
         "let it listen (`listen`), or join as a trainer");
   }
   if (!address.empty()) {
-    const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+    const absl::StatusOr<HostPort> parsed = ParseHostPortToDial(address);
     absl::Status dialable = parsed.status();
-    if (parsed.ok() && (parsed->IsWildcard() || parsed->port == 0))
+    if (parsed.ok() && parsed->IsWildcard())
       dialable = WithRemedy(
           absl::InvalidArgumentError(absl::StrCat(address, " cannot be dialled by others")),
-          "advertise a host name or address, and a port other than 0");
+          "advertise a host name or address");
     PSD_RETURN_IF_ERROR(
         Annotate(dialable, absl::StrCat("registrar.join: the address of ", caller.name,
                                         " (its `advertise`, or what it listens on)")));

@@ -88,6 +88,13 @@ class PsctlTest(unittest.TestCase):
         self.assertEqual(psctl("drop")[0], 2)
         self.assertEqual(psctl("ping", "--timeout", "soon")[0], 2)
         self.assertEqual(psctl("ping", "--adress", "x")[0], 2)
+        for bad in ("", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", "a b:1"):
+            for arguments in (("ping", "--address", bad),
+                              ("save", "folder", "--owners", "a=127.0.0.1:1,b=" + bad)):
+                code, output, errors = psctl(*arguments)
+                self.assertEqual((code, output), (2, ""), arguments)
+                self.assertIn("--" + arguments[-2].strip("-"), errors.splitlines()[0])
+        self.assertEqual(psctl("ping", address="nowhere")[0], 2)
         code, output, _ = psctl("--help")
         self.assertEqual(code, 0)
         self.assertIn("psctl drop NAME", output)

@@ -13,7 +13,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
+#include "core/base/host_port.h"
+#include "core/base/status.h"
 #include "tools/cli/command.h"
+#include "tools/cli/job.h"
 
 namespace psd::cli {
 namespace {
@@ -117,10 +120,23 @@ int RunCommand(const Options& options, const std::vector<std::string>& words) {
   return Refuse(absl::StrCat("unknown command '", words[0], "'"));
 }
 
+absl::Status CheckAddresses(const Options& options) {
+  PSD_RETURN_IF_ERROR(Annotate(ParseHostPortToDial(options.address).status(),
+                               "the address of the owner (--address, or $PSD_ADDRESS)"));
+  if (options.owners.empty()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const auto owners, ParsePairs("--owners", options.owners));
+  for (const auto& [name, address] : owners) {
+    PSD_RETURN_IF_ERROR(Annotate(ParseHostPortToDial(address).status(),
+                                 absl::StrCat("--owners: the address of ", name)));
+  }
+  return absl::OkStatus();
+}
+
 int Main(const std::vector<std::string>& arguments) {
   Options options;
   options.color = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
-  if (const char* address = std::getenv("PSD_ADDRESS")) options.address = address;
+  if (const char* address = std::getenv("PSD_ADDRESS"); address != nullptr && *address != '\0')
+    options.address = address;
   std::vector<std::string> words;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -146,6 +162,8 @@ int Main(const std::vector<std::string>& arguments) {
     PrintUsage(stderr);
     return kExitUsage;
   }
+  const absl::Status addresses = CheckAddresses(options);
+  if (!addresses.ok()) return Refuse(std::string(addresses.message()));
   return RunCommand(options, words);
 }
 

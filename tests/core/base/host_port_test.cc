@@ -22,6 +22,15 @@ TEST(HostPort, RefusesBadAddresses) {
     EXPECT_FALSE(ParseHostPort(address).ok()) << address;
 }
 
+TEST(HostPort, PortZeroCanBeListenedOnAndNotDialled) {
+  EXPECT_TRUE(ParseHostPort("host:0").ok());
+  const absl::Status refused = ParseHostPortToDial("host:0").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("not 0, got 'host:0'"));
+  EXPECT_FALSE(ParseHostPortToDial("host").ok());
+  EXPECT_EQ(ParseHostPortToDial("host:7071")->port, 7071);
+}
+
 TEST(HostPort, AHostIsAsLongAsADomainNameMayBe) {
   EXPECT_TRUE(ParseHostPort(std::string(kMaxHostBytes, 'a') + ":5").ok());
   const absl::Status refused = ParseHostPort(std::string(kMaxHostBytes + 1, 'a') + ":5").status();
@@ -44,12 +53,15 @@ TEST(HostPort, KnowsLoopbackAndAllInterfaces) {
     EXPECT_TRUE(ParseHostPort(address)->IsLoopback()) << address;
     EXPECT_FALSE(NeedsAdvertise(address)) << address;
   }
-  for (const char* address : {"0.0.0.0:7071", "[::]:5", "0:1", "[0:0:0:0:0:0:0:0]:1"}) {
+  for (const char* address : {"0.0.0.0:7071", "[::]:5", "0:1", "[0:0:0:0:0:0:0:0]:1", "0x0:1", "00.0x0:1",
+                              "[::ffff:0.0.0.0]:1", "[::ffff:0:0%eth0]:1", "[::0.0.0.0]:1"}) {
     EXPECT_FALSE(ParseHostPort(address)->IsLoopback()) << address;
     EXPECT_TRUE(NeedsAdvertise(address)) << address;
   }
   EXPECT_FALSE(NeedsAdvertise("10.0.0.5:7071"));
   EXPECT_FALSE(NeedsAdvertise("[::2]:7071"));
+  EXPECT_FALSE(NeedsAdvertise("[::ffff:10.0.0.5]:7071"));
+  EXPECT_FALSE(NeedsAdvertise("0x0.example:7071"));
 }
 
 TEST(AdvertisedAddress, TakesThePortThatIsListenedOnUnlessItNamesOne) {
