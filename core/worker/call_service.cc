@@ -313,38 +313,27 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   auto arguments = DecodeRequest(runtime_, *call);
   if (!arguments.ok()) return done(arguments.status(), nullptr);
   auto shared = std::make_shared<Arguments>(*std::move(arguments));
-  const auto run = [this, call, name, run = function->run, shared](const absl::Status& ready,
-                                                                   const Done& ended) {
-    if (!ready.ok()) return ended(ready, shared->context);
-    SubmitUser(call, shared->context, ended, [this, call, name, run, shared, ended] {
-      RunFunctionHere(call, name, run, std::move(*shared), ended);
+  const auto run = [this, call, name, run = function->run, shared, done](
+                       const absl::Status& ready, const EarlyStarts::Leave& leave) {
+    if (!ready.ok()) return done(ready, shared->context);
+    // The leave ends with the task: a function that has returned its future holds no thread.
+    SubmitUser(call, shared->context, done, [this, call, name, run, shared, done, leave] {
+      RunFunctionHere(call, name, run, std::move(*shared), done);
     });
   };
   const bool on_object = function->on_object && !shared->values.empty();
-  WhenCounted(*shared, [this, call, shared, run, done, on_object](const absl::Status& counted) {
-    if (!counted.ok()) return run(counted, done);
+  WhenCounted(*shared, [this, call, shared, run, on_object](const absl::Status& counted) {
+    if (!counted.ok()) return run(counted, nullptr);
     const std::vector<rref::RRef> needed =
         OwnAmong(CollectReferences(on_object ? Values{shared->values.front()} : shared->values));
-    if (AllMade(needed)) return run(absl::OkStatus(), done);
-    if (!on_object) {
-      if (auto early = StartEarly(); early != nullptr) {
-        return run(absl::OkStatus(),
-                   [early, done](absl::StatusOr<Values> results, const ContextPtr& context) {
-                     done(std::move(results), context);
-                   });
-      }
-    }
-    WhenHere(call, needed, [run, done](const absl::Status& here) { run(here, done); });
+    if (AllMade(needed)) return run(absl::OkStatus(), nullptr);
+    if (on_object)
+      return WhenHere(call, needed, [run](const absl::Status& here) { run(here, nullptr); });
+    auto candidate = early_->Add(run);
+    if (candidate == nullptr) return;
+    WhenHere(call, needed,
+             [candidate](const absl::Status& here) { candidate->ArgumentsMade(here); });
   });
-}
-
-std::shared_ptr<void> CallService::StartEarly() {
-  constexpr int kMaxEarly = 64;  // fewer than the threads that a pool adds for waiting functions
-  if (early_->fetch_add(1) < kMaxEarly) {
-    return std::shared_ptr<void>(early_.get(), [early = early_](void*) { early->fetch_sub(1); });
-  }
-  early_->fetch_sub(1);
-  return nullptr;
 }
 
 void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,

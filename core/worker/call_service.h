@@ -18,6 +18,7 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/gate.h"
 #include "core/rref/rref.h"
+#include "core/worker/early_starts.h"
 #include "core/worker/exchange.h"
 
 namespace psd::worker {
@@ -79,10 +80,6 @@ class CallService {
   using Done = std::function<void(absl::StatusOr<Values>, ContextPtr)>;
   void Serve(const CallPtr& call, Done done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
-  // Leave for a function to start before its arguments are made, held until it has ended; null if
-  // many have it. A function may wait for such an argument, with a thread, and what is to make the
-  // argument needs a thread too.
-  std::shared_ptr<void> StartEarly();
   // Puts `task` into the queue of the caller's session; `done` hears if there is no place.
   void SubmitUser(const CallPtr& call, const ContextPtr& context, const Done& done, Task task);
   void RunFunctionHere(const CallPtr& call, const std::string& name, const AsyncFunction& function,
@@ -120,8 +117,8 @@ class CallService {
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   std::atomic<uint64_t> served_{0};
   std::atomic<uint64_t> under_way_{0};
-  // Functions that were started early and have not ended. Shared with them.
-  const std::shared_ptr<std::atomic<int>> early_ = std::make_shared<std::atomic<int>>(0);
+  // Shared with the functions that started early and have a thread.
+  const std::shared_ptr<EarlyStarts> early_ = std::make_shared<EarlyStarts>();
   Mutex mutex_;  // leaf
   absl::flat_hash_set<std::pair<std::string, program::Fingerprint>> known_ PSD_GUARDED_BY(mutex_);
 };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/calls.h"
+#include "core/worker/early_starts.h"
 #include "core/worker/gradient_service.h"
 #include "core/worker/rows_service.h"
 #include "core/worker/value_service.h"
@@ -393,6 +394,25 @@ TEST_F(ReferencesTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
     EXPECT_THAT(Elements(Must(doubled.Wait())[0].As<Variable>()->tensor()), ElementsAre(8));
   }
   EmptyDrawer();
+  WaitUntilReleased();
+}
+
+TEST_F(ReferencesTest, RREF_21_FunctionsThatHoldNoThreadKeepNoOtherFromStarting) {
+  constexpr int kParked = 2 * worker::EarlyStarts::kMost;
+  {
+    RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
+    Promise<Values> creation = parking_.Take();
+    std::vector<Future<Values>> parked;
+    for (int i = 0; i < kParked; ++i) {
+      parked.push_back(trainer_->RpcAsync("owner0", Named("park"), {slow}));
+    }
+    Values about = Must(trainer_->RpcSync("owner0", Named("about"), {slow}));
+    EXPECT_TRUE(*about[1].As<bool>());
+    EXPECT_FALSE(slow.confirmed().IsReady());
+    for (int i = 0; i < kParked; ++i) parking_.Take().Set(Values{7});
+    for (const Future<Values>& each : parked) EXPECT_TRUE(each.Wait().ok());
+    creation.Set(Values{Tensor::Scalar(4.0f)});
+  }
   WaitUntilReleased();
 }
 
