@@ -14,7 +14,6 @@
 #include "core/base/host_port.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
-#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/store/parameter.h"
@@ -35,13 +34,14 @@ absl::Status CheckAddress(const OwnerAddress& owner) {
 }
 
 // Logs one line for each owner that has not answered yet.
+template <typename Answer>
 void LogAwaited(worker::Runtime& runtime, const std::vector<OwnerAddress>& owners,
-                const std::vector<Future<rpc::PeerInfo>>& connected) {
+                const std::vector<Future<Answer>>& answers) {
   std::map<std::string, std::string> troubles;
   for (const rpc::PeerStatus& peer : runtime.agent().Peers())
     troubles[peer.peer.name] = peer.trouble;
   for (size_t i = 0; i < owners.size(); ++i) {
-    if (connected[i].IsReady()) continue;
+    if (answers[i].IsReady()) continue;
     const std::string& trouble = troubles[owners[i].name];
     const std::string cause = trouble.empty() ? "no answer yet" : trouble;
     runtime.logger().Log(
@@ -49,6 +49,27 @@ void LogAwaited(worker::Runtime& runtime, const std::vector<OwnerAddress>& owner
         absl::StrCat("waiting for ", owners[i].name, " at ", owners[i].address, ": ", cause),
         {{"owner", owners[i].name}, {"address", owners[i].address}, {"cause", cause}});
   }
+}
+
+// Waits for the answers of `owners`, and meanwhile logs every few seconds who is awaited. Returns
+// the first error as soon as there is one.
+template <typename Answer>
+absl::StatusOr<std::vector<Answer>> AwaitAll(worker::Runtime& runtime,
+                                             const std::vector<OwnerAddress>& owners,
+                                             const std::vector<Future<Answer>>& answers) {
+  const auto all = CollectAll(answers);
+  while (!all.WaitFor(kSayEvery)) LogAwaited(runtime, owners, answers);
+  return all.Wait();
+}
+
+// Names the owner and the wait in the error of an answer.
+template <typename Answer>
+Future<Answer> Awaited(Future<Answer> answer, const std::string& wait, const OwnerAddress& owner) {
+  const std::string what = absl::StrCat(wait, " ", owner.name, " at ", owner.address);
+  return answer.Then([what](const absl::StatusOr<Answer>& got) -> absl::StatusOr<Answer> {
+    if (got.ok()) return got;
+    return Annotate(got.status(), what);
+  });
 }
 
 absl::Status CheckOptions(const WorkerOptions& options) {
@@ -94,19 +115,11 @@ absl::Status Worker::State::Attach() {
   std::vector<Future<rpc::PeerInfo>> connected;
   for (const OwnerAddress& owner : options.owners) {
     runtime->agent().AddPeer(owner.name, owner.address);
-    const std::string attaching = absl::StrCat("attaching to ", owner.name, " at ", owner.address);
-    connected.push_back(runtime->agent()
-                            .Connect(owner.name, connect)
-                            .Then([attaching](const absl::StatusOr<rpc::PeerInfo>& peer)
-                                      -> absl::StatusOr<rpc::PeerInfo> {
-                              if (peer.ok()) return peer;
-                              return Annotate(peer.status(), attaching);
-                            }));
+    connected.push_back(
+        Awaited(runtime->agent().Connect(owner.name, connect), "attaching to", owner));
   }
   // An owner that can never be attached to ends the wait for the others.
-  const auto all = CollectAll(connected);
-  while (!all.WaitFor(kSayEvery)) LogAwaited(*runtime, options.owners, connected);
-  PSD_RETURN_IF_ERROR(all.Wait().status());
+  PSD_RETURN_IF_ERROR(AwaitAll(*runtime, options.owners, connected).status());
   return options.join ? JoinWorld(until) : absl::OkStatus();
 }
 
@@ -114,27 +127,36 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
   // A timeout of zero would mean none.
   const auto left = [&] {
     rpc::CallOptions call;
+    call.timeout = absl::ZeroDuration();
     if (options.start_timeout > absl::ZeroDuration())
       call.timeout = std::max(until - Clock::Steady().Now(), absl::Nanoseconds(1));
     return call;
   };
-  std::string registrar, told_by;
+  std::vector<Future<worker::WorkerInfo>> asked;
   for (const OwnerAddress& owner : options.owners) {
-    Future<worker::WorkerInfo> answer = runtime->info().Ask(owner.name, left());
-    PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info, answer.Wait());
-    if (info.registrar.empty()) continue;
-    if (!registrar.empty() && registrar != info.registrar) {
+    asked.push_back(
+        Awaited(runtime->info().Ask(owner.name, left()), "asking for the registrar of", owner));
+  }
+  PSD_ASSIGN_OR_RETURN(const std::vector<worker::WorkerInfo> infos,
+                       AwaitAll(*runtime, options.owners, asked));
+  std::string registrar, told_by;
+  for (size_t i = 0; i < infos.size(); ++i) {
+    const std::string& named = infos[i].registrar;
+    const std::string& owner = options.owners[i].name;
+    if (named.empty()) continue;
+    if (!registrar.empty() && registrar != named) {
       return absl::FailedPreconditionError(
-          absl::StrCat(told_by, " names ", registrar, " as the registrar, ", owner.name, " names ",
-                       info.registrar, "; give all owners of a job the same one"));
+          absl::StrCat(told_by, " names ", registrar, " as the registrar, ", owner, " names ",
+                       named, "; give all owners of a job the same one"));
     }
-    registrar = info.registrar;
-    told_by = owner.name;
+    registrar = named;
+    told_by = owner;
   }
   if (registrar.empty()) return absl::OkStatus();
-  bool attached = false;
-  for (const OwnerAddress& owner : options.owners) attached |= owner.name == registrar;
-  if (!attached) {
+  const auto there =
+      std::find_if(options.owners.begin(), options.owners.end(),
+                   [&](const OwnerAddress& owner) { return owner.name == registrar; });
+  if (there == options.owners.end()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the registrar ", registrar, ", named by ", told_by,
                      ", is not among WorkerOptions::owners; add it"));
@@ -145,7 +167,9 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
   join.role = worker::WorkerRole::kTrainer;
   join.group_size = options.group_size;
   join.address = runtime->address();
-  return registrar_client->Join(join, left()).Wait().status();
+  const std::vector<Future<worker::Membership>> joined = {
+      Awaited(registrar_client->Join(join, left()), "joining the job through", *there)};
+  return AwaitAll(*runtime, {*there}, joined).status();
 }
 
 rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {

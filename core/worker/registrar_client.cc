@@ -16,6 +16,7 @@ namespace {
 
 constexpr absl::Duration kFirstDelay = absl::Milliseconds(100);
 constexpr absl::Duration kMostDelay = absl::Seconds(2);
+constexpr int kSayEvery = 10;
 constexpr absl::Duration kAnswerTime = absl::Seconds(10);
 
 v1::WorkerRole ToWire(WorkerRole role) {
@@ -123,8 +124,10 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   bool wanted_ PSD_GUARDED_BY(mutex_) = false;  // joins again when lost
   bool trying_ PSD_GUARDED_BY(mutex_) = false;  // a call or a timer is under way
   absl::Duration delay_ PSD_GUARDED_BY(mutex_) = kFirstDelay;
-  // The code of the last failed attempt. A repeated failure with the same code is not logged.
+  // The code of the last failed attempt. Of further failures with the same code, every kSayEvery-th
+  // is logged.
   absl::StatusCode last_failure_ PSD_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
+  int failures_ PSD_GUARDED_BY(mutex_) = 0;  // with that code
 };
 
 Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
@@ -237,6 +240,8 @@ void RegistrarClient::State::JoinFailed(const absl::Status& status) {
     if (stopped_) return;
     registrar = options_.registrar;
     news = std::exchange(last_failure_, status.code()) != status.code();
+    failures_ = news ? 1 : failures_ + 1;
+    news |= failures_ % kSayEvery == 0;
   }
   if (news) {
     logger_.Log(LogLevel::kWarning, "registrar_join_failed",

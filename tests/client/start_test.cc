@@ -3,6 +3,8 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -11,6 +13,8 @@
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/worker/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -92,6 +96,27 @@ TEST(Start, ADefiniteErrorDoesNotWaitForAnotherOwner) {
   EXPECT_EQ(failed.code(), absl::StatusCode::kFailedPrecondition) << failed;
   EXPECT_THAT(std::string(failed.message()), HasSubstr("attaching to owner1"));
   EXPECT_THAT(std::string(failed.message()), HasSubstr("worker other answers"));
+}
+
+TEST(Start, ThatWaitsForTheRegistrarSaysSo) {
+  worker::RuntimeOptions options;
+  options.name = options.registrar = "owner0";
+  options.listen = "127.0.0.1:0";
+  std::vector<std::shared_ptr<rpc::ServerCall>> unanswered;
+  auto owner = Must(worker::Runtime::Create(std::move(options)));
+  owner->agent().RegisterMethod({"registrar.join", rpc::MethodKind::kMutation,
+                                 rpc::RunsOn::kCarrierThread,
+                                 [&](auto call) { unanswered.push_back(std::move(call)); }});
+  const std::string address = Must(owner->Start());
+  WorkerOptions waiting = Options(address);
+  auto logger = std::make_shared<WaitingLogger>();
+  waiting.logger = logger;
+  waiting.start_timeout = absl::Seconds(5);
+  const absl::Status failed = Worker::Start(waiting).status();
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded) << failed;
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("joining the job through owner0 at"));
+  EXPECT_THAT(logger->Said(), HasSubstr("waiting for owner0 at " + address));
+  owner->Shutdown(absl::ZeroDuration());
 }
 
 TEST(Start, WithANameThatIsNoneSaysSo) {

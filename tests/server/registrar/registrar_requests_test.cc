@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/buffer.h"
+#include "core/base/clock.h"
 #include "core/base/future.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
@@ -253,6 +256,39 @@ TEST_F(RegistrarRequestsTest, AnOwnerThatWasLostIsAbsentAndOneThatSaidGoodbyeIsN
   EXPECT_EQ(absent(), std::vector<std::string>{"killed"});
   join_as_owner(killed);
   EXPECT_EQ(absent(), std::vector<std::string>{});
+}
+
+// Counts how often a worker says that it could not join.
+class JoinLogger : public Logger {
+ public:
+  bool Enabled(LogLevel) const override { return true; }
+  void Log(LogLevel, absl::string_view event, absl::string_view,
+           std::initializer_list<LogField>) override {
+    failures_ += event == "registrar_join_failed";
+  }
+  int failures() const { return failures_; }
+
+ private:
+  std::atomic<int> failures_{0};
+};
+
+TEST_F(RegistrarRequestsTest, AWorkerThatCannotJoinSaysSoAgainAndAgain) {
+  FakeClock clock;
+  TimerQueue timers(clock);
+  JoinLogger logger;
+  FakeAgent agent(network_, {"a", 2});
+  worker::RegistrarClient client(agent, timers, logger);
+  worker::JoinOptions options;
+  options.registrar = "owner0";
+  options.role = worker::WorkerRole::kOwner;  // and has no address
+  client.KeepJoined(options);
+  while (logger.failures() < 3) {
+    network_.RunAll();
+    clock.Advance(absl::Seconds(1));
+    timers.Poll();
+  }
+  client.Stop();
+  timers.Stop();
 }
 
 TEST_F(RegistrarRequestsTest, AnAddressIsNoLongerThanAHostMayBe) {
