@@ -117,7 +117,7 @@ class GateBase : public StepGate {
       std::vector<GlobalId> steps;
       for (const auto& [step, request] : waiting_) steps.push_back(step);
       for (const GlobalId& step : steps)
-        if (TakeBack(step)) Answer(step, closed_, actions);
+        TakeBack(step, closed_, actions);
     }
     Perform(std::move(actions));
   }
