@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 
@@ -108,6 +109,7 @@ void ThreadPool::Perform(Work work) {
   const absl::Time begun = options_.clock->Now();
   current_is_users = is_users;
   current_waited = absl::ZeroDuration();
+  BeginSmallCharges();
   std::exchange(work.task, nullptr)();
   const absl::Duration cost = options_.clock->Now() - begun - current_waited;
   MutexLock lock(mutex_);

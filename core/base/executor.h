@@ -13,9 +13,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/fair_queue.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 
 namespace psd {
@@ -71,8 +71,8 @@ struct ThreadPoolOptions {
   // reached, a waiting task occupies its thread, and nested calls may have to queue. The user tasks
   // of one flow hold at most `threads` and half of the added ones, so that others always find some.
   int max_compensation = 512;
-  // The memory for large results of the tasks (see MemoryScope); null for ordinary process memory.
-  std::shared_ptr<Allocator> memory;      // shared with other users of this memory
+  // The account for results of the tasks (see MemoryScope); null for ordinary process memory.
+  std::shared_ptr<MemoryAccount> memory;  // shared with other users of this memory
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 

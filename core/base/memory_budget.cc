@@ -27,6 +27,7 @@ class Meter {
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     return true;
   }
+  void Add(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
   void Subtract(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
   size_t used() const { return used_.load(std::memory_order_relaxed); }
 
@@ -59,6 +60,44 @@ struct Meters {
   Mutex mutex;  // leaf
   // Blocks of at least kMovableBytes.
   absl::flat_hash_map<const void*, ChargedBlock*> movable PSD_GUARDED_BY(mutex);
+};
+
+// `for_values` is the limit of the account for values.
+absl::Status Refusal(const Meters& meters, AccountKind kind, size_t for_values, size_t bytes) {
+  const std::string use = absl::StrCat(
+      "no memory for ", bytes, " bytes more: the budget is ", meters.budget_bytes, " bytes",
+      for_values < meters.budget_bytes ? absl::StrCat(" (", for_values, " for values)") : "",
+      ", of which ", meters.hosted.used(), " are in use by values and ", meters.transit_bytes(),
+      " by messages, gradients and results under way; ");
+  if (kind == AccountKind::kHosted)
+    return absl::ResourceExhaustedError(absl::StrCat(use, "drop values or raise the budget"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(use,
+                   "try again when calls have ended, send less at once, or raise the "
+                   "budget"));
+}
+
+// Small pieces in transit.
+class SmallTransit : public SmallCharges {
+ public:
+  SmallTransit(std::shared_ptr<Meters> meters, size_t for_values, size_t limit, size_t modest_limit)
+      : meters_(std::move(meters)),
+        for_values_(for_values),
+        limit_(limit),
+        modest_limit_(modest_limit) {}
+
+  absl::Status Take(size_t bytes, bool modest) override {
+    if (meters_->all.TryAdd(bytes, modest ? modest_limit_ : limit_)) return absl::OkStatus();
+    return Refusal(*meters_, AccountKind::kTransit, for_values_, bytes);
+  }
+  void Add(size_t bytes) override { meters_->all.Add(bytes); }
+  void Credit(size_t bytes) override { meters_->Credit(AccountKind::kTransit, bytes); }
+
+ private:
+  const std::shared_ptr<Meters> meters_;  // shared with the accounts
+  const size_t for_values_;
+  const size_t limit_;
+  const size_t modest_limit_;  // for work that has taken little
 };
 
 class ChargedBlock : public Block {
@@ -96,8 +135,10 @@ class ChargedBlock : public Block {
 class MemoryAccountImpl : public MemoryAccount {
  public:
   MemoryAccountImpl(std::shared_ptr<Meters> meters, AccountKind kind, size_t own_limit,
-                    size_t limit_of_all, std::shared_ptr<Allocator> underlying)
-      : meters_(std::move(meters)),
+                    size_t limit_of_all, std::shared_ptr<Allocator> underlying,
+                    SmallChargesId small_charges = 0)
+      : MemoryAccount(small_charges),
+        meters_(std::move(meters)),
         kind_(kind),
         own_limit_(own_limit),
         limit_of_all_(limit_of_all),
@@ -139,7 +180,7 @@ class MemoryAccountImpl : public MemoryAccount {
     if (kind_ == AccountKind::kTransit) {
       meters_->hosted.Subtract(bytes);
     } else if (!meters_->hosted.TryAdd(bytes, own_limit_)) {
-      return Refusal(bytes);
+      return Refusal(*meters_, kind_, own_limit_, bytes);
     }
     for (ChargedBlock* block : others) block->set_kind(kind_);
     return absl::OkStatus();
@@ -159,25 +200,12 @@ class MemoryAccountImpl : public MemoryAccount {
 
  private:
   absl::Status Add(size_t bytes) {
-    if (!meters_->all.TryAdd(bytes, limit_of_all_)) return Refusal(bytes);
+    if (!meters_->all.TryAdd(bytes, limit_of_all_))
+      return Refusal(*meters_, kind_, own_limit_, bytes);
     if (kind_ == AccountKind::kTransit || meters_->hosted.TryAdd(bytes, own_limit_))
       return absl::OkStatus();
     meters_->all.Subtract(bytes);
-    return Refusal(bytes);
-  }
-
-  absl::Status Refusal(size_t bytes) const {
-    const std::string use = absl::StrCat(
-        "no memory for ", bytes, " bytes more: the budget is ", meters_->budget_bytes, " bytes",
-        own_limit_ < meters_->budget_bytes ? absl::StrCat(" (", own_limit_, " for values)") : "",
-        ", of which ", meters_->hosted.used(), " are in use by values and ",
-        meters_->transit_bytes(), " by messages, gradients and results under way; ");
-    if (kind_ == AccountKind::kHosted)
-      return absl::ResourceExhaustedError(absl::StrCat(use, "drop values or raise the budget"));
-    return absl::ResourceExhaustedError(
-        absl::StrCat(use,
-                     "try again when calls have ended, send less at once, or raise the "
-                     "budget"));
+    return Refusal(*meters_, kind_, own_limit_, bytes);
   }
 
   const std::shared_ptr<Meters> meters_;
@@ -205,15 +233,21 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
   heap.cache_bytes = limited ? std::min(kMaxKeptBytes, limit_bytes / 16) : kMaxKeptBytes;
   const std::shared_ptr<Allocator> reused = NewHeapAllocator(heap);
   const auto meters = std::make_shared<Meters>(limit_bytes);
+  const size_t in_transit = all - limit_bytes / 32;
+  const SmallChargesId small =
+      limited
+          ? KeepSmallCharges(std::make_shared<SmallTransit>(meters, for_values, in_transit, all))
+          : 0;
   const auto account = [&](AccountKind kind, size_t limit_of_all,
                            std::shared_ptr<Allocator> underlying) {
     return std::make_shared<MemoryAccountImpl>(meters, kind, for_values, limit_of_all,
-                                               std::move(underlying));
+                                               std::move(underlying),
+                                               kind == AccountKind::kTransit ? small : 0);
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;
   budget->hosted_ = account(AccountKind::kHosted, all, NewHeapAllocator());
-  budget->transit_ = account(AccountKind::kTransit, all - limit_bytes / 32, reused);
+  budget->transit_ = account(AccountKind::kTransit, in_transit, reused);
   budget->essential_ = account(AccountKind::kTransit, all, reused);
   return budget;
 }

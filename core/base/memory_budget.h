@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/base/small_charges.h"
 
 namespace psd {
 
@@ -53,6 +54,16 @@ class MemoryAccount : public Allocator {
   // needs more would wait in vain, because values do not make room for it.
   virtual size_t most_bytes() const = 0;
   virtual size_t used_bytes() const = 0;
+
+  // Where small pieces are charged (small_charges.h). 0 if they are not: in an account of its own,
+  // or without a limit.
+  SmallChargesId small_charges() const { return small_charges_; }
+
+ protected:
+  explicit MemoryAccount(SmallChargesId small_charges) : small_charges_(small_charges) {}
+
+ private:
+  const SmallChargesId small_charges_;
 };
 
 // Blocks of at least this size can change their account.

@@ -15,6 +15,7 @@ class RecentSet {
   explicit RecentSet(size_t bound) : bound_(bound) {}
 
   bool Contains(const T& item) const { return members_.contains(item); }
+  size_t size() const { return order_.size(); }
   void Add(const T& item) {
     if (!members_.insert(item).second) return;
     order_.push_back(item);

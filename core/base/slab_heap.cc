@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 
@@ -71,6 +72,11 @@ void SlabHeap::Give(absl::Span<void* const> pieces) {
   for (void* piece : pieces) GiveOne(piece);
 }
 
+void SlabHeap::LimitEmpty(size_t bytes) {
+  MutexLock lock(mutex_);
+  max_empty_chunks_ = std::min(kMaxEmptyChunks, bytes / kChunkBytes);
+}
+
 size_t SlabHeap::mapped_bytes() const {
   MutexLock lock(mutex_);
   return chunks_ * kChunkBytes;
@@ -121,7 +127,7 @@ void SlabHeap::CloseSpan(Span* span) {
   auto* chunk = reinterpret_cast<Chunk*>(ChunkStart(span));
   with_room_.insert(chunk);
   if (++chunk->free_spans < kSpans) return;
-  if (empty_chunks_ < kMaxEmptyChunks) {
+  if (empty_chunks_ < max_empty_chunks_) {
     ++empty_chunks_;
     return;
   }

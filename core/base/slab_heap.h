@@ -6,7 +6,7 @@
 // A chunk is one huge page of 32 spans. While any of its pieces is taken, a span has pieces of one
 // size. The pieces of a fresh span are taken in the order of their addresses. A new span is opened
 // at the lowest free address, so that chunks at high addresses run empty. Up to kMaxEmptyChunks
-// empty chunks are kept; further ones go back to the system at once.
+// empty chunks are kept, or fewer (LimitEmpty); further ones go back to the system at once.
 
 #include <array>
 #include <cstddef>
@@ -38,6 +38,9 @@ class SlabHeap {
   // Requires: they came from Take of this heap and are no longer used.
   void Give(absl::Span<void* const> pieces) PSD_EXCLUDES(mutex_);
 
+  // From now on keeps at most `bytes` of empty chunks, and never more than kMaxEmptyChunks.
+  void LimitEmpty(size_t bytes) PSD_EXCLUDES(mutex_);
+
   // The bytes of all chunks, with their free pieces and spans and the empty chunks that are kept.
   size_t mapped_bytes() const PSD_EXCLUDES(mutex_);
 
@@ -60,6 +63,7 @@ class SlabHeap {
   std::set<Chunk*> with_room_ PSD_GUARDED_BY(mutex_);  // chunks with free spans
   size_t chunks_ PSD_GUARDED_BY(mutex_) = 0;
   size_t empty_chunks_ PSD_GUARDED_BY(mutex_) = 0;  // all their spans are free
+  size_t max_empty_chunks_ PSD_GUARDED_BY(mutex_) = kMaxEmptyChunks;
 };
 
 }  // namespace psd

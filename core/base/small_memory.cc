@@ -1,11 +1,13 @@
 #include "core/base/small_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <new>
 
 #include "absl/types/span.h"
 #include "core/base/slab_heap.h"
+#include "core/base/small_memory_limit.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define PSD_UNDER_SANITIZER 1
@@ -104,11 +106,14 @@ struct Closer {
   }
 };
 
+// The bound of threads that begin to keep pieces.
+std::atomic<size_t> kept_bytes_per_thread{kMaxKeptBytesPerThread};
+
 // Lets this thread keep pieces from now until it ends.
 void Open() {
   thread_local Closer closer;
   static_cast<void>(closer);
-  Lists().max_bytes = kMaxKeptBytesPerThread;
+  Lists().max_bytes = kept_bytes_per_thread;
 }
 
 void Keep(void* piece, const SizeClass& size) {
@@ -162,3 +167,12 @@ void GiveElsewhere(void* address, size_t bytes) {
 }
 
 }  // namespace psd::internal
+
+namespace psd {
+
+void LimitKeptSmallMemory(size_t budget_bytes) {
+  internal::kept_bytes_per_thread = std::min(kMaxKeptBytesPerThread, budget_bytes / 512);
+  internal::Heap().LimitEmpty(budget_bytes / 64);
+}
+
+}  // namespace psd

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 #include "core/base/status.h"
 #include "core/rpc/draining.h"
 #include "core/rpc/header_codec.h"
@@ -256,6 +257,7 @@ void AgentCore::EndLink(LinkId link, const absl::Status& reason) {
 
 void AgentCore::OnMessage(LinkId link, carrier::Message message) {
   MemoryScope memory(options_.memory.get());
+  BeginSmallCharges();
   Take(link, std::move(message), absl::OkStatus());
 }
 

@@ -25,6 +25,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/rpc/header.h"
@@ -179,9 +180,9 @@ struct AgentOptions {
   std::shared_ptr<Executor> executor;         // runs RunsOn::kExecutor and kUserQueue functions
   std::shared_ptr<TimerQueue> timers;         // deadlines, lease renewal, reconnects
   std::shared_ptr<Logger> logger;
-  // The memory for large results of methods that run on the carrier's threads; null for ordinary
-  // process memory.
-  std::shared_ptr<Allocator> memory;  // shared with the worker
+  // The account for results of methods that run on the carrier's threads (see MemoryScope); null
+  // for ordinary process memory.
+  std::shared_ptr<MemoryAccount> memory;  // shared with the worker
   size_t max_sessions = 65'536;
 };
 

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_budget.h"
+#include "core/base/memory_scope.h"
 #include "core/base/status.h"
 #include "core/rref/value_format.h"
 
@@ -29,15 +32,18 @@ size_t SmallBytes(absl::Span<const FlatTensor> tensors) {
   return bytes;
 }
 
-// Collects the elements of small tensors, one after the other, in one block from the heap. One such
-// block is allocated and freed for each message.
+// Collects the elements of small tensors, one after the other, in one block. A large block is
+// charged to the thread's MemoryScope; the link charges what it sends of a small one.
 class SmallBlock {
  public:
-  explicit SmallBlock(size_t bytes)
-      : bytes_(bytes),
-        block_(new (std::align_val_t{kBlockAlignment}) std::byte[bytes], [](std::byte* data) {
-          operator delete[](data, std::align_val_t{kBlockAlignment});
-        }) {}
+  // Errors: RESOURCE_EXHAUSTED.
+  static absl::StatusOr<SmallBlock> Create(size_t bytes) {
+    MemoryAccount* const memory = MemoryScope::Current();
+    if (bytes < kMovableBytes || memory == nullptr) return SmallBlock(FromHeap(bytes), bytes);
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, memory->Allocate(bytes));
+    std::byte* const data = block->data();
+    return SmallBlock(std::shared_ptr<std::byte>(std::move(block), data), bytes);
+  }
 
   void Append(const std::byte* data, size_t size) {
     const size_t start = AlignUp(end_);
@@ -51,17 +57,26 @@ class SmallBlock {
   }
 
  private:
-  const size_t bytes_;
-  std::shared_ptr<std::byte[]> block_;  // shared with the buffer that it becomes
+  SmallBlock(std::shared_ptr<std::byte> block, size_t bytes)
+      : bytes_(bytes), block_(std::move(block)) {}
+
+  static std::shared_ptr<std::byte> FromHeap(size_t bytes) {
+    return {static_cast<std::byte*>(operator new (bytes, std::align_val_t{kBlockAlignment})),
+            [](std::byte* data) { operator delete (data, std::align_val_t{kBlockAlignment}); }};
+  }
+
+  size_t bytes_;
+  std::shared_ptr<std::byte> block_;  // shared with the buffer that it becomes
   size_t end_ = 0;
 };
 
 // Copies small tensors into one buffer. For each other tensor, share(number) returns the buffer.
-void Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer(size_t)> share,
-          TensorColumns* columns, std::vector<Buffer>* buffers) {
-  EncodeRuns(tensors, columns);
+// Errors: RESOURCE_EXHAUSTED.
+absl::Status Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer(size_t)> share,
+                  TensorColumns* columns, std::vector<Buffer>* buffers) {
   const size_t small_bytes = SmallBytes(tensors);
-  SmallBlock small(small_bytes);
+  PSD_ASSIGN_OR_RETURN(SmallBlock small, SmallBlock::Create(small_bytes));
+  EncodeRuns(tensors, columns);
   std::vector<Buffer> large;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const FlatTensor& tensor = tensors[i];
@@ -73,6 +88,7 @@ void Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer(size_t)
   }
   if (small_bytes > 0) buffers->push_back(small.Take());
   for (Buffer& buffer : large) buffers->push_back(std::move(buffer));
+  return absl::OkStatus();
 }
 
 absl::Status WrongBuffer(size_t need, size_t have) {
@@ -178,16 +194,16 @@ absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns*
     const auto copy = copies.find(number);
     return (copy == copies.end() ? *tensors[number] : copy->second).AsBuffer();
   };
-  Pack(flat, share, columns, buffers);
-  return absl::OkStatus();
+  return Pack(flat, share, columns, buffers);
 }
 
-void PackFlatTensors(absl::Span<const FlatTensor> tensors, const std::shared_ptr<const void>& owner,
-                     TensorColumns* columns, std::vector<Buffer>* buffers) {
+absl::Status PackFlatTensors(absl::Span<const FlatTensor> tensors,
+                             const std::shared_ptr<const void>& owner, TensorColumns* columns,
+                             std::vector<Buffer>* buffers) {
   const auto share = [&](size_t number) {
     return Buffer(owner, tensors[number].data, tensors[number].bytes);
   };
-  Pack(tensors, share, columns, buffers);
+  return Pack(tensors, share, columns, buffers);
 }
 
 absl::StatusOr<std::vector<Tensor>> UnpackTensors(const TensorColumns& columns, size_t count,

@@ -20,9 +20,10 @@ namespace psd::rref {
 // Errors: those of CheckSendable; RESOURCE_EXHAUSTED if there is no memory for a copy.
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
                          std::vector<Buffer>* buffers);
-// The same for tensors whose elements `owner` keeps alive.
-void PackFlatTensors(absl::Span<const FlatTensor> tensors, const std::shared_ptr<const void>& owner,
-                     TensorColumns* columns, std::vector<Buffer>* buffers);
+// The same for tensors whose elements `owner` keeps alive. Errors: RESOURCE_EXHAUSTED.
+absl::Status PackFlatTensors(absl::Span<const FlatTensor> tensors,
+                             const std::shared_ptr<const void>& owner, TensorColumns* columns,
+                             std::vector<Buffer>* buffers);
 
 // Returns `count` tensors, as slices of the buffers. Columns and buffers come from outside, so
 // everything about them is checked.

@@ -527,7 +527,7 @@ absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tens
   out.mutable_kinds()->assign(tensors.size(), static_cast<char>(ValueKind::kTensor));
   TensorColumns columns;
   std::vector<Buffer> buffers;
-  PackFlatTensors(tensors, owner, &columns, &buffers);
+  PSD_RETURN_IF_ERROR(PackFlatTensors(tensors, owner, &columns, &buffers));
   return Seal(out, columns, std::move(buffers));
 }
 

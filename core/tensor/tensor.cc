@@ -11,7 +11,9 @@
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 #include "core/base/small_memory.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
@@ -68,6 +70,10 @@ void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
   }
 }
 
+// What a small tensor is charged with beside its own memory: the record of the operator that made
+// it, and places in the tables of its program.
+constexpr size_t kBesideTensorBytes = 192;
+
 // The size of the memory for `bytes` of elements. It is rounded up so that code may read the last
 // elements by the whole vector.
 size_t BytesBehind(size_t bytes) {
@@ -89,6 +95,7 @@ void CheckCount(size_t values, const Shape& shape) {
 template <typename T, typename Values>
 Tensor CopyOf(const Shape& shape, const Values& values) {
   CheckCount(values.size(), shape);
+  const MemoryScope uncharged(nullptr);  // no budget refuses what the code itself says
   absl::StatusOr<Tensor> tensor = Tensor::Empty(shape, DTypeOf<T>::value);
   PSD_CHECK(tensor.ok(), tensor.status().message());
   std::copy(values.begin(), values.end(), tensor->mutable_data<T>());
@@ -141,7 +148,9 @@ void Tensor::Free(Impl* impl) {
   switch (impl->keeper) {
     case Keeper::kItself: {
       const size_t elements = static_cast<size_t>(impl->num_elements) * ItemSize(impl->dtype);
-      return DestroyPiece(impl, sizeof(Impl) + BytesBehind(elements));
+      const size_t bytes = sizeof(Impl) + BytesBehind(elements);
+      if (impl->number != 0) CreditSmallPiece(impl->number, bytes + kBesideTensorBytes);
+      return DestroyPiece(impl, bytes);
     }
     case Keeper::kBase:
       return DestroyPiece(static_cast<ViewImpl*>(impl), sizeof(ViewImpl));
@@ -168,10 +177,18 @@ Tensor::Layout Tensor::LayoutOf(const Shape& shape, int64_t elements, const Stri
   return contiguous ? Layout::kContiguous : one_number ? Layout::kOneNumber : Layout::kOther;
 }
 
-inline Tensor Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes) {
-  void* piece = TakeSmallMemory(sizeof(Impl) + BytesBehind(bytes));
+inline absl::StatusOr<Tensor> Tensor::InOnePiece(const Shape& shape, int64_t elements, DType dtype,
+                                                 size_t bytes) {
+  const MemoryAccount* const memory = MemoryScope::Current();
+  const SmallChargesId charges = memory == nullptr ? 0 : memory->small_charges();
+  const size_t piece_bytes = sizeof(Impl) + BytesBehind(bytes);
+  if (charges != 0)
+    PSD_RETURN_IF_ERROR(ChargeSmallPiece(charges, piece_bytes + kBesideTensorBytes));
+  void* piece = TakeSmallMemory(piece_bytes);
   const std::byte* data = static_cast<const std::byte*>(piece) + sizeof(Impl);
-  return Tensor(new (piece) Impl(shape, elements, dtype, Keeper::kItself, data));
+  Impl* const impl = new (piece) Impl(shape, elements, dtype, Keeper::kItself, data);
+  impl->number = charges;
+  return Tensor(impl);
 }
 
 Tensor Tensor::OfStorage(const Shape& shape, int64_t elements, DType dtype,
@@ -194,8 +211,8 @@ absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DTy
   const size_t bytes = static_cast<size_t>(elements) * ItemSize(dtype);
   if (allocator == nullptr) {
     if (bytes <= kMaxBytesInOnePiece) return InOnePiece(shape, elements, dtype, bytes);
-    Allocator* const current = MemoryScope::Current();
-    allocator = current != nullptr ? current : &DefaultAllocator();
+    allocator = MemoryScope::Current();
+    if (allocator == nullptr) allocator = &DefaultAllocator();
   }
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
   const std::byte* data = block->data();

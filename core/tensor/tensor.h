@@ -178,7 +178,9 @@ class Tensor {
     int64_t num_elements = 0;
     const std::byte* data = nullptr;  // the first element, offset included
     std::atomic<uint32_t> handles{1};
-    uint32_t number = 0;  // for kOwner: the number of the tensor in its run
+    // For kOwner the number of the tensor in its run; for kItself the id of the account that it is
+    // charged to (SmallChargesId), or 0.
+    uint32_t number = 0;
     DType dtype = DType::kF32;
     Layout layout = Layout::kContiguous;
     Keeper keeper = Keeper::kItself;
@@ -198,8 +200,9 @@ class Tensor {
 
   static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
   // Returns a contiguous tensor whose uninitialised elements lie behind its description, in one
-  // allocation of small memory.
-  static Tensor InOnePiece(const Shape& shape, int64_t elements, DType dtype, size_t bytes);
+  // allocation of small memory. Errors: RESOURCE_EXHAUSTED from the thread's MemoryScope.
+  static absl::StatusOr<Tensor> InOnePiece(const Shape& shape, int64_t elements, DType dtype,
+                                           size_t bytes);
   static absl::StatusOr<Tensor> EmptyOf(const Shape& shape, int64_t elements, DType dtype,
                                         Allocator* allocator);
   static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/base/small_memory_limit.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/worker/version.h"
@@ -147,6 +148,7 @@ class Daemon {
                          " bytes, divided by daemons_on_host = ", config_.daemons_on_host);
     }
     malloc_.emplace(config_.memory_budget_bytes / 32);
+    LimitKeptSmallMemory(config_.memory_budget_bytes);
     logger_->Log(
         LogLevel::kInfo, "memory_budget",
         absl::StrCat("the memory budget is ", config_.memory_budget_bytes, " bytes: ", why),

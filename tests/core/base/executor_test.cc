@@ -12,6 +12,7 @@
 #include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/future.h"
+#include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
 
 namespace psd {
@@ -416,8 +417,8 @@ TEST(WorkKindsTest, ShutdownRunsWhatUsersQueued) {
 
 TEST(ThreadPoolTest, TasksDrawOnThePoolsMemory) {
   ThreadPoolOptions options = Options(1);
-  options.memory = NewHeapAllocator();
-  Allocator* found = nullptr;
+  options.memory = MemoryAccount::Create(0, NewHeapAllocator());
+  MemoryAccount* found = nullptr;
   {
     ThreadPool pool(options);
     ASSERT_TRUE(pool.Submit([&] { found = MemoryScope::Current(); }).ok());

@@ -120,5 +120,14 @@ TEST(SlabHeapTest, ThreadsTakeAndGiveAtOnce) {
   }
 }
 
+TEST(SlabHeapTest, KeepsFewerEmptyChunksWhereTheyAreLimited) {
+  SlabHeap heap;
+  heap.LimitEmpty(2 * kChunk);
+  std::vector<void*> pieces = Take(heap, kMaxSlabPieceBytes, 6 * kChunk / kMaxSlabPieceBytes);
+  EXPECT_GE(heap.mapped_bytes(), 6 * kChunk);
+  heap.Give(pieces);
+  EXPECT_EQ(heap.mapped_bytes(), 2 * kChunk);
+}
+
 }  // namespace
 }  // namespace psd

@@ -12,6 +12,7 @@
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
@@ -180,6 +181,25 @@ TEST(TensorTest, LargeResultsComeFromTheMemoryOfTheThread) {
               absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(account->used_bytes(), 0u);
+}
+
+TEST(TensorTest, SmallResultsAreChargedToTheMemoryOfTheThread) {
+  const auto budget = MemoryBudget::Create(size_t{8} << 20);
+  std::vector<Tensor> results;
+  {
+    MemoryScope scope(budget->transit().get());
+    absl::StatusOr<Tensor> made = Tensor::Zeros({1000}, DType::kF32);
+    while (made.ok()) {
+      results.push_back(*std::move(made));
+      made = Tensor::Zeros({1000}, DType::kF32);
+    }
+    EXPECT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(Tensor::Scalar(1.0F).NumElements(), 1) << "what the code says is not refused";
+  }
+  EXPECT_GT(results.size(), 1000u);
+  EXPECT_LT(results.size() * 4000, budget->transit()->limit_bytes());
+  results.clear();
+  EXPECT_LT(budget->transit()->used_bytes(), kSmallChargeStep);
 }
 
 TEST(TensorTest, CopiesShareClonesDoNot) {

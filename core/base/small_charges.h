@@ -1,0 +1,74 @@
+#pragma once
+
+// Charges small pieces of memory to an account. A locked instruction for each piece would cost more
+// than the piece. So each thread adds up what it takes and gives back, and moves the sum to the
+// account in steps; the account is off by at most a step for each thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+
+namespace psd {
+
+inline constexpr size_t kSmallChargeStep = size_t{64} << 10;
+
+// An account to which steps are moved. Thread-safe.
+class SmallCharges {
+ public:
+  virtual ~SmallCharges() = default;
+  // Charges `bytes`. `modest` says that the work on this thread has taken little so far, so it may
+  // use what is left to small calls. Errors: RESOURCE_EXHAUSTED.
+  virtual absl::Status Take(size_t bytes, bool modest) = 0;
+  // Charges what was taken already, whatever the limit.
+  virtual void Add(size_t bytes) = 0;
+  virtual void Credit(size_t bytes) = 0;
+};
+
+// Names an account for the pieces that are charged to it. 0: pieces are not charged.
+using SmallChargesId = uint32_t;
+
+// Returns the id of an account, which is kept until the process ends because its pieces may be. A
+// process has at most 65,535; further ones get 0.
+SmallChargesId KeepSmallCharges(std::shared_ptr<SmallCharges> account);
+
+namespace internal {
+
+// What a thread has not yet moved to the account `id`. Plain data, like FreeLists of small memory.
+struct UnmovedCharges {
+  SmallChargesId id;
+  int64_t bytes;      // negative: more was given back than taken
+  size_t task_bytes;  // moved since the task began
+};
+inline thread_local UnmovedCharges unmoved_charges = {};
+
+absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes);
+void CreditSlowly(SmallChargesId id, int64_t bytes);
+
+}  // namespace internal
+
+// Requires: `id` is not 0. Errors: RESOURCE_EXHAUSTED from the account; nothing is charged then.
+inline absl::Status ChargeSmallPiece(SmallChargesId id, size_t bytes) {
+  internal::UnmovedCharges& unmoved = internal::unmoved_charges;
+  const int64_t sum = unmoved.bytes + static_cast<int64_t>(bytes);
+  if (ABSL_PREDICT_FALSE(unmoved.id != id || sum >= static_cast<int64_t>(kSmallChargeStep)))
+    return internal::ChargeSlowly(id, static_cast<int64_t>(bytes));
+  unmoved.bytes = sum;
+  return absl::OkStatus();
+}
+inline void CreditSmallPiece(SmallChargesId id, size_t bytes) {
+  internal::UnmovedCharges& unmoved = internal::unmoved_charges;
+  const int64_t sum = unmoved.bytes - static_cast<int64_t>(bytes);
+  if (ABSL_PREDICT_FALSE(unmoved.id != id || sum <= -static_cast<int64_t>(kSmallChargeStep)))
+    return internal::CreditSlowly(id, static_cast<int64_t>(bytes));
+  unmoved.bytes = sum;
+}
+
+// The work of a peer's call begins on this thread: it has taken nothing yet.
+inline void BeginSmallCharges() {
+  internal::unmoved_charges.task_bytes = 0;
+}
+
+}  // namespace psd
