@@ -26,6 +26,10 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
 }
 
 constexpr size_t kManyGradients = 64;
+// What the entry of a gradient takes, without the gradient, and a part of a sparse gradient.
+constexpr size_t kEntryBytes = 256;
+// What a context may take of the share for small calls.
+constexpr size_t kModestBytes = size_t{64} << 10;
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -181,16 +185,30 @@ std::vector<std::string> ContextState::Reached() const {
   return all;
 }
 
-std::shared_ptr<SendFunction> ContextState::AddSend(const std::vector<Variable>& variables) {
+absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(
+    const std::vector<Variable>& variables) {
   return Keep(std::make_shared<SendFunction>(ids_.Next(), variables));
 }
 
-std::shared_ptr<SendFunction> ContextState::AddSend(std::vector<LeafInfo> leaves) {
+absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(std::vector<LeafInfo> leaves) {
   return Keep(std::make_shared<SendFunction>(ids_.Next(), std::move(leaves)));
 }
 
-std::shared_ptr<SendFunction> ContextState::Keep(std::shared_ptr<SendFunction> send) {
+absl::Status ContextState::Charge(size_t bytes) {
+  if (memory_ == nullptr) return absl::OkStatus();
+  const bool modest = charge_.bytes() + bytes <= kModestBytes;
+  const absl::Status charged =
+      charge_.Add(modest ? *memory_->essential() : *memory_->transit(), bytes);
+  return charged.ok() ? charged
+                      : Annotate(charged, absl::StrCat("autograd context ", id_.ToString()));
+}
+
+absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::Keep(
+    std::shared_ptr<SendFunction> send) {
+  const size_t bytes = sizeof(SendFunction) +
+                       static_cast<size_t>(send->NumInputs()) * (sizeof(LeafInfo) + kEntryBytes);
   MutexLock lock(mutex_);
+  PSD_RETURN_IF_ERROR(Charge(bytes));
   sends_[send->message()] = send;
   return send;
 }
@@ -241,7 +259,8 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
   if (dense.empty() && sparse.empty()) return absl::OkStatus();
   ReverseIfDescending(dense);
   ReverseIfDescending(sparse);
-  if (TakeFirst(dense, sparse)) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const bool first, TakeFirst(dense, sparse));
+  if (first) return absl::OkStatus();
   while (true) {
     std::vector<LeafGradient> sums = LeavesOf(dense, sparse);
     const std::vector<LeafGradient> before = Collected(sums);
@@ -250,15 +269,18 @@ absl::Status ContextState::AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>
       PSD_RETURN_IF_ERROR(AddDense(leaf, gradient, SumOf(leaf, sums)));
     for (const auto& [leaf, gradient] : sparse)
       PSD_RETURN_IF_ERROR(AddSparse(leaf, gradient, SumOf(leaf, sums)));
-    if (Replace(before, sums)) return absl::OkStatus();
+    PSD_ASSIGN_OR_RETURN(const bool replaced, Replace(before, sums));
+    if (replaced) return absl::OkStatus();
   }
 }
 
-bool ContextState::TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
-                             std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
+absl::StatusOr<bool> ContextState::TakeFirst(
+    std::vector<std::pair<LeafInfo, Tensor>>& dense,
+    std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) {
   if (!Ascends(dense) || !Ascends(sparse) || ShareALeaf(dense, sparse)) return false;
   MutexLock lock(mutex_);
   if (gradients_->size() > 0) return false;
+  PSD_RETURN_IF_ERROR(Charge((dense.size() + sparse.size()) * kEntryBytes));
   LeafGradients& own = OwnGradients();
   own.Reserve(dense.size() + sparse.size());
   const auto add = [&own](const LeafInfo& leaf) -> LeafGradient& {
@@ -284,13 +306,17 @@ std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient
   return collected;
 }
 
-bool ContextState::Replace(const std::vector<LeafGradient>& before,
-                           std::vector<LeafGradient>& sums) {
+absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& before,
+                                           std::vector<LeafGradient>& sums) {
   MutexLock lock(mutex_);
-  for (const LeafGradient& each : before) {
-    const LeafGradient* now = gradients_->Find(each.key);
-    if (!Unchanged(each, now == nullptr ? LeafGradient() : *now)) return false;
+  size_t entries = 0;  // that are new
+  for (size_t i = 0; i < before.size(); ++i) {
+    const LeafGradient* now = gradients_->Find(before[i].key);
+    if (!Unchanged(before[i], now == nullptr ? LeafGradient() : *now)) return false;
+    entries += (now == nullptr ? 1 : 0) + sums[i].sparse.size();
+    entries -= std::min(entries, before[i].sparse.size());
   }
+  PSD_RETURN_IF_ERROR(Charge(entries * kEntryBytes));
   LeafGradients& own = OwnGradients();
   own.Reserve(sums.size());
   for (LeafGradient& sum : sums) *own.TryAdd(sum.key).first = std::move(sum);

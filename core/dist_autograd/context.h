@@ -15,7 +15,9 @@
 #include "absl/status/statusor.h"
 #include "core/autograd/variable.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
+#include "core/base/stepwise_charge.h"
 #include "core/dist_autograd/functions.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/rref/session_key.h"
@@ -27,7 +29,13 @@ namespace psd::dist_autograd {
 // released context stays alive for those calls and passes; nobody else can get it.
 class ContextState {
  public:
-  ContextState(GlobalId id, IdSource& ids) : id_(id), ids_(ids) {}
+  // What a context takes with its first messages and gradients.
+  static constexpr size_t kContextBytes = size_t{2} << 10;
+
+  // Messages and entries of gradients are charged to `memory`, those that kContextBytes do not
+  // cover; null: they are not charged.
+  ContextState(GlobalId id, IdSource& ids, std::shared_ptr<MemoryBudget> memory = nullptr)
+      : id_(id), ids_(ids), memory_(std::move(memory)) {}
   ContextState(const ContextState&) = delete;
   ContextState& operator=(const ContextState&) = delete;
 
@@ -55,10 +63,12 @@ class ContextState {
   std::vector<std::string> Reached() const PSD_EXCLUDES(mutex_);
 
   // Adds a send function for those of `variables` that require grad, under a new message id.
-  std::shared_ptr<SendFunction> AddSend(const std::vector<Variable>& variables)
+  // Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(const std::vector<Variable>& variables)
       PSD_EXCLUDES(mutex_);
   // The same for leaves of this worker, which have no graph.
-  std::shared_ptr<SendFunction> AddSend(std::vector<LeafInfo> leaves) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(std::vector<LeafInfo> leaves)
+      PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and message.
   absl::StatusOr<std::shared_ptr<SendFunction>> FindSend(GlobalId message) const
       PSD_EXCLUDES(mutex_);
@@ -100,22 +110,29 @@ class ContextState {
  private:
   // Returns the gradients for a change, after copying them if a reader may hold them.
   LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
-  std::shared_ptr<SendFunction> Keep(std::shared_ptr<SendFunction> send) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<std::shared_ptr<SendFunction>> Keep(std::shared_ptr<SendFunction> send)
+      PSD_EXCLUDES(mutex_);
+  // Charges `bytes` of bookkeeping more. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Charge(size_t bytes) PSD_REQUIRES(mutex_);
   // Takes the gradients over if they are the first, in the order of their keys, and no leaf is
-  // named twice; else false.
-  bool TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
-                 std::vector<std::pair<LeafInfo, SparseTensor>>& sparse) PSD_EXCLUDES(mutex_);
+  // named twice; else false. Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<bool> TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
+                                 std::vector<std::pair<LeafInfo, SparseTensor>>& sparse)
+      PSD_EXCLUDES(mutex_);
   // What was collected for the leaves of `sums`, which name no leaf twice.
   std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
       PSD_EXCLUDES(mutex_);
   // Stores `sums`, which were computed from `before` outside of the lock. Returns false and stores
   // nothing if another thread has added gradients since `before` was read.
-  bool Replace(const std::vector<LeafGradient>& before, std::vector<LeafGradient>& sums)
-      PSD_EXCLUDES(mutex_);
+  // Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
+                               std::vector<LeafGradient>& sums) PSD_EXCLUDES(mutex_);
 
   const GlobalId id_;
   IdSource& ids_;
-  mutable Mutex mutex_;  // leaf
+  const std::shared_ptr<MemoryBudget> memory_;  // shared with the worker
+  mutable Mutex mutex_;                         // leaf
+  StepwiseCharge charge_ PSD_GUARDED_BY(mutex_){size_t{4} << 10, kContextBytes / 2};
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
   // Some of the known ones, each with our session there that has its part; epoch 0: not known yet.
   std::map<std::string, rref::SessionKey> callees_ PSD_GUARDED_BY(mutex_);

@@ -25,7 +25,7 @@ absl::Status ContextTable::NotFound(GlobalId context) const {
 }
 
 std::shared_ptr<ContextState> ContextTable::Create() {
-  auto state = std::make_shared<ContextState>(ids_.Next(), ids_);
+  auto state = std::make_shared<ContextState>(ids_.Next(), ids_, memory_);
   MutexLock lock(mutex_);
   entries_[state->id()].state = state;
   return state;
@@ -53,10 +53,28 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::FindOrJoin(GlobalId 
     return absl::ResourceExhaustedError(absl::StrCat(entries_.size(), " autograd contexts are open",
                                                      " on ", self_.name, "; release some"));
   }
+  PSD_RETURN_IF_ERROR(Charge(origin));
   Entry& entry = entries_[context];
-  entry.state = std::make_shared<ContextState>(context, ids_);
+  entry.state = std::make_shared<ContextState>(context, ids_, memory_);
   entry.origin = origin;
   return entry.state;
+}
+
+absl::Status ContextTable::Charge(Origin origin) {
+  if (memory_ == nullptr) return absl::OkStatus();
+  Held& held = held_[origin];
+  const absl::Status charged = held.charge.Add(*memory_->transit(), ContextState::kContextBytes);
+  if (held.charge.bytes() == 0) held_.erase(origin);
+  return charged.ok()
+             ? charged
+             : Annotate(charged, absl::StrCat("one more autograd context on ", self_.name));
+}
+
+void ContextTable::Credit(const Origin& origin) {
+  const auto held = held_.find(origin);
+  if (held == held_.end()) return;
+  held->second.charge.Subtract(ContextState::kContextBytes);
+  if (held->second.charge.bytes() == 0) held_.erase(held);
 }
 
 void ContextTable::Remember(GlobalId released) {
@@ -70,6 +88,7 @@ ContextTable::Erased ContextTable::Erase(GlobalId context) {
   auto it = entries_.find(context);
   if (it == entries_.end()) return {};
   Erased erased{std::move(it->second.state), std::move(it->second.pass)};
+  Credit(it->second.origin);
   entries_.erase(it);
   return erased;
 }
@@ -78,6 +97,7 @@ void ContextTable::EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator ent
                               std::vector<Erased>& erased) {
   Remember(entry->first);
   erased.push_back({std::move(entry->second.state), std::move(entry->second.pass)});
+  Credit(entry->second.origin);
   entries_.erase(entry);
 }
 

@@ -11,8 +11,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/recent_set.h"
+#include "core/base/stepwise_charge.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rpc/rpc_agent.h"
@@ -31,8 +33,12 @@ class ContextTable {
   static constexpr size_t kMaxEndedSessions = 65'536;
   // For how many workers a context remembers the last pass of theirs that ended in it.
   static constexpr size_t kMaxInitiators = 4096;
+  // So many contexts of a session are charged with the session itself.
+  static constexpr size_t kOwnContexts = 4;
 
-  ContextTable(rpc::PeerInfo self, IdSource& ids) : self_(std::move(self)), ids_(ids) {}
+  // Contexts that peers bring are charged to `memory`; null: they are not charged.
+  ContextTable(rpc::PeerInfo self, IdSource& ids, std::shared_ptr<MemoryBudget> memory = nullptr)
+      : self_(std::move(self)), ids_(ids), memory_(std::move(memory)) {}
 
   // The session that brought a context here; none if it was created here.
   using Origin = rref::SessionKey;
@@ -95,6 +101,12 @@ class ContextTable {
                                                     std::shared_ptr<Pass> made,
                                                     std::shared_ptr<Pass>* superseded)
       PSD_EXCLUDES(mutex_);
+  // The contexts that one session brought, as far as the charge of the session does not cover them.
+  struct Held {
+    StepwiseCharge charge{size_t{16} << 10, kOwnContexts* ContextState::kContextBytes};
+  };
+  absl::Status Charge(Origin origin) PSD_REQUIRES(mutex_);
+  void Credit(const Origin& origin) PSD_REQUIRES(mutex_);
   absl::Status NotFound(GlobalId context) const;
   void EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator entry, std::vector<Erased>& erased)
       PSD_REQUIRES(mutex_);
@@ -102,7 +114,9 @@ class ContextTable {
 
   const rpc::PeerInfo self_;
   IdSource& ids_;
-  mutable Mutex mutex_;  // leaf
+  const std::shared_ptr<MemoryBudget> memory_;                     // shared with the worker
+  mutable Mutex mutex_;                                            // leaf
+  absl::flat_hash_map<Origin, Held> held_ PSD_GUARDED_BY(mutex_);  // none without a context
   absl::flat_hash_map<GlobalId, Entry> entries_ PSD_GUARDED_BY(mutex_);
   RecentSet<GlobalId> released_ PSD_GUARDED_BY(mutex_){kMaxReleased};
   RecentSet<Origin> ended_ PSD_GUARDED_BY(mutex_){kMaxEndedSessions};

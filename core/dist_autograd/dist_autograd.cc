@@ -41,13 +41,14 @@ const std::string* AttachmentOf(const rpc::Reply& reply) {
 // The state and methods of DistAutograd. Shared by it, its passes and the agent's callbacks.
 class Core : public PassHost, public std::enable_shared_from_this<Core> {
  public:
-  Core(rpc::RpcAgent& agent, IdSource& ids, TimerQueue& timers, Executor& executor)
+  Core(rpc::RpcAgent& agent, IdSource& ids, TimerQueue& timers, Executor& executor,
+       std::shared_ptr<MemoryBudget> memory)
       : agent_(agent),
         ids_(ids),
         timers_(timers),
         executor_(executor),
         self_(agent.self()),
-        table_(agent.self(), ids) {}
+        table_(agent.self(), ids, std::move(memory)) {}
 
   void Register();
   void Close();
@@ -208,7 +209,7 @@ absl::StatusOr<std::string> Core::Describe(ContextState& context,
   for (const Variable& variable : variables) {
     info.requires_grad.push_back(variable.requires_grad() ? 1 : 0);
   }
-  auto send = context.AddSend(variables);
+  PSD_ASSIGN_OR_RETURN(auto send, context.AddSend(variables));
   info.message = send->message();
   GraphWalk walk(context, self_.incarnation, GraphWalk::Upstream::kIgnore);
   PSD_RETURN_IF_ERROR(walk.From(send));
@@ -361,18 +362,22 @@ class Impl : public DistAutograd {
     return received;
   }
 
-  std::vector<rpc::Attachment> WrapReply(const std::shared_ptr<ContextState>& context,
-                                         const std::vector<Variable>& variables) override {
+  absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
+      const std::shared_ptr<ContextState>& context,
+      const std::vector<Variable>& variables) override {
+    std::vector<rpc::Attachment> attachments;
     bool any = false;
     for (const Variable& variable : variables) any |= variable.requires_grad();
-    if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return {};
+    if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return attachments;
     auto bytes = core_->Describe(*context, variables);
-    if (!bytes.ok()) return {};  // the tensors become constants to the receiver
-    return {{kTag, *std::move(bytes)}};
+    if (absl::IsResourceExhausted(bytes.status())) return bytes.status();
+    // After other errors the tensors become constants to the receiver.
+    if (bytes.ok()) attachments.push_back({kTag, *std::move(bytes)});
+    return attachments;
   }
 
-  std::vector<rpc::Attachment> WrapLeaves(const std::shared_ptr<ContextState>& context,
-                                          std::vector<LeafInfo> leaves) override {
+  absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
+      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) override {
     MessageInfo info;
     info.context = context->id();
     info.requires_grad.reserve(leaves.size());
@@ -380,9 +385,12 @@ class Impl : public DistAutograd {
     leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
                                 [](const LeafInfo& leaf) { return leaf.key.IsNone(); }),
                  leaves.end());
-    if (leaves.empty()) return {};
-    info.message = context->AddSend(std::move(leaves))->message();
-    return {{kTag, EncodeMessageInfo(info)}};
+    std::vector<rpc::Attachment> attachments;
+    if (leaves.empty()) return attachments;
+    PSD_ASSIGN_OR_RETURN(auto send, context->AddSend(std::move(leaves)));
+    info.message = send->message();
+    attachments.push_back({kTag, EncodeMessageInfo(info)});
+    return attachments;
   }
 
   absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,
@@ -450,8 +458,9 @@ class Impl : public DistAutograd {
 }  // namespace
 
 std::unique_ptr<DistAutograd> DistAutograd::Create(rpc::RpcAgent& agent, IdSource& ids,
-                                                   TimerQueue& timers, Executor& executor) {
-  auto core = std::make_shared<Core>(agent, ids, timers, executor);
+                                                   TimerQueue& timers, Executor& executor,
+                                                   std::shared_ptr<MemoryBudget> memory) {
+  auto core = std::make_shared<Core>(agent, ids, timers, executor, std::move(memory));
   core->Register();
   return std::make_unique<Impl>(std::move(core));
 }

@@ -11,6 +11,7 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
@@ -24,8 +25,10 @@ namespace psd::dist_autograd {
 class DistAutograd {
  public:
   // Requires: `agent`, `ids`, `timers` and `executor` outlive the result.
+  // Contexts that peers bring are charged to `memory`; null: they are not charged.
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
-                                              TimerQueue& timers, Executor& executor);
+                                              TimerQueue& timers, Executor& executor,
+                                              std::shared_ptr<MemoryBudget> memory = nullptr);
   virtual ~DistAutograd() = default;
 
   virtual std::shared_ptr<ContextState> NewContext() = 0;
@@ -52,13 +55,13 @@ class DistAutograd {
   virtual absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call,
                                                  std::vector<Tensor> tensors) = 0;
   // For the callee before answering: returns the attachments of the answer, none if no tensor
-  // requires grad.
-  virtual std::vector<rpc::Attachment> WrapReply(const std::shared_ptr<ContextState>& context,
-                                                 const std::vector<Variable>& variables) = 0;
+  // requires grad. Errors: RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
+      const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables) = 0;
   // The same for tensors that are leaves of this worker, such as parameters. `leaves` has one
   // element for each tensor of the answer; one without a key does not require grad.
-  virtual std::vector<rpc::Attachment> WrapLeaves(const std::shared_ptr<ContextState>& context,
-                                                  std::vector<LeafInfo> leaves) = 0;
+  virtual absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
+      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) = 0;
   // For the caller after the answer: makes variables of its tensors. Without a context they are
   // constants.
   virtual absl::StatusOr<std::vector<Variable>> UnwrapReply(

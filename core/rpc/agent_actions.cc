@@ -85,18 +85,22 @@ void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
   absl::Status sent = Send(link, std::move(message));
   if (sent.ok() || absl::IsUnavailable(sent)) return;
   // The answer is there, but the carrier does not take it: say so, now and to repeated requests.
-  const AnsweredCall& call = answer->call;
+  const std::shared_ptr<Answer> error =
+      ErrorInstead(answer->call, Annotate(sent, "the answer cannot be sent"), {});
+  OnAnswerRefused(answer, error);
+  Send(link, error->message).IgnoreError();
+}
+
+std::shared_ptr<Answer> AgentCore::ErrorInstead(const AnsweredCall& call, const absl::Status& why,
+                                                std::vector<Task> on_dropped) const {
   Header header;
   header.kind = MessageKind::kReply;
   header.call_id = call.id;
   header.epoch = call.epoch;
-  header.status =
-      WithDetail(Annotate(sent, "the answer cannot be sent"),
-                 ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
-  auto error = std::make_shared<Answer>(call, carrier::Message{EncodeHeader(header), {}},
-                                        std::vector<Task>());
-  OnAnswerRefused(answer, error);
-  Send(link, error->message).IgnoreError();
+  header.status = WithDetail(
+      why, ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
+  return std::make_shared<Answer>(call, carrier::Message{EncodeHeader(header), {}},
+                                  std::move(on_dropped));
 }
 
 void AgentCore::Do(CompleteAction action) {

@@ -33,6 +33,15 @@ size_t BytesOf(const Header& header, const std::vector<Buffer>& buffers) {
   return total;
 }
 
+// The bytes of a message that no account knows: buffers of values and results are charged where
+// they came from.
+size_t UnknownBytes(const carrier::Message& message) {
+  size_t bytes = message.header.size();
+  for (const Buffer& buffer : message.buffers)
+    if (buffer.size() < kMovableBytes) bytes += buffer.size();
+  return bytes;
+}
+
 }  // namespace
 
 AgentCore::AgentCore(AgentOptions options)
@@ -340,6 +349,25 @@ void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer,
   });
 }
 
+// Returns what is remembered of an answer: nothing for a read. If there is no memory to remember
+// it, it is sent once, and the caller gets an error if it asks again.
+std::shared_ptr<Answer> AgentCore::Keep(ServedCall& call, const carrier::Message& message) const {
+  const AnsweredCall answered{call.session_epoch(), call.id(), call.sequence()};
+  if (answered.sequence == 0)
+    return std::make_shared<Answer>(answered, carrier::Message{}, call.TakeOnDropped());
+  const size_t bytes = UnknownBytes(message);
+  MemoryCharge charge;
+  if (bytes > CalleeSession::kCallBytes && options_.memory != nullptr) {
+    absl::StatusOr<MemoryCharge> charged = options_.memory->Charge(bytes);
+    if (!charged.ok()) {
+      return ErrorInstead(answered, Annotate(charged.status(), "the answer could not be kept"),
+                          call.TakeOnDropped());
+    }
+    charge = *std::move(charged);
+  }
+  return std::make_shared<Answer>(answered, message, call.TakeOnDropped(), std::move(charge));
+}
+
 void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                            std::vector<Attachment> attachments) {
   Header header;
@@ -355,12 +383,10 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
     header.status = result.status();
   }
   size_t bytes = BytesOf(header, message.buffers);
-  // Only a mutation's answer may be needed again. That of a read says which attempt it answers.
   const bool is_read = call.sequence() == 0;
+  // The answer of a read says which attempt it answers, so that its header is written later.
   if (!is_read) message.header = EncodeHeader(header);
-  auto answer =
-      std::make_shared<Answer>(AnsweredCall{call.session_epoch(), call.id(), call.sequence()},
-                               is_read ? carrier::Message{} : message, call.TakeOnDropped());
+  const std::shared_ptr<Answer> answer = Keep(call, message);
   AnswerRoute route;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
     route = sessions_.OnReply(now, call.session_epoch(), call.id(), answer, bytes,

@@ -108,6 +108,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::Status Send(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
   void OnAnswerRefused(const std::shared_ptr<Answer>& answer, std::shared_ptr<Answer> error)
       PSD_EXCLUDES(mutex_);
+  std::shared_ptr<Answer> Keep(ServedCall& call, const carrier::Message& message) const;
+  std::shared_ptr<Answer> ErrorInstead(const AnsweredCall& call, const absl::Status& why,
+                                       std::vector<Task> on_dropped) const;
   // If the carrier does not take the message, which is that of `answer`, an error is the answer.
   void SendReply(LinkId link, const std::shared_ptr<Answer>& answer, carrier::Message message)
       PSD_EXCLUDES(mutex_);

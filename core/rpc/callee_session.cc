@@ -8,15 +8,24 @@
 #include "core/base/faults.h"
 
 namespace psd::rpc {
+namespace {
+
+constexpr size_t kStepBytes = size_t{16} << 10;
+// So much of kSessionBytes is for calls. The rest is for the session itself, and for contexts.
+constexpr size_t kOwnCallBytes = size_t{16} << 10;
+
+}  // namespace
 
 CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch,
-                             std::string origin, absl::Time now)
+                             std::string origin, absl::Time now, MemoryCharge charge)
     : options_(options),
       caller_(std::move(caller)),
       epoch_(epoch),
       origin_(std::move(origin)),
       last_heard_(now),
-      lease_until_(now + options.lease) {}
+      lease_until_(now + options.lease),
+      charge_(std::move(charge)),
+      held_calls_(kStepBytes, kOwnCallBytes) {}
 
 void CalleeSession::OnHeard(absl::Time now) {
   last_heard_ = now;
@@ -42,10 +51,16 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
       actions.push_back(SendAnswerAction{link, meta.call_id, record->second.answer});
       return RequestVerdict::kReplayed;
     }
+    if (refused_.Contains(meta.sequence)) return RequestVerdict::kNoMemory;
     // A caller that keeps the protocol stops at max_unacknowledged_answers. Copies in flight may
     // exceed the bound for a moment, but not by this much.
     if (running || records_.size() >= 4 * options_.max_unacknowledged_answers) {
       return RequestVerdict::kViolation;
+    }
+    if (!HoldCall()) {
+      refused_.Add(meta.sequence);
+      last_refused_ = std::max(last_refused_, meta.sequence);
+      return WithinBounds() ? RequestVerdict::kNoMemory : RequestVerdict::kViolation;
     }
     records_.emplace(meta.sequence, Record{meta.call_id, meta.fingerprint, nullptr, 0, false});
     ++mutations_running_;
@@ -70,23 +85,43 @@ RequestVerdict CalleeSession::OnRead(const RequestMeta& meta, Actions& actions) 
     if (record->second.answer != nullptr)
       actions.push_back(AnswerDroppedAction{std::move(record->second.answer)});
     reads_.erase(record);
+    ReleaseCalls(1);
   }
-  return running_.size() - mutations_running_ >= options_.max_running_reads
-             ? RequestVerdict::kTooMany
-             : RequestVerdict::kRun;
+  if (running_.size() - mutations_running_ >= options_.max_running_reads)
+    return RequestVerdict::kTooMany;
+  return HoldCall() ? RequestVerdict::kRun : RequestVerdict::kNoMemory;
 }
 
-// If the caller leaves very many reads open, the oldest are forgotten: what their answers gave
-// stays until the session ends, if it was lost.
-void CalleeSession::RememberRead(CallId call_id, ReadRecord record) {
+// If the caller leaves very many reads open, or there is no memory, some are forgotten: what their
+// answers gave stays until the session ends, if it was lost.
+void CalleeSession::RememberRead(CallId call_id, ReadRecord read) {
   if (call_id < lowest_open_) return;
-  reads_[call_id] = std::move(record);
-  if (reads_.size() > options_.max_running_reads) reads_.erase(reads_.begin());
+  const auto [record, is_new] = reads_.try_emplace(call_id);
+  record->second = std::move(read);
+  if (!is_new) return;
+  if (!HoldCall()) {
+    reads_.erase(record);
+  } else if (reads_.size() > options_.max_running_reads) {
+    reads_.erase(reads_.begin());
+    ReleaseCalls(1);
+  }
 }
 
 void CalleeSession::OnCallsOver(CallId lowest_open) {
   lowest_open_ = std::max(lowest_open_, lowest_open);
+  const size_t before = reads_.size();
   reads_.erase(reads_.begin(), reads_.lower_bound(lowest_open_));
+  ReleaseCalls(before - reads_.size());
+}
+
+bool CalleeSession::HoldCall() {
+  if (charge_ == nullptr) return true;
+  refusal_ = held_calls_.Add(*options_.memory, kCallBytes);
+  return refusal_.ok();
+}
+
+void CalleeSession::ReleaseCalls(size_t calls) {
+  if (charge_ != nullptr) held_calls_.Subtract(calls * kCallBytes);
 }
 
 bool CalleeSession::BeginRun(CallId call_id) {
@@ -118,15 +153,19 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
     record->second.applied = running.applying;
     remembered_bytes_ += bytes;
     --mutations_running_;
-  } else if (running.given_up || link_ == 0) {  // nobody takes it
+    return {link_, 0};
+  }
+  ReleaseCalls(1);
+  if (running.given_up || link_ == 0) {  // nobody takes it
     actions.push_back(AnswerDroppedAction{std::move(answer)});
     return {};
-  } else if (gives) {
+  }
+  if (gives) {
     RememberRead(call_id, {std::move(answer), running.attempt});
     return {link_, running.attempt};
-  } else if (running.attempt > 1) {  // an earlier copy may still come, over an older link
-    RememberRead(call_id, {nullptr, running.attempt});
   }
+  if (running.attempt > 1)  // an earlier copy may still come, over an older link
+    RememberRead(call_id, {nullptr, running.attempt});
   return {link_, 0};
 }
 
@@ -182,7 +221,8 @@ bool CalleeSession::OnAck(const Ack& ack, Actions& actions) {
 // Gaps between ranges are calls that wait for their answer, or for the answer to their cancel. A
 // caller that keeps the protocol has a bounded number of them.
 bool CalleeSession::WithinBounds() const {
-  return acknowledged_.ranges().size() <= 4 * options_.max_unacknowledged_answers;
+  return acknowledged_.ranges().size() <= 4 * options_.max_unacknowledged_answers &&
+         refused_.ranges().size() <= 4 * options_.max_unacknowledged_answers;
 }
 
 void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions) {
@@ -196,7 +236,11 @@ void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions)
     }
     remembered_bytes_ -= record->second.bytes;
     record = records_.erase(record);
+    ReleaseCalls(1);
   }
+  if (last_refused_ == 0 || acknowledged_.watermark() < last_refused_) return;
+  refused_ = SequenceSet();
+  last_refused_ = 0;
 }
 
 void CalleeSession::CancelRunning(Running& running, Actions& actions) {

@@ -10,7 +10,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/base/memory_budget.h"
+#include "core/base/stepwise_charge.h"
 #include "core/rpc/sequence_set.h"
 #include "core/rpc/session_types.h"
 #include "core/rpc/stall_detector.h"
@@ -24,6 +27,7 @@ enum class RequestVerdict {
   kReplayed,   // it is a copy of an answered request; the remembered answer was sent again
   kStale,      // the caller no longer wants it, or its answer is on the way; it is dropped
   kTooMany,    // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
+  kNoMemory,   // there is no memory for one call more; to be answered with refusal()
   kViolation,  // it breaks the protocol; the link should end
 };
 
@@ -37,9 +41,16 @@ enum class RequestVerdict {
 // cancelled, after its deadline, or after End.
 class CalleeSession {
  public:
-  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234".
+  // Charged for each session. It covers the first few calls and contexts, so that a session can do
+  // its work whatever others hold.
+  static constexpr size_t kSessionBytes = size_t{32} << 10;
+  // A call with what it runs in and the answer that is remembered.
+  static constexpr size_t kCallBytes = size_t{1} << 10;
+
+  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234". `charge` is of
+  // kSessionBytes.
   CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, std::string origin,
-                absl::Time now);
+                absl::Time now, MemoryCharge charge);
 
   const PeerInfo& caller() const { return caller_; }
   uint64_t epoch() const { return epoch_; }
@@ -80,6 +91,8 @@ class CalleeSession {
   // ---- Calls.
   RequestVerdict OnRequest(LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
                            Actions& actions);
+  // RESOURCE_EXHAUSTED: why the latest request got kNoMemory. Copies of it get the same.
+  const absl::Status& refusal() const { return refusal_; }
   // To be called before the function starts. Returns false if it must not start.
   bool BeginRun(CallId call_id);
   // To be called before a mutation takes effect. Returns false if it must not.
@@ -147,7 +160,10 @@ class CalleeSession {
   void CancelRunning(Running& running, Actions& actions);
   bool WithinBounds() const;
   RequestVerdict OnRead(const RequestMeta& meta, Actions& actions);
-  void RememberRead(CallId call_id, ReadRecord record);
+  void RememberRead(CallId call_id, ReadRecord read);
+  // Charges one call more. If there is no memory, sets refusal_ and returns false.
+  bool HoldCall();
+  void ReleaseCalls(size_t calls);
   void Acknowledge(uint64_t first, uint64_t last, Actions& actions);
 
   const SessionOptions& options_;  // the worker's; outlives its sessions
@@ -170,6 +186,11 @@ class CalleeSession {
   SequenceSet acknowledged_;
   size_t mutations_running_ = 0;
   size_t remembered_bytes_ = 0;
+  const MemoryCharge charge_;
+  StepwiseCharge held_calls_;  // of running reads, and of the records
+  SequenceSet refused_;        // mutations for which there was no memory; they never run
+  uint64_t last_refused_ = 0;
+  absl::Status refusal_;
 };
 
 }  // namespace psd::rpc

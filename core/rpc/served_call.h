@@ -40,11 +40,16 @@ struct AnsweredCall {
 
 // A remembered or sent answer. The message never changes.
 struct Answer : Opaque {
-  Answer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped)
-      : call(call), message(std::move(message)), on_dropped(std::move(on_dropped)) {}
+  Answer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped,
+         MemoryCharge charge = nullptr)
+      : call(call),
+        message(std::move(message)),
+        on_dropped(std::move(on_dropped)),
+        charge(std::move(charge)) {}
   const AnsweredCall call;
   const carrier::Message message;  // empty for a read, whose answer is not needed again
   std::vector<Task> on_dropped;    // for whoever performs its one AnswerDroppedAction
+  const MemoryCharge charge;       // for what of `message` no account knows
 };
 
 class ServedCall;

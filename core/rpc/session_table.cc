@@ -73,14 +73,23 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
       former != nullptr ? shares_.CheckExchange(former->origin(), origin) : shares_.Check(origin);
   if (!room.ok()) return {Kind::kRefused, 0, false, Annotate(room, self_.name)};
   if (former != nullptr) End(former->epoch(), actions);
-  return {Kind::kWelcome, Open(now, origin, peer), false, absl::OkStatus()};
+  absl::StatusOr<uint64_t> epoch = Open(now, origin, peer);
+  if (!epoch.ok()) return {Kind::kRefused, 0, false, Annotate(epoch.status(), self_.name)};
+  return {Kind::kWelcome, *epoch, false, absl::OkStatus()};
 }
 
-uint64_t SessionTable::Open(absl::Time now, const std::string& origin, const PeerInfo& peer) {
+absl::StatusOr<uint64_t> SessionTable::Open(absl::Time now, const std::string& origin,
+                                            const PeerInfo& peer) {
+  MemoryCharge charge;
+  // This worker's calls to itself are its own affair, or are charged as those of a unary client.
+  if (options_.memory != nullptr && peer.incarnation != self_.incarnation) {
+    PSD_ASSIGN_OR_RETURN(charge, options_.memory->Charge(CalleeSession::kSessionBytes));
+  }
   const uint64_t epoch = next_epoch_++;
   epochs_[peer.name] = epoch;
   names_.Take(peer.name, peer.incarnation);
-  sessions_[epoch] = std::make_unique<CalleeSession>(options_, peer, epoch, origin, now);
+  sessions_[epoch] =
+      std::make_unique<CalleeSession>(options_, peer, epoch, origin, now, std::move(charge));
   shares_.Take(origin);
   return epoch;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/name_fence.h"
 #include "core/base/table_shares.h"
@@ -33,7 +34,7 @@ struct HelloOutcome {
   // ALREADY_EXISTS: another incarnation holds the name and is alive. UNAVAILABLE: another
   // incarnation holds the name and is silent; try again when its lease has ended. ABORTED: this
   // incarnation has lost its name to another. RESOURCE_EXHAUSTED: there are too many sessions, or
-  // too many from this connection or host.
+  // too many from this connection or host, or no memory for one more.
   absl::Status status;
 };
 
@@ -82,8 +83,8 @@ class SessionTable {
   // Finds the session that the hello resumes, or opens one; a session that held the name ends.
   HelloOutcome Admit(absl::Time now, const std::string& origin, const Header& hello,
                      Actions& actions);
-  // Opens a session and returns its epoch.
-  uint64_t Open(absl::Time now, const std::string& origin, const PeerInfo& peer);
+  // Opens a session and returns its epoch. Errors: RESOURCE_EXHAUSTED if there is no memory for it.
+  absl::StatusOr<uint64_t> Open(absl::Time now, const std::string& origin, const PeerInfo& peer);
 
   const SessionOptions& options_;  // the worker's; outlives the table
   const PeerInfo self_;

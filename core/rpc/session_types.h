@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/rpc/header.h"
 
 namespace psd::rpc {
@@ -54,6 +55,9 @@ struct SessionOptions {
   size_t max_unacknowledged_bytes = size_t{16} << 20;
   // The most reads of one session that run at once. Further ones get RESOURCE_EXHAUSTED.
   size_t max_running_reads = 16'384;
+  // Charged for the sessions of peers and their calls, until these are answered and acknowledged;
+  // null: nothing is charged.
+  std::shared_ptr<MemoryAccount> memory;  // shared with the worker
 };
 
 // Identifies a link. Chosen by the driver of the machines; never zero, never reused.

@@ -116,6 +116,10 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
     case RequestVerdict::kTooMany:
       RefuseRead(link, meta.call_id, *session, actions);
       return false;
+    case RequestVerdict::kNoMemory:
+      RefuseCall(link, meta.call_id, session->epoch(),
+                 Annotate(session->refusal(), options_.self.name), actions);
+      return false;
     case RequestVerdict::kViolation:
       CloseLink(now, link,
                 absl::InvalidArgumentError(absl::StrCat("request ", meta.call_id, " (sequence ",
@@ -130,16 +134,22 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
 void WorkerSessions::RefuseRead(LinkId link, CallId call, const CalleeSession& session,
                                 Actions& actions) {
   ++probes_.read_refused;
+  RefuseCall(link, call, session.epoch(),
+             absl::ResourceExhaustedError(absl::StrCat(
+                 options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
+                 session.caller().name,
+                 " already; wait for some of the answers, or raise max_running_reads there")),
+             actions);
+}
+
+void WorkerSessions::RefuseCall(LinkId link, CallId call, uint64_t epoch, const absl::Status& why,
+                                Actions& actions) {
   Header reply;
   reply.kind = MessageKind::kReply;
   reply.call_id = call;
-  reply.epoch = session.epoch();
+  reply.epoch = epoch;
   reply.status =
-      WithDetail(absl::ResourceExhaustedError(absl::StrCat(
-                     options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
-                     session.caller().name,
-                     " already; wait for some of the answers, or raise max_running_reads there")),
-                 ErrorDetail{options_.self.name, "", "wait for some of the answers", false});
+      WithDetail(why, ErrorDetail{options_.self.name, "", "wait for some of the answers", false});
   SendControl(link, std::move(reply), actions);
 }
 

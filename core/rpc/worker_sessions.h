@@ -155,6 +155,8 @@ class WorkerSessions {
   void Answer(LinkId link, const Header& hello, const HelloOutcome& outcome, Actions& actions);
   void Refuse(LinkId link, const Header& message, Actions& actions);
   void RefuseRead(LinkId link, CallId call, const CalleeSession& session, Actions& actions);
+  void RefuseCall(LinkId link, CallId call, uint64_t epoch, const absl::Status& why,
+                  Actions& actions);
   void OnAckMessage(absl::Time now, LinkId link, LinkState& state, const Header& header,
                     Actions& actions);
   void OnCancelled(absl::Time now, const LinkState& state, const Header& header, Actions& actions);

@@ -5,6 +5,18 @@
 
 namespace psd::rref {
 
+absl::Status OwnerLedger::MakeRoom(SessionKey session) {
+  if (memory_ == nullptr || ended_.Contains(session)) return absl::OkStatus();
+  return MakeRoomIn(sessions_[session]);
+}
+
+absl::Status OwnerLedger::MakeRoomIn(Session& session) {
+  if (memory_ == nullptr) return absl::OkStatus();
+  const size_t needed = (session.forks.size() + session.deleted.size() + 1) * kForkBytes;
+  if (needed <= session.charge.bytes()) return absl::OkStatus();
+  return session.charge.Add(*memory_, needed - session.charge.bytes());
+}
+
 bool OwnerLedger::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
   if (ended_.Contains(session) && !FaultOn("fork_of_an_ended_session_counted")) return false;
   Session& held = sessions_[session];
@@ -21,7 +33,8 @@ bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) 
   Session& held = sessions_[session];
   auto it = held.forks.find(fork);
   if (it == held.forks.end()) {
-    held.deleted.Add(fork);
+    // Without memory, a fork that is added after its delete stays until the session ends.
+    if (MakeRoomIn(held).ok()) held.deleted.Add(fork);
     return false;
   }
   if (it->second != value) return false;  // a false claim: the fork is one of another value

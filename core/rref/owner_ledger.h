@@ -9,12 +9,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/recent_set.h"
+#include "core/base/stepwise_charge.h"
 #include "core/rref/session_key.h"
 
 namespace psd::rref {
@@ -27,6 +32,16 @@ class OwnerLedger {
   // happen: rpc applies each message once, and keeps far fewer messages unacknowledged.
   static constexpr size_t kMaxDeletedForks = 65'536;
   static constexpr size_t kMaxEndedSessions = 65'536;
+  // So many forks of a session are charged with the session itself.
+  static constexpr size_t kOwnForks = 64;
+
+  // Forks of peers are charged to `memory`, those that the charge of a session does not cover;
+  // null: they are not charged.
+  explicit OwnerLedger(std::shared_ptr<MemoryAccount> memory = nullptr)
+      : memory_(std::move(memory)) {}
+
+  // Charges memory for one fork more. To be called before AddFork. Errors: RESOURCE_EXHAUSTED.
+  absl::Status MakeRoom(SessionKey session);
 
   // Counts `fork` of `value`, held under `session`. A repeat changes nothing. Returns whether the
   // fork is counted now: false if the session has ended, the fork was deleted before (perhaps by a
@@ -46,14 +61,18 @@ class OwnerLedger {
   size_t NumForks() const { return num_forks_; }
 
  private:
+  static constexpr size_t kForkBytes = 64;
   struct Session {
     absl::btree_map<GlobalId, GlobalId> forks;      // fork -> value
     RecentSet<GlobalId> deleted{kMaxDeletedForks};  // includes forks deleted before they were added
+    StepwiseCharge charge{size_t{16} << 10, kOwnForks* kForkBytes};  // for both
   };
+  absl::Status MakeRoomIn(Session& session);
 
   // Counts one fork of `value` less. Returns true if it has none left.
   bool DropOne(GlobalId value);
 
+  const std::shared_ptr<MemoryAccount> memory_;  // shared with the worker
   // A tree, because ids ascend: a million forks fill its nodes. A hash table would be half empty,
   // and would hold up everybody while it grows.
   absl::btree_map<GlobalId, uint32_t> forks_;  // value -> number of forks

@@ -132,8 +132,10 @@ class Impl : public RRefContext {
 std::unique_ptr<RRefContext> RRefContext::Create(rpc::RpcAgent& agent, store::Store& store,
                                                  IdSource& ids, const Clock& clock,
                                                  TimerQueue& timers,
-                                                 std::shared_ptr<Executor> continuations) {
-  auto core = std::make_shared<Core>(agent, store, ids, clock, timers, std::move(continuations));
+                                                 std::shared_ptr<Executor> continuations,
+                                                 std::shared_ptr<MemoryAccount> memory) {
+  auto core = std::make_shared<Core>(agent, store, ids, clock, timers, std::move(continuations),
+                                     std::move(memory));
   core->Register();
   return std::make_unique<Impl>(std::move(core));
 }

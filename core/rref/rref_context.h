@@ -15,6 +15,7 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
@@ -33,10 +34,11 @@ class RRefContext {
   // All arguments must outlive the context; handles may outlive all of them. `clock` and `timers`
   // (of the same clock) pace the sending of many releases. `continuations` runs the callbacks that
   // users attach to the futures of handles; if it is null, they run on the thread that sets the
-  // result.
+  // result. References of peers are charged to `memory`; if it is null, they are not charged.
   static std::unique_ptr<RRefContext> Create(rpc::RpcAgent& agent, store::Store& store,
                                              IdSource& ids, const Clock& clock, TimerQueue& timers,
-                                             std::shared_ptr<Executor> continuations = nullptr);
+                                             std::shared_ptr<Executor> continuations = nullptr,
+                                             std::shared_ptr<MemoryAccount> memory = nullptr);
   virtual ~RRefContext() = default;
 
   // Returns a handle on this worker's own value. An anonymous value that had a handle or a fork is

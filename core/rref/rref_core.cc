@@ -198,7 +198,8 @@ absl::StatusOr<ForkData> Core::ForkFor(const store::EntryPtr& entry, const rpc::
   data.parent = self_.name;
   data.name = entry->name;
   const SessionKey session = KeyOf(peer, epoch);
-  AddFork(data.value, data.fork, session);
+  const absl::Status counted = AddFork(data.value, data.fork, session);
+  if (absl::IsResourceExhausted(counted)) return counted;
   // The fork was counted first, so a value that is found here now stays.
   absl::Status here = store_.Get(data.value).status();
   if (here.ok()) return data;
@@ -207,9 +208,18 @@ absl::StatusOr<ForkData> Core::ForkFor(const store::EntryPtr& entry, const rpc::
   return here;
 }
 
-bool Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
+absl::Status Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
   MutexLock lock(mutex_);
-  return owners_.AddFork(value, fork, session);
+  return AddForkLocked(value, fork, session);
+}
+
+absl::Status Core::AddForkLocked(GlobalId value, GlobalId fork, SessionKey session) {
+  // References of this worker to its own values are its own affair.
+  if (session.peer != self_.incarnation)
+    PSD_RETURN_IF_ERROR(Annotate(owners_.MakeRoom(session), self_.name));
+  if (owners_.AddFork(value, fork, session)) return absl::OkStatus();
+  return absl::AbortedError(
+      absl::StrCat("fork ", fork.ToString(), " was released, or its session has ended"));
 }
 
 void Core::DropFork(const ForkData& data, SessionKey session) {

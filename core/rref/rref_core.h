@@ -184,14 +184,16 @@ class AwaitedBody : public RRef::Body {
 class Core : public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, store::Store& store, IdSource& ids, const Clock& clock,
-       TimerQueue& timers, std::shared_ptr<Executor> continuations)
+       TimerQueue& timers, std::shared_ptr<Executor> continuations,
+       std::shared_ptr<MemoryAccount> memory)
       : continuations_(std::move(continuations)),
         agent_(agent),
         store_(store),
         ids_(ids),
         clock_(clock),
         timers_(timers),
-        self_(agent.self()) {}
+        self_(agent.self()),
+        owners_(std::move(memory)) {}
 
   void Register();
   void Close() { gate_.Close(); }
@@ -214,7 +216,10 @@ class Core : public std::enable_shared_from_this<Core> {
   void LocalGone(absl::Span<const GlobalId> values);
   absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                                    uint64_t epoch);
-  bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
+  // Errors: ABORTED if the ledger does not count it; RESOURCE_EXHAUSTED.
+  absl::Status AddFork(GlobalId value, GlobalId fork, SessionKey session) PSD_EXCLUDES(mutex_);
+  absl::Status AddForkLocked(GlobalId value, GlobalId fork, SessionKey session)
+      PSD_REQUIRES(mutex_);
   void DropFork(const ForkData& data, SessionKey session);
 
   // ---- values under creation, in rref_creation.cc

@@ -57,10 +57,7 @@ absl::Status Core::BeginCreation(GlobalId value, GlobalId fork, SessionKey sessi
       return absl::AlreadyExistsError(
           absl::StrCat("value ", value.ToString(), " is being made: choose another id"));
     }
-    if (!owners_.AddFork(value, fork, session)) {
-      return absl::AbortedError(
-          absl::StrCat("fork ", fork.ToString(), " was released, or its session has ended"));
-    }
+    PSD_RETURN_IF_ERROR(AddForkLocked(value, fork, session));
     waited = creations_.Begin(value);
   }
   ReplyToAll(waited, absl::OkStatus());

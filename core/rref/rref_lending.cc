@@ -151,10 +151,8 @@ void Core::OnFork(const std::shared_ptr<rpc::ServerCall>& call) {
   }
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("rref.fork: cancelled"));
   const SessionKey session = KeyOf(call->caller(), call->session_epoch());
-  if (!AddFork(value, fork, session)) {
-    return call->Reply(absl::AbortedError(
-        absl::StrCat("rref.fork: ", fork.ToString(), " was released, or its session has ended")));
-  }
+  if (const absl::Status counted = AddFork(value, fork, session); !counted.ok())
+    return call->Reply(Annotate(counted, "rref.fork"));
   v1::CountForkReply out;
   {
     MutexLock lock(mutex_);

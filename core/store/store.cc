@@ -37,19 +37,20 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
-// Charges `value` to `memory`. The blocks of large tensors that the budget counts already are not
-// charged again: they change over to `memory`.
-absl::StatusOr<MemoryCharge> ChargeFor(const Value& value, MemoryAccount& memory) {
+// Charges an entry to `memory`. The blocks of large tensors that the budget counts already are not
+// charged again: they change over to `memory`. A parameter charges its own.
+absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory) {
   std::vector<const void*> counted;
   size_t counted_bytes = 0;
-  PSD_RETURN_IF_ERROR(value.ForEachTensor([&](const Tensor& tensor) {
+  PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([&](const Tensor& tensor) {
     if (tensor.NumBytes() >= kMovableBytes && memory.Counts(tensor.storage().get())) {
       counted.push_back(tensor.storage().get());
       counted_bytes += tensor.NumBytes();
     }
     return absl::OkStatus();
   }));
-  PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(value.NumBytes() - counted_bytes));
+  PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(kEntryBytes + entry.name.size() +
+                                                        entry.value.NumBytes() - counted_bytes));
   PSD_RETURN_IF_ERROR(memory.TakeOver(counted));
   return rest;
 }
@@ -189,12 +190,15 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
-    absl::StatusOr<MemoryCharge> charge = ChargeFor(value, *options_.memory);
+    entry->value = std::move(value);
+    absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());
     entry->charge = *std::move(charge);
-    entry->value = std::move(value);
     return entry;
   }
+  absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
+  if (!charge.ok()) return Annotate(charge.status(), entry->Label());
+  entry->charge = *std::move(charge);
   absl::StatusOr<std::shared_ptr<Parameter>> parameter =
       Parameter::Create(id, *tensor, requires_grad, options_.memory, versions_);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());

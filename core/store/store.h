@@ -29,7 +29,7 @@ struct Entry {
   std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
                                          // any named floating dense tensor
   std::string name;                      // empty: anonymous
-  MemoryCharge charge;                   // of `value`; a parameter has charges of its own
+  MemoryCharge charge;                   // of this and `value`; a parameter has charges of its own
   Value value;                           // empty if `parameter` is set
 
   // Returns the value. A parameter is pinned; it becomes a leaf with its id and version if it
@@ -54,6 +54,10 @@ struct EntryGroup {
   std::shared_ptr<const void> keeper;  // keeps `parameters` alive, see Parameter::Keep
 };
 using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
+
+// Charged for an entry beside its value and its name: for itself, its places in the tables, its
+// creation, and the description of a parameter's versions.
+inline constexpr size_t kEntryBytes = 512;
 
 struct StoreOptions {
   // The account that is charged for all hosted values, their old versions and optimizer state.

@@ -39,8 +39,12 @@ void CheckpointService::ServeDescribe(const CallPtr& call) {
   OwnerContents contents = DescribeContents(runtime_.store());
   contents.writes_files = runtime_.options().checkpoint_root != nullptr;
   contents.incarnation = runtime_.incarnation();
+  const v1::OwnerContents message = EncodeContents(contents);
+  auto block = runtime_.memory().transit()->Allocate(message.ByteSizeLong());
+  if (!block.ok()) return call->Reply(block.status());
+  message.SerializeToArray((*block)->data(), static_cast<int>((*block)->size()));
   rpc::Payload payload;
-  payload.buffers.push_back(Buffer::FromString(EncodeContents(contents).SerializeAsString()));
+  payload.buffers.emplace_back(*std::move(block));
   call->Reply(std::move(payload));
 }
 

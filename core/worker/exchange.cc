@@ -246,11 +246,12 @@ void ReplyWithValues(Runtime& runtime, rpc::ServerCall& call, const ContextPtr& 
     if (fork.ok()) data = *std::move(fork);
     return fork.status();
   });
-  std::vector<rpc::Attachment> attachments;
+  absl::StatusOr<std::vector<rpc::Attachment>> attachments = std::vector<rpc::Attachment>();
   if (payload.ok() && context != nullptr) {
     attachments = runtime.autograd().WrapReply(context, rref::CollectVariables(*result));
   }
-  call.Reply(std::move(payload), std::move(attachments));
+  if (!attachments.ok()) return call.Reply(attachments.status());
+  call.Reply(std::move(payload), *std::move(attachments));
 }
 
 }  // namespace psd::worker

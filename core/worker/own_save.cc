@@ -7,7 +7,6 @@
 #include "core/base/executor.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
-#include "core/checkpoint/checked_file.h"
 #include "core/checkpoint/save_names.h"
 
 namespace psd::worker {
@@ -21,13 +20,6 @@ using Files = std::vector<std::unique_ptr<TensorFile>>;
 
 // The most bytes that are written before the thread checks again whether the save was stopped.
 constexpr size_t kStepBytes = size_t{8} << 20;
-constexpr size_t kKeptCopyBytes = size_t{64} << 20;
-
-std::shared_ptr<Allocator> NewCopyMemory() {
-  HeapAllocatorOptions options;
-  options.cache_bytes = kKeptCopyBytes;
-  return NewHeapAllocator(options);
-}
 
 absl::Status CheckNames(absl::string_view owner, const std::vector<FileSpec>& files) {
   if (files.size() > OwnSave::kMaxFiles) {
@@ -41,8 +33,8 @@ absl::Status CheckNames(absl::string_view owner, const std::vector<FileSpec>& fi
   return absl::OkStatus();
 }
 
-absl::Status Make(FoundFolder& folder, std::vector<FileSpec> specs, Files& files) {
-  const auto memory = checkpoint::NewPieceMemory();
+absl::Status Make(FoundFolder& folder, std::vector<FileSpec> specs,
+                  const std::shared_ptr<Allocator>& memory, Files& files) {
   for (FileSpec& spec : specs) {
     PSD_ASSIGN_OR_RETURN(auto file, folder.Create(spec.name));
     std::string name = spec.name;
@@ -58,10 +50,11 @@ absl::Status Make(FoundFolder& folder, std::vector<FileSpec> specs, Files& files
 
 absl::StatusOr<std::unique_ptr<OwnSave>> OwnSave::Start(std::unique_ptr<FoundFolder> folder,
                                                         absl::string_view owner,
-                                                        std::vector<FileSpec> specs) {
+                                                        std::vector<FileSpec> specs,
+                                                        std::shared_ptr<Allocator> memory) {
   PSD_RETURN_IF_ERROR(CheckNames(owner, specs));
   Files files;
-  const absl::Status made = Make(*folder, std::move(specs), files);
+  const absl::Status made = Make(*folder, std::move(specs), memory, files);
   if (!made.ok()) {
     for (const auto& file : files) folder->Remove(file->name()).IgnoreError();
     return made;
@@ -77,7 +70,7 @@ absl::StatusOr<std::unique_ptr<OwnSave>> OwnSave::Start(std::unique_ptr<FoundFol
 }
 
 OwnSave::OwnSave(std::unique_ptr<FoundFolder> folder, Files files)
-    : copy_memory_(NewCopyMemory()), folder_(std::move(folder)), files_(std::move(files)) {}
+    : folder_(std::move(folder)), files_(std::move(files)) {}
 
 OwnSave::~OwnSave() {
   Stop(absl::CancelledError("the save was given up"));

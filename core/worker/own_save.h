@@ -34,12 +34,12 @@ class OwnSave {
   static constexpr size_t kMaxFiles = 1024;
 
   // Creates the files. Their names must be those of files of `owner`. After an error no file is
-  // left.
+  // left. What waits to be written is in `memory`.
   // Errors: INVALID_ARGUMENT for wrong names or headers; RESOURCE_EXHAUSTED if the system refuses a
   // thread; those of FoundFolder.
   static absl::StatusOr<std::unique_ptr<OwnSave>> Start(
       std::unique_ptr<checkpoint::FoundFolder> folder, absl::string_view owner,
-      std::vector<checkpoint::FileSpec> files);
+      std::vector<checkpoint::FileSpec> files, std::shared_ptr<Allocator> memory);
   ~OwnSave();
   OwnSave(const OwnSave&) = delete;
   OwnSave& operator=(const OwnSave&) = delete;
@@ -51,11 +51,6 @@ class OwnSave {
   // Stops the save. Work that waits is called with `why`, and work that runs ends soon. Only the
   // first call has an effect.
   void Stop(const absl::Status& why) PSD_EXCLUDES(mutex_);
-
-  // The allocator for copies that will be appended. It keeps freed memory for the next copies as
-  // long as the save lasts, because the system takes longer to provide fresh memory than the copy
-  // takes.
-  const std::shared_ptr<Allocator>& copy_memory() const { return copy_memory_; }
 
   // These may be called by `work` only, on the thread.
   // Errors: those of TensorFile; the error with which the save was stopped. Any error stops the
@@ -72,7 +67,6 @@ class OwnSave {
   absl::StatusOr<checkpoint::TensorFile*> File(size_t file);
   absl::Status Stopping(absl::Status failed);
 
-  const std::shared_ptr<Allocator> copy_memory_;  // shared with the copies
   const std::unique_ptr<checkpoint::FoundFolder> folder_;
   std::vector<std::unique_ptr<checkpoint::TensorFile>> files_;  // used by the thread only
   mutable Mutex mutex_;                                         // leaf

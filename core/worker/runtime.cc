@@ -97,6 +97,7 @@ absl::Status Runtime::Assemble() {
   agent.memory = pool.memory;
   agent.self = {options_.name, ids_.incarnation()};
   agent.session = options_.session;
+  agent.session.memory = pool.memory;
   agent.clock = options_.clock;
   agent.carrier = options_.carrier;
   agent.executor = executor_;
@@ -107,12 +108,14 @@ absl::Status Runtime::Assemble() {
   store::StoreOptions store;
   store.memory = options_.memory->hosted();
   store_ = store::Store::Create(std::move(store), ids_);
-  rrefs_ =
-      rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_, continuations_);
+  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
+                                     continuations_, pool.memory);
   peers_ = std::make_unique<PeerDirectory>(*agent_);
   peers_->SetRegistrar(options_.registrar);
   rrefs_->FindPeersWith([this](const std::string& worker) { return peers_->Find(worker); });
-  autograd_ = dist_autograd::DistAutograd::Create(*agent_, ids_, *timers_, *executor_);
+  autograd_ = dist_autograd::DistAutograd::Create(
+      *agent_, ids_, *timers_, *executor_,
+      options_.memory->limit_bytes() != 0 ? options_.memory : nullptr);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
   values_ = std::make_unique<ValueService>(*this);
   calls_ = std::make_unique<CallService>(*this);

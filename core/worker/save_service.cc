@@ -94,8 +94,9 @@ absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& file
   if (root == nullptr) return absl::FailedPreconditionError("there is no checkpoint_root");
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<checkpoint::FoundFolder> folder,
                        root->Find(files.folder, files.token));
-  PSD_ASSIGN_OR_RETURN(std::unique_ptr<OwnSave> save,
-                       OwnSave::Start(std::move(folder), runtime_.name(), files.files));
+  PSD_ASSIGN_OR_RETURN(
+      std::unique_ptr<OwnSave> save,
+      OwnSave::Start(std::move(folder), runtime_.name(), files.files, runtime_.memory().transit()));
   return SavePtr(std::move(save));
 }
 
@@ -111,7 +112,7 @@ void SaveService::ServeWrite(const CallPtr& call) {
 
 void SaveService::WriteItems(const CallPtr& call, const SavePtr& save,
                              const v1::WriteSaveRequest& request) {
-  CopyOut(runtime_, call, request.items(), save->copy_memory(),
+  CopyOut(runtime_, call, request.items(), runtime_.memory().transit(),
           [this, call, save, request](Outbound& out) {
             auto files = FilesOf(request, out.reply);
             if (!files.ok()) return call->Reply(files.status());

@@ -299,8 +299,11 @@ void ValueService::ReplyWithParameters(rpc::ServerCall& call, const ContextPtr& 
   if (!pinned.ok()) return call.Reply(pinned.status());
   auto payload = rref::EncodeFlatTensors(pinned->tensors, pinned->holder);
   std::vector<rpc::Attachment> attachments;
-  if (payload.ok() && context != nullptr)
-    attachments = runtime_.autograd().WrapLeaves(context, LeavesOf(group.parameters, *pinned));
+  if (payload.ok() && context != nullptr) {
+    auto wrapped = runtime_.autograd().WrapLeaves(context, LeavesOf(group.parameters, *pinned));
+    if (!wrapped.ok()) return call.Reply(wrapped.status());
+    attachments = *std::move(wrapped);
+  }
   if (versions) {
     v1::FetchedVersions fetched;
     fetched.mutable_versions()->Add(pinned->versions.begin(), pinned->versions.end());

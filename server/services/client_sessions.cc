@@ -16,6 +16,7 @@ namespace {
 // numbers, or an error with the names of a request.
 constexpr size_t kSessionBytes = 2048;
 constexpr size_t kCallBytes = 1024;
+constexpr size_t kContextBytes = 2048;
 
 absl::Status NoSession(ClientSessions::SessionId id) {
   return WithRemedy(
@@ -63,6 +64,13 @@ absl::StatusOr<MemoryCharge> ClientSessions::ChargeCall(const Session& session,
   return account->Charge(kCallBytes + mutation.method.size() + mutation.fingerprint.size());
 }
 
+absl::StatusOr<MemoryCharge> ClientSessions::ChargeContext(const Session& session) const {
+  if (options_.memory == nullptr) return MemoryCharge();
+  const bool few = session.contexts.size() < kOwnCalls;
+  const auto& account = few ? options_.memory->essential() : options_.memory->transit();
+  return account->Charge(kContextBytes);
+}
+
 absl::Status ClientSessions::Renew(SessionId id, absl::Time now) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return NoSession(id);
@@ -90,7 +98,7 @@ std::optional<ClientSessions::Ended> ClientSessions::Close(SessionId id) {
   Ended ended;
   ended.id = id;
   ended.client = session.client;
-  ended.contexts.assign(session.contexts.begin(), session.contexts.end());
+  for (const auto& [context, charge] : session.contexts) ended.contexts.push_back(context);
   session.contexts.clear();
   session.ending = true;
   if (session.running == 0) Remove(it);
@@ -214,7 +222,8 @@ absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
     return absl::ResourceExhaustedError(absl::StrCat("this session holds ", options_.max_contexts,
                                                      " contexts; release those that are done"));
   }
-  it->second.contexts.insert(context);
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeContext(it->second));
+  it->second.contexts[context] = std::move(charge);
   return absl::OkStatus();
 }
 

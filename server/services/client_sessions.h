@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -142,12 +141,13 @@ class ClientSessions {
     size_t answer_bytes = 0;
     size_t running = 0;   // of `calls`
     bool ending = false;  // it is removed when none is running
-    absl::flat_hash_set<ContextId> contexts;
+    absl::flat_hash_map<ContextId, MemoryCharge> contexts;
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 
-  // For a session, or for a further call of `session`. Null where nothing is charged.
+  // For a session, or for a further call or context of `session`. Null where nothing is charged.
   absl::StatusOr<MemoryCharge> ChargeSession() const;
+  absl::StatusOr<MemoryCharge> ChargeContext(const Session& session) const;
   absl::StatusOr<MemoryCharge> ChargeCall(const Session& session, const Mutation& mutation) const;
   static absl::Status CheckRepeated(const Call& call, const Mutation& mutation);
   void Acknowledge(Session& session, uint64_t up_to);

@@ -277,7 +277,7 @@ TEST_F(WorkerTest, AMessageThatFindsNoRoomIsRefusedAndChangesNothing) {
   MemoryCharge held = *transit.Charge(20 << 20);
   const absl::Status refused = trainer->Assign(w, ones).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  for (const char* part : {"full", "4194304", "33554432", "and 2097"}) {
+  for (const char* part : {"full", "4194304", "33554432", "and 21"}) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr(part)) << "owner, need, budget and use";
   }
   EXPECT_EQ(Read(*trainer, w).at(0), 0) << "reading goes on, and nothing has changed";

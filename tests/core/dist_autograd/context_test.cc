@@ -1,9 +1,11 @@
 #include "core/dist_autograd/context.h"
 
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_budget.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 
@@ -174,6 +176,55 @@ TEST(ContextStateTest, AnUnknownVersionHidesNoOlderOne) {
   const ReadVersion read = context.Gradient({2, 1})->version;
   EXPECT_EQ(read.oldest(), 5u);
   EXPECT_TRUE(read.has_unknown());
+}
+
+class FullContextTest : public ::testing::Test {
+ protected:
+  FullContextTest() {
+    for (auto more = budget_->essential()->Charge(4096); more.ok();
+         more = budget_->essential()->Charge(4096))
+      filled_.push_back(*std::move(more));
+  }
+  static LeafInfo LeafOf(uint64_t number) { return {{2, number}, Shape{2}, DType::kF32, 1}; }
+
+  const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(size_t{1} << 20);
+  std::vector<MemoryCharge> filled_;
+  IdSource ids_{1};
+  ContextState context_{{1, 1}, ids_, budget_};
+};
+
+TEST_F(FullContextTest, TheFirstMessageAndGradientFindRoomWhateverOthersHold) {
+  EXPECT_TRUE(context_.AddSend({LeafOf(1)}).ok());
+  EXPECT_TRUE(context_.Accumulate(LeafOf(1), Tensor::Of<float>({2}, {1, 2})).ok());
+}
+
+TEST_F(FullContextTest, FurtherMessagesAreRefusedAndLeaveNothing) {
+  size_t sends = 0;
+  while (context_.AddSend({LeafOf(1)}).ok()) ASSERT_LE(++sends, 1000u);
+  const auto refused = context_.AddSend({LeafOf(1)});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_EQ(context_.stats().sends, sends);
+  filled_.clear();
+  EXPECT_TRUE(context_.AddSend({LeafOf(1)}).ok());
+}
+
+TEST_F(FullContextTest, FurtherGradientsAreRefusedAndLeaveNothing) {
+  const Tensor gradient = Tensor::Of<float>({2}, {1, 2});
+  uint64_t leaves = 0;
+  while (context_.Accumulate(LeafOf(leaves + 1), gradient).ok()) ASSERT_LE(++leaves, 1000u);
+  EXPECT_EQ(context_.stats().gradients, leaves);
+  EXPECT_TRUE(context_.Accumulate(LeafOf(1), gradient).ok()) << "a sum needs no entry";
+  EXPECT_EQ(context_.Gradient({2, 1})->gradient.data<float>()[0], 2);
+}
+
+TEST_F(FullContextTest, WhatAContextHeldIsCreditedWithIt) {
+  filled_.clear();
+  {
+    ContextState context({1, 2}, ids_, budget_);
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(context.AddSend({LeafOf(1)}).ok());
+    EXPECT_GT(budget_->transit()->used_bytes(), size_t{20'000});
+  }
+  EXPECT_EQ(budget_->transit()->used_bytes(), 0u);
 }
 
 }  // namespace

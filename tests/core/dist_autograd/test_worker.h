@@ -130,9 +130,11 @@ class TestWorker {
     std::vector<store::Value> values(results->begin(), results->end());
     auto payload = rref::EncodeValues(values, NoFork);
     if (!payload.ok()) return call.Reply(payload.status());
-    call.Reply(*std::move(payload), *call.attachment(kFunctionTag) == "pull"
-                                        ? autograd->WrapLeaves(context, LeavesOf(*results))
-                                        : autograd->WrapReply(context, *results));
+    auto attachments = *call.attachment(kFunctionTag) == "pull"
+                           ? autograd->WrapLeaves(context, LeavesOf(*results))
+                           : autograd->WrapReply(context, *results);
+    if (!attachments.ok()) return call.Reply(attachments.status());
+    call.Reply(*std::move(payload), *std::move(attachments));
   }
 
   // "pull" answers with leaves, as a worker does that is asked for parameters.

@@ -1,3 +1,5 @@
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/rref/owner_ledger.h"
 #include "core/rref/user_ledger.h"
 #include "gtest/gtest.h"
@@ -51,6 +53,22 @@ TEST(OwnerLedger, RREF_33_TheEndOfASessionReleasesWhatItHeldAndFencesIt) {
   EXPECT_FALSE(ledger.DeleteFork(Id(2), Id(12), kSession));
   EXPECT_TRUE(ledger.EndSession(kSession).empty());
   EXPECT_TRUE(ledger.AddFork(Id(2), Id(14), SessionKey{1, 2})) << "a new session is another one";
+}
+
+TEST(OwnerLedger, ForksOfASessionAreChargedUntilItEnds) {
+  const auto memory = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
+  OwnerLedger ledger(memory);
+  uint64_t forks = 0;
+  absl::Status room;
+  while ((room = ledger.MakeRoom(kSession)).ok()) ledger.AddFork(Id(1), Id(10 + forks++), kSession);
+  EXPECT_EQ(room.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GE(memory->used_bytes(), size_t{64} << 10);
+  EXPECT_EQ(forks, OwnerLedger::kOwnForks + 1024);
+  EXPECT_TRUE(ledger.MakeRoom(kOther).ok()) << "the first forks of a session need no room";
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(9), kSession)) << "nothing is remembered of it";
+  EXPECT_FALSE(ledger.DeleteFork(Id(1), Id(10), kSession));
+  ledger.EndSession(kSession);
+  EXPECT_EQ(memory->used_bytes(), 0u);
 }
 
 TEST(OwnerLedger, ASessionCannotDeleteForksOfOthersOrOfOtherValues) {

@@ -159,7 +159,7 @@ TEST_F(StoreTest, DropOfOneValueLeavesAnotherItsName) {
 
 TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
   auto entry = *Create("w", Full(1));
-  EXPECT_EQ(store_->memory().used_bytes(), 16u);
+  EXPECT_EQ(store_->memory().used_bytes(), kEntryBytes + 17) << "with its name";
   EXPECT_EQ(*store_->Drop("w"), entry);
   EXPECT_FALSE(store_->Lookup("w").ok());
   EXPECT_TRUE(store_->Get(entry->id).ok());  // anonymous now
@@ -189,16 +189,17 @@ TEST_F(StoreTest, AnonymousValues) {
 }
 
 TEST_F(StoreTest, AnonymousValuesAreChargedUntilNobodyHoldsThem) {
-  Reset({}, 100);
+  Reset({}, 1000);
+  constexpr size_t kUsed = kEntryBytes + 80;
   auto entry = *store_->Put(*Tensor::Zeros({20}, DType::kF32), false);
-  EXPECT_EQ(store_->memory().used_bytes(), 80u);
+  EXPECT_EQ(store_->memory().used_bytes(), kUsed);
   const absl::Status refused = store_->Put(*Tensor::Zeros({10}, DType::kF32), false).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  for (const char* part : {"40 bytes", "100 bytes", "80 are in use", "value "}) {
+  for (const char* part : {"552 bytes", "1000 bytes", "592 are in use", "value "}) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr(part));
   }
   EXPECT_TRUE(store_->Erase(entry->id));
-  EXPECT_EQ(store_->memory().used_bytes(), 80u) << "a holder is left";
+  EXPECT_EQ(store_->memory().used_bytes(), kUsed) << "a holder is left";
   entry.reset();
   EXPECT_EQ(store_->memory().used_bytes(), 0u);
   EXPECT_TRUE(store_->Put(*Tensor::Zeros({10}, DType::kF32), false).ok());
@@ -207,11 +208,11 @@ TEST_F(StoreTest, AnonymousValuesAreChargedUntilNobodyHoldsThem) {
 TEST_F(StoreTest, Bounds) {
   StoreOptions options;
   options.max_values = 2;
-  Reset(options, 100);
-  auto large = Create("large", *Tensor::Zeros({100}, DType::kF32));
+  Reset(options, 2 * kEntryBytes + 200);
+  auto large = Create("large", *Tensor::Zeros({200}, DType::kF32));
   EXPECT_EQ(large.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(large.status().message(), HasSubstr("'large'"));
-  EXPECT_THAT(large.status().message(), HasSubstr("400"));
+  EXPECT_THAT(large.status().message(), HasSubstr("800"));
   EXPECT_TRUE(Create("a", 1).ok());
   EXPECT_TRUE(store_->Put(2, false).ok());
   EXPECT_EQ(Create("b", 1).status().code(), absl::StatusCode::kResourceExhausted);
@@ -318,7 +319,7 @@ TEST_F(StoreTest, MemoryThatBecomesAValueIsCountedOnce) {
   auto held = store_->Put(Value(Variable(result)), false);
   ASSERT_TRUE(held.ok());
   EXPECT_EQ(budget->transit()->used_bytes(), 0u);
-  EXPECT_EQ(budget->hosted()->used_bytes(), bytes);
+  EXPECT_EQ(budget->hosted()->used_bytes(), bytes + kEntryBytes);
   held = absl::UnavailableError("released");
   result = Tensor();
   store_.reset();
@@ -335,7 +336,7 @@ TEST_F(StoreTest, MemoryThatIsHostedAlreadyIsNotChargedAgain) {
   const auto first = store_->Put(Value(Variable(result)), false);
   const auto second = store_->Put(Value(Variable(result)), false);
   ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_EQ(budget->hosted()->used_bytes(), bytes);
+  EXPECT_EQ(budget->hosted()->used_bytes(), bytes + 2 * kEntryBytes);
 }
 
 TEST_F(StoreTest, AValueThatDoesNotFitLeavesItsMemoryInTransit) {
@@ -353,15 +354,25 @@ TEST_F(StoreTest, AValueThatDoesNotFitLeavesItsMemoryInTransit) {
   EXPECT_EQ(budget->transit()->used_bytes(), bytes);
 }
 
+TEST_F(StoreTest, ManyTinyValuesAreBoundedByTheBudget) {
+  Reset({}, size_t{64} << 10);
+  absl::StatusOr<EntryPtr> made = store_->Put(Value(1), false);
+  size_t values = 0;
+  for (; made.ok(); ++values) made = store_->Put(Value(1), false);
+  EXPECT_EQ(made.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(values, (size_t{64} << 10) / kEntryBytes);
+  EXPECT_EQ(store_->stats().anonymous, values);
+}
+
 TEST_F(StoreTest, Stats) {
-  Reset({}, 1000);
+  Reset({}, 2000);
   ASSERT_TRUE(Create("a", Full(1)).ok());
   ASSERT_TRUE(store_->Put(std::shared_ptr<Object>(std::make_shared<Thing>()), false).ok());
   auto stats = store_->stats();
   EXPECT_EQ(stats.named, 1u);
   EXPECT_EQ(stats.anonymous, 1u);
-  EXPECT_EQ(stats.used_bytes, 16u);
-  EXPECT_EQ(stats.limit_bytes, 1000u);
+  EXPECT_EQ(stats.used_bytes, 2 * kEntryBytes + 17);
+  EXPECT_EQ(stats.limit_bytes, 2000u);
 }
 
 }  // namespace

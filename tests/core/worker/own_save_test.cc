@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/buffer.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
@@ -26,7 +27,7 @@ const std::vector<FileSpec> kFiles = {
 class OwnSaveTest : public ::testing::Test {
  protected:
   std::unique_ptr<OwnSave> Start(std::vector<FileSpec> files = kFiles) {
-    auto save = OwnSave::Start(Folder(), "a", std::move(files));
+    auto save = OwnSave::Start(Folder(), "a", std::move(files), NewHeapAllocator());
     EXPECT_TRUE(save.ok()) << save.status();
     return save.ok() ? *std::move(save) : nullptr;
   }
@@ -113,7 +114,7 @@ TEST_F(OwnSaveTest, AnErrorEndsIt) {
 
 TEST_F(OwnSaveTest, OnlyItsOwnFilesAndNoneTwice) {
   const auto refused = [&](std::vector<FileSpec> files) {
-    return OwnSave::Start(Folder(), "a", std::move(files)).status();
+    return OwnSave::Start(Folder(), "a", std::move(files), NewHeapAllocator()).status();
   };
   for (const char* name : {"values-b.safetensors", "latest", "../values-a.safetensors", ""})
     EXPECT_EQ(refused({{name, {}}}).code(), absl::StatusCode::kInvalidArgument) << name;

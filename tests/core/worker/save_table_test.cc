@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/worker/own_save.h"
 #include "gtest/gtest.h"
@@ -18,7 +19,8 @@ const SaveTable::Key kKey{kSession, {1, 1}};
 class SaveTableTest : public ::testing::Test {
  protected:
   SaveTable::SavePtr NewSave() {
-    auto save = OwnSave::Start(std::make_unique<checkpoint::FakeFolder>(disk_, "d"), "a", {});
+    auto save = OwnSave::Start(std::make_unique<checkpoint::FakeFolder>(disk_, "d"), "a", {},
+                               NewHeapAllocator());
     EXPECT_TRUE(save.ok()) << save.status();
     return *std::move(save);
   }

@@ -184,6 +184,27 @@ TEST(ClientSessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
   EXPECT_EQ(transit.used_bytes(), before);
 }
 
+TEST(ClientSessionsMemory, AFewContextsOfEachSessionFindRoomWhateverOthersHold) {
+  ClientSessionOptions options = Options();
+  options.max_contexts = 1000;
+  options.memory = MemoryBudget::Create(size_t{4} << 20);
+  const MemoryAccount& transit = *options.memory->transit();
+  std::vector<MemoryCharge> filled;
+  for (auto more = options.memory->transit()->Charge(512); more.ok();
+       more = options.memory->transit()->Charge(512))
+    filled.push_back(*std::move(more));
+  ClientSessions sessions(options);
+  ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
+  const size_t before = transit.used_bytes();
+  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i)
+    EXPECT_TRUE(sessions.AddContext(1, i).ok());
+  EXPECT_GT(transit.used_bytes(), before);
+  EXPECT_EQ(sessions.AddContext(1, 100).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(sessions.CheckContext(1, 100).code(), absl::StatusCode::kNotFound);
+  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i) EXPECT_TRUE(sessions.RemoveContext(1, i));
+  EXPECT_EQ(transit.used_bytes(), before);
+}
+
 TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
   ClientSessionOptions options = Options();
   options.max_sessions = 64;
