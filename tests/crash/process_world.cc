@@ -150,10 +150,13 @@ Daemon::Daemon(DaemonOptions options) : options_(std::move(options)) {
 }
 
 void Daemon::Start() {
-  process_ = std::make_unique<Process>(std::vector<std::string>{
-      kDaemon, "--name", options_.name, "--listen", options_.listen, "--registrar",
-      options_.registrar, "--lease", absl::FormatDuration(options_.lease), "--checkpoint_root",
-      options_.checkpoint_root, "--log_level", "error"});
+  std::vector<std::string> command = options_.runner;
+  command.insert(command.end(),
+                 {kDaemon, "--name", options_.name, "--listen", options_.listen, "--registrar",
+                  options_.registrar, "--lease", absl::FormatDuration(options_.lease),
+                  "--checkpoint_root", options_.checkpoint_root, "--memory_budget",
+                  options_.memory_budget, "--log_level", "error"});
+  process_ = std::make_unique<Process>(command);
   const std::string ready =
       process_->WaitForLine(absl::StrCat("psd ", options_.name, " ready at "));
   if (!ready.empty()) options_.listen = ready;

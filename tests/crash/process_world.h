@@ -46,6 +46,8 @@ class Process {
   void Stop();
   void Continue();
   bool running() const { return pid_ > 0; }
+  // Its number; 0 once it was killed or terminated.
+  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = 0;
@@ -58,7 +60,9 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:0";
   std::string registrar{};  // "name=address"; empty: itself
   absl::Duration lease = absl::Seconds(10);
-  std::string checkpoint_root{};  // empty: none
+  std::string checkpoint_root{};      // empty: none
+  std::string memory_budget = "0";    // as the daemon's flag
+  std::vector<std::string> runner{};  // a command that starts the command line behind it; or empty
 };
 
 // A psd that is ready.
@@ -70,6 +74,7 @@ class Daemon {
   // For DaemonOptions::registrar.
   std::string AsRegistrar() const { return options_.name + "=" + options_.listen; }
   Process& process() { return *process_; }
+  const Process& process() const { return *process_; }
   // Kills it, if it still runs, and starts it again under its name and address.
   void Restart();
 

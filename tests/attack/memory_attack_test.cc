@@ -1,0 +1,560 @@
+// Peers that make an owner hold ten times its container limit and more, while another client
+// trains.
+//
+//   bazel run -c opt //tests/attack:memory_attack_test -- --rounds=100 --small=2000000
+//
+// repeats each attack, makes that many small things in those that consist of small things, and
+// prints a line about every round; --gtest_filter chooses one.
+
+#include <grpcpp/create_channel.h>
+
+#include <atomic>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "client/psd.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/program/program_codec.h"
+#include "core/worker/message_io.h"
+#include "gtest/gtest.h"
+#include "proto/psd/v1/service.grpc.pb.h"
+#include "proto/psd/v1/worker.pb.h"
+#include "tests/attack/limited_owner.h"
+#include "tests/attack/raw_session.h"
+#include "tests/client/test_world.h"
+#include "tests/core/carrier/raw_peer.h"
+#include "tests/crash/training.h"
+
+ABSL_FLAG(int, rounds, 1, "how often each attack is made");
+ABSL_FLAG(int, small, 4000, "how many contexts, values or references an attack makes");
+
+namespace psd::attack {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kBudget = 128 * kMiB;
+// What an owner may keep for reuse, and what its heap may have scattered, once an attack is over.
+constexpr size_t kKept = 24 * kMiB;
+
+// The answers to an attacker's calls.
+struct Answers {
+  size_t asked_bytes = 0;
+  int done = 0;
+  int refused = 0;
+
+  void Count(const absl::Status& status) {
+    if (status.ok()) return void(++done);
+    ++refused;
+    EXPECT_TRUE(absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status)) << status;
+  }
+  void Count(const grpc::Status& status) {
+    if (status.ok()) return void(++done);
+    ++refused;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  }
+};
+
+// A client that trains as long as it exists. All of its steps must succeed.
+class Honest {
+ public:
+  explicit Honest(const OwnerAddress& owner)
+      : worker_(StartTrainer("honest", {owner})),
+        training_(Must(crash::Training::Create(*worker_, {owner.name}, 1024))),
+        thread_([this] { Train(); }) {}
+  ~Honest() {
+    stop_ = true;
+    thread_.join();
+  }
+  Worker& worker() { return *worker_; }
+  int steps() const { return steps_; }
+  void AwaitSteps(int more) {
+    const int wanted = steps_ + more;
+    EXPECT_TRUE(crash::Eventually([&] { return steps_ >= wanted || stop_; }));
+  }
+
+ private:
+  void Train() {
+    while (!stop_) {
+      absl::Status trained = training_.Pull();
+      trained.Update(trained.ok() ? training_.Backward() : trained);
+      trained.Update(trained.ok() ? training_.Step().status() : trained);
+      if (!trained.ok()) {
+        ADD_FAILURE() << "step " << steps_ << " of the other client: " << trained;
+        stop_ = true;
+      }
+      ++steps_;
+    }
+  }
+
+  const std::unique_ptr<Worker> worker_;
+  crash::Training training_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> steps_{0};
+  std::thread thread_;
+};
+
+class MemoryAttackTest : public testing::Test {
+ protected:
+  using Attack = std::function<Answers()>;
+
+  // Makes the attack in rounds. `attack` returns what it asked for, while what it holds is held.
+  void Repeat(
+      const Attack& attack, const std::function<void()>& let_go = [] {}) {
+    honest_.AwaitSteps(3);
+    const size_t beginning = owner_.Resident();
+    for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+      const size_t before = owner_.Resident();
+      const uint64_t transit_before = Transit();
+      const int steps_before = honest_.steps();
+      const Answers answers = attack();
+      honest_.AwaitSteps(3);
+      const size_t during = owner_.Resident();
+      const uint64_t transit_during = Transit();
+      let_go();
+      honest_.AwaitSteps(3);
+      EXPECT_TRUE(owner_.Runs()) << "the daemon was killed";
+      EXPECT_LE(owner_.MostResident(), owner_.limit_bytes());
+      if (HasFailure()) return;
+      EXPECT_TRUE(crash::Eventually([&] { return Transit() <= transit_before + kMiB; }))
+          << Transit() << " bytes in transit";
+      EXPECT_TRUE(crash::Eventually([&] { return owner_.Resident() <= beginning + kKept; }))
+          << owner_.Resident() << " bytes resident, " << beginning << " at the beginning";
+      std::printf(
+          "round %d: asked for %zu MiB under a limit of %zu MiB (%s), %d calls done, %d refused; "
+          "resident MiB: %zu before, %zu held, %zu at most, %zu after; charged in transit KiB: %zu "
+          "before, %zu held; the other client stepped %d times\n",
+          round, answers.asked_bytes / kMiB, owner_.limit_bytes() / kMiB,
+          owner_.enforced() ? "enforced" : "measured", answers.done, answers.refused, before / kMiB,
+          during / kMiB, owner_.MostResident() / kMiB, owner_.Resident() / kMiB,
+          size_t{transit_before} >> 10, size_t{transit_during} >> 10,
+          honest_.steps() - steps_before);
+      std::fflush(stdout);
+    }
+  }
+
+  uint64_t Transit() {
+    const auto status = crash::StatusOf(honest_.worker(), name());
+    return status.ok() ? status->memory().transit_bytes() : 0;
+  }
+  std::string name() const { return owner_.address().name; }
+  std::string address() const { return owner_.address().address; }
+  std::unique_ptr<Worker> NewAttacker() {
+    return StartTrainer(absl::StrCat("attacker", ++attackers_), {owner_.address()});
+  }
+
+  LimitedOwner owner_{kBudget};
+  Honest honest_{owner_.address()};
+  int attackers_ = 0;
+};
+
+// ---------------------------------------------------------------- the unary service
+
+// Calls of the unary service, many at once, whose answers nobody reads before Await.
+class UnaryClient {
+ public:
+  using Stub = v1::ParameterService::Stub;
+
+  explicit UnaryClient(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = v1::ParameterService::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  }
+  ~UnaryClient() { queue_.Shutdown(); }
+
+  Stub& stub() { return *stub_; }
+  uint64_t Open() {
+    v1::OpenSessionRequest request;
+    request.set_client("attacker");
+    v1::OpenSessionReply reply;
+    grpc::ClientContext context;
+    const grpc::Status opened = stub_->OpenSession(&context, request, &reply);
+    EXPECT_TRUE(opened.ok()) << opened.error_message();
+    return reply.session();
+  }
+
+  template <typename Request, typename Reply>
+  void Begin(std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> (Stub::*prepare)(
+                 grpc::ClientContext*, const Request&, grpc::CompletionQueue*),
+             const Request& request) {
+    auto call = std::make_unique<Pending<Reply>>();
+    call->reader = (stub_.get()->*prepare)(&call->context, request, &queue_);
+    call->reader->StartCall();
+    call->reader->Finish(&call->reply, &call->status, call.get());
+    calls_.push_back(std::move(call));
+  }
+  void Await(Answers& answers) {
+    void* tag = nullptr;
+    bool ok = false;
+    for (size_t i = 0; i < calls_.size(); ++i) queue_.Next(&tag, &ok);
+    for (const auto& call : calls_) answers.Count(call->status);
+    calls_.clear();
+  }
+
+ private:
+  struct AnyPending {
+    virtual ~AnyPending() = default;
+    grpc::ClientContext context;
+    grpc::Status status;
+  };
+  template <typename Reply>
+  struct Pending : AnyPending {
+    Reply reply;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> reader;
+  };
+
+  std::unique_ptr<Stub> stub_;
+  grpc::CompletionQueue queue_;
+  std::vector<std::unique_ptr<AnyPending>> calls_;
+};
+
+// A value of 32 MiB that is dropped with the handle.
+class LargeValue {
+ public:
+  LargeValue(Worker& worker, const std::string& owner, int64_t mebibytes)
+      : worker_(worker), owner_(owner) {
+    Must(worker_.GetOrCreate(owner_, "large", Zeros({mebibytes << 18})));
+  }
+  ~LargeValue() { EXPECT_TRUE(worker_.Drop(owner_, "large").ok()); }
+
+ private:
+  Worker& worker_;
+  const std::string owner_;
+};
+
+TEST_F(MemoryAttackTest, PullsThatNameOneValueSixtyTimes) {
+  constexpr int kCalls = 4, kTimes = 60, kMebibytes = 32;
+  const auto attacker = NewAttacker();
+  const LargeValue large(*attacker, name(), kMebibytes);
+  Repeat([&] {
+    UnaryClient client(address());
+    v1::PullRequest request;
+    for (int i = 0; i < kTimes; ++i) request.add_names("large");
+    for (int i = 0; i < kCalls; ++i) client.Begin(&UnaryClient::Stub::PrepareAsyncPull, request);
+    Answers answers;
+    client.Await(answers);
+    answers.asked_bytes = kCalls * kTimes * kMebibytes * kMiB;
+    return answers;
+  });
+}
+
+TEST_F(MemoryAttackTest, PullsOfReadersThatDoNotRead) {
+  constexpr int kCalls = 60, kMebibytes = 30;
+  const auto attacker = NewAttacker();
+  const LargeValue large(*attacker, name(), kMebibytes);
+  std::optional<UnaryClient> client;
+  Answers answers;
+  Repeat(
+      [&] {
+        client.emplace(address());
+        v1::PullRequest request;
+        request.add_names("large");
+        for (int i = 0; i < kCalls; ++i)
+          client->Begin(&UnaryClient::Stub::PrepareAsyncPull, request);
+        answers = Answers{kCalls * kMebibytes * kMiB};
+        return answers;
+      },
+      [&] {
+        client->Await(answers);
+        client.reset();
+      });
+}
+
+TEST_F(MemoryAttackTest, SessionsOfTheUnaryServiceWithContexts) {
+  constexpr int kSessions = 2000, kContexts = 4;
+  std::optional<UnaryClient> client;
+  std::vector<uint64_t> sessions;
+  Repeat(
+      [&] {
+        client.emplace(address());
+        Answers answers;
+        for (int i = 0; i < kSessions; ++i) {
+          v1::OpenSessionRequest request;
+          request.set_client("attacker");
+          v1::OpenSessionReply reply;
+          grpc::ClientContext context;
+          const grpc::Status opened = client->stub().OpenSession(&context, request, &reply);
+          answers.Count(opened);
+          if (opened.ok()) sessions.push_back(reply.session());
+        }
+        for (const uint64_t session : sessions) {
+          for (int i = 1; i <= kContexts; ++i) {
+            v1::NewContextRequest request;
+            request.mutable_header()->set_session(session);
+            request.mutable_header()->set_sequence(static_cast<uint64_t>(i));
+            client->Begin(&UnaryClient::Stub::PrepareAsyncNewContext, request);
+          }
+        }
+        client->Await(answers);
+        return answers;
+      },
+      [&] {
+        for (const uint64_t session : sessions) {
+          v1::CloseSessionRequest request;
+          request.set_session(session);
+          client->Begin(&UnaryClient::Stub::PrepareAsyncCloseSession, request);
+        }
+        sessions.clear();
+        Answers ignored;
+        client->Await(ignored);
+        client.reset();
+      });
+}
+
+TEST_F(MemoryAttackTest, UnaryCallsAllAtOnce) {
+  constexpr int kCalls = 30'000;
+  Repeat([&] {
+    UnaryClient client(address());
+    for (int i = 0; i < kCalls; ++i)
+      client.Begin(&UnaryClient::Stub::PrepareAsyncList, v1::ListValuesRequest());
+    Answers answers;
+    client.Await(answers);
+    return answers;
+  });
+}
+
+// ---------------------------------------------------------------- frames
+
+std::string Wire(carrier::FrameEncoder& frames) {
+  std::string wire;
+  for (const Buffer& part : frames.Take()) wire.append(part.view().data(), part.size());
+  return wire;
+}
+
+TEST_F(MemoryAttackTest, AnnouncedHeadersOfSixteenMebibytes) {
+  constexpr size_t kHeaders = 110, kHeaderBytes = 16 * kMiB;
+  const std::string method = "/psd.v1.Worker/Exchange";
+  std::optional<carrier::RawPeer> control, bulk;
+  Repeat(
+      [&] {
+        carrier::FrameEncoder frames;
+        frames.Hello({});
+        control.emplace(address(), method);
+        control->Send(Wire(frames));
+        carrier::HelloFrame hello;
+        hello.role = carrier::StreamRole::kBulk;
+        frames.Hello(hello);
+        carrier::Message message;
+        message.header.assign(kHeaderBytes, 'h');
+        for (size_t i = 1; i <= kHeaders; ++i)
+          frames.Announce({i, carrier::kMinPieceBytes, carrier::ShapeOf(message)});
+        bulk.emplace(address(), method);
+        bulk->Send(Wire(frames));
+        for (size_t i = 1; i <= 20; ++i) {
+          carrier::PieceCursor cursor;
+          frames.Piece(i, message, carrier::kMinPieceBytes, &cursor);
+          bulk->Send(Wire(frames));
+        }
+        return Answers{kHeaders * kHeaderBytes};
+      },
+      [&] {
+        bulk.reset();
+        control.reset();
+      });
+}
+
+// ---------------------------------------------------------------- contexts
+
+TEST_F(MemoryAttackTest, PushedGradientsOfSixteenMebibytes) {
+  constexpr int kGradients = 122, kMebibytes = 16;
+  const auto attacker = NewAttacker();
+  EXPECT_TRUE(attacker->SetDefaultTimeout(absl::Seconds(1)).ok());
+  const Tensor gradient = Must(Tensor::Zeros({kMebibytes << 18}, DType::kF32));
+  CreateOptions options;
+  options.requires_grad = true;
+  const RRef parameter =
+      Must(attacker->GetOrCreate(name(), "g", Zeros({kMebibytes << 18}), options));
+  std::vector<Context> contexts;
+  Repeat(
+      [&] {
+        Answers answers;
+        answers.asked_bytes = size_t{kGradients} * kMebibytes * kMiB;
+        for (int i = 0; i < kGradients; ++i) contexts.push_back(Must(attacker->NewContext()));
+        std::atomic<int> next{0};
+        Mutex mutex;
+        std::vector<std::thread> threads;
+        for (int t = 0; t < 16; ++t) {
+          threads.emplace_back([&] {
+            for (int i = next++; i < kGradients; i = next++) {
+              const absl::Status pushed = contexts[i].PushGradient(parameter, gradient, 0);
+              MutexLock lock(mutex);
+              answers.Count(pushed);
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+        return answers;
+      },
+      [&] { contexts.clear(); });
+}
+
+// A chain of products, each of which keeps its arguments for the backward pass.
+Function History(int64_t elements, int products) {
+  ProgramBuilder builder;
+  const ProgramBuilder::Ref x = builder.Input();
+  const ProgramBuilder::Ref zeros = builder.Call(
+      "zeros", {},
+      {{"shape", std::vector<int64_t>{elements}}, {"dtype", static_cast<int64_t>(DType::kF32)}});
+  ProgramBuilder::Ref product = builder.Call("add", {x, zeros});
+  for (int i = 0; i < products; ++i) product = builder.Call("mul", {product, product});
+  return Function(Must(builder.Build({builder.Call("sum", {product})})));
+}
+
+TEST_F(MemoryAttackTest, HistoriesOfProgramsInContexts) {
+  constexpr int kCalls = 4, kElements = 15'000, kProducts = 9'000;
+  const auto attacker = NewAttacker();
+  const RRef scalar = MakeParameter(*attacker, name(), "scalar", Tensor::Of<float>({1}, {1.0F}));
+  std::vector<Context> contexts;
+  Repeat(
+      [&] {
+        Answers answers;
+        answers.asked_bytes = size_t{kCalls} * kProducts * kElements * sizeof(float);
+        for (int i = 0; i < kCalls; ++i) {
+          contexts.push_back(Must(attacker->NewContext()));
+          CallOptions options;
+          options.context = &contexts.back();
+          answers.Count(
+              attacker
+                  ->RpcSync(owner_.address().name, History(kElements, kProducts), {scalar}, options)
+                  .status());
+        }
+        return answers;
+      },
+      [&] { contexts.clear(); });
+}
+
+TEST_F(MemoryAttackTest, ManyContexts) {
+  const int count = absl::GetFlag(FLAGS_small);
+  const auto attacker = NewAttacker();
+  const RRef scalar = MakeParameter(*attacker, name(), "scalar", Tensor::Of<float>({1}, {1.0F}));
+  std::vector<Context> contexts;
+  Repeat(
+      [&] {
+        Answers answers;
+        for (int i = 0; i < count; ++i) {
+          contexts.push_back(Must(attacker->NewContext()));
+          answers.Count(attacker->ToHere({scalar}, contexts.back()).status());
+        }
+        return answers;
+      },
+      [&] { contexts.clear(); });
+}
+
+// ---------------------------------------------------------------- programs
+
+// Zeros of so many elements, all of which are there before the first is used.
+Function Results(int64_t elements, int results) {
+  ProgramBuilder builder;
+  std::vector<ProgramBuilder::Ref> all;
+  for (int i = 0; i < results; ++i) {
+    all.push_back(builder.Call(
+        "zeros", {},
+        {{"shape", std::vector<int64_t>{elements}}, {"dtype", static_cast<int64_t>(DType::kF32)}}));
+  }
+  ProgramBuilder::Ref sum = all[0];
+  for (int i = 1; i < results; ++i) sum = builder.Call("add", {sum, all[i]});
+  return Function(Must(builder.Build({builder.Call("sum", {sum})})));
+}
+
+class ProgramAttackTest : public MemoryAttackTest {
+ protected:
+  void Run(int calls, int64_t elements, int results) {
+    const auto attacker = NewAttacker();
+    const Function program = Results(elements, results);
+    Repeat([&] {
+      Answers answers;
+      answers.asked_bytes = static_cast<size_t>(calls * results * elements) * sizeof(float);
+      std::vector<Future<Values>> running;
+      for (int i = 0; i < calls; ++i) running.push_back(attacker->RpcAsync(name(), program, {}));
+      for (const auto& call : running) answers.Count(call.Wait().status());
+      return answers;
+    });
+  }
+};
+
+TEST_F(ProgramAttackTest, SevenResultsOfHalfTheBudget) {
+  Run(4, int64_t{16} << 20, 7);
+}
+TEST_F(ProgramAttackTest, ManyResultsOfLessThanSixtyFourKibibytes) {
+  Run(8, 15'000, 4'000);
+}
+
+// ---------------------------------------------------------------- remembered answers
+
+TEST_F(MemoryAttackTest, AnswersThatAreNeverAcknowledged) {
+  constexpr int kSessions = 12, kCalls = 3000, kElements = 14'000;
+  ProgramBuilder builder;
+  const ProgramBuilder::Ref result = builder.Call(
+      "zeros", {},
+      {{"shape", std::vector<int64_t>{kElements}}, {"dtype", static_cast<int64_t>(DType::kF32)}});
+  v1::CallTarget target;
+  target.set_program(program::EncodeProgram(Must(builder.Build({result}))));
+  rpc::Header call;
+  call.method = "call.run";
+  call.attachments.push_back(worker::FieldsAttachment(target));
+  const auto network = Must(carrier::NewGrpcCarrier({}));
+  std::vector<std::unique_ptr<RawSession>> sessions;
+  int named = 0;
+  Repeat(
+      [&] {
+        Answers answers;
+        answers.asked_bytes = size_t{kSessions} * kCalls * kElements * sizeof(float);
+        for (int i = 0; i < kSessions; ++i) {
+          sessions.push_back(
+              std::make_unique<RawSession>(*network, address(), absl::StrCat("raw", ++named)));
+          for (int j = 0; j < kCalls; ++j) {
+            if (!sessions.back()->Call(/*mutation=*/true, call).ok()) break;
+          }
+          const RawSession::Answers got = sessions.back()->Await(kCalls);
+          EXPECT_TRUE(got.other.ok()) << got.other;
+          answers.done += got.done;
+          answers.refused += got.refused;
+        }
+        return answers;
+      },
+      [&] { sessions.clear(); });
+  network->Shutdown();
+}
+
+// ---------------------------------------------------------------- small things
+
+TEST_F(MemoryAttackTest, ManyTinyValues) {
+  const int count = absl::GetFlag(FLAGS_small);
+  std::unique_ptr<Worker> attacker;
+  std::vector<RRef> values;
+  const Function one(Zeros({1}));
+  Repeat(
+      [&] {
+        attacker = NewAttacker();
+        Answers answers;
+        for (int i = 0; i < count; ++i) {
+          values.push_back(Must(attacker->Remote(name(), one, {})));
+          if (values.size() % 500 == 0) answers.Count(attacker->ToHere({values.back()}).status());
+        }
+        return answers;
+      },
+      [&] {
+        values.clear();
+        EXPECT_TRUE(attacker->Shutdown().ok());
+      });
+}
+
+}  // namespace
+}  // namespace psd::attack
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  absl::ParseCommandLine(argc, argv);
+  return RUN_ALL_TESTS();
+}

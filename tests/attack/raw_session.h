@@ -1,0 +1,51 @@
+#pragma once
+
+// A worker's session that is held by hand: it sends what it is told to, and acknowledges nothing.
+
+#include <memory>
+#include <string>
+
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/carrier/carrier.h"
+#include "core/rpc/header.h"
+
+namespace psd::attack {
+
+// Thread-safe.
+class RawSession {
+ public:
+  // Opens a session of the worker `name` at `address`, or fails the test.
+  RawSession(carrier::Carrier& network, const std::string& address, const std::string& name);
+  ~RawSession();
+  RawSession(const RawSession&) = delete;
+  RawSession& operator=(const RawSession&) = delete;
+
+  // Sends a call under a new id and, for a mutation, a new sequence number. Nothing is
+  // acknowledged. Errors: those of the link.
+  absl::Status Call(bool mutation, rpc::Header call);
+
+  struct Answers {
+    int done = 0;
+    int refused = 0;  // RESOURCE_EXHAUSTED
+    absl::Status other;
+    bool closed = false;
+  };
+  Answers answers() const;
+  // Waits until `calls` were answered or the owner has closed the link.
+  Answers Await(int calls) const;
+
+ private:
+  class Handler;
+
+  const std::shared_ptr<Handler> handler_;  // shared with the link
+  std::shared_ptr<carrier::Link> link_;
+  Incarnation callee_ = 0;
+  uint64_t epoch_ = 0;
+  Mutex mutex_;
+  uint64_t calls_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t mutations_ PSD_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace psd::attack
