@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/faults.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rpc/worker_sessions.h"
@@ -124,7 +125,10 @@ void WorkerSessions::MoveTo(absl::Time now, LinkId link, const LinkState& state,
     return;
   }
   probes_.dialled_both += caller.state() == CallerSession::State::kGreeting && !state.dialled;
-  if (caller.link() == 0 || IsBetter(link, caller.link())) caller.OnLink(now, link, actions);
+  if (caller.link() == 0 || IsBetter(link, caller.link()) ||
+      FaultOn("any_greeted_link_is_better")) {
+    caller.OnLink(now, link, actions);
+  }
 }
 
 void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome& outcome,
