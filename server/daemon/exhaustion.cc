@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -18,6 +19,9 @@ namespace {
 int exit_code_when_exhausted = 1;
 std::terminate_handler otherwise = nullptr;
 
+// The size of the latest request for memory of this thread that the system refused; 0 if unknown.
+thread_local size_t refused_bytes = 0;
+
 [[noreturn]] void Report(const char* refused) {
   char limits[1024];
   DescribeSystemLimits(limits, sizeof(limits));
@@ -33,7 +37,10 @@ void OnTerminate() {
   try {
     if (std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
   } catch (const std::bad_alloc&) {
-    Report("memory");
+    char what[64] = "memory";
+    if (refused_bytes != 0)
+      std::snprintf(what, sizeof(what), "%zu bytes of memory at once", refused_bytes);
+    Report(what);
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::resource_unavailable_try_again) Report("a thread");
   } catch (...) {
@@ -49,3 +56,24 @@ void ExitWhenExhausted(int exit_code) {
 }
 
 }  // namespace psd::server
+
+// The library's operator, except that it notes the size of a refused request, which std::bad_alloc
+// does not tell. It is weak, so that a program with an operator of its own keeps that one.
+// Sanitizers bring theirs.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+__attribute__((weak)) void* operator new(size_t size) {
+  while (true) {
+    if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+    psd::server::refused_bytes = size;
+    const std::new_handler handler = std::get_new_handler();
+    if (handler == nullptr) throw std::bad_alloc();
+    handler();
+  }
+}
+__attribute__((weak)) void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+__attribute__((weak)) void operator delete(void* memory, size_t /*size*/) noexcept {
+  std::free(memory);
+}
+#endif
