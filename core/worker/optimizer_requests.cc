@@ -29,6 +29,20 @@ Future<RRef> OptimizerService::Create(const std::string& owner, const std::strin
                                       const std::vector<GroupRequest>& groups,
                                       const optim::OptimizerSettings& settings,
                                       const rpc::CallOptions& options, const PartTerms& terms) {
+  std::vector<RRef> parameters;
+  for (const GroupRequest& group : groups)
+    parameters.insert(parameters.end(), group.parameters.begin(), group.parameters.end());
+  return AfterCreation<RRef>(
+      runtime_, parameters, options,
+      [this, owner, name, groups, settings, terms](const rpc::CallOptions& left) {
+        return SendCreate(owner, name, groups, settings, left, terms);
+      });
+}
+
+Future<RRef> OptimizerService::SendCreate(const std::string& owner, const std::string& name,
+                                          const std::vector<GroupRequest>& groups,
+                                          const optim::OptimizerSettings& settings,
+                                          const rpc::CallOptions& options, const PartTerms& terms) {
   v1::CreateOptimizerRequest message;
   Incarnation incarnation = 0;
   message.set_name(name);

@@ -13,6 +13,7 @@
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/rpc/draining.h"
+#include "core/store/failure.h"
 #include "core/worker/life_codec.h"
 #include "core/worker/message_io.h"
 #include "core/worker/optimizer_codec.h"
@@ -69,6 +70,7 @@ absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(Runtime& runtime,
                          DecodeIds(each.parameter_incarnations(), each.parameter_counters()));
     for (const GlobalId& id : ids) {
       PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime.store().Get(id));
+      PSD_RETURN_IF_ERROR(store::FailureOf(entry->value));
       group.parameters.push_back(std::move(entry));
     }
   }
@@ -325,19 +327,27 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
       .GetOrCreate(request->name(), options, std::move(create))
       .OnReady([this, call, expected, life = *life](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
-        auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
-        if (!optimizer.ok()) return call->Reply(optimizer.status());
-        if (life.stage == optim::LifeStage::kLoading) {
-          if (absl::Status set = (*optimizer)->SetLife(life); !set.ok()) return call->Reply(set);
+        absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life);
+        if (absl::IsNotFound(answer.status())) {
+          answer = absl::AbortedError(absl::StrCat(
+              (*entry)->Label(), " was dropped while it was created; create it again"));
         }
-        if (!expected.IsNone() && expected != (*optimizer)->life().id) {
-          return call->Reply(absl::AbortedError(
-              absl::StrCat((*entry)->Label(), " is of another life than was asked for")));
-        }
-        // If the session has ended before, nobody would notice its end any more.
-        if (!call->cancelled()) (*optimizer)->Join(SessionOf(*call));
-        call->Reply(ReferenceReply(runtime_, *call, *entry));
+        call->Reply(std::move(answer));
       });
+}
+
+absl::StatusOr<rpc::Payload> OptimizerService::AnswerCreation(rpc::ServerCall& call,
+                                                              const EntryPtr& entry,
+                                                              GlobalId expected,
+                                                              const optim::OptimizerLife& life) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(runtime_.store(), entry->id));
+  if (life.stage == optim::LifeStage::kLoading) PSD_RETURN_IF_ERROR(optimizer->SetLife(life));
+  if (!expected.IsNone() && expected != optimizer->life().id)
+    return absl::AbortedError(
+        absl::StrCat(entry->Label(), " is of another life than was asked for"));
+  // If the session has ended before, nobody would notice its end any more.
+  if (!call.cancelled()) optimizer->Join(SessionOf(call));
+  return ReferenceReply(runtime_, call, entry);
 }
 
 optim::OptimizerLife OptimizerService::FirstLife(const v1::CreateOptimizerRequest& request,

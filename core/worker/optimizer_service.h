@@ -83,7 +83,8 @@ class OptimizerService {
   // Returns the optimizer of `groups`, whose parameters are all on `owner`. It is shared under
   // `name`, or private if that is empty, and created if it does not exist.
   // Errors: FAILED_PRECONDITION if the name exists with other parameters, options or settings;
-  // ABORTED if it exists in another life than `terms` says; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
+  // ABORTED if it exists in another life than `terms` says, or if it was dropped meanwhile;
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED. Parameters that are being made are waited for.
   Future<rref::RRef> Create(const std::string& owner, const std::string& name,
                             const std::vector<GroupRequest>& groups,
                             const optim::OptimizerSettings& settings,
@@ -144,6 +145,10 @@ class OptimizerService {
 
   // Drops the part called `name` if it is of the life `replaced`.
   void DropPart(const std::string& name, GlobalId replaced);
+  // Returns the answer to a creation that made or found `entry`. Errors: NOT_FOUND if it has been
+  // dropped since; ABORTED if it is of another life than `expected`.
+  absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
+                                              GlobalId expected, const optim::OptimizerLife& life);
   // Returns the life that a new part begins in, as its creator has asked.
   optim::OptimizerLife FirstLife(const v1::CreateOptimizerRequest& request,
                                  optim::OptimizerLife given);
@@ -159,6 +164,11 @@ class OptimizerService {
   void RunSized(const CallPtr& call, int64_t elements, Task run);
   // Sends `message` to the optimizer's owner.
   template <typename Message>
+  // Create, once all parameters have been made.
+  Future<rref::RRef> SendCreate(const std::string& owner, const std::string& name,
+                                const std::vector<GroupRequest>& groups,
+                                const optim::OptimizerSettings& settings,
+                                const rpc::CallOptions& options, const PartTerms& terms);
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
                          const rpc::CallOptions& options);
 

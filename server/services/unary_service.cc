@@ -408,10 +408,10 @@ void UnaryService::GetOrCreateParameter(UnaryCall& call,
     if (!program.ok()) return done(program.status());
     runtime_.values()
         .GetOrCreate(runtime_.name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
-        .OnReady([this, name = request.name(), &reply,
-                  done](const absl::StatusOr<rref::RRef>& created) {
+        .OnReady([&reply, done](const absl::StatusOr<rref::RRef>& created) {
           if (!created.ok()) return done(created.status());
-          auto entry = runtime_.store().Lookup(name);
+          // The name may have been dropped since, but the reference keeps its value.
+          auto entry = created->local_entry();
           if (!entry.ok()) return done(entry.status());
           reply.set_version((*entry)->parameter == nullptr ? 0 : (*entry)->parameter->version());
           done(absl::OkStatus());
@@ -447,7 +447,12 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
   }
   runtime_.optimizer_service()
       .Create(runtime_.name(), request.name(), {{spec, parameters}}, {}, SelfCall())
-      .OnReady([done](const absl::StatusOr<rref::RRef>& created) { done(created.status()); });
+      .OnReady([this, &request, done](const absl::StatusOr<rref::RRef>& created) {
+        // It was dropped while it was created. To a client, ABORTED would be the end of its
+        // session.
+        if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
+        done(created.status());
+      });
 }
 
 void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {

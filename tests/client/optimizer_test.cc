@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "core/carrier/grpc/grpc_factory.h"
-#include "core/store/write_claims.h"
 #include "core/worker/functions.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
@@ -49,19 +48,6 @@ Context Collect(Worker& worker, const std::vector<std::pair<RRef, double>>& grad
   EXPECT_TRUE(done.ok()) << done;
   return context;
 }
-
-// Holds a parameter's write claim: steps of it wait until it lets go.
-class HeldParameter {
- public:
-  HeldParameter(TestOwner& owner, const RRef& parameter)
-      : claims_(owner.runtime().store().write_claims()),
-        claim_(claims_.Claim({parameter.value_id()}, [](store::WriteClaims::ClaimId) {})) {}
-  ~HeldParameter() { claims_.Release(claim_); }
-
- private:
-  store::WriteClaims& claims_;
-  const store::WriteClaims::ClaimId claim_;
-};
 
 class OptimizerTest : public ::testing::Test {
  protected:

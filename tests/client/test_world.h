@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "core/base/future.h"
+#include "core/store/store.h"
+#include "core/store/write_claims.h"
 #include "core/worker/runtime.h"
 #include "gtest/gtest.h"
 
@@ -38,6 +41,26 @@ class TestOwner {
  private:
   std::unique_ptr<worker::Runtime> runtime_;
   std::string address_;
+};
+
+// Holds a parameter's write claim: steps of it wait until it lets go.
+class HeldParameter {
+ public:
+  // Waits for those that claimed the parameter before.
+  HeldParameter(TestOwner& owner, const RRef& parameter)
+      : claims_(owner.runtime().store().write_claims()) {
+    Promise<Unit> granted;
+    claim_ = claims_.Claim({parameter.value_id()},
+                           [granted](store::WriteClaims::ClaimId) { granted.Set(Unit{}); });
+    Must(granted.future().Wait());
+  }
+  ~HeldParameter() { claims_.Release(claim_); }
+  HeldParameter(const HeldParameter&) = delete;
+  HeldParameter& operator=(const HeldParameter&) = delete;
+
+ private:
+  store::WriteClaims& claims_;
+  store::WriteClaims::ClaimId claim_ = 0;
 };
 
 inline std::unique_ptr<Worker> StartTrainer(const std::string& name,

@@ -1,0 +1,75 @@
+// Optimizers that are created while something else happens to what they need.
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/psd.h"
+#include "core/store/store.h"
+#include "core/worker/optimizer_service.h"
+#include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
+#include "gtest/gtest.h"
+#include "tests/client/function_world.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+namespace {
+
+class OptimizerCreation : public FunctionWorld {};
+
+TEST_F(OptimizerCreation, RREF_23_AnOptimizerOverWhatIsBeingMadeWaitsForIt) {
+  worker::OptimizerService& service = trainer_->runtime().optimizer_service();
+  for (const std::string owner : {"trainer0", "owner0"}) {
+    const RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
+    const Future<RRef> created = service.Create(owner, "", {{{"sgd", {}}, {slow}}}, {}, {});
+    Promise<Values> creation = parking_.Take();
+    EXPECT_FALSE(created.IsReady()) << owner << ": " << created.Wait().status();
+    creation.Set(Values{Variable(Tensor::Of<float>({2}, {5, 6}), true)});
+    EXPECT_TRUE(created.Wait().ok()) << owner << ": " << created.Wait().status();
+  }
+}
+
+TEST_F(OptimizerCreation, OneOverAValueThatCannotBeMadeFailsWithItsError) {
+  const RRef failed = Must(trainer_->Remote("owner0", Named("fail"), {}));
+  const auto created = DistributedOptimizer::Create(*trainer_, "main", Sgd{1}, {failed});
+  EXPECT_EQ(created.status().code(), absl::StatusCode::kOutOfRange) << created.status();
+}
+
+// The trainer waits for another's creation of the name, and whoever hears of its end first drops
+// the name.
+TEST_F(OptimizerCreation, OneThatIsDroppedMeanwhileIsMadeAgain) {
+  worker::Runtime& owner = owner0_.runtime();
+  const RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({2}, {1, 1}));
+  std::promise<void> begun, may_end;
+  std::thread other([&] {
+    owner.store().GetOrCreate("main", {}, [&]() -> absl::StatusOr<store::Value> {
+      begun.set_value();
+      may_end.get_future().wait();
+      return store::Value(int64_t{1});
+    });
+  });
+  begun.get_future().wait();
+  owner.store()
+      .GetOrCreate("main", {}, [] { return absl::StatusOr<store::Value>(store::Value()); })
+      .OnReady([&](const absl::StatusOr<store::EntryPtr>&) {
+        EXPECT_TRUE(owner.values().DropHere("main").ok());
+      });
+  auto created = std::async(std::launch::async, [&] {
+    return DistributedOptimizer::Create(*trainer_, "main", Sgd{1}, {w});
+  });
+  absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the creation
+  may_end.set_value();
+  const auto optimizer = created.get();
+  EXPECT_TRUE(optimizer.ok()) << optimizer.status();
+  other.join();
+}
+
+}  // namespace
+}  // namespace psd
