@@ -93,6 +93,8 @@ class Loader {
   }
   // Waits until at most `at_most` imports are under way.
   absl::Status WaitFor(size_t at_most);
+  // Waits until no import is under way, and ignores their answers.
+  void EndImports();
   absl::Status Tell(absl::string_view activity, uint64_t bytes);
 
   Worker& worker_;
@@ -298,6 +300,11 @@ absl::Status Loader::WaitFor(size_t at_most) {
   return absl::OkStatus();
 }
 
+void Loader::EndImports() {
+  for (const Future<Unit>& import : under_way_) import.Wait();
+  under_way_.clear();
+}
+
 absl::Status Loader::ImportPart(const OwnerPart& part) {
   size_t next = 0;
   int64_t row = 0;  // of the next value
@@ -400,6 +407,8 @@ absl::StatusOr<LoadSummary> Loader::Run(const std::vector<std::string>& owners) 
   if (changed.ok()) changed = CreateOptimizers();
   if (changed.ok()) changed = ImportAll();
   if (changed.ok()) changed = RestoreOptimizers();
+  // An import that is applied after this load has returned could replace what the next one loads.
+  EndImports();
   if (!changed.ok())
     return Annotate(changed, "the load has stopped half-way, load again: some values are replaced");
   LoadSummary summary;

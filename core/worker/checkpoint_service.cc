@@ -86,14 +86,16 @@ void CheckpointService::ServeImport(const CallPtr& call) {
   auto import =
       DecodeImport(runtime_.store(), {runtime_.name(), runtime_.incarnation()}, *fields, *values);
   if (!import.ok()) return call->Reply(import.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
   std::vector<GlobalId> ids;
   for (const Incoming& item : (*import)->items)
     if (Changes(item)) ids.push_back(item.entry->id);
   for (const Inbound::Restored& each : (*import)->optimizers) AddClaimsOf(each, ids);
   WithWriteClaims(
       runtime_, std::move(ids), call,
-      [this, in = *import] {
+      [this, call, in = *import] {
+        // Asked while the claims are held: whatever claims these values after the call has ended
+        // is not followed by the import.
+        if (!call->BeginApply()) in->status = absl::CancelledError("cancelled before the import");
         for (const Incoming& item : in->items) {
           if (!in->status.ok()) return;
           in->status = Changes(item) ? Replace(item) : MakeValue(runtime_, item);

@@ -2,8 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/checkpoint.h"
 #include "client/psd.h"
 #include "core/worker/checkpoint_import.h"
 #include "core/worker/checkpoint_service.h"
@@ -12,6 +17,7 @@
 #include "core/worker/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
+#include "tests/core/checkpoint/fake_file_system.h"
 
 namespace psd {
 namespace {
@@ -90,6 +96,58 @@ TEST(LoadOrder, AValueThatIsMadeMeanwhileIsNotReplaced) {
     const auto now = runtime.store().Lookup(name);
     EXPECT_TRUE(now.ok() && (*now)->parameter != nullptr) << name << " is no more";
   }
+}
+
+class StoppedLoad : public ::testing::Test {
+ protected:
+  TestOwner owner_{"owner"};
+  std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {owner_.address()});
+  const RRef w_ = MakeParameter(*trainer_, "owner", "w", Tensor::Of<float>(Shape{2}, {1, 1}));
+};
+
+// An import that is applied later could replace what the next load brings.
+TEST_F(StoppedLoad, ItsImportsHaveEndedWhenItReturns) {
+  const auto disk = std::make_shared<checkpoint::FakeFileSystem>();
+  SaveOptions saving;
+  saving.dir = "saves";
+  saving.files = disk;
+  Must(SaveModel(*trainer_, saving));
+  Must(trainer_->Assign(w_, Tensor::Of<float>(Shape{2}, {5, 5})));
+
+  auto held = std::make_unique<HeldParameter>(owner_, w_);
+  std::thread releases;
+  LoadOptions loading;
+  loading.dir = "saves";
+  loading.files = disk;
+  loading.progress = [&](const TransferProgress& progress) {
+    if (progress.activity != "loading") return true;
+    releases = std::thread([&] {
+      absl::SleepFor(absl::Milliseconds(50));  // a load that does not wait returns meanwhile
+      held.reset();
+    });
+    return false;
+  };
+  const absl::Status stopped = LoadModel(*trainer_, loading).status();
+  EXPECT_EQ(Read(*trainer_, w_), (std::vector<float>{1, 1})) << "its import is still under way";
+  EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled) << stopped;
+  releases.join();
+}
+
+TEST_F(StoppedLoad, AnImportThatWasGivenUpIsNotAppliedLater) {
+  worker::CheckpointService& service = trainer_->runtime().checkpoints();
+  {
+    const HeldParameter held(owner_, w_);
+    worker::ImportItem item;
+    item.name = "w";
+    item.elements = Tensor::Of<float>(Shape{2}, {5, 5});
+    rpc::CallOptions brief;
+    brief.timeout = absl::Milliseconds(50);
+    EXPECT_EQ(service.Import("owner", {item}, {}, brief).Wait().status().code(),
+              absl::StatusCode::kDeadlineExceeded);
+    Must(service.Describe("owner", {}).Wait());  // after the cancel of the import
+  }
+  const HeldParameter after(owner_, w_);  // after the turn of the import
+  EXPECT_EQ(Read(*trainer_, w_), (std::vector<float>{1, 1}));
 }
 
 }  // namespace
