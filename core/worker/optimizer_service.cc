@@ -432,7 +432,7 @@ void OptimizerService::ServeStep(const CallPtr& call) {
 }
 
 void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& step,
-                                optim::Member member,
+                                optim::Member member, absl::AnyInvocable<bool()> begin_apply,
                                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
   auto found = OptimizerIn(optimizer);
   if (!found.ok()) return done(found.status());
@@ -450,6 +450,7 @@ void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& s
   request.done = std::move(done);
   (*found)->Step(std::move(request));
 }
+  request.begin_apply = std::move(begin_apply);
 
 void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   auto request = ParseMessage<v1::TurnRequest>(call->payload().header, call->method());

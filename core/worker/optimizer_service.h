@@ -100,8 +100,10 @@ class OptimizerService {
 
   // The same for a client that is no worker, on an optimizer that lives here. `done` is called when
   // the step has ended, which is never before its last byte is written. The step ends early only
-  // when `member`'s session ends (see EndSession).
+  // when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is called
+  // at most once, right before the first byte is written (see optim::StepRequest).
   void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
+                absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
   // The session {incarnation, epoch} never comes back: no step of it waits any more, and others
   // wait for it no longer.

@@ -535,7 +535,16 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   step.ended_before = header.acknowledged() + 1;
   runtime_.optimizer_service().StepHere(
       **optimizer, step, std::move(member),
+      [this, session = header.session()] {
+        MutexLock lock(mutex_);
+        return sessions_.IsOpen(session);
+      },
       [reply, done](const absl::StatusOr<optim::StepResult>& result) {
+        // Only the end of the session cancels a step here.
+        if (absl::IsCancelled(result.status())) {
+          return done(
+              absl::AbortedError("the client's session has ended; the step was not applied"));
+        }
         if (!result.ok()) return done(result.status());
         reply->set_steps_accepted(result->steps_accepted);
         reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));

@@ -5,6 +5,7 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
@@ -22,8 +24,10 @@
 #include "core/optim/options/optimizer_config.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
+#include "core/store/write_claims.h"
 #include "core/worker/optimizer_service.h"
 #include "core/worker/runtime.h"
+#include "core/worker/value_service.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/daemon/config.h"
 #include "server/daemon/server.h"
@@ -327,6 +331,49 @@ TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
   Release();
   stops.join();
   EXPECT_TRUE(first_.ok()) << first_.error_message();
+}
+
+// A step that waits for another writer of its parameter, of an optimizer whose steps do not wait
+// for other trainers.
+TEST_F(UnaryServiceTest, AStepThatWaitsForAnotherWriterEndsWithItsSession) {
+  CreateW();
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  const uint64_t context = NewContext();
+  ASSERT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
+  store::Store& store = server_->runtime().store();
+  std::promise<void> granted;
+  const store::WriteClaims::ClaimId writer = store.write_claims().Claim(
+      {(*store.Lookup("w"))->id}, [&](store::WriteClaims::ClaimId) { granted.set_value(); });
+  granted.get_future().wait();
+  v1::StepOptimizerRequest step = Step(context);
+  step.mutable_header()->set_session(session_);
+  step.mutable_header()->set_sequence(++sequence_);
+  grpc::Status first;
+  std::thread waits([&] { first = Call(&Stub::Step, step); });
+  absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the writer
+  CloseSession();
+  EXPECT_EQ(Call(&Stub::Step, step).error_code(), StatusCode::UNAVAILABLE) << "it still waits";
+  store.write_claims().Release(writer);
+  waits.join();
+  EXPECT_EQ(first.error_code(), StatusCode::ABORTED) << first.error_message();
+  EXPECT_THAT(first.error_message(), HasSubstr("the step was not applied"));
+  EXPECT_EQ(Call(&Stub::Step, step).error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+}
+
+// Whoever creates a parameter gets its answer, even if another client drops the name meanwhile.
+TEST_F(UnaryServiceTest, ACreationIsAnsweredWhoeverDropsTheNameMeanwhile) {
+  std::atomic<bool> done{false};
+  std::thread drops([&] {
+    while (!done) server_->runtime().values().DropHere("w").IgnoreError();
+  });
+  for (int i = 0; i < 500; ++i) {
+    const grpc::Status made = Mutate(&Stub::GetOrCreateParameter, Parameter("w", {2, 2}));
+    EXPECT_TRUE(made.ok()) << made.error_message();
+    if (!made.ok()) break;
+  }
+  done = true;
+  drops.join();
 }
 
 TEST_F(UnaryServiceTest, ParametersThatCannotBe) {
