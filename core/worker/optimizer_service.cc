@@ -102,7 +102,7 @@ struct Collected {
   };
   OptimizerPtr optimizer;
   std::vector<OfContext> contexts;
-  int64_t elements = 0;
+  int64_t elements = 0;  // at most so many are read or written to plan the step
 
   // Returns the sum over all contexts, checked. May be called once.
   absl::StatusOr<StepPlan> Plan() {
@@ -228,6 +228,9 @@ absl::StatusOr<Collected> Collect(Runtime& runtime, OptimizerPtr optimizer,
       gradient.version = leaf.version;
       if (leaf.sparse.empty()) return;
       gradient.sparse = leaf.sparse;
+      // Planning makes the gradient as large as the parameter if the step moves all its rows.
+      if (const store::Parameter* dense = table.versions(*index); dense != nullptr)
+        collected.elements += dense->shape().NumElements();
       for (const SparseTensor& part : leaf.sparse)
         collected.elements += part.values().NumElements();
     });
@@ -447,10 +450,10 @@ void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& s
   request.member = std::move(member);
   request.plan = *std::move(plan);
   request.terms = step.terms;
+  request.begin_apply = std::move(begin_apply);
   request.done = std::move(done);
   (*found)->Step(std::move(request));
 }
-  request.begin_apply = std::move(begin_apply);
 
 void OptimizerService::ServeTakeTurn(const CallPtr& call) {
   auto request = ParseMessage<v1::TurnRequest>(call->payload().header, call->method());

@@ -145,8 +145,6 @@ class OptimizerService {
   void ServeSetOptions(const CallPtr& call);
   void ServeLeave(const CallPtr& call);
 
-  // Drops the part called `name` if it is of the life `replaced`.
-  void DropPart(const std::string& name, GlobalId replaced);
   // Returns the answer to a creation that made or found `entry`. Errors: NOT_FOUND if it has been
   // dropped since; ABORTED if it is of another life than `expected`.
   absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
@@ -164,13 +162,13 @@ class OptimizerService {
   // Runs `run` here if `elements` are few, otherwise on the executor. If that is full, answers the
   // call with the error.
   void RunSized(const CallPtr& call, int64_t elements, Task run);
-  // Sends `message` to the optimizer's owner.
-  template <typename Message>
   // Create, once all parameters have been made.
   Future<rref::RRef> SendCreate(const std::string& owner, const std::string& name,
                                 const std::vector<GroupRequest>& groups,
                                 const optim::OptimizerSettings& settings,
                                 const rpc::CallOptions& options, const PartTerms& terms);
+  // Sends `message` to the optimizer's owner.
+  template <typename Message>
   Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
                          const rpc::CallOptions& options);
 

@@ -47,6 +47,7 @@ struct Batch {
   absl::InlinedVector<Step, 1> steps;
 };
 
+// The elements of the gradients, which is what measuring them reads.
 int64_t ElementsOf(const StepPlan& plan) {
   int64_t elements = 0;
   for (const ParameterGradient& each : plan.gradients) {
@@ -156,6 +157,8 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 
   // The following functions run while the write claim is held.
 
+  // The elements that the steps read or write.
+  int64_t StepElements(const Batch& batch) const;
   void Finish(Batch& batch, WriteClaims::ClaimId claim);
   // Applies what applies of the batch and sets all its results.
   void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
@@ -321,15 +324,24 @@ std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
 
 void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
   std::vector<GlobalId> ids = ClaimedIds(*batch);
-  int64_t elements = 0;
-  for (const Batch::Step& step : batch->steps) elements += ElementsOf(step.request.plan);
   store_.write_claims().Claim(
-      std::move(ids), [self = shared_from_this(), elements,
-                       batch = std::move(batch)](WriteClaims::ClaimId claim) mutable {
+      std::move(ids),
+      [self = shared_from_this(), batch = std::move(batch)](WriteClaims::ClaimId claim) mutable {
         const FlowId flow = batch->steps[0].request.member.flow;
+        const int64_t elements = self->StepElements(*batch);
         self->RunSized(elements, flow,
                        [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
       });
+}
+
+int64_t OwnerOptimizerImpl::StepElements(const Batch& batch) const {
+  int64_t elements = 0;
+  for (const Batch::Step& step : batch.steps) {
+    const StepPlan& plan = step.request.plan;
+    for (size_t i = 0; i < plan.indices.size(); ++i)
+      elements += table_[plan.indices[i]].StepElements(plan.gradients[i]);
+  }
+  return elements;
 }
 
 void OwnerOptimizerImpl::Finish(Batch& batch, WriteClaims::ClaimId claim) {

@@ -80,6 +80,8 @@ class DenseParameter : public SteppedParameter {
   absl::Status Round(ParameterGradient& sum) const override;
   double SumOfSquares(const ParameterGradient& gradient) const override;
 
+  // A step writes a whole new version, even if its gradient has few rows.
+  int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
   bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {

@@ -89,6 +89,10 @@ class SteppedParameter {
   // if an element is not finite.
   virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
 
+  // Returns how many elements a step with a prepared gradient reads or writes, which may be far
+  // more than the gradient has. Requires the claims that Apply requires.
+  virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;
+
   // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
   // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
   // to read and the one to write. Cannot fail.

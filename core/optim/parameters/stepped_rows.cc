@@ -59,6 +59,10 @@ class SteppedRows : public SteppedParameter {
   double SumOfSquares(const ParameterGradient& gradient) const override {
     return optim::SumOfSquares(*gradient.rows);
   }
+  int64_t StepElements(const ParameterGradient& gradient) const override {
+    return gradient.rows->entries.values().NumElements() +
+           static_cast<int64_t>(touched_.size() * rows_->width());
+  }
   void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
              StepArrays arrays) override;
   void StateReplaced() override;

@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -22,11 +23,13 @@
 #include "core/optim/owner/step_sweep.h"
 #include "core/optim/parameters/stepped_parameter.h"
 #include "core/optim/steps/step_request.h"
+#include "core/store/rows.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/random.h"
+#include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/core/optim/owner/owner_fixture.h"
@@ -132,6 +135,57 @@ TEST_F(LargeStepsTest, SmallStepsAskNobody) {
   auto optimizer = *NewOptimizer(kSgd1, {a}, {}, {&executor, 8});
   EXPECT_TRUE(Step(*optimizer, {{a->id, a->parameter->Pin()->tensor}}).ok());
   EXPECT_EQ(executor.waiting(), 0u);
+}
+
+class FewRowsTest : public LargeStepsTest {
+ protected:
+  static constexpr int64_t kWidth = 64, kRows = kInlineElements / kWidth + 1;
+
+  // Ones for some rows.
+  static SparseTensor Ones(std::vector<int64_t> rows) {
+    const auto count = static_cast<int64_t>(rows.size());
+    return *SparseTensor::Create({kRows, kWidth}, Tensor::Of<int64_t>({1, count}, rows),
+                                 *Tensor::Full({count, kWidth}, DType::kF32, 1));
+  }
+  // Starts a step, and returns how many tasks it gave to the executor.
+  size_t Start(OwnerOptimizer& optimizer, const EntryPtr& parameter, std::vector<int64_t> rows) {
+    ParameterGradient gradient;
+    gradient.parameter = parameter->id;
+    gradient.sparse = {Ones(std::move(rows))};
+    StartStep(optimizer, {std::move(gradient)}, [this](absl::StatusOr<StepResult> result) {
+      EXPECT_TRUE(result.ok()) << result.status();
+      ++ended_;
+    });
+    return executor_.waiting();
+  }
+
+  StuckExecutor executor_;
+  int ended_ = 0;
+};
+
+TEST_F(FewRowsTest, OfALargeParameterAreALargeStepBecauseAllOfItIsCopied) {
+  auto w = NewParameter("w", *Tensor::Zeros({kRows, kWidth}, DType::kF32));
+  auto optimizer = *NewOptimizer(kSgd1, {w}, {}, {}, &executor_);
+  EXPECT_EQ(Start(*optimizer, w, {3}), 1u);
+  EXPECT_EQ(ended_, 0);
+  executor_.RunAll();
+  EXPECT_EQ(ended_, 1);
+}
+
+TEST_F(FewRowsTest, OfATableAreALargeStepIfManyOthersMoveToo) {
+  auto rows = *store::Rows::Create(*Tensor::Zeros({kRows, kWidth}, DType::kF32),
+                                   /*requires_grad=*/true);
+  auto table = *store_->Put(store::Value(std::shared_ptr<store::Object>(std::move(rows))), false);
+  auto optimizer =
+      *NewOptimizer({"sgd", {{"lr", 1}, {"momentum", 0.5}}}, {table}, {}, {}, &executor_);
+  EXPECT_EQ(Start(*optimizer, table, {3}), 0u) << "one row moves";
+  std::vector<int64_t> all(kRows);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(Start(*optimizer, table, all), 1u);
+  executor_.RunAll();
+  EXPECT_EQ(Start(*optimizer, table, {3}), 1u) << "all rows move";
+  executor_.RunAll();
+  EXPECT_EQ(ended_, 3);
 }
 
 class FullExecutor : public Executor {
