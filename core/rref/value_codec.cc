@@ -405,13 +405,18 @@ absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* cons
   return Seal(out, columns, std::move(buffers));
 }
 
-// Reads a message, checks its columns and takes the tensors out of its buffers.
-absl::StatusOr<std::vector<Tensor>> Open(const rpc::Payload& payload, v1::Values& in) {
+// Reads a message and checks its columns. Returns the number of its tensors.
+absl::StatusOr<size_t> Open(const rpc::Payload& payload, v1::Values& in) {
   if (!in.ParseFromString(payload.header)) {
     return absl::InvalidArgumentError(
         absl::StrCat(payload.header.size(), " header bytes are no list of values"));
   }
-  PSD_ASSIGN_OR_RETURN(const size_t tensors, CheckColumns(in));
+  return CheckColumns(in);
+}
+
+// Takes the tensors of a message, whose columns were checked, out of its buffers.
+absl::StatusOr<std::vector<Tensor>> Unpack(const rpc::Payload& payload, const v1::Values& in,
+                                           size_t tensors) {
   TensorColumns columns;
   columns.counts.assign(in.tensor_runs().begin(), in.tensor_runs().end());
   columns.dtypes.assign(in.dtypes().begin(), in.dtypes().end());
@@ -494,12 +499,14 @@ absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const Value> values, Descri
 absl::StatusOr<std::vector<Value>> DecodeValues(const rpc::Payload& payload, WrapTensors wrap,
                                                 AdoptForks adopt) {
   v1::Values in;
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Open(payload, in));
+  PSD_ASSIGN_OR_RETURN(const size_t count, Open(payload, in));
+  // The references come first: if anything else of the message cannot be used, they are released
+  // again, while those that are never adopted stay counted on their owners.
+  PSD_ASSIGN_OR_RETURN(std::vector<Value> references, AdoptAll(ForkRunsOf(in), adopt));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Unpack(payload, in, count));
   PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));
-  const size_t count = tensors.size();
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> variables, wrap(std::move(tensors)));
   PSD_CHECK(variables.size() == count, "wrap gives one variable per tensor");
-  PSD_ASSIGN_OR_RETURN(std::vector<Value> references, AdoptAll(ForkRunsOf(in), adopt));
   return Decoder(in, std::move(variables), std::move(sparse), std::move(references)).All();
 }
 
@@ -533,7 +540,8 @@ absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tens
 
 absl::StatusOr<Tensors> DecodeTensorValues(const rpc::Payload& payload) {
   v1::Values in;
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> defined, Open(payload, in));
+  PSD_ASSIGN_OR_RETURN(const size_t count, Open(payload, in));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> defined, Unpack(payload, in, count));
   Tensors tensors;
   tensors.reserve(in.kinds().size());
   size_t next = 0;

@@ -35,6 +35,7 @@ using WrapTensors = absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std:
 absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const store::Value> values,
                                           DescribeFork describe);
 
+// If the bytes name the RRefs well, `adopt` gets all of them, even if the rest cannot be decoded.
 // Errors: INVALID_ARGUMENT for bytes that EncodeValues never produces, naming what is wrong; those
 // of `wrap` and `adopt`.
 absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& payload,

@@ -376,6 +376,28 @@ TEST(ValueCodec, NothingIsAdoptedFromADamagedMessage) {
   EXPECT_EQ(adopted, 0);
 }
 
+TEST(ValueCodec, ReferencesAreAdoptedEvenIfTheTensorsCannotBeRead) {
+  const auto payload =
+      EncodeValues({Tensor::Of<float>(Shape{2}, {1, 2}), ReferenceTo(1, "owner0")}, Fork);
+  ASSERT_TRUE(payload.ok());
+  int adopted = 0;
+  const auto adopt = [&](const ForkRun& run) {
+    ++adopted;
+    return Adopt(run);
+  };
+  const auto full = [](const std::vector<Tensor>&) -> absl::StatusOr<std::vector<Variable>> {
+    return absl::ResourceExhaustedError("full");
+  };
+  EXPECT_EQ(DecodeValues(*payload, full, adopt).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(adopted, 1);
+  rpc::Payload torn = *payload;
+  torn.buffers.clear();
+  EXPECT_EQ(DecodeValues(torn, Constants, adopt).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(adopted, 2);
+}
+
 TEST(ValueCodecTest, ListsOfTensorsTravelAsValuesDoAndMayHaveGaps) {
   const std::vector<Tensor> tensors = {Tensor::Of<float>(Shape{2}, {1, 2}), Tensor(),
                                        Tensor::Of<double>(Shape{0, 3}, {})};
