@@ -362,6 +362,7 @@ absl::StatusOr<SaveSummary> SaveModel(Worker& worker, const SaveOptions& options
     }
     PSD_RETURN_IF_ERROR(PlanOwner(owner, contents, plan));
   }
+  NameMissingLeads(all, plan);
   return Saver(worker, options, std::move(plan))
       .Run(options.files != nullptr ? options.files : checkpoint::FileSystem::Posix());
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/checkpoint/save_names.h"
+#include "core/optim/owner/optimizer_life.h"
 
 namespace psd {
 namespace {
@@ -51,6 +52,20 @@ size_t FindOrAddOptimizer(CheckpointIndex& index, const std::string& owner,
   added.parameters.clear();
   added.parts.clear();
   return index.optimizers.size() - 1;
+}
+
+// Returns the name of the optimizer's lead among the owners of its life; empty if its life has no
+// owners yet.
+std::string LeadOf(const SavedOptimizer& optimizer, const ContentsByOwner& contents) {
+  std::string lead;
+  for (const checkpoint::SavedPart& part : optimizer.parts) {
+    for (const worker::HostedOptimizer& hosted : contents.at(part.owner).optimizers) {
+      if (hosted.optimizer.name != optimizer.name) continue;
+      for (const optim::LifeOwner& owner : hosted.life.owners)
+        if (lead.empty() || owner.name < lead) lead = owner.name;
+    }
+  }
+  return lead;
 }
 
 size_t AddStateFile(OwnerPlan& owner) {
@@ -156,6 +171,20 @@ absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& con
   for (const std::string& text : contents.left_out)
     plan.index.left_out.push_back(absl::StrCat(name, ": ", text));
   return absl::OkStatus();
+}
+
+void NameMissingLeads(const ContentsByOwner& contents, SavePlan& plan) {
+  for (const SavedOptimizer& optimizer : plan.index.optimizers) {
+    if (optimizer.loss_scale == 0) continue;
+    const std::string lead = LeadOf(optimizer, contents);
+    const bool saved =
+        std::any_of(optimizer.parts.begin(), optimizer.parts.end(),
+                    [&](const checkpoint::SavedPart& part) { return part.owner == lead; });
+    if (saved || lead.empty()) continue;
+    plan.index.left_out.push_back(absl::StrCat(
+        lead, ": the present loss scale of '", optimizer.name,
+        "', which only this owner knows; a load begins with the scale ", optimizer.loss_scale));
+  }
 }
 
 }  // namespace psd

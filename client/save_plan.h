@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/model_parts.h"
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -53,5 +54,10 @@ struct SavePlan {
 // value that is not among the contents, or its state is not described.
 absl::Status PlanOwner(const std::string& owner, const worker::OwnerContents& contents,
                        SavePlan& plan);
+
+// Says in the plan which optimizers that scale losses are saved without their lead, the only owner
+// that knows the present scale. To be called when all owners have been planned. `contents` has
+// every owner of the plan.
+void NameMissingLeads(const ContentsByOwner& contents, SavePlan& plan);
 
 }  // namespace psd

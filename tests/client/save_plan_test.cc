@@ -8,7 +8,10 @@
 namespace psd {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // What an owner says of itself is not believed.
 TEST(SavePlan, AnOwnerThatContradictsItself) {
@@ -34,6 +37,40 @@ TEST(SavePlan, AnOwnerThatContradictsItself) {
   optimizer.optimizer.parameters[0].parameter = "w";
   SavePlan plan;
   EXPECT_TRUE(PlanOwner("owner0", contents, plan).ok());
+}
+
+// A part of the optimizer "main" over `parameter`, which scales losses, on one of two owners.
+worker::OwnerContents PartOver(const std::string& parameter, double loss_scale) {
+  worker::OwnerContents contents;
+  worker::HostedValue& value = contents.values.emplace_back();
+  value.value.name = parameter;
+  value.value.shape = Shape{2};
+  worker::HostedOptimizer& hosted = contents.optimizers.emplace_back();
+  hosted.optimizer.name = "main";
+  hosted.optimizer.groups.resize(1);
+  hosted.optimizer.loss_scale = loss_scale;
+  hosted.optimizer.parameters.resize(1);
+  hosted.optimizer.parameters[0].parameter = parameter;
+  hosted.state.resize(1);
+  hosted.life.id = {1, 2};
+  hosted.life.owners = {{"owner0", 7}, {"owner1", 8}};
+  return contents;
+}
+
+TEST(SavePlan, ALossScaleThatOnlyAnOwnerThatIsLeftOutKnowsIsNamed) {
+  const ContentsByOwner both = {{"owner0", PartOver("w", 4)}, {"owner1", PartOver("b", 65536)}};
+  SavePlan whole;
+  for (const auto& [owner, contents] : both) ASSERT_TRUE(PlanOwner(owner, contents, whole).ok());
+  NameMissingLeads(both, whole);
+  EXPECT_THAT(whole.index.left_out, IsEmpty());
+  EXPECT_EQ(whole.index.optimizers[0].loss_scale, 4);
+
+  SavePlan half;
+  ASSERT_TRUE(PlanOwner("owner1", both.at("owner1"), half).ok());
+  NameMissingLeads({{"owner1", both.at("owner1")}}, half);
+  EXPECT_THAT(half.index.left_out,
+              ElementsAre(AllOf(HasSubstr("owner0: the present loss scale of 'main'"),
+                                HasSubstr("begins with the scale 65536"))));
 }
 
 }  // namespace
