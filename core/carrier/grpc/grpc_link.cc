@@ -199,7 +199,9 @@ void GrpcLink::OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::St
   {
     MutexLock lock(send_mutex_);
     opening = phase_ == Phase::kOpening;
-    outlets_[NumberOf(stream.get())].stream.reset();
+    const size_t number = NumberOf(stream.get());
+    // A stream that ends while it is being adopted may have no outlet yet.
+    if (number != kOutlets) outlets_[number].stream.reset();
   }
   End(opening ? DialError(address_, status) : LostError(address_, status));
 }
