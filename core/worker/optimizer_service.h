@@ -149,6 +149,8 @@ class OptimizerService {
   // dropped since; ABORTED if it is of another life than `expected`.
   absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
                                               GlobalId expected, const optim::OptimizerLife& life);
+  // Drops the part called `name` if it is of the life `replaced`.
+  void DropPart(const std::string& name, GlobalId replaced);
   // Returns the life that a new part begins in, as its creator has asked.
   optim::OptimizerLife FirstLife(const v1::CreateOptimizerRequest& request,
                                  optim::OptimizerLife given);

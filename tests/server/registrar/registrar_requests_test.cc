@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
 #include <atomic>
 #include <initializer_list>
+#include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "core/base/clock.h"
 #include "core/base/future.h"
 #include "core/base/log.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
 #include "core/rpc/rpc_agent.h"
@@ -47,31 +51,68 @@ class RegistrarAgent : public FakeAgent {
   std::map<std::string, rpc::Handler> handlers_;
 };
 
-// A call whose request can be looked at.
+// A call whose request can be looked at, and which its caller may give up. Thread-safe but for
+// payload().
 class WatchedCall : public rpc::ServerCall {
  public:
-  WatchedCall(rpc::PeerInfo caller, std::string method, std::string request)
-      : caller_(std::move(caller)), method_(std::move(method)), payload_{std::move(request), {}} {}
+  // The caller's session ends right after BeginApply was asked `lives` times.
+  WatchedCall(rpc::PeerInfo caller, std::string method, std::string request,
+              int lives = std::numeric_limits<int>::max())
+      : caller_(std::move(caller)),
+        method_(std::move(method)),
+        payload_{std::move(request), {}},
+        lives_(lives) {}
+  // The caller gives the call up.
+  void Cancel() PSD_EXCLUDES(mutex_) {
+    Task callback;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      callback = std::exchange(on_cancel_, nullptr);
+    }
+    if (callback != nullptr) callback();
+  }
   const rpc::PeerInfo& caller() const override { return caller_; }
   uint64_t session_epoch() const override { return 1; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
   const std::string& method() const override { return method_; }
   rpc::Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
-  bool cancelled() const override { return false; }
-  void OnCancel(Task) override {}
-  bool BeginApply() override { return true; }
-  void OnAnswerDropped(Task) override {}
-  void Reply(absl::StatusOr<rpc::Payload>, std::vector<rpc::Attachment>) override {
-    replied_ = true;
+  bool cancelled() const override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return cancelled_;
   }
-  bool replied() const { return replied_; }
+  void OnCancel(Task callback) override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    on_cancel_ = std::move(callback);
+  }
+  bool BeginApply() override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return !cancelled_ && lives_-- > 0;
+  }
+  void OnAnswerDropped(Task) override {}
+  void Reply(absl::StatusOr<rpc::Payload> answer, std::vector<rpc::Attachment>) override
+      PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    EXPECT_FALSE(answer_.has_value()) << "a call is answered once";
+    answer_ = std::move(answer);
+  }
+  bool replied() const { return answer().has_value(); }
+  std::optional<absl::StatusOr<rpc::Payload>> answer() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return answer_;
+  }
 
  private:
   const rpc::PeerInfo caller_;
   const std::string method_;
   rpc::Payload payload_;
-  bool replied_ = false;
+
+  mutable Mutex mutex_;  // leaf
+  int lives_ PSD_GUARDED_BY(mutex_);
+  bool cancelled_ PSD_GUARDED_BY(mutex_) = false;
+  Task on_cancel_ PSD_GUARDED_BY(mutex_);
+  std::optional<absl::StatusOr<rpc::Payload>> answer_ PSD_GUARDED_BY(mutex_);
 };
 
 class RegistrarRequestsTest : public ::testing::Test {
@@ -193,6 +234,59 @@ TEST_F(RegistrarRequestsTest, DrainingAnswersWhoWaitsAndRefusesWhoComesLate) {
     EXPECT_TRUE(absl::StrContains(status.message(), "the barrier was not applied")) << status;
     EXPECT_FALSE(GetDetail(status)->remedy.empty());
   }
+}
+
+// The notice about the session's end found no member yet, so nobody else would remove this one.
+TEST_F(RegistrarRequestsTest, AJoinIsUndoneIfItsSessionEndsMeanwhile) {
+  v1::RegistrarJoinRequest join;
+  join.set_role(v1::WORKER_ROLE_TRAINER);
+  const auto call = std::make_shared<WatchedCall>(rpc::PeerInfo{"a", 5}, "registrar.join",
+                                                  join.SerializeAsString(), /*lives=*/1);
+  agent_.Serve(call);
+  ASSERT_TRUE(call->replied());
+  EXPECT_EQ(call->answer()->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(registrar_.World().empty());
+}
+
+// One gives the all-gather up while the last member arrives. Either it is complete, or the other
+// still waits: nobody gets an answer without one of the members.
+TEST_F(RegistrarRequestsTest, AnAllGatherThatIsGivenUpAsTheLastArrivesHasAllMembersOrNone) {
+  NewTrainer("a");
+  NewTrainer("b");
+  int met = 0, given_up = 0;
+  for (int i = 0; i < 500; ++i) {
+    const auto call_of = [&](const rpc::PeerInfo& caller) {
+      return std::make_shared<WatchedCall>(
+          caller, "registrar.barrier",
+          Meeting(absl::StrCat("x", i), {"a", "b"}, /*gather=*/true, caller.name)
+              .SerializeAsString());
+    };
+    const auto a = call_of(trainers_[0]->self()), b = call_of(trainers_[1]->self());
+    agent_.Serve(a);
+    std::atomic<int> ready{0};
+    const auto together = [&ready] {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+    };
+    std::thread gives_up([&] {
+      together();
+      a->Cancel();
+    });
+    together();
+    agent_.Serve(b);
+    gives_up.join();
+    ASSERT_TRUE(a->replied());
+    if (b->replied()) {
+      ++met;
+      ASSERT_TRUE(b->answer()->ok()) << b->answer()->status();
+      EXPECT_EQ((*b->answer())->buffers.size(), 2u) << "a member is missing";
+    } else {
+      ++given_up;
+      EXPECT_EQ(a->answer()->status().code(), absl::StatusCode::kCancelled);
+      b->Cancel();
+    }
+  }
+  EXPECT_EQ(met + given_up, 500);
 }
 
 TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
