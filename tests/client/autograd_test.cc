@@ -25,8 +25,8 @@ using ::testing::Pointwise;
 
 const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
-// "cube": x³ by two calls of owner1, the second made when the first is answered, on whatever thread
-// that is.
+// The function "cube" computes x³ by two calls to owner1. It makes the second one when the first
+// is answered, on the thread that handles the answer.
 Future<Values> Cube(const worker::FunctionCall& call, Values arguments) {
   const Function mul = Function::Operator("mul", 2);
   const worker::CallTarget target{mul.program(), mul.fingerprint(), ""};
@@ -245,7 +245,7 @@ TEST_F(AutogradTest, WhyThereIsNoGradientIsSaid) {
        "no loss depended on it");
 }
 
-// Between the forward and the backward another trainer steps what the forward has used.
+// Another trainer steps the parameter between the forward and the backward that use it.
 class ChangedParameterTest : public AutogradTest {
  protected:
   void StepElsewhere() {
@@ -257,7 +257,7 @@ class ChangedParameterTest : public AutogradTest {
     ASSERT_TRUE(optimizer->Step(context).ok());
     EXPECT_THAT(Read(*trainer_, w_), ElementsAre(-97, -95));
   }
-  // How far behind the step finds the gradients of `context`.
+  // Makes a step, and returns the staleness that the owner found in the gradients of `context`.
   uint64_t StalenessOf(const Context& context) {
     StepOutcome outcome = optimizer_->StepDetailed(context);
     EXPECT_TRUE(outcome.status().ok()) << outcome.status();
@@ -353,8 +353,8 @@ TEST_F(AutogradTest, GradientsFromOutsideAreCheckedBeforeAnythingChanges) {
   EXPECT_EQ(trainer_->Pull({made}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Every gradient belongs to the versions that its trainer pulled, whatever the others have stepped
-// meanwhile.
+// A gradient belongs to the versions that its trainer pulled, even if other trainers have stepped
+// since.
 TEST_F(AutogradTest, TrainersShareParametersThatOthersStep) {
   constexpr int kTrainers = 4;
   constexpr int kSteps = 25;

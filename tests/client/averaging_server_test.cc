@@ -51,12 +51,13 @@ absl::StatusOr<Value> MeanOfSparse(const std::vector<Value>& gradients) {
   return Value(std::move(mean));
 }
 
-// Thread-safe. Holds no thread while it waits for the gradients of a round.
+// Averages the gradients of each round. Thread-safe. Holds no thread while it waits for gradients.
 class Averager : public store::Object {
  public:
   std::string TypeName() const override { return "averager"; }
 
-  // The mean of the round, when all its gradients have come. A later round ends the one before.
+  // Gives the mean of the round once all its gradients have arrived. A gradient of a later round
+  // ends the round before with ABORTED.
   Future<Values> Average(int64_t round, const Value& gradient) PSD_EXCLUDES(mutex_) {
     Promise<Values> mine;
     std::vector<Promise<Values>> overtaken, ready;
@@ -142,7 +143,7 @@ class AveragingServerTest : public ::testing::Test {
   const std::shared_ptr<Averager> averager_ = std::make_shared<Averager>();
   TestOwner server_{"server", Options()};
   std::vector<std::unique_ptr<Worker>> trainers_;
-  std::vector<ObjectProxy> servers_;  // one object, as each trainer sees it
+  std::vector<ObjectProxy> servers_;  // each trainer's proxy of the same object
 };
 
 TEST_F(AveragingServerTest, RPC_67_EveryTrainerGetsTheMeanOfItsRound) {

@@ -214,8 +214,8 @@ TEST_F(CallsTest, RPC_28_CallbacksOfReferencesMayWaitToo) {
   EXPECT_EQ(Must(seen.future().Wait()), absl::StatusCode::kOk);
 }
 
-// Each waits for the other, in a way that psd cannot see: on the thread that reads the network the
-// second would never be read.
+// Each of the two calls spins until the other one runs, and psd cannot see this wait. If a function
+// ran on the thread that reads the network, the second call would never be read.
 TEST(AsynchronousFunctionTest, RPC_38_ItsCodeRunsOnNoThreadOfTheNetwork) {
   std::atomic<int> inside{0};
   worker::RuntimeOptions options;
@@ -284,7 +284,7 @@ TEST_F(CallsTest, RPC_32_RPC_33_TimeoutsOfTheWorkerAndOfTheCall) {
   EXPECT_EQ(IntOf(Must(before.Wait())[0]), 1);
   CallOptions none;
   none.timeout = absl::ZeroDuration();
-  Promise<Values>(parking_.Take());  // the one that timed out
+  Promise<Values>(parking_.Take());  // drops the call that timed out
   Future<Values> patient = trainer_->RpcAsync("owner0", Named("park"), {}, none);
   Promise<Values> late = parking_.Take();
   EXPECT_EQ(trainer_->RpcSync("owner0", Named("park"), {}).status().code(),
@@ -395,7 +395,7 @@ TEST_F(CallsTest, RPC_40_AnAsynchronousErrorOrAnAbandonedPromiseFailsTheCaller) 
 }
 
 TEST_F(CallsTest, RPC_37_WhatAFunctionStartedAndLeftCompletesWhileItsStarterDrains) {
-  // Twenty hops between two trainers through an owner; nobody waits for the next.
+  // A function makes twenty hops between two owners, and no hop waits for the next one.
   std::atomic<int> hops{0};
   Promise<Unit> end;
   auto functions = [&](const std::string& next) {

@@ -26,7 +26,8 @@ using checkpoint::FakeFileSystem;
 using checkpoint::SaveReader;
 using ::testing::HasSubstr;
 
-// Parameters of different sizes, their optimizer, and steps that depend on all of it.
+// Parameters of different sizes with an optimizer. A step depends on every element and on the
+// optimizer's state.
 class Model {
  public:
   Model(Worker& worker, std::vector<std::string> owners, const OptimizerSpec& spec)
@@ -48,7 +49,7 @@ class Model {
     optimizer_ = Must(DistributedOptimizer::Create(worker, "main", spec, rrefs_));
   }
 
-  // The loss is the sum of w * w * c.
+  // Makes a step for the loss sum(w * w * c).
   void Step(double c) {
     Context context = Must(worker_.NewContext());
     std::vector<Variable> parameters = Must(worker_.ToHere(rrefs_, context));
@@ -81,14 +82,15 @@ void Host(worker::Runtime& runtime, const std::string& name, store::Value value)
            .Wait());
 }
 
-// Through the worker that saves, and with owners that write their own files.
+// The parameter says how saves are written: by the owners themselves (true), or by the worker that
+// saves, which the owners stream to (false).
 class CheckpointTest : public ::testing::TestWithParam<bool> {
  protected:
   SaveOptions Saving() {
     SaveOptions options;
     options.dir = "saves";
     options.files = disk_;
-    options.batch_bytes = 1000;  // several batches
+    options.batch_bytes = 1000;  // makes several batches
     return options;
   }
   LoadOptions Loading() {
@@ -98,7 +100,7 @@ class CheckpointTest : public ::testing::TestWithParam<bool> {
     options.batch_bytes = 1000;
     return options;
   }
-  // A trainer attached to fresh owners of these names.
+  // Starts empty owners of these names, and a trainer that is attached to them.
   std::unique_ptr<Worker> StartJob(const std::vector<std::string>& names) {
     std::vector<OwnerAddress> addresses;
     for (const std::string& name : names) {
@@ -122,7 +124,7 @@ struct Continued {
   std::vector<std::string> three_later;
 };
 
-// Saves after five steps, takes three more.
+// Takes five steps, saves, and takes three more.
 Continued TrainAndSave(Worker& worker, const std::vector<std::string>& owners,
                        const OptimizerSpec& spec, const SaveOptions& options) {
   Model model(worker, owners, spec);
@@ -143,7 +145,8 @@ TEST_P(CheckpointTest, ContinuesWithTheSameNumbers) {
     disk_ = std::make_shared<FakeFileSystem>();
     auto first = StartJob({"a", "b"});
     const Continued expected = TrainAndSave(*first, {"a", "b"}, spec, Saving());
-    // Into the same owners, which are three steps ahead, and into fresh ones of the same names.
+    // The save is loaded into the same owners, which are three steps ahead, and into empty owners
+    // of the same names.
     ASSERT_TRUE(LoadModel(*first, Loading()).ok());
     auto second = StartJob({"a", "b"});
     const LoadSummary loaded = Must(LoadModel(*second, Loading()));
@@ -157,13 +160,14 @@ TEST_P(CheckpointTest, ContinuesWithTheSameNumbers) {
   }
 }
 
-// As parameters do that no message could carry.
+// The limit on whole values is lowered, so that small values are treated like values that are too
+// large for a message.
 TEST_P(CheckpointTest, LargeValuesTravelInPieces) {
   for (const OptimizerSpec& spec : {OptimizerSpec(Adam{}), OptimizerSpec(Sgd{0.1})}) {
     disk_ = std::make_shared<FakeFileSystem>();
     SaveOptions saving = Saving();
-    saving.whole_bytes = 1500;  // the larger half
-    saving.batch_bytes = 333;   // no multiple of an element
+    saving.whole_bytes = 1500;  // the larger half of the values travels in pieces
+    saving.batch_bytes = 333;   // not a multiple of the size of an element
     LoadOptions loading = Loading();
     loading.whole_bytes = 1500;
     loading.batch_bytes = 333;
@@ -184,7 +188,7 @@ TEST_P(CheckpointTest, LargeValuesTravelInPieces) {
     EXPECT_EQ(last, total);
     const std::vector<std::string> at_save = model.Elements();
     model.Steps(3);
-    // Also from pieces into whole messages, and over what is there.
+    // The save in pieces is also loaded as whole values, each time over existing values.
     for (const LoadOptions& options : {loading, Loading(), loading}) {
       const auto loaded = LoadModel(*first, options);
       ASSERT_TRUE(loaded.ok()) << loaded.status();
@@ -218,7 +222,7 @@ TEST_P(CheckpointTest, LoadsIntoAnyNumberOfOwners) {
   model.Steps(3);
   EXPECT_EQ(model.Elements(), expected.three_later);
 
-  // Into four, and from there back into one.
+  // Then it is loaded into four owners, and from there into one again.
   auto four = StartJob({"p", "q", "r", "s"});
   EXPECT_EQ(Must(LoadModel(*four, Loading())).values.size(), 4u);
   SaveOptions again = Saving();
@@ -286,7 +290,7 @@ TEST_P(CheckpointTest, GroupsChangedOptionsSchedulesAndScalesComeBack) {
   EXPECT_EQ(Must(continued->Options(1)).options.at("lr"), 1.5);
 }
 
-// The lead alone moves the loss scale, whichever owner is saved first.
+// Only the lead changes the loss scale, and it is saved whichever owner comes first in the save.
 TEST_P(CheckpointTest, TheLossScaleGoesOnWithItsGoodSteps) {
   const auto build = [](Worker& worker) {
     std::vector<RRef> parameters;
@@ -321,7 +325,7 @@ TEST_P(CheckpointTest, TheLossScaleGoesOnWithItsGoodSteps) {
   ASSERT_TRUE(LoadModel(*second, Loading()).ok());
   auto continued = build(*second);
   EXPECT_EQ(continued.second->LossScale(), 512);
-  step(*second, continued, 1);  // the third good one in a row
+  step(*second, continued, 1);  // the third step in a row without overflow
   EXPECT_EQ(continued.second->LossScale(), 1024);
 }
 
@@ -385,8 +389,8 @@ TEST_P(CheckpointTest, RREF_40_OtherNamedValuesButNoReferences) {
   }
 }
 
-// With momentum 1 and a gradient of one everywhere, n steps leave a momentum of n and a parameter
-// of -n(n+1)/2: whatever moment a save caught, all three must agree.
+// With momentum 1 and a gradient of 1 everywhere, n steps leave a momentum of n and a parameter of
+// -n(n+1)/2. The count of steps, the momentum and the parameter of a save must agree at any time.
 TEST_P(CheckpointTest, EveryParameterIsFromBetweenTwoSteps) {
   auto saver = StartJob({"a"});
   auto trainer = StartTrainer("trainer2", {owners_[0]->address()});
@@ -449,7 +453,7 @@ TEST_P(CheckpointTest, WhatDoesNotFitIsRefusedBeforeAnythingChanges) {
     EXPECT_THAT(std::string(loaded.message()), HasSubstr("nothing was loaded"));
   };
   {
-    // Another shape on one owner: the other one stays empty.
+    // One owner has a parameter of another shape, so the other owner stays empty too.
     auto job = StartJob({"a", "b"});
     MakeParameter(*job, "b", "layer1/w", Tensor::Of<float>(Shape{2}, {1, 2}));
     refuse(*job, "'layer1/w' exists as parameter f32[2] that requires grad");
@@ -545,8 +549,8 @@ TEST_P(CheckpointTest, ProgressEndsAtTheTotal) {
   EXPECT_GT(total, 0u);
 }
 
-// A name that was dropped while its optimizer still steps the value, and one that another value
-// took.
+// One name was dropped while its optimizer still steps the value. Another name was dropped and then
+// given to a new value.
 TEST_P(CheckpointTest, ADroppedParameterIsLeftOut) {
   auto first = StartJob({"a"});
   Model model(*first, {"a"}, Adam{});
@@ -566,7 +570,7 @@ TEST_P(CheckpointTest, ADroppedParameterIsLeftOut) {
   EXPECT_EQ(Read(*second, Must(second->Lookup("a", "layer2/w"))), std::vector<float>{5});
 }
 
-// At every word of the first save's progress, all of another one, and a load of that.
+// Each progress report of the first save runs a second save, and then a load of that second save.
 TEST_P(CheckpointTest, SavesAndLoadsOfOneWorkerAtTheSameTime) {
   auto first = StartJob({"a", "b"});
   Model model(*first, {"a", "b"}, Adam{});
@@ -592,8 +596,8 @@ TEST_P(CheckpointTest, SavesAndLoadsOfOneWorkerAtTheSameTime) {
     EXPECT_TRUE(loaded.ok()) << loaded;
     return true;
   };
-  // It comes to its end, and is not published, because it may hold values from before a load and
-  // others from after it.
+  // The save runs to its end but is not published, because some of its values may be from before a
+  // load and others from after it.
   const absl::Status beside_loads = SaveModel(*first, saving).status();
   EXPECT_EQ(beside_loads.code(), absl::StatusCode::kFailedPrecondition) << beside_loads;
   EXPECT_THAT(std::string(beside_loads.message()), HasSubstr("save again"));

@@ -1,4 +1,4 @@
-// Values of every kind and name through save and load.
+// Values of every kind and name are saved and loaded.
 
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ class CheckpointValuesTest : public ::testing::Test {
     saving_.dir = loading_.dir = "saves";
     saving_.files = loading_.files = std::make_shared<FakeFileSystem>();
   }
-  // An empty owner, and the trainer's part of it.
+  // An empty owner, and a trainer that is attached to it.
   struct Job {
     TestOwner owner{"owner0"};
     std::unique_ptr<Worker> trainer = StartTrainer("trainer", {owner.address()});
@@ -46,7 +46,7 @@ Tensor Numbers(DType dtype, int64_t count) {
   return Must(ops::Cast(Tensor::Of<float>({count}, absl::MakeConstSpan(numbers)), dtype));
 }
 
-// One step by the parameter itself as its gradient.
+// Makes a step in which the gradient of the parameter is the parameter itself.
 void Step(Worker& worker, DistributedOptimizer& optimizer, const RRef& parameter) {
   Context context = Must(worker.NewContext());
   const std::vector<PulledParameter> pulled = Must(worker.Pull({parameter}));
@@ -57,7 +57,7 @@ void Step(Worker& worker, DistributedOptimizer& optimizer, const RRef& parameter
 
 TEST_F(CheckpointValuesTest, NarrowParametersContinueWithTheSameBits) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const uint64_t whole_bytes : {uint64_t{1} << 20, uint64_t{500}}) {  // in pieces too
+    for (const uint64_t whole_bytes : {uint64_t{1} << 20, uint64_t{500}}) {  // whole and in pieces
       saving_.files = loading_.files = std::make_shared<FakeFileSystem>();
       saving_.whole_bytes = loading_.whole_bytes = whole_bytes;
       saving_.batch_bytes = loading_.batch_bytes = 333;
@@ -108,7 +108,7 @@ TEST_F(CheckpointValuesTest, WhatASaveCouldNotNameIsRefusedAtItsCreation) {
   }
 }
 
-// A key of safetensors' own.
+// The safetensors format reserves this name for its own metadata.
 TEST_F(CheckpointValuesTest, AValueCalledMetadataIsSavedOrRefusedWithItsName) {
   Job first, second;
   MakeParameter(*first.trainer, "owner0", "__metadata__", Numbers(DType::kF32, 4));

@@ -1,4 +1,4 @@
-// Clients beside a client that floods their owner.
+// Clients are served while another client floods their owner.
 
 #include <algorithm>
 #include <atomic>
@@ -24,7 +24,8 @@ using worker::FunctionCall;
 
 constexpr int kThreads = 2;
 
-// An owner whose threads for users can be held, and that notes who was served in which order.
+// An owner whose threads for user work can be kept busy, and which notes the order in which clients
+// are served.
 class FairnessTest : public ::testing::Test {
  protected:
   ~FairnessTest() override { Release(); }
@@ -32,11 +33,11 @@ class FairnessTest : public ::testing::Test {
   worker::RuntimeOptions Options() {
     worker::RuntimeOptions options;
     options.threads = kThreads;
-    options.max_queued_functions = 1'000;  // less than one session may have under way
+    options.max_queued_functions = 1'000;  // fewer than the calls that a session may have in flight
     auto add = [&](const std::string& name, worker::Function function) {
       EXPECT_TRUE(options.functions.Register(name, std::move(function)).ok());
     };
-    // Waits in a way that the owner does not see.
+    // Keeps its thread busy, so that the owner does not replace it as it does a waiting thread.
     add("hold", [this](const FunctionCall&, Values) -> absl::StatusOr<Values> {
       const int mine = ++holding_;
       while (released_ < mine) std::this_thread::yield();
@@ -78,7 +79,7 @@ TEST_F(FairnessTest, AFewCallsOfOthersStartBeforeAnHonestClients) {
   HoldAllThreads();
   std::vector<Future<Values>> flood;
   for (size_t i = 0; i < kFlood; ++i) flood.push_back(Start(*flooder_, "note"));
-  // All have come: as many wait as may, and the others were refused.
+  // All calls have arrived when the queue of the session is full and the others were refused.
   const auto ready = [](const Future<Values>& call) { return call.IsReady(); };
   while (std::count_if(flood.begin(), flood.end(), ready) < static_cast<ptrdiff_t>(kFlood - room)) {
     std::this_thread::yield();
@@ -102,7 +103,7 @@ TEST_F(FairnessTest, AFewCallsOfOthersStartBeforeAnHonestClients) {
 }
 
 TEST_F(FairnessTest, StepsAndPullsWaitForNoUser) {
-  constexpr int64_t kElements = 1 << 20;  // too much for the thread that reads the network
+  constexpr int64_t kElements = 1 << 20;  // too many for the thread that reads the network
   const RRef parameter =
       MakeParameter(*honest_, "owner", "p", Must(Tensor::Zeros({kElements}, DType::kF32)));
   auto optimizer = Must(DistributedOptimizer::Create(*honest_, "o", Sgd{}, {parameter}));
@@ -120,8 +121,8 @@ TEST_F(FairnessTest, StepsAndPullsWaitForNoUser) {
   EXPECT_THAT(served_, IsEmpty()) << "users still wait";
 }
 
-// 2000 x 2000 elements from two arguments of 2000: it must not run where calls arrive, or nobody
-// else's call on that connection would be heard meanwhile.
+// The program makes 2000 x 2000 elements from two arguments of 2000. It must not run on the thread
+// that receives calls, because no other call of the connection would be received meanwhile.
 TEST_F(FairnessTest, AProgramThatGrowsDoesNotHoldUpTheCallsBehindIt) {
   ProgramBuilder builder;
   const ProgramBuilder::Ref column = builder.Input(), row = builder.Input();

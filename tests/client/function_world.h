@@ -1,6 +1,6 @@
 #pragma once
 
-// Owners with registered functions that call on, park and fail, for tests of calls.
+// Workers with registered functions that call other workers, park or fail, for tests of calls.
 
 #include <memory>
 #include <stdexcept>
@@ -19,7 +19,7 @@
 
 namespace psd {
 
-// Answers of asynchronous functions that the test gives. Thread-safe.
+// Parks the calls of asynchronous functions until the test answers them. Thread-safe.
 class Parking {
  public:
   Future<Values> Park() PSD_EXCLUDES(mutex_) {
@@ -30,7 +30,7 @@ class Parking {
     arrived_.NotifyAll();
     return future;
   }
-  // The oldest; waits for one.
+  // Takes the oldest parked call, and waits until there is one. The caller answers it.
   Promise<Values> Take() PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     while (parked_.empty()) arrived_.Wait(mutex_);
@@ -49,7 +49,7 @@ class Parking {
   std::vector<Promise<Values>> parked_ PSD_GUARDED_BY(mutex_);
 };
 
-// A call from within a function.
+// Calls a function of another worker from within a function.
 inline Future<Values> CallOn(worker::Runtime& runtime, const std::string& callee,
                              const std::string& function, Values arguments) {
   rpc::CallOptions options;
@@ -67,14 +67,14 @@ inline int64_t IntOf(const Value& value) {
   return *number;
 }
 
-// The ints of a list.
+// Returns the ints of a list.
 inline std::vector<int64_t> IntsOf(const Value& value) {
   std::vector<int64_t> ints;
   for (const Value& item : *value.AsList()) ints.push_back(IntOf(item));
   return ints;
 }
 
-// What every worker of these tests offers. Shared with the functions.
+// The functions that every worker of these tests offers. They share `parking` with the test.
 struct Offer {
   std::shared_ptr<Parking> parking = std::make_shared<Parking>();
 
@@ -110,7 +110,7 @@ struct Offer {
                                      return {};
                                    })
                     .ok());
-    // next worker, its function, its arguments …: what that answers.
+    // Takes a worker, a function of it and its arguments, and answers what that function answers.
     add("call", [](const FunctionCall& call, Values arguments) -> Result {
       std::string callee = *arguments[0].As<std::string>(), name = *arguments[1].As<std::string>();
       arguments.erase(arguments.begin(), arguments.begin() + 2);
@@ -139,7 +139,8 @@ struct Offer {
   }
 };
 
-// Two owners that know each other, and a trainer that is attached to both; all offer the same.
+// Two owners that know each other, and a trainer that is attached to both. All offer the same
+// functions.
 class FunctionWorld : public ::testing::Test {
  protected:
   FunctionWorld() {
@@ -155,7 +156,7 @@ class FunctionWorld : public ::testing::Test {
     options.functions = offer_.Functions();
     return Must(Worker::Start(std::move(options)));
   }
-  // Until nobody holds forks, or keeps them for others.
+  // Waits until no worker holds forks, for itself or for others.
   void WaitUntilReleased() {
     for (worker::Runtime* runtime :
          {&owner0_.runtime(), &owner1_.runtime(), &trainer_->runtime()}) {

@@ -1,4 +1,4 @@
-// Workers that know of each other through the registrar: infos, barriers, all-gathers, the end.
+// Workers that find each other through the registrar: infos, barriers, all-gathers and shutdown.
 
 #include <atomic>
 #include <map>
@@ -91,7 +91,7 @@ TEST_F(GroupTest, RPC_10_RPC_63_WorkersThatNeverMetCallEachOtherByRankInfoAndNam
   RRef remote = Must(late->Remote(0, Named("who"), {}));
   EXPECT_EQ(Must(late->ToHere({remote})).size(), 1u);
   EXPECT_EQ(a->RpcSync(17, Named("who"), {}).status().code(), absl::StatusCode::kNotFound);
-  // b does not listen, and late has never met it.
+  // b does not listen, and `late` has no connection to it.
   EXPECT_EQ(late->RpcSync(b->rank(), Named("who"), {}).status().code(),
             absl::StatusCode::kUnavailable);
   ASSERT_TRUE(a->Shutdown().ok());
@@ -117,7 +117,8 @@ TEST_F(GroupTest, RPC_63_AWorkerThatCameBackElsewhereIsFoundAgain) {
   ASSERT_TRUE(caller->RpcSync("moving", Named("who"), {}).ok());
   ASSERT_TRUE(moving->Shutdown().ok());
   moving = StartListening("moving");
-  // Calls fail while only the former address is known; each has the new one looked up.
+  // Calls fail as long as the caller knows only the former address. Each makes it look up the new
+  // one.
   while (!caller->RpcSync("moving", Named("who"), {}).ok()) std::this_thread::yield();
   EXPECT_EQ(Must(caller->Info("moving")), moving->Info());
 }
@@ -192,7 +193,7 @@ TEST_F(GroupTest, RPC_52_RPC_54_WhoIsMissingIsSaidAndNothingIsLeftBehind) {
   EXPECT_EQ(barrier.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(barrier.message()), HasSubstr("for b"));
   EXPECT_EQ(a->Barrier("x", {"a", "nobody"}).code(), absl::StatusCode::kNotFound);
-  // What failed does not count for the next.
+  // Exchanges that failed leave nothing behind for the next one of the same name.
   std::thread other([&] { EXPECT_TRUE(b->AllGather("x", 3, {"a", "b"}).ok()); });
   auto values = Must(a->AllGather("x", 2, {"a", "b"}));
   other.join();
@@ -210,7 +211,7 @@ TEST_F(GroupTest, RPC_55_AGroupShutdownWaitsForAllAndForWhatIsUnderWay) {
   });
   Future<Values> call = b->RpcAsync("owner0", Named("park"), {});
   Promise<Values> work = parking_.Take();
-  // However long b works alone, a serves on.
+  // b can still call while a waits in its group shutdown.
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(IntOf(Must(b->RpcSync("owner0", Named("add"), {i, 1}))[0]), i + 1);
   }
@@ -266,7 +267,8 @@ TEST_F(GroupTest, RPC_60_AWorkersStatusShowsThreadsCallsReferencesAndContexts) {
 
 // ---- whole programs
 
-// n trainers hand in gradients; when all have come the model takes one step, and all get it.
+// Trainers send their gradients to a server. When all have arrived, the model takes one step, and
+// every trainer gets the new model.
 TEST_F(GroupTest, RPC_67_AServerThatBatchesGradientsIntoOneStep) {
   struct Batcher {
     Mutex mutex;  // leaf
@@ -315,7 +317,7 @@ TEST_F(GroupTest, RPC_67_AServerThatBatchesGradientsIntoOneStep) {
   }
 }
 
-// Observers play; the agent decides in functions that they call, and is told of rewards.
+// Observers play episodes. They call the agent for each action, and return their reward to it.
 TEST_F(GroupTest, RPC_67_AnAgentAndObserversThatCallBack) {
   auto agent_calls = std::make_shared<std::atomic<int>>(0);
   auto functions = [&](bool agent) {

@@ -1,5 +1,5 @@
-// A model of which one owner has lost its part is noticed by whoever creates, steps or saves it,
-// and can be made whole again.
+// One owner has lost its part of a model. Creating, stepping and saving the optimizer notice it,
+// and the model can be made whole again.
 
 #include <memory>
 #include <string>
@@ -33,7 +33,7 @@ std::string Text(const absl::Status& status) {
   return std::string(status.message());
 }
 
-// Two owners with a parameter each, and the trainers that come to them.
+// Two owners with one parameter each. Trainers attach to both.
 class HalfModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -42,7 +42,7 @@ class HalfModel : public ::testing::Test {
 
   static std::string Owner(size_t i) { return "owner" + std::to_string(i); }
 
-  // In place of the one of that name, empty.
+  // Replaces owner i, if there is one, by an empty owner of the same name.
   void Restart(size_t i) {
     owners_[i].reset();
     owners_[i] = std::make_unique<TestOwner>(Owner(i));
@@ -68,7 +68,7 @@ class HalfModel : public ::testing::Test {
                                         join);
   }
 
-  // Every element has the gradient 1.
+  // Makes a step in which every element has the gradient 1.
   static StepOutcome Step(Worker& worker, DistributedOptimizer& optimizer) {
     Context context = Must(worker.NewContext());
     std::vector<Variable> roots;
@@ -117,7 +117,7 @@ class HalfModel : public ::testing::Test {
   std::unique_ptr<TestOwner> owners_[2];
 };
 
-// Whichever of them it is: the one that is asked first, too.
+// Each test runs with owner0 restarted, which is the owner that is asked first, and with owner1.
 class RestartedOwner : public HalfModel, public ::testing::WithParamInterface<size_t> {};
 INSTANTIATE_TEST_SUITE_P(Each, RestartedOwner, ::testing::Values(0, 1));
 
@@ -177,7 +177,7 @@ TEST_P(RestartedOwner, OnlyTheMissingHalfIsLoaded) {
   ASSERT_TRUE(Save(*first).ok());
   Restart(GetParam());
   auto trainer = Attach();
-  EXPECT_FALSE(Create(*trainer).ok());  // which leaves zeros there
+  EXPECT_FALSE(Create(*trainer).ok());  // leaves zeros on the restarted owner
   const LoadSummary loaded = Must(LoadModel(*trainer, Loading(/*only_missing=*/true)));
   EXPECT_EQ(loaded.values, (std::map<std::string, size_t>{{Owner(GetParam()), 1}}));
   EXPECT_EQ(loaded.optimizers, 1u);
@@ -191,7 +191,7 @@ TEST_P(RestartedOwner, OnlyTheMissingHalfIsLoaded) {
   EXPECT_TRUE(Save(*trainer).ok());
 }
 
-// The lead among them, which numbers options from the beginning then.
+// The restarted owner may be the lead, which then numbers changes of options from the beginning.
 TEST_P(RestartedOwner, OptionsChangeEverywhereAfterItWasBroughtBack) {
   auto first = Attach("first");
   {
@@ -234,7 +234,7 @@ TEST_P(RestartedOwner, AHalfOfAnotherLifeIsNotPutBesideANewOne) {
   Train(3);
   auto first = Attach("first");
   ASSERT_TRUE(Save(*first).ok());
-  ASSERT_TRUE(LoadModel(*first, Loading(false)).ok());  // as many steps, but a life of its own
+  ASSERT_TRUE(LoadModel(*first, Loading(false)).ok());  // begins a new life with the same steps
   Restart(GetParam());
   auto trainer = Attach();
   const absl::Status refused = LoadModel(*trainer, Loading(true)).status();
@@ -253,7 +253,7 @@ TEST_P(RestartedOwner, AFreshStartIsSaidOnPurpose) {
   StepOutcome outcome = Step(*trainer, *optimizer);
   ASSERT_TRUE(outcome.status().ok()) << outcome.status();
   for (const OwnerOutcome& owner : outcome.owners) EXPECT_EQ(owner.steps_accepted, 1u);
-  // Who says so, too, joins, as who does not.
+  // Further trainers join the optimizer, with start_afresh and without it.
   auto second = Attach("second");
   auto same = Must(Create(*second, afresh));
   auto third = Attach("third");
@@ -274,7 +274,7 @@ TEST_F(HalfModel, APartThatWasDroppedIsMissed) {
   }
 }
 
-// The trainer still refers to the parts that were replaced.
+// The old trainer still refers to the parts from before the fresh start.
 TEST_F(HalfModel, ATrainerOfWhatWasBegunAfreshStepsNothingAnyMore) {
   auto old = Attach("old");
   auto before = Must(Create(*old));
@@ -309,7 +309,7 @@ TEST_F(HalfModel, OnlyALostPartIsBegunAfresh) {
       DistributedOptimizer::Create(*trainer, kName, Sgd{0.5, 0.5}, some, {}, afresh).status();
   EXPECT_EQ(others.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(others), HasSubstr("give the same parameters"));
-  Steps(*trainer, *optimizer, 1);  // it is whole
+  Steps(*trainer, *optimizer, 1);  // the optimizer is still whole
   LoadOptions stopped = Loading(false);
   stopped.progress = [](const TransferProgress& progress) {
     return progress.activity != "loading";
@@ -395,7 +395,7 @@ TEST_F(HalfModel, ALoadThatStoppedHalfWayIsNoticed) {
   EXPECT_TRUE(Create(*trainer).ok());
 }
 
-// Its values would be partly from before the load and partly from after it.
+// The values of such a save would be partly from before the load and partly from after it.
 TEST_F(HalfModel, ASaveBesideALoadIsNotPublished) {
   Train(3);
   auto trainer = Attach();
@@ -440,7 +440,7 @@ TEST_F(HalfModel, WhatIsBeingLoadedIsNotSaved) {
   EXPECT_THAT(Text(refused), HasSubstr("load of its optimizer has not finished"));
 }
 
-// Trainers that reach only an owner whose part stays go on until the load's end.
+// During the load, a trainer that reaches only an owner that kept its part can still step there.
 TEST_F(HalfModel, APartThatStaysIsComparedAtTheEndOfTheLoadToo) {
   Train(3);
   auto first = Attach("first");

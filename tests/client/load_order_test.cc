@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kRows = 10;
 
-// Five rows from `first`: zeros, with a momentum of 1 in the state of "main".
+// Five rows of zeros from row `first` on, with a momentum of 1 in the state of "main".
 worker::ImportItem Half(int64_t first) {
   worker::ImportItem item;
   item.name = "table";
@@ -35,8 +35,8 @@ worker::ImportItem Half(int64_t first) {
   return item;
 }
 
-// Whether the momentum of a row moves it, though the row has no gradient, is what an owner finds
-// out when all of the state is there.
+// The momentum of a row moves it in steps that have no gradient for it. An owner can tell which
+// rows are concerned only when it has all of the state.
 TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
   for (const std::vector<int64_t>& order : {std::vector<int64_t>{0, 5}, {5, 0}}) {
     TestOwner owner("owner");
@@ -71,7 +71,7 @@ TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
   }
 }
 
-// Between its request and its claims, somebody else takes the name.
+// Another worker creates a value of the same name between the request of the load and its claims.
 TEST(LoadOrder, AValueThatIsMadeMeanwhileIsNotReplaced) {
   TestOwner owner("owner");
   worker::Runtime& runtime = owner.runtime();

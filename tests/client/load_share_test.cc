@@ -21,8 +21,8 @@ using ::testing::HasSubstr;
 constexpr GlobalId kSaved{9, 1}, kBegun{9, 2}, kOther{9, 3};
 constexpr uint64_t kSteps = 3;
 
-// Optimizer "main" over w0 and w1, each on the owner of its number, which have the incarnations 10
-// and 11 now. The save was made in the life kSaved.
+// The optimizer "main" steps w0 on owner0, whose incarnation is 10, and w1 on owner1, whose
+// incarnation is 11. The save was made in the life kSaved.
 class LoadShareTest : public ::testing::Test {
  protected:
   LoadShareTest() {
@@ -48,7 +48,8 @@ class LoadShareTest : public ::testing::Test {
       Set(owner, kSaved, 10, 11);
     }
   }
-  // The part on `owner` is of `life`, whose owners had these incarnations.
+  // Sets the life of the part on `owner`. In this life owner0 had the incarnation `first`, and
+  // owner1 had `second`.
   void Set(const std::string& owner, GlobalId life, Incarnation first, Incarnation second,
            uint64_t steps = kSteps) {
     worker::HostedOptimizer& part = contents_[owner].optimizers[0];
@@ -82,7 +83,8 @@ TEST_F(LoadShareTest, APartThatStaysIsRememberedAsItWasFound) {
   EXPECT_EQ(share->values, (std::vector<bool>{false, true}));
 }
 
-// The lost part has been brought back, and the one that stays was not told of its new life.
+// The load has brought back the lost part, and stopped before it told the part that stays of its
+// new life.
 TEST_F(LoadShareTest, ALoadThatStoppedAtItsEndIsFinished) {
   Set("owner0", kSaved, 10, 99);
   Set("owner1", kBegun, 10, 11);
@@ -99,7 +101,7 @@ TEST_F(LoadShareTest, ALoadThatStoppedAtItsEndIsFinished) {
   EXPECT_EQ(share->optimizers[0].begun, kBegun);
 }
 
-// No owner was restarted: the part on owner1 was dropped before the load began.
+// No owner was restarted. The part on owner1 was lost because it was dropped before the load.
 TEST_F(LoadShareTest, TheLifeOfTheSaveIsNotTheOneThatALoadBegan) {
   Set("owner0", kSaved, 10, 11);
   Set("owner1", kBegun, 10, 11);

@@ -1,5 +1,5 @@
-// DistributedOptimizer against owners in the same process: what one step does on several owners,
-// and what is left when it fails.
+// DistributedOptimizer against owners in the same process: the effects of a step on several owners,
+// and the state that a failed step leaves behind.
 
 #include <atomic>
 #include <cmath>
@@ -34,7 +34,7 @@ using ::testing::Not;
 
 const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
-// A context in which each parameter has collected the given gradient in every element.
+// Makes a context in which every element of each parameter has the gradient given for it.
 Context Collect(Worker& worker, const std::vector<std::pair<RRef, double>>& gradients) {
   Context context = Must(worker.NewContext());
   std::vector<RRef> parameters;
@@ -58,7 +58,7 @@ class OptimizerTest : public ::testing::Test {
   std::unique_ptr<Worker> StartOther(const std::string& name) {
     return StartTrainer(name, {owner0_.address(), owner1_.address()});
   }
-  // The optimizer "main" of both parameters as `worker` sees it.
+  // Creates or joins the optimizer "main" of both parameters from `worker`.
   std::unique_ptr<DistributedOptimizer> Shared(Worker& worker, const OptimizerSettings& settings) {
     return Must(DistributedOptimizer::Create(
         worker, "main", kSgd1,
@@ -155,7 +155,7 @@ TEST_F(OptimizerTest, OPT_09_AnOwnersErrorAtConstructionFailsItWithThatText) {
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("picky: "), HasSubstr("this owner is picky")));
 }
 
-// Refused on the owner because its parameter moved on after it was pulled.
+// owner1 refuses the step because its parameter got a new version after the pull.
 TEST_F(OptimizerTest, OPT_10_OPT_11_OPT_12_FailuresOfAllOwnersAndWhatWasApplied) {
   OptimizerSettings settings;
   settings.mode = UpdateMode::BoundedStaleness(0);
@@ -171,7 +171,7 @@ TEST_F(OptimizerTest, OPT_10_OPT_11_OPT_12_FailuresOfAllOwnersAndWhatWasApplied)
   EXPECT_EQ(First(w_), 9);
   EXPECT_EQ(First(b_), 5);
 
-  StepOutcome both = optimizer->StepDetailed(context);  // w has moved on too
+  StepOutcome both = optimizer->StepDetailed(context);  // w has a new version too
   EXPECT_THAT(both.status().message(),
               AllOf(HasSubstr("owner0 (FAILED_PRECONDITION"), HasSubstr("owner1 (FAILED_"),
                     HasSubstr("it was applied on no owner")));
@@ -327,19 +327,18 @@ TEST_F(OptimizerTest, OPT_48_GroupsAndOptionsThatChangeOnAllOwners) {
   EXPECT_EQ(Must(mine->Options(0)).options.at("lr"), 2);
 }
 
-// owner1 is not reached by every step, and still all owners go by one count.
+// Not every step reaches owner1, but all owners use the same count of steps.
 TEST_F(OptimizerTest, OPT_48_AScheduleIsOneForAllOwners) {
   OptimizerSettings settings;
   settings.schedule = Schedule::Exponential(0.5);
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, b_}, settings));
-  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}})).ok());           // rate 1
+  ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}})).ok());           // learning rate 1
   ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{b_, 1}})).ok());           // 0.5
   ASSERT_TRUE(optimizer->Step(Collect(*trainer_, {{w_, 1}, {b_, 1}})).ok());  // 0.25
   EXPECT_EQ(First(w_), 8.75f);
   EXPECT_EQ(First(b_), 9.25f);
 }
 
-// As in PyTorch, a step in place on one side does not spoil what another has under way.
 TEST_F(OptimizerTest, TheOrderOfParametersMakesNoOtherLead) {
   auto other = StartOther("trainer1");
   OptimizerSettings settings;
@@ -349,7 +348,7 @@ TEST_F(OptimizerTest, TheOrderOfParametersMakesNoOtherLead) {
       *other, "main", kSgd1,
       std::vector<RRef>{Must(other->Lookup("owner1", "b")), Must(other->Lookup("owner0", "w"))},
       settings));
-  // Each decides in turn; what the last one decided holds everywhere.
+  // The trainers set the option in turn, and the last setting holds on all owners.
   for (const double lr : {2, 4, 8}) {
     ASSERT_TRUE(theirs->SetOptions(0, {{"lr", 0.5 * lr}}).ok());
     ASSERT_TRUE(mine->SetOptions(0, {{"lr", lr}}).ok());
@@ -487,7 +486,7 @@ TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
   auto second = StartTrainer("second", {lead->address(), follower.address()});
   auto [parameters, optimizer] = use(*second);
   ASSERT_TRUE(optimizer->Step(Collect(*second, {{parameters[0], 1}, {parameters[1], 1}})).ok());
-  EXPECT_EQ(Read(*second, parameters[0])[0], 9);  // as it is created, and so on both
+  EXPECT_EQ(Read(*second, parameters[0])[0], 9);  // both owners use the lr of the creation
   EXPECT_EQ(Read(*second, parameters[1])[0], 9);
   ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 2}}).ok());
   ASSERT_TRUE(optimizer->Step(Collect(*second, {{parameters[0], 1}, {parameters[1], 1}})).ok());
@@ -495,6 +494,7 @@ TEST(LeadTest, OptionsChangeEverywhereAfterTheLeadWasStartedAgain) {
   EXPECT_EQ(Read(*second, parameters[1])[0], 7);
 }
 
+// A step of one trainer does not change the values that another trainer's pending backward uses.
 TEST_F(OptimizerTest, OPT_50_AStepLeavesPendingBackwardsOfOthersAlone) {
   auto other = StartOther("trainer1");
   RRef w = Must(other->Lookup("owner0", "w"));
@@ -596,7 +596,7 @@ TEST_F(OptimizerTest, AccumulatesOverContexts) {
 
 class ModesTest : public OptimizerTest {
  protected:
-  // `worker`'s step with these gradients, on a thread.
+  // Runs a step of `worker` with these gradients on a thread of its own.
   std::future<StepOutcome> StepAsync(Worker& worker, DistributedOptimizer& optimizer, double w,
                                      double b, const StepOptions& options = {}) {
     return std::async(std::launch::async, [&worker, &optimizer, w, b, options] {
@@ -605,7 +605,7 @@ class ModesTest : public OptimizerTest {
       return optimizer.StepDetailed(context, options);
     });
   }
-  // Until so many steps wait on these owners.
+  // Returns when `steps` steps wait on each of these owners.
   void AwaitWaiting(uint64_t steps, std::vector<TestOwner*> owners) {
     for (TestOwner* owner : owners) {
       const auto waiting = [&] {
@@ -675,7 +675,7 @@ TEST_F(ModesTest, WhoGivesUpWaitingHasAppliedNothing) {
   StepOptions hasty;
   hasty.timeout = absl::Milliseconds(200);
   StepOutcome late = StepAsync(*trainer_, *mine, 1, 1, hasty).get();
-  EXPECT_FALSE(late.status().ok());  // by this side's clock or the owners', whoever is first
+  EXPECT_FALSE(late.status().ok());  // the trainer or an owner notices the timeout first
   AwaitWaiting(0);
   auto a = StepAsync(*trainer_, *mine, 2, 2), b = StepAsync(*other_, *theirs, 1, 1);
   ASSERT_TRUE(a.get().status().ok());
@@ -742,7 +742,7 @@ TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
   ASSERT_TRUE(StepAsync(*trainer_, *mine, 1, 1).get().status().ok());
   ASSERT_TRUE(StepAsync(*other_, *theirs, 1, 1).get().status().ok());
   auto ahead = StepAsync(*other_, *theirs, 1, 1);
-  AwaitWaiting(1, {&owner0_});  // trainer0 may be computing
+  AwaitWaiting(1, {&owner0_});  // because trainer0 may be computing a gradient
   StepOutcome slow = StepAsync(*trainer_, *mine, 1, 1).get();
   ASSERT_TRUE(slow.status().ok()) << slow.status();
   ASSERT_TRUE(ahead.get().status().ok());
@@ -756,8 +756,8 @@ TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
   EXPECT_THAT(status.optimizers(0).spec(), HasSubstr("bounded_staleness(1, wait)"));
 }
 
-// Three trainers may not all be served within a bound of 0, so the order of their steps matters:
-// two owners that chose it each for itself would wait for each other.
+// With a bound of 0 not all three trainers can be served, so the order of their steps matters. If
+// each of the two owners chose its own order, they would wait for each other.
 TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
   OptimizerSettings settings;
   settings.mode = UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait);
@@ -767,7 +767,7 @@ TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
   for (Worker* worker : workers) optimizers.push_back(Shared(*worker, settings));
   constexpr int kSteps = 20;
   StepOptions both;
-  both.check_first = true;  // on both owners or on none
+  both.check_first = true;  // a step is applied on both owners or on neither
   std::vector<std::future<int>> applied;
   for (size_t i = 0; i < workers.size(); ++i) {
     applied.push_back(std::async(std::launch::async, [&, i] {
@@ -777,7 +777,7 @@ TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
         Context context = Collect(*workers[i], {{w, 1}, {b, 1}});
         accepted += optimizers[i]->Step(context, both).ok();
       }
-      optimizers[i].reset();  // nobody waits for it any more
+      optimizers[i].reset();  // the other trainers no longer wait for this one
       return accepted;
     }));
   }
@@ -788,7 +788,8 @@ TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
   EXPECT_EQ(First(b_), 10 - accepted);
 }
 
-// The lead never hears that turns end: they are over with their trainer's next question.
+// The lead never receives the message that ends a turn. The turn ends when its trainer asks for the
+// next one.
 TEST(LeadTest, ATrainerDoesNotWaitBehindItsOwnLostTurn) {
   testing::PickyRules rules;
   rules.loses = [](const carrier::Message& message) {
@@ -807,7 +808,7 @@ TEST(LeadTest, ATrainerDoesNotWaitBehindItsOwnLostTurn) {
   StepOptions clip;
   clip.clip_norm = 1;
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  // It fails with the turn in hand, and may be tried again as long as its outcome lives.
+  // The step fails while it has the turn. It can be retried as long as its outcome exists.
   const StepOutcome failed = optimizer->StepDetailed(Collect(*trainer, {{w, nan}, {b, 1}}), clip);
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kInvalidArgument) << failed.status();
   const StepOutcome outcome = optimizer->StepDetailed(Collect(*trainer, {{w, 1}, {b, 1}}));
@@ -825,7 +826,7 @@ TEST_F(ModesTest, ATurnEndsWithTheSessionOfItsTrainer) {
   {
     HeldParameter held(owner1_, b_);
     holder = StepAsync(*other_, *theirs, 1, 1);
-    while (First(w_) != 9) std::this_thread::yield();  // it has the turn
+    while (First(w_) != 9) std::this_thread::yield();  // until the step has the turn
     waiter = StepAsync(*trainer_, *mine, 1, 1);
     AwaitWaiting(1, {&owner0_});
     EXPECT_TRUE(other_->Shutdown(absl::ZeroDuration()).ok());

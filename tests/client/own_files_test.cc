@@ -1,4 +1,4 @@
-// Owners that write their own files of a save, beside owners that cannot.
+// Saves in which some owners write their own files and others cannot.
 
 #include <stdlib.h>
 
@@ -45,7 +45,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The files of the safetensors format in a folder, by name.
+// Returns the contents of the safetensors files in a folder, by file name.
 std::map<std::string, std::string> TensorFiles(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -80,7 +80,8 @@ class OwnFilesTest : public ::testing::Test {
     for (const auto& owner : owners_) addresses.push_back(owner->address());
     return StartTrainer("trainer", addresses);
   }
-  // Parameters on every owner, with state of their own, and rows.
+  // Makes and steps parameters on every owner, so that there is optimizer state, and a table of
+  // rows on the first one.
   void Train(Worker& worker) {
     std::vector<RRef> rrefs;
     for (const auto& owner : owners_) {
@@ -126,7 +127,7 @@ TEST_F(OwnFilesTest, BothWaysGiveTheSameFiles) {
   AddOwner("b", Root("shared"));
   auto worker = Attach();
   Train(*worker);
-  for (const size_t whole_bytes : {size_t{1} << 20, size_t{5000}}) {  // in pieces too
+  for (const size_t whole_bytes : {size_t{1} << 20, size_t{5000}}) {  // whole and in pieces
     SaveOptions own = Into("shared/deeper/saves"), streamed = Into("elsewhere");
     own.whole_bytes = streamed.whole_bytes = whole_bytes;
     own.name = streamed.name = std::to_string(whole_bytes);
@@ -168,11 +169,10 @@ TEST_F(OwnFilesTest, WhoCannotReachTheFolderStreams) {
   EXPECT_EQ(Must(LoadModel(*worker, load)).values.size(), 5u);
 }
 
-// What another process did to the folder meanwhile.
+// Claims to find every folder, and writes to a file system that the saving worker cannot see.
 class StubbornRoot : public CheckpointRoot {
  public:
   explicit StubbornRoot(std::shared_ptr<FakeFileSystem> disk) : disk_(std::move(disk)) {}
-  // Believes everything, and writes elsewhere.
   absl::StatusOr<std::unique_ptr<checkpoint::FoundFolder>> Find(const std::string& path,
                                                                 const std::string&) override {
     return std::make_unique<checkpoint::FakeFolder>(disk_, path);
@@ -191,7 +191,7 @@ TEST_F(OwnFilesTest, FilesThatCannotBeSeenHereAreStreamed) {
   Verify(saved.folder);
 }
 
-// Answers after whoever asked has given up.
+// Answers only after the caller has given up.
 class SlowRoot : public CheckpointRoot {
  public:
   absl::StatusOr<std::unique_ptr<checkpoint::FoundFolder>> Find(const std::string&,
@@ -201,7 +201,7 @@ class SlowRoot : public CheckpointRoot {
   }
 };
 
-// How many files of unfinished saves this process has open, owners being in it.
+// Counts the open files of unfinished saves in this process, in which the owners run too.
 int OpenUnfinished(const std::string& dir) {
   int open = 0;
   std::error_code error;
@@ -288,7 +288,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
   EXPECT_EQ(here, static_cast<int>(worker::SaveTable::kMaxSaves));
 }
 
-// What a peer has not filled tells it nothing of what the owner's memory held before.
+// Room that a peer has not filled must not show it the former contents of the owner's memory.
 TEST_F(OwnFilesTest, RoomForALoadIsZeros) {
   AddOwner("a", nullptr);
   auto worker = Attach();
@@ -314,7 +314,7 @@ TEST_F(OwnFilesTest, RoomForALoadIsZeros) {
   EXPECT_EQ(reply->payload.buffers[0].view(), std::string(20'000, '\0'));
 }
 
-// Calls that no save makes: answered with an error, and nothing is written.
+// Calls that no correct save makes are answered with an error, and nothing is written.
 TEST_F(OwnFilesTest, HostileCalls) {
   AddOwner("a", Root("shared"));
   auto worker = Attach();
@@ -364,7 +364,7 @@ TEST_F(OwnFilesTest, HostileCalls) {
   write.clear_piece();
   write.add_items()->set_counter(12345);
   EXPECT_EQ(call("save.write", write, false).status().code(), absl::StatusCode::kNotFound);
-  // Values that are no tensors.
+  // A value that is not a tensor cannot be written.
   const GlobalId text =
       Must(owners_[0]
                ->runtime()

@@ -1,4 +1,4 @@
-// References between three workers: owners, users, third ones, and objects behind them.
+// References between three workers: an owner, users and third parties, and references to objects.
 
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ class Log : public store::Object {
   std::vector<int64_t> numbers_ PSD_GUARDED_BY(mutex_);
 };
 
-// References that functions have put away.
+// References that registered functions keep.
 struct Drawer {
   Mutex mutex;  // leaf
   std::vector<RRef> kept PSD_GUARDED_BY(mutex);
@@ -114,7 +114,7 @@ class ReferencesTest : public ::testing::Test {
       drawer->kept.push_back(RRef::FromValue(arguments[0]));
       return Values{};
     });
-    // What it got, in a reference of its own on the next worker, and so on.
+    // Wraps the reference in a new reference on the next worker, which does the same, and so on.
     add("forward", [](const FunctionCall& call, Values arguments) -> Result {
       const int64_t left = IntOf(arguments[1]);
       if (left == 0) return FetchHere(call, RRef::FromValue(arguments[0]));
@@ -175,7 +175,7 @@ class ReferencesTest : public ::testing::Test {
     return made;
   }
   int64_t Fetched(const RRef& rref) { return IntOf(Must(trainer_->ToHere({rref}))[0]); }
-  // Calls in each mode: by future, by reference to the result, and plainly.
+  // Calls the function in every mode: synchronously, by a future, and by a reference to the result.
   std::vector<Value> InAllModes(const std::string& callee, const std::string& function,
                                 const Values& arguments) {
     Future<Values> call = trainer_->RpcAsync(callee, Named(function), arguments);
@@ -265,7 +265,7 @@ TEST_F(ReferencesTest, RREF_08_RREF_13_RREF_15_ReferencesToTheirOwner) {
   for (const Value& sum : InAllModes("owner0", "fetch_both", {a, b})) EXPECT_EQ(IntOf(sum), 7);
   Values about = Must(trainer_->RpcSync("owner0", Named("about"), {a}));
   EXPECT_EQ(*about[4].As<std::string>(), a.value_id().ToString());
-  // The result of a mode goes when its release has come.
+  // The result of the call by reference is erased when its release has arrived.
   while (owner0_.runtime().rrefs().stats().owners > 2) std::this_thread::yield();
   EXPECT_EQ(owner0_.runtime().rrefs().stats().forks, 2u);
   a = b = RRef();
@@ -293,7 +293,8 @@ TEST_F(ReferencesTest, RREF_10_AnOwnerPassesItsOwnToUsersInAllModes) {
 
 TEST_F(ReferencesTest, RREF_11_FunctionsReturnReferences) {
   {
-    // Its own, of the caller, of a third worker, a list of its own, one to a list of them.
+    // The functions return references to a value of their own, of the caller and of a third worker,
+    // a list of references, and a reference to such a list.
     RRef own = RRef::FromValue(Must(trainer_->RpcSync("owner0", Named("make"), {1}))[0]);
     EXPECT_EQ(Fetched(own), 1);
     RRef home =
@@ -332,7 +333,7 @@ TEST_F(ReferencesTest, RREF_14_RREF_18_RREF_39_ForksOfOneReferenceGoInAnyOrder) 
   Must(trainer_->RpcSync("owner1", Named("keep"), {root}));
   EXPECT_EQ(owner0_.runtime().rrefs().stats().forks, 3u);
   EXPECT_EQ(owner1_.runtime().rrefs().stats().users, 2u);
-  root = RRef();  // the root of the tree first
+  root = RRef();  // the root of the tree of forks goes first
   while (owner0_.runtime().rrefs().stats().forks > 2) std::this_thread::yield();
   RRef leaf;
   {
@@ -367,7 +368,7 @@ TEST_F(ReferencesTest, RREF_21_AFunctionStartsWhenItsReferencesAreCountedNotMade
       EXPECT_EQ(*about[0].As<std::string>(), owner);
       EXPECT_TRUE(*about[2].As<bool>()) << "confirmed before the function began";
       EXPECT_FALSE(rref.confirmed().IsReady()) << "the creator's own is, when it is made";
-      // Further, to one that waits for the value.
+      // owner1 passes the reference on to a function that waits for the value.
       Future<Values> further = trainer_->RpcAsync("owner1", Named("call"), {other, "fetch", rref});
       Must(trainer_->RpcSync("owner1", Named("keep"), {rref}));
       EXPECT_FALSE(further.IsReady());
@@ -385,7 +386,7 @@ TEST_F(ReferencesTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
     Values about = Must(trainer_->RpcSync(owner, Named("about"), {slow}));
     EXPECT_TRUE(*about[1].As<bool>()) << "it is the owner's own there";
     Must(trainer_->RpcSync(owner, Named("keep"), {slow}));
-    // What needs the value waits for it, on a program's thread too.
+    // A function and a program that need the value wait for it.
     Future<Values> fetched = trainer_->RpcAsync(owner, Named("fetch"), {slow});
     Future<Values> doubled = trainer_->RpcAsync(owner, Function::Operator("add", 2), {slow, slow});
     EXPECT_FALSE(fetched.IsReady() || doubled.IsReady() || slow.confirmed().IsReady());
@@ -417,7 +418,7 @@ TEST_F(ReferencesTest, RREF_21_FunctionsThatHoldNoThreadKeepNoOtherFromStarting)
 }
 
 TEST_F(ReferencesTest, RREF_21_FunctionsThatWaitForAnArgumentLeaveThreadsToOthers) {
-  constexpr int kWaiting = 400;  // more than an owner has threads, those for waiting ones included
+  constexpr int kWaiting = 400;  // more than an owner's threads and those that replace waiting ones
   {
     RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
     std::vector<Future<Values>> waiting;
@@ -466,7 +467,7 @@ TEST_F(ReferencesTest, RREF_23_AssignmentsAndGradientsOfWhatIsBeingMadeWaitForIt
     parking_.Take().Set(made());
     EXPECT_TRUE(assigned.Wait().ok()) << assigned.Wait().status();
     EXPECT_TRUE(pushed.Wait().ok()) << pushed.Wait().status();
-    // No gradient has come for the next one, which is known once it is made.
+    // The next value gets no gradient, which the owner can tell once the value is made.
     RRef next = Must(trainer_->Remote(owner, Named("park"), {}));
     const auto asked = trainer_->runtime().gradients().Fetch(context->id(), next, {});
     EXPECT_FALSE(asked.IsReady()) << owner;
@@ -490,8 +491,8 @@ TEST_F(ReferencesTest, RREF_34_AFetchThatFailsReleasesWhatTheOtherOwnersAnswered
 }
 
 TEST_F(ReferencesTest, AReferenceFromANameIsGoodWhoeverDropsTheNameMeanwhile) {
-  // One makes and uses a name again and again, another drops it: every reference that is given
-  // refers to a value that is there.
+  // One worker creates and reads a name again and again while another drops it. Every reference
+  // that the first one gets refers to a value that exists.
   std::atomic<bool> done{false};
   auto other = Start("trainer1");
   std::thread drops([&] {
@@ -522,7 +523,8 @@ TEST_F(ReferencesTest, RREF_11_RREF_21_AnAnswerDoesNotWaitForWhatIsBeingMadeElse
 }
 
 TEST_F(ReferencesTest, RREF_11_RREF_23_AnAnswerWaitsWhereTheValueIsNeeded) {
-  // In a value's place, at its owner, and of the owner itself.
+  // The value is needed where the reference becomes the value of another reference, where the
+  // answer reaches the owner of the value, and where the callee itself is the owner.
   RRef kept = Must(trainer_->Remote("owner0", Named("begin"), {"owner1"}));
   Future<Values> home = trainer_->RpcAsync("owner1", Named("call"), {"owner0", "begin", "owner1"});
   Future<Values> own = trainer_->RpcAsync("owner0", Named("begin"), {"owner0"});
@@ -537,7 +539,7 @@ TEST_F(ReferencesTest, RREF_11_RREF_23_AnAnswerWaitsWhereTheValueIsNeeded) {
 }
 
 TEST_F(ReferencesTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoeverWouldPassItOn) {
-  // Its owner takes connections, and says nothing.
+  // The owner accepts connections but never answers.
   int port = 0;
   const int silent = carrier::ListenOnLoopback(&port);
   trainer_->runtime().agent().AddPeer("silent", absl::StrCat("127.0.0.1:", port));

@@ -1,4 +1,5 @@
-// A worker that the system refuses a thread, whichever it is: an error, and nothing stays behind.
+// The system refuses a worker one of its threads. Whichever thread it is, the start fails with an
+// error and no thread stays behind.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,8 +20,8 @@
 
 namespace {
 
-std::atomic<int> still_given{INT_MAX};  // threads that psd may start before it is refused one
-std::atomic<int> alive{0};              // threads of psd
+std::atomic<int> still_given{INT_MAX};  // threads that psd may still start
+std::atomic<int> alive{0};              // running threads of psd
 
 struct Start {
   void* (*run)(void*);
@@ -34,7 +35,8 @@ void* RunCounted(void* start_pointer) {
   return result;
 }
 
-// Started by a std::thread, as all of psd's are. gRPC starts its own in another way.
+// Tells whether a std::thread starts this thread. All threads of psd are started so, and those of
+// gRPC are not.
 bool IsOfPsd(void* (*run)(void*)) {
   Dl_info place = {};
   return dladdr(reinterpret_cast<void*>(run), &place) != 0 &&
@@ -43,7 +45,7 @@ bool IsOfPsd(void* (*run)(void*)) {
 
 }  // namespace
 
-// In place of the system's, which is called when a thread is to be had.
+// Replaces the system's function, and calls it unless the thread is to be refused.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*run)(void*), void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
@@ -54,7 +56,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   ++alive;
   const int error = create(thread, attributes, &RunCounted, start.get());
   if (error == 0) {
-    start.release();  // the thread's
+    start.release();  // the thread owns it
   } else {
     --alive;
   }
@@ -74,7 +76,7 @@ WorkerOptions Options() {
   return options;
 }
 
-// Starts with 0, 1, 2, ... threads until they are enough; how many were too few.
+// Tries starts with 0, 1, 2, … threads until one succeeds. Returns how many starts failed.
 int StartWithEverMoreThreads(const WorkerOptions& options) {
   const int before = alive;
   for (int threads = 0;; ++threads) {
@@ -102,7 +104,7 @@ TEST(RefusedThreads, EachFailsTheStartOfATrainer) {
 TEST(RefusedThreads, EachFailsTheStartOfAWorkerThatListens) {
   WorkerOptions options = Options();
   options.listen = "127.0.0.1:0";
-  // One more takes connections.
+  // One more thread accepts connections.
   EXPECT_GE(StartWithEverMoreThreads(options), 9);
   EXPECT_EQ(alive, 0);
 }

@@ -46,7 +46,7 @@ class RowsTest : public ::testing::Test {
   std::vector<float> Rows(const RRef& table, std::initializer_list<int64_t> ids) {
     return Elements(Must(trainer_->LookUpRows({{table, Ids(ids)}}))[0].tensor());
   }
-  // One step by the gradient `scale` at each id.
+  // Makes a step with the gradient `scale` for each occurrence of an id.
   absl::Status StepBy(DistributedOptimizer& optimizer, const RRef& table,
                       std::initializer_list<int64_t> ids, double scale) {
     Context context = Must(trainer_->NewContext());
@@ -107,7 +107,7 @@ TEST_F(RowsTest, DAG_54_GradientsOfRowsAreSparseAndAddUp) {
   EXPECT_THAT(std::string(context.Gradient(table).status().message()), HasSubstr("SparseGradient"));
 }
 
-// Ids in [0, rows), every row as often as the others, in an order of its own.
+// Returns `count` ids in [0, rows) in a mixed order, in which all rows occur equally often.
 Tensor ManyIds(int64_t count, int64_t rows) {
   std::vector<int64_t> ids(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) ids[static_cast<size_t>(i)] = i * 7 % rows;
@@ -379,7 +379,7 @@ TEST_F(DenseTableTest, OPT_40_SoDoesWeightDecayThatWasSetLater) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("weight_decay"));
     EXPECT_THAT(Read(*trainer_, table), Each(1));
-    // And the other way round.
+    // The step is accepted again once the weight decay is back at 0.
     ASSERT_TRUE(optimizer->SetOptions(0, {{"weight_decay", 0}}).ok());
     EXPECT_TRUE(StepBy(*optimizer, table, {1}, 1).ok());
     EXPECT_THAT(Read(*trainer_, table), ElementsAre(1, 0.5, 1));
@@ -418,7 +418,7 @@ TEST_F(RowsTest, ClippingByNormSeesSummedRows) {
   auto rows = Must(trainer_->LookUpRows({{table, Ids({1, 1})}}, context));
   ASSERT_TRUE(context.Backward({Sum(rows[0] * 2.0)}).ok());
   StepOptions options;
-  options.clip_norm = 1;  // of 4
+  options.clip_norm = 1;  // the norm of the gradient is 4
   ASSERT_TRUE(optimizer->StepDetailed(context, options).status().ok());
   EXPECT_NEAR(Rows(table, {1})[0], 0, 1e-5);
 }
@@ -435,7 +435,8 @@ TEST_F(RowsTest, GradientsOfSeveralContextsAreOneStep) {
     ASSERT_TRUE(contexts[i].Backward({Sum(rows[0])}).ok());
   }
   ASSERT_TRUE(optimizer->StepDetailed({&contexts[0], &contexts[1]}).status().ok());
-  // Rows 0 and 1 have gradients 1 and 3; the first step of Adagrad moves by lr whatever they are.
+  // Rows 0 and 1 have the gradients 1 and 3. The first step of Adagrad moves a row by lr, whatever
+  // the size of its gradient.
   EXPECT_THAT(Rows(table, {0, 1, 2}), Pointwise(FloatNear(1e-6f), {0.0f, 0.0f, 1.0f}));
 }
 
@@ -448,7 +449,7 @@ TEST_F(RowsTest, OptionsThatRowsDoNotAllowAreRefusedLaterToo) {
 }
 
 TEST_F(RowsTest, ATableTakesNewElements) {
-  const RRef table = Table(3000, 2);  // more than are written at once
+  const RRef table = Table(3000, 2);  // more rows than are written at once
   Tensor elements = Must(Tensor::Zeros({3000, 2}, DType::kF32));
   for (int64_t i = 0; i < 6000; ++i) elements.mutable_data<float>()[i] = static_cast<float>(i);
   EXPECT_EQ(Must(trainer_->Assign(table, elements)), 2u);
@@ -499,7 +500,7 @@ TEST_F(RowsTest, HostileLookupsAreRefused) {
   EXPECT_EQ(ask({}, {Ids({1})}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ask({id}, {Value(1)}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ask({{id.incarnation, 999}}, {Ids({1})}).code(), absl::StatusCode::kNotFound);
-  // More rows than a result may hold are refused before there is memory for them.
+  // More rows than a result may hold are refused before memory is allocated for them.
   RRef wide = Must(trainer_->GetOrCreate("owner0", "wide", Zeros({1, 1 << 20}), AsRows()));
   EXPECT_EQ(ask({wide.value_id()}, {Value(*Tensor::Zeros({2048}, DType::kI64))}).code(),
             absl::StatusCode::kResourceExhausted);

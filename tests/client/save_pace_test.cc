@@ -14,7 +14,7 @@ TEST(SavePace, FullSpeedWhileTrainingStandsStill) {
   EXPECT_FALSE(pace.Training(kStart));
   pace.Heard(0, 100, kStart);
   pace.Heard(0, 100, kStart + kWork);
-  pace.Heard(1, 7, kStart + kWork);  // another owner's count
+  pace.Heard(1, 7, kStart + kWork);  // the count of another owner
   EXPECT_FALSE(pace.Training(kStart + kWork));
   EXPECT_EQ(pace.PauseAfter(kWork, kStart + kWork), absl::ZeroDuration());
 }
@@ -28,7 +28,7 @@ TEST(SavePace, AStepOfAnyOwnerMakesItPause) {
   EXPECT_EQ(pace.PauseAfter(absl::Hours(1), kStart + kWork), SavePace::kLongestPause);
 }
 
-// Steps may be slower than the exchanges of a save.
+// Training counts as active between steps that are further apart than the exchanges of a save.
 TEST(SavePace, TrainingGoesOnBetweenItsSteps) {
   SavePace pace(0.5);
   pace.Heard(0, 1, kStart);

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What an owner says of itself is not believed.
+// An owner's description of itself is checked.
 TEST(SavePlan, AnOwnerThatContradictsItself) {
   worker::OwnerContents contents;
   worker::HostedValue& w = contents.values.emplace_back();

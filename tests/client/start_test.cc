@@ -1,4 +1,4 @@
-// A start that does not get through says why, at once or while it waits.
+// A start that cannot reach its owners says why, at once or while it waits.
 
 #include <initializer_list>
 #include <memory>
@@ -24,7 +24,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Keeps what a start says while it waits.
+// Keeps the messages that a start logs while it waits.
 class WaitingLogger : public Logger {
  public:
   bool Enabled(LogLevel) const override { return true; }
@@ -86,7 +86,8 @@ TEST(Start, ThatFindsNobodySaysSo) {
   ExpectEndsWith(AddressOfNobody(), "connection refused");
 }
 
-// Who waits for ever for an owner that is late hears of one that can never be attached to.
+// A start without a timeout waits for an owner that is late. It fails at once if the worker can
+// never attach to another of its owners.
 TEST(Start, ADefiniteErrorDoesNotWaitForAnotherOwner) {
   TestOwner other("other");
   WorkerOptions options = Options(AddressOfNobody());

@@ -15,7 +15,7 @@
 
 namespace psd {
 
-// Stops the test program when a result that later lines need is an error.
+// Returns the value of a result that later lines need. Aborts the test program if it is an error.
 template <typename T>
 T Must(absl::StatusOr<T> result) {
   if (!result.ok()) {

@@ -1,4 +1,5 @@
-// Training through the public face: gradients and steps equal the same math done in one process.
+// Training through the public face gives the same gradients and steps as the same math in one
+// process.
 
 #include <atomic>
 #include <thread>

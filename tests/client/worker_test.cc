@@ -76,7 +76,7 @@ TEST_F(WorkerTest, ListsLooksUpAndDrops) {
   EXPECT_TRUE(trainer_->Drop("owner0", "b").ok());
   absl::Status gone = trainer_->Lookup("owner0", "b").status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
-  // Whoever holds a reference keeps the value.
+  // A reference keeps the value alive.
   EXPECT_THAT(Read(*trainer_, kept), ElementsAre(7));
 }
 
@@ -176,7 +176,7 @@ TEST_F(WorkerTest, RREF_02_RemoteLeavesTheResultOnTheOwner) {
       trainer_->Remote("owner0", Function::Operator("neg", 1), {Tensor::Of<float>({2}, {1, 2})}));
   EXPECT_EQ(result.owner(), "owner0");
   EXPECT_THAT(Read(*trainer_, result), ElementsAre(-1, -2));
-  // An RRef stands for its value on its owner.
+  // As an argument of a program on its owner, an RRef stands for its value.
   Values again =
       Must(trainer_->RpcSync("owner0", Function::Operator("neg", 1),
                              {std::shared_ptr<const store::RemoteReference>(result.body())}));
