@@ -1,4 +1,4 @@
-// Bytes that no honest peer sends, to the port of a daemon that serves others.
+// Sends bytes that no correct peer sends to the port of a daemon that serves another client.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -30,8 +30,8 @@ namespace {
 
 using ::testing::Each;
 
-// Sends `bytes` on a connection of its own; returns when the daemon has closed it, or after a
-// while in which it waits for more.
+// Sends `bytes` on a new connection. Returns when the daemon has closed the connection, or after a
+// timeout if it waits for more bytes.
 void SendRaw(const std::string& address, const std::string& bytes) {
   int port = 0;
   ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
@@ -44,7 +44,7 @@ void SendRaw(const std::string& address, const std::string& bytes) {
   size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t count = send(descriptor, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (count <= 0) break;  // it has heard enough
+    if (count <= 0) break;  // the daemon has closed the connection
     sent += static_cast<size_t>(count);
   }
   pollfd answer = {descriptor, POLLIN, 0};
@@ -52,7 +52,8 @@ void SendRaw(const std::string& address, const std::string& bytes) {
   close(descriptor);
 }
 
-// Says `messages` on a stream of workers; returns once the daemon has ended the stream.
+// Sends `messages` on a stream between workers. Returns the status of the stream once the daemon
+// has ended it.
 grpc::Status SayOnAStream(const std::string& address, const std::vector<std::string>& messages) {
   grpc::CompletionQueue queue;
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
@@ -112,7 +113,7 @@ class HostilePeerTest : public ::testing::Test {
         training_(Must(Training::Create(*honest_, {"owner0"}, 4))) {
     epoch_ = EpochOfHonest();
   }
-  // The honest one's session has lived through it, and the owner does its work.
+  // Checks that the session of the honest client is still the same, and that the owner still works.
   ~HostilePeerTest() override {
     EXPECT_EQ(EpochOfHonest(), epoch_);
     EXPECT_TRUE(training_.Pull().ok());

@@ -1,7 +1,7 @@
-// A worker dies at the n-th message of a job, for every n: creation, fetch, backward, steps, and a
-// reference that goes from owner to owner. Whoever survives is told, holds nothing of the dead, and
-// has applied what was acknowledged, once. One process, a network that is driven message by
-// message.
+// A worker dies at the n-th message of a job, for every n. The job creates and fetches parameters,
+// runs backward, steps, and passes a reference from owner to owner. The surviving workers get
+// errors, hold nothing for the dead one, and have applied every acknowledged change exactly once.
+// All workers run in one process, on a network that the test drives message by message.
 
 #include <atomic>
 #include <memory>
@@ -28,7 +28,7 @@ namespace {
 constexpr char kTrainer[] = "trainer";
 const char* const kOwners[] = {"owner0", "owner1"};
 
-// What the trainer was told.
+// The results that the trainer got for its steps, one from each owner.
 struct Told {
   absl::Status steps[2] = {absl::UnknownError("not begun"), absl::UnknownError("not begun")};
 };
@@ -52,7 +52,7 @@ class Job {
     network_->StopThread();
   }
 
-  // Runs the job; `victim` dies at message `kill_at`. False if the job ended before.
+  // Runs the job, and crashes `victim` at message `kill_at`. Returns false if the job ended before.
   bool Run(const std::string& victim, int kill_at) {
     std::atomic<bool> done{false};
     std::thread work([&] {
@@ -66,7 +66,7 @@ class Job {
         std::this_thread::yield();
       } else if (++messages == kill_at) {
         network_->Crash(victim);
-        // What is left of it in this process must not keep the test waiting.
+        // The test must not wait for calls of the victim, which still runs in this process.
         end = std::thread([&] { Of(victim).Shutdown(absl::ZeroDuration()); });
       }
     }
@@ -75,8 +75,7 @@ class Job {
     return messages >= kill_at;
   }
 
-  // Returns when the survivors of `victim` hold nothing: no fork, no loan, no context, no value
-  // without a name.
+  // Returns when all workers but `victim` hold no fork, no loan, no context and no anonymous value.
   void WaitUntilNothingIsLeft(const std::string& victim) {
     for (auto& worker : workers_) {
       while (worker->name() != victim && !HoldsNothing(*worker)) {
@@ -85,7 +84,7 @@ class Job {
     }
   }
 
-  // The parameter on owner `i`; 0 if it was never made.
+  // Returns the parameter's element on owner `i`, or 0 if the parameter was never created.
   float ElementOn(int i) {
     const auto entry = workers_[i]->store().Lookup("w");
     if (!entry.ok()) return 0;
@@ -131,7 +130,7 @@ class Job {
     PassAReferenceAround();
   }
 
-  // Pulls a parameter from each owner, differentiates, steps both.
+  // Pulls a parameter from each owner, runs backward and steps both.
   void Train() {
     std::vector<RRef> parameters, optimizers;
     Sgd sgd;
@@ -165,7 +164,7 @@ class Job {
     for (size_t i = 0; i < steps.size(); ++i) told_.steps[i] = steps[i].Wait().status();
   }
 
-  // Made on one owner, given to the other, which gives it back.
+  // Creates a value on one owner and passes its reference to the other owner, which returns it.
   void PassAReferenceAround() {
     const worker::CallTarget echo{nullptr, {}, "echo"};
     auto made = trainer().calls().Remote("owner0", echo, {7}, nullptr, call_);
@@ -182,7 +181,7 @@ class Job {
   Told told_;
 };
 
-// What a step that was answered so may have done, in steps of 1.
+// Checks that `element` agrees with the answer `told` to the only step, which subtracts 1.
 void CheckStep(const absl::Status& told, float element) {
   if (told.ok()) {
     EXPECT_EQ(element, -1);

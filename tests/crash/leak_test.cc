@@ -1,4 +1,4 @@
-// Trainers come and go; what they held goes with them.
+// Trainers come and go, and the owner releases everything that they held.
 
 #include <memory>
 #include <string>
@@ -29,7 +29,8 @@ TEST(LeakTest, TwentyTrainersAndADroppedModelLeaveNothing) {
     ASSERT_TRUE(training.Step().status().ok());
     RRef anonymous = Must(trainer->Remote("owner0", Function::Operator("neg", 1),
                                           {Variable(*Tensor::Full({kElements}, DType::kF32, 7))}));
-    // Some leave in order, with and without waiting for what they asked; some just go.
+    // Some trainers shut down in order and others do not. Some of each kind wait for their last
+    // result before.
     if (i % 3 == 0) {
       EXPECT_TRUE(trainer->ToHere({anonymous}).ok());
     }

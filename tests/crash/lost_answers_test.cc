@@ -1,5 +1,5 @@
-// Answers that get lost on the way: whatever was asked again is applied once. One process, a
-// network that loses what it is told to.
+// Answers get lost on the way, and requests that are sent again are applied once. All workers run
+// in one process, on a network that loses the messages that it is told to lose.
 
 #include <functional>
 #include <memory>
@@ -22,7 +22,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One owner and one trainer; the parameter "w" of one element, 0, with its optimizer of rate 1.
+// One owner and one trainer. The parameter "w" has one element, 0, and its optimizer has the
+// learning rate 1.
 class LostAnswersTest : public ::testing::Test {
  protected:
   LostAnswersTest() {
@@ -55,7 +56,8 @@ class LostAnswersTest : public ::testing::Test {
     options.session.reconnect_max = absl::Milliseconds(20);
     return Must(worker::Runtime::Create(std::move(options)));
   }
-  // Runs `call`; loses all answers until `applied`, then the connection, too.
+  // Runs `call` and loses all answers until `applied` holds. Then cuts the connection and lets
+  // answers pass again.
   template <typename T>
   T WithItsAnswerLost(const std::function<Future<T>()>& call,
                       const std::function<bool()>& applied) {
@@ -101,7 +103,7 @@ TEST_F(LostAnswersTest, AStepIsAppliedOnce) {
   EXPECT_FALSE(result.repeated) << "the session knew the answer, the optimizer was not asked";
   EXPECT_EQ(Version(), before + 1);
   EXPECT_EQ(Element(), -1);
-  // The same step as a new call: the optimizer itself knows it.
+  // The same step is sent as a new call, and the optimizer itself recognizes it.
   auto again = Must(StepIn(context, step).Wait());
   EXPECT_TRUE(again.repeated);
   EXPECT_EQ(Version(), before + 1);

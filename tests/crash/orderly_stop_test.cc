@@ -1,4 +1,5 @@
-// A daemon that is told to stop while trainers step: no step is left in doubt.
+// A daemon is told to stop while trainers step. Every trainer learns whether its last step was
+// applied.
 
 #include <algorithm>
 #include <atomic>
@@ -25,19 +26,19 @@ constexpr int kTrainers = 12;
 constexpr int kRounds = 3;
 constexpr uint64_t kStepsBeforeTheStop = 60;
 
-// What all trainers were told about their steps.
+// The answers that all trainers together got to their steps.
 struct Told {
-  std::atomic<int> begun{0};  // trainers
+  std::atomic<int> begun{0};  // trainers that train
   std::atomic<uint64_t> applied{0};
   Mutex mutex;
-  uint64_t accepted PSD_GUARDED_BY(mutex) = 0;  // the owner's highest count of steps
+  uint64_t accepted PSD_GUARDED_BY(mutex) = 0;  // the highest count of steps in an answer
 };
 
 void ExpectKnownFate(const absl::Status& error) {
   EXPECT_FALSE(GetDetail(error).value_or(ErrorDetail{}).fate_unknown) << error;
 }
 
-// Steps until something fails.
+// Trains until a call fails.
 void TrainUntilStopped(const std::string& name, const OwnerAddress& owner, Told& told) {
   std::unique_ptr<Worker> worker = Must(Worker::Start(TrainerOptions(name, {owner})));
   Training training = Must(Training::Create(*worker, {owner.name}, /*elements=*/64));

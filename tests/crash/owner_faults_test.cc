@@ -1,4 +1,4 @@
-// Owners that die, come back or stand still under trainers that use them.
+// Owners die, restart or stop while trainers use them.
 
 #include <atomic>
 #include <functional>
@@ -28,10 +28,10 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int64_t kLarge = 1 << 20;  // elements: an exchange takes long enough to be hit
+constexpr int64_t kLarge = 1 << 20;  // elements; an exchange takes long enough to be interrupted
 constexpr int64_t kSmall = 4;
 
-// owner0 knows the world; owner1 is the one that things happen to.
+// owner0 is the registrar and survives. owner1 is the victim of the faults.
 class OwnerFaultsTest : public ::testing::Test {
  protected:
   explicit OwnerFaultsTest(absl::Duration victim_lease = absl::Seconds(10))
@@ -46,7 +46,7 @@ class OwnerFaultsTest : public ::testing::Test {
     }
     return 0;
   }
-  // Runs `call` while the victim stands still; kills the victim once it has been asked.
+  // Runs `call` while the victim is stopped, and kills the victim once a call to it is pending.
   void KillWhileAsked(Worker& trainer, const std::function<void()>& call) {
     victim_.process().Stop();
     std::thread caller(call);
@@ -54,7 +54,8 @@ class OwnerFaultsTest : public ::testing::Test {
     victim_.process().Kill();
     caller.join();
   }
-  // The other owner is as good as ever: every step that it accepted is in its parameter, once.
+  // Checks that the surviving owner still works, and that its parameter has every step that it
+  // accepted exactly once.
   void ExpectSurvivorServes() {
     auto trainer = Must(Worker::Start(TrainerOptions("afterwards", {survivor_.address()})));
     const v1::WorkerStatus status = Must(StatusOf(*trainer, "owner0"));
@@ -65,7 +66,7 @@ class OwnerFaultsTest : public ::testing::Test {
                 elements.size() != kSmall);
   }
 
-  // So that the next trainers begin with both owners empty.
+  // Empties the surviving owner, so that the next trainers begin with two empty owners.
   void DropWhatIsLeft() {
     auto trainer = Must(Worker::Start(TrainerOptions("tidying", {survivor_.address()})));
     EXPECT_TRUE(trainer->Drop("owner0", "w").ok());
@@ -83,7 +84,7 @@ void ExpectNamesTheDead(const absl::Status& status) {
   EXPECT_TRUE(GetDetail(status).has_value() && GetDetail(status)->worker == "owner1") << status;
 }
 
-// ---------------------------------------------------------------- killed while asked
+// ---------------------------------------------------------------- killed during a call
 
 TEST_F(OwnerFaultsTest, KilledDuringAPull) {
   auto trainer = NewTrainer("trainer0");
@@ -128,7 +129,7 @@ TEST_F(OwnerFaultsTest, KilledDuringAStepThatTheOtherOwnerApplies) {
 
 // ---------------------------------------------------------------- killed at any moment
 
-// Trains until something fails; tells which phase is on, and what was said.
+// A trainer that trains until a call fails. Tells its current phase, and keeps the error.
 struct Caller {
   std::unique_ptr<Worker> worker;
   std::atomic<int> phase{-1};
@@ -165,7 +166,7 @@ TEST_P(KilledAtAnyMoment, EveryCallerHearsOfItAndTheOtherOwnerServesOn) {
       caller.thread = std::thread([&caller] { caller.Run(); });
     }
     EXPECT_TRUE(Eventually([&] { return callers[0]->phase == static_cast<int>(GetParam()); }));
-    absl::SleepFor(absl::Microseconds(random() % 5000));  // the moment itself is drawn
+    absl::SleepFor(absl::Microseconds(random() % 5000));  // until a random moment
     victim_.process().Kill();
     for (const auto& caller : callers) {
       caller->thread.join();
@@ -206,7 +207,7 @@ TEST_F(OwnerFaultsTest, RestartedItRefusesWhatWasOfItsFormerLifeAndServesAnew) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr(IncarnationToString(after)));
   EXPECT_EQ(trainer->Lookup("owner1", "w").status().code(), absl::StatusCode::kNotFound);
 
-  // Half a model is neither stepped nor created again, unless on purpose.
+  // Half a model is neither stepped nor created again, except by start_afresh.
   const absl::Status created = Training::Create(*trainer, {"owner0", "owner1"}, kSmall).status();
   for (const absl::Status& half : {training.Step().refused, created}) {
     EXPECT_EQ(half.code(), absl::StatusCode::kFailedPrecondition) << half;
@@ -242,7 +243,7 @@ TEST_F(StoppedOwnerTest, ContinuedItAnswersWhatWasAskedAndHasForgottenNobody) {
   const absl::Time stopped = absl::Now();
   StepOutcome outcome;
   std::thread stepping([&] { outcome = training.Step(); });
-  // Longer than its lease, which nobody could renew.
+  // The stop is longer than the lease, which the stopped owner cannot renew.
   EXPECT_TRUE(Eventually([&] { return absl::Now() - stopped > absl::Milliseconds(2500); }));
   victim_.process().Continue();
   stepping.join();

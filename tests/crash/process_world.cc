@@ -27,7 +27,7 @@ namespace {
 constexpr char kDaemon[] = "server/daemon/psd";
 constexpr char kTrainer[] = "tests/crash/trainer_main";
 
-// Between fork and exec: only what is safe there.
+// Runs between fork and exec, so it calls only functions that are safe there.
 [[noreturn]] void BecomeProgram(char* const* arguments, int output) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = open("/dev/null", O_RDONLY);
@@ -37,7 +37,7 @@ constexpr char kTrainer[] = "tests/crash/trainer_main";
   _exit(127);
 }
 
-// The next line of `unread`, moved out of it.
+// Moves the first line of `unread` to `line`. Returns false if there is no complete line.
 bool TakeLine(std::string* unread, std::string* line) {
   const size_t end = unread->find('\n');
   if (end == std::string::npos) return false;
@@ -46,7 +46,8 @@ bool TakeLine(std::string* unread, std::string* line) {
   return true;
 }
 
-// False at the end of the output, or after kPatience.
+// Appends output of the child to `unread`. Returns false at the end of the output, or if there is
+// no output for kPatience.
 bool ReadMore(int descriptor, std::string* unread) {
   pollfd waiting = {descriptor, POLLIN, 0};
   if (poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))) <= 0) return false;
@@ -184,7 +185,7 @@ std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std:
   return std::make_unique<Process>(std::vector<std::string>{kTrainer, name, mode, Joined(owners)});
 }
 
-// ---------------------------------------------------------------- what an owner says
+// ---------------------------------------------------------------- status of an owner
 
 absl::StatusOr<v1::WorkerStatus> StatusOf(Worker& asker, const std::string& owner) {
   rpc::Request request = worker::PlainRequest("worker.status", v1::StatusRequest());

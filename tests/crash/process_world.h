@@ -1,6 +1,6 @@
 #pragma once
 
-// Daemons and trainers as processes of their own, to be killed, stopped and started again.
+// Daemons and trainers as processes of their own, which a test can kill, stop and start again.
 
 #include <sys/types.h>
 
@@ -18,14 +18,15 @@
 
 namespace psd::crash {
 
-// Bounds that only a hang reaches, whatever else the machine does.
+// The time after which a test takes a wait for a hang, even on a busy machine.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// True as soon as `condition` holds, false when it has not for `kPatience`.
+// Returns true as soon as `condition` holds, and false if it does not hold within `kPatience`.
 bool Eventually(const std::function<bool()>& condition);
 
-// A child. Its standard output is read line by line; standard error is the test's own. Killed with
-// its handle, or with the test. Confined to the thread that made it.
+// A child process. Its standard output is read line by line, and its standard error is that of the
+// test. It is killed when the handle is destroyed or the test ends. Confined to the thread that
+// created it.
 class Process {
  public:
   // `arguments[0]` is the program, as a path from the root of the runfiles.
@@ -34,15 +35,17 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // The next line that starts with `prefix`, without the prefix; earlier lines are skipped. Fails
-  // the test and returns "" when the child ends, or does not say it for `kPatience`.
+  // Skips lines up to the next one that starts with `prefix`, and returns that line without the
+  // prefix. Fails the test and returns "" if the child ends first, or prints nothing for
+  // `kPatience`.
   std::string WaitForLine(absl::string_view prefix);
 
-  // SIGKILL; returns when the process is gone.
+  // Sends SIGKILL and returns when the process is gone.
   void Kill();
-  // SIGTERM; returns the exit code when the process has ended, -1 if a signal ended it.
+  // Sends SIGTERM, waits for the end of the process and returns its exit code, or -1 if a signal
+  // ended it.
   int Terminate();
-  // SIGSTOP and SIGCONT; return when the process is stopped, or told to go on.
+  // Send SIGSTOP and SIGCONT. Stop() returns when the process is stopped.
   void Stop();
   void Continue();
   bool running() const { return pid_ > 0; }
@@ -58,20 +61,20 @@ class Process {
 struct DaemonOptions {
   std::string name = "owner0";
   std::string listen = "127.0.0.1:0";
-  std::string registrar{};  // "name=address"; empty: itself
+  std::string registrar{};  // "name=address"; if empty, the daemon itself
   absl::Duration lease = absl::Seconds(10);
   std::string checkpoint_root{};      // empty: none
   std::string memory_budget = "0";    // as the daemon's flag
   std::vector<std::string> runner{};  // a command that starts the command line behind it; or empty
 };
 
-// A psd that is ready.
+// A psd daemon that is ready when the constructor returns.
 class Daemon {
  public:
   explicit Daemon(DaemonOptions options = {});
 
   OwnerAddress address() const { return {options_.name, options_.listen}; }
-  // For DaemonOptions::registrar.
+  // The value of DaemonOptions::registrar by which others use this daemon as their registrar.
   std::string AsRegistrar() const { return options_.name + "=" + options_.listen; }
   Process& process() { return *process_; }
   const Process& process() const { return *process_; }
@@ -85,22 +88,22 @@ class Daemon {
   std::unique_ptr<Process> process_;
 };
 
-// What trainer_main does in a loop; each begins with a line of that name.
+// The phases of a train step in trainer_main, which prints the name of each before it begins.
 enum class Phase { kPull, kBackward, kStep };
 std::string PhaseName(Phase phase);
 
-// trainer_main as a process. See there for `mode`.
+// Starts trainer_main. `mode` is described in trainer_main.cc.
 std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std::string& mode,
                                              const std::vector<OwnerAddress>& owners);
 
-// What `owner` says of itself, asked by `asker`.
+// Asks for the status of `owner` from `asker`.
 absl::StatusOr<v1::WorkerStatus> StatusOf(Worker& asker, const std::string& owner);
-// Steps that the optimizer called `name` has accepted; 0 if there is none.
+// Returns how many steps the optimizer `name` has accepted, or 0 if there is no such optimizer.
 uint64_t StepsOf(const v1::WorkerStatus& status, const std::string& name);
-// Null if the owner knows no such worker.
+// Returns the state of the peer `name`, or null if the owner does not know it.
 const v1::PeerState* PeerOf(const v1::WorkerStatus& status, const std::string& name);
 
-// What sessions hold on an owner, and what its values take.
+// The objects that sessions hold on an owner, and the memory that its values take.
 struct Holdings {
   uint64_t forks = 0;
   uint64_t anonymous_values = 0;

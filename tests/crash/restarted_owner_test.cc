@@ -1,5 +1,5 @@
-// What was of an owner's former life is refused by every way to use it, with both lives named, and
-// never taken for what a later one made under the same name.
+// After an owner was restarted, every use of an object of its former life is refused with an error
+// that names both lives. Such a use never reaches a new object of the same name.
 
 #include <functional>
 #include <memory>
@@ -26,7 +26,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// What a trainer holds of owner1, and a context that has reached it.
+// The objects of owner1 that a trainer refers to, and a context that has reached owner1.
 struct Held {
   Held(const std::vector<OwnerAddress>& owners, const std::string& name) {
     WorkerOptions options = TrainerOptions(name, owners);
@@ -60,7 +60,7 @@ struct Held {
 const Function kNegate = Function::Operator("neg", 1);
 const Tensor kTwo = Tensor::Of<float>({2}, {1, 1});
 
-// A reference that comes to nothing says why when it is confirmed.
+// Returns the error of a remote creation, which comes at once or when the reference is confirmed.
 absl::Status Confirmed(const absl::StatusOr<RRef>& rref) {
   return rref.ok() ? rref->confirmed().Wait().status() : rref.status();
 }
@@ -132,7 +132,7 @@ class RestartedOwnerTest : public ::testing::Test {
     const auto observer = Must(Worker::Start(TrainerOptions("observer", owners())));
     return Must(StatusOf(*observer, "owner1")).incarnation();
   }
-  // Of the next life, under the old names.
+  // Assigns to the parameter that has the old name in the owner's new life.
   void MakeAnew(Held& later) {
     EXPECT_TRUE(later.worker->Assign(later.w, Tensor::Of<float>({2}, {7, 7})).ok());
   }
@@ -165,7 +165,7 @@ TEST_F(RestartedOwnerTest, EveryUseOfItsFormerLifeNamesBothLives) {
   EXPECT_TRUE(later.context->Backward({Sum(later.pulled[0])}).ok());
 }
 
-// The use finds out.
+// The use itself is the first call that notices the restart.
 class FirstUse : public RestartedOwnerTest, public ::testing::WithParamInterface<Use> {};
 
 TEST_P(FirstUse, NamesBothLives) {
@@ -173,7 +173,7 @@ TEST_P(FirstUse, NamesBothLives) {
   const Incarnation before = IncarnationNow();
   owner_.Restart();
   absl::Status refused = GetParam().run(held);
-  // A connection that was tried just before the owner was there again.
+  // The connection may have been tried just before the owner ran again.
   while (absl::IsUnavailable(refused)) refused = GetParam().run(held);
   ExpectBothLivesNamed(refused, before, IncarnationNow());
 }

@@ -1,4 +1,5 @@
-// psctl killed while it saves: the last good save stays, and the next one tidies up.
+// psctl is killed while it saves, or an owner while it is saved or loaded. The last complete save
+// stays, and no unfinished one is left behind by the next save.
 
 #include <algorithm>
 #include <filesystem>
@@ -22,10 +23,10 @@ namespace {
 constexpr int64_t kElements = 4 << 20;
 constexpr int kParameters = 4;
 
-// Bytes that an unfinished save in `dir` has so far; -1 when there is none.
+// Returns how many bytes an unfinished save in `dir` has so far, or -1 if there is none.
 int64_t UnfinishedBytes(const std::string& dir) {
   int64_t bytes = -1;
-  std::error_code gone;  // files come and go while we look
+  std::error_code gone;  // files appear and disappear meanwhile
   for (std::filesystem::directory_iterator entry(dir, gone), end; !gone && entry != end;
        entry.increment(gone)) {
     if (!absl::StartsWith(entry->path().filename().string(), checkpoint::kUnfinishedPrefix))
@@ -41,7 +42,7 @@ int64_t UnfinishedBytes(const std::string& dir) {
   return bytes;
 }
 
-// Whether owners write their own files.
+// The parameter says whether owners write their own files.
 class SaveFaultsTest : public ::testing::TestWithParam<bool> {
  protected:
   SaveFaultsTest() {
@@ -83,7 +84,7 @@ TEST_P(SaveFaultsTest, KilledWhileSaving) {
   std::string good = Latest();
   for (const int64_t at : {50 << 20, 20 << 20, 1 << 20, 0}) {
     Process saving(SaveCommand());
-    // It may be done before we notice.
+    // The save may be complete before the test notices its size.
     ASSERT_TRUE(Eventually([&] { return UnfinishedBytes(dir_) >= at || Latest() != good; }));
     saving.Kill();
     if (UnfinishedBytes(dir_) >= 0) {
@@ -132,7 +133,7 @@ TEST_P(SaveFaultsTest, TheOwnerIsKilledWhileLoading) {
   save.dir = dir_;
   Must(SaveModel(*worker_, save));
   const std::string good = Latest();
-  for (const uint64_t whole_bytes : {uint64_t{256} << 20, uint64_t{1} << 20}) {  // in pieces too
+  for (const uint64_t whole_bytes : {uint64_t{256} << 20, uint64_t{1} << 20}) {  // whole, in pieces
     auto loader = Must(Worker::Start(TrainerOptions("loader", {daemon_.address()})));
     LoadOptions load;
     load.dir = dir_;

@@ -1,4 +1,4 @@
-// Trainers that die, stand still or come back under the same name.
+// Trainers die, stop or come back under the same name.
 
 #include <memory>
 #include <optional>
@@ -59,7 +59,8 @@ class TrainerFaultsTest : public ::testing::Test {
     const v1::PeerState* peer = PeerOf(status, "victim");
     return peer != nullptr && peer->connected();
   }
-  // Nothing is held for anybody but the observer, and the model is what the steps made of it.
+  // Checks that the owner holds nothing except for the observer, and that the model has every step
+  // that was accepted.
   void ExpectAsInitially() {
     EXPECT_TRUE(Eventually([&] { return Held() == initially_; }))
         << Held() << "\ninitially " << initially_;
@@ -86,7 +87,7 @@ TEST_P(TrainerKilledAtAnyMoment, TheOwnerServesOnAndWhatItHeldIsFree) {
     auto victim = StartVictim("train");
     victim->WaitForLine("done ");
     victim->WaitForLine(PhaseName(GetParam()));
-    absl::SleepFor(absl::Microseconds(random() % 5000));  // the moment itself is drawn
+    absl::SleepFor(absl::Microseconds(random() % 5000));  // until a random moment
     victim->Kill();
     EXPECT_TRUE(StepOnce().ok()) << "others are not held up";
     training_->Forget();
@@ -123,7 +124,7 @@ TEST_F(TrainerFaultsTest, RestartedUnderItsNameItTakesOverAndNothingIsAppliedTwi
     told += 2;
     unknown += 1;
   }
-  const uint64_t steps = Steps() - 1;  // one was ours
+  const uint64_t steps = Steps() - 1;  // without the observer's own step
   EXPECT_THAT(steps, Ge(told));
   EXPECT_THAT(steps, Le(told + unknown));
   ExpectAsInitially();
@@ -153,7 +154,7 @@ TEST_F(TrainerFaultsTest, StoppedAndReplacedTheFormerOneIsFenced) {
   former->WaitForLine("done 1");
   former->WaitForLine("step");
   former->Stop();
-  // Silent, it keeps its name as long as its lease.
+  // The stopped trainer keeps its name until its lease ends.
   EXPECT_TRUE(Eventually([&] { return EpochOfVictim() == 0; }));
   auto latter = StartVictim("train");
   latter->WaitForLine("done 1");
@@ -191,13 +192,13 @@ TEST_F(TrainerFaultsTest, StoppedDuringAStepForLongerNothingOfItIsAppliedLater) 
   victim->Stop();
   EXPECT_TRUE(Eventually([&] { return EpochOfVictim() == 0; }));
   const uint64_t steps = Steps();
-  EXPECT_THAT(steps, Ge(2u));  // ours, its first
-  EXPECT_THAT(steps, Le(3u));  // and perhaps the one that it was stopped in
+  EXPECT_THAT(steps, Ge(2u));  // the observer's step and the first one of the victim
+  EXPECT_THAT(steps, Le(3u));  // and perhaps the step in which the victim was stopped
   victim->Continue();
   victim->WaitForLine("error ABORTED");
   victim->WaitForLine("done 3");
   victim->Kill();
-  // Two more that were told, and perhaps the one that it was killed in.
+  // At most two more steps were reported as done, and the victim may have been killed in a third.
   EXPECT_THAT(Steps(), Ge(steps + 1));
   EXPECT_THAT(Steps(), Le(steps + 3));
   ExpectAsInitially();

@@ -1,10 +1,11 @@
 // A trainer that tests kill and stop: trainer_main NAME MODE OWNER=ADDRESS[,OWNER=ADDRESS…]
 //
-//   train  steps for ever. Says "pull", "backward", "step" before each and "done N" after step N;
-//          "error CODE MESSAGE" when one fails, then looks everything up again and goes on.
-//   hold   keeps an anonymous value, a context with its gradients and what it fetched on the first
-//          owner; says "holding", then reads the value again and again, saying "read", until one
-//          read fails ("error …"), then as train.
+//   train  steps for ever. Prints "pull", "backward" and "step" before these phases, and "done N"
+//          after step N. If a phase fails, prints "error CODE MESSAGE", looks up all objects again
+//          and goes on.
+//   hold   keeps an anonymous value, a context with its gradients and the fetched parameters of the
+//          first owner. Prints "holding", then reads the value again and again and prints "read"
+//          each time. When a read fails, prints "error …" and goes on as in the mode train.
 
 #include <cstdio>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
-// One train step over any number of owners, phase by phase: what is to be interrupted. For the
-// tests and for the trainer that they start as a process.
+// A train step over any number of owners, phase by phase, so that tests can interrupt it. Used by
+// the tests and by the trainer that they start as a process.
 
 #include <memory>
 #include <optional>
@@ -20,8 +20,8 @@ namespace psd::crash {
 
 inline constexpr char kOptimizer[] = "main";
 
-// Options of a trainer that notices silence early, but waits for ever for what is not silent: an
-// error that it gets does not come from its own patience.
+// Options of a trainer that soon notices an owner's silence but has no other timeouts, so its
+// errors never come from a timeout of its own calls.
 inline WorkerOptions TrainerOptions(const std::string& name,
                                     const std::vector<OwnerAddress>& owners) {
   WorkerOptions options;
@@ -34,8 +34,8 @@ inline WorkerOptions TrainerOptions(const std::string& name,
   return options;
 }
 
-// Parameter "w" on every owner, all stepped by the optimizer "main": after every step of rate 1
-// with gradient 1 an element is one less, so that elements count steps.
+// A parameter "w" on every owner, all stepped by the optimizer "main". A step with learning rate 1
+// and gradient 1 subtracts 1 from every element, so the elements count the steps.
 class Training {
  public:
   static absl::StatusOr<Training> Create(Worker& worker, const std::vector<std::string>& owners,
@@ -57,7 +57,7 @@ class Training {
 
   const std::vector<RRef>& parameters() const { return parameters_; }
 
-  // Each continues the one before it.
+  // The phases of a step, to be called in this order.
   absl::Status Pull() {
     context_.reset();
     PSD_ASSIGN_OR_RETURN(Context context, worker_->NewContext());
@@ -73,7 +73,7 @@ class Training {
     return context_->Backward(roots, options);
   }
   StepOutcome Step() { return optimizer_->StepDetailed(*context_); }
-  // Ends the context and what it holds.
+  // Ends the context and drops the pulled values.
   void Forget() {
     values_.clear();
     context_.reset();
