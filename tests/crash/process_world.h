@@ -36,8 +36,8 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   // Skips lines up to the next one that starts with `prefix`, and returns that line without the
-  // prefix. Fails the test and returns "" if the child ends first, or prints nothing for
-  // `kPatience`.
+  // prefix. Fails the test and returns "" if the child ends first, or does not print such a line
+  // within `kPatience`.
   std::string WaitForLine(absl::string_view prefix);
 
   // Sends SIGKILL and returns when the process is gone.
