@@ -1,4 +1,4 @@
-// How contexts end.
+// Contexts end, and their memory is released on all workers.
 
 #include <atomic>
 #include <string>

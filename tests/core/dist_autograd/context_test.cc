@@ -91,7 +91,7 @@ TEST(ContextStateTest, FirstGradientsMayBeSparseInPart) {
   const std::vector<std::pair<uint64_t, bool>> all = {
       {1, false}, {4, true}, {5, false}, {6, true}, {9, false}};
   EXPECT_EQ(found, all);
-  // Both kinds for one leaf make a dense sum.
+  // A dense and a sparse gradient of one leaf make a dense sum.
   ContextState mixed({1, 2}, ids);
   ASSERT_TRUE(mixed.AccumulateAll({dense(4)}, {sparse(4), sparse(5)}).ok());
   EXPECT_EQ(mixed.Gradient({2, 4})->gradient.data<float>()[1], 2);
@@ -125,7 +125,7 @@ TEST(ContextStateTest, HalvesAreAddedInFloats) {
     ContextState context({1, 1}, ids);
     const LeafInfo leaf{{2, 1}, Shape{2}, dtype, 5};
     const Tensor gradient = *ops::Cast(Tensor::Of<float>({2}, {1.5f, -3}), dtype);
-    // A variable that was used twice, and a second gradient.
+    // The first call adds two gradients of the same leaf, and the second call a third one.
     ASSERT_TRUE(context.AccumulateAll({{leaf, gradient}, {leaf, gradient}}, {}).ok());
     ASSERT_TRUE(context.Accumulate(leaf, gradient).ok());
     const Tensor sum = context.Gradient(leaf.key)->gradient;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Random graphs over up to three workers against torch.distributed.autograd of this machine; passes,
-# and says so, where there is none.
+# Compares psd with the torch.distributed.autograd of this machine on random graphs over up to three
+# workers. Where there is none, says so and passes.
 set -eu
 if ! /usr/bin/python3 -c 'import torch.distributed.rpc as r; r.init_rpc' 2>/dev/null; then
   echo "skipped: no python3-torch with RPC here (apt-get install python3-torch)"

@@ -1,7 +1,7 @@
 #pragma once
 
-// Four workers on one deterministic network, each with a weight and a few functions. Every test
-// that is instantiated over seeds runs under as many orders of delivery.
+// Four workers on one deterministic network, each with a weight and a few functions. Tests are
+// instantiated over seeds, and each seed gives another order of delivery.
 
 #include <initializer_list>
 #include <map>
@@ -32,7 +32,7 @@ inline Floats Numbers(const Tensor& tensor) {
   return {dense.data<float>(), dense.data<float>() + dense.NumElements()};
 }
 
-// The sink of a local backward.
+// Collects the gradients of a local backward.
 class Collected : public GradientSink {
  public:
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override {
@@ -55,7 +55,7 @@ class DistAutogradTest : public ::testing::TestWithParam<uint64_t> {
 
   std::vector<TestWorker*> Workers() { return {&trainer_, &owner0_, &owner1_, &owner2_}; }
 
-  // Of the worker's weight.
+  // The key of the worker's weight.
   static GlobalId KeyOf(const TestWorker& worker) {
     return {worker.agent.self().incarnation, 1'000'000};
   }
@@ -95,7 +95,7 @@ class DistAutogradTest : public ::testing::TestWithParam<uint64_t> {
     };
   }
 
-  // Empty if there is none.
+  // Returns the gradient that `worker` holds in `context`, or an empty vector if it holds none.
   static Floats GradientAt(TestWorker& worker, const ContextPtr& context, GlobalId key) {
     auto found = worker.autograd->Find(context->id());
     if (!found.ok()) return {};

@@ -1,4 +1,4 @@
-// Passes that fail: what the caller is told, and what is left.
+// Passes that fail: the error that the caller gets, and the state that is left.
 
 #include <string>
 
@@ -15,8 +15,9 @@ using ::testing::StartsWith;
 
 class FailuresTest : public DistAutogradTest {
  protected:
-  // "chain" on owner0 calls that of owner1, which calls that of owner2; there backward fails while
-  // the chain is broken. 18 times its argument in all.
+  // Registers "chain" on all owners. On owner0 it calls the one on owner1, which calls the one on
+  // owner2, and the result is 18 times the argument. While the chain is broken, backward fails on
+  // owner2.
   void AddFailingChain() {
     const auto through = [](const std::string& next) {
       return [next](TestWorker& self, const ContextPtr& context, const Variables& v) {
@@ -58,7 +59,7 @@ TEST_P(FailuresTest, ATensorOfAnotherContextIsAnErrorThatNamesBoth) {
   const ContextPtr a = trainer_.autograd->NewContext(), b = trainer_.autograd->NewContext();
   const Variable from_a = trainer_.Call(a, "owner0", "fetch", {})[0];
   const Variable from_b = trainer_.Call(b, "owner0", "fetch", {})[0];
-  // However much of the graph a walk has to see: it may meet all of b's tensors first, or none.
+  // Whether the walk of the graph meets all tensors of b first or none of them, it finds the mix.
   for (const Variable& loss : {Sum(Mul(from_a, from_b)), Sum(Mul(from_b, from_a)), Sum(from_a),
                                Sum(trainer_.Call(b, "owner0", "mul", {from_a, from_b})[0])}) {
     const absl::Status mixed = trainer_.Backward(b, {loss});

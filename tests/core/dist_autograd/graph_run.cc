@@ -43,10 +43,10 @@ Variable RunOperator(const Graph& graph, const std::string& op, const Variable& 
   return Variable::Invalid(absl::InvalidArgumentError(absl::StrCat("no operator ", op)));
 }
 
-// Where calls of a graph go: to the worker of the first step, with the rest.
+// Calls the worker of the first step, which runs all of the steps.
 using Caller = std::function<Variables(const std::vector<Step>&, const Variable&, const Variable&)>;
 
-// What the worker of the first step does.
+// Runs the first step on its worker. `call` runs the other steps.
 Variables Visit(const Graph& graph, const std::vector<Step>& steps, const Variable& weight,
                 const Variable& a, const Variable& b, const Caller& call) {
   const Step& step = steps[0];
@@ -59,7 +59,7 @@ Variables Visit(const Graph& graph, const std::vector<Step>& steps, const Variab
   return {r, Div(a, 2)};
 }
 
-// The forward on the trainer: variables by number, roots.
+// The result of the forward on the trainer.
 struct Forward {
   Variables variables;
   Variables roots;
@@ -100,7 +100,7 @@ Forward RunForward(const Graph& graph, const Caller& call,
   return forward;
 }
 
-// Adds up, as weights are leaves many times.
+// Adds the gradients of each leaf up, because a weight is a leaf many times.
 class Sums : public GradientSink {
  public:
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override {
@@ -116,7 +116,7 @@ void Note(const ContextState& context, GlobalId key, const std::string& name,
   if (gradient.ok()) table[name] = ToNumbers(gradient->gradient);
 }
 
-// Workers 0 (the trainer), 1, …, each with the functions of the graph.
+// The workers of a graph, each with the functions that the graph calls. Worker 0 is the trainer.
 class World {
  public:
   World(const Graph& graph, const RunOptions& options) : graph_(graph), network_(options.seed) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Evaluates the graphs of graph_text.h: on workers of a fake network, and without any.
+// Evaluates the graphs of graph_text.h on workers of a fake network, or by local autograd.
 
 #include <cstdint>
 #include <map>
@@ -13,23 +13,25 @@
 
 namespace psd::dist_autograd {
 
-// "leaf 0" (numbered as variables), "weight 2": their gradients. What has none is absent.
+// Gradients by name: "leaf N" for the leaf that is variable N, "weight N" for the weight of worker
+// N. Leaves and weights without a gradient are absent.
 using GradientTable = std::map<std::string, std::vector<double>>;
 
-// By local autograd, as if there were one worker only.
+// Evaluates the graph by local autograd, as if there were only one worker.
 absl::StatusOr<GradientTable> RunLocally(const Graph& graph);
 
 struct RunOptions {
-  uint64_t seed = 1;  // of the order in which messages arrive
-  double loss = 0;    // share of messages that are lost, and sent again
+  uint64_t seed = 1;  // decides the order in which messages arrive
+  double loss = 0;    // the share of messages that are lost and sent again
   BackwardMode mode = BackwardMode::kExact;
-  int passes = 1;  // all but the last retain the graph
+  int passes = 1;  // all passes but the last one retain the graph
 };
-// Errors: of any call and of backward; INTERNAL for a worker that is not at rest in the end.
+// Errors: those of calls and of backward, and INTERNAL if a worker is not at rest in the end.
 absl::StatusOr<GradientTable> RunDistributed(const Graph& graph, const RunOptions& options);
 
-// What differs, "" if nothing: one has a gradient where the other has none, or numbers are further
-// apart than `tolerance` times the largest of that gradient (or 1).
+// Describes the first difference, or returns "" if there is none. Tables differ where only one has
+// a gradient, and where numbers are further apart than `tolerance` times the largest absolute
+// number of the expected gradient (or times 1, if that is larger).
 std::string Difference(const GradientTable& is, const GradientTable& expected, double tolerance);
 
 }  // namespace psd::dist_autograd

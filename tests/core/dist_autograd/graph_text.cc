@@ -37,7 +37,7 @@ class Generator {
   std::vector<double> Numbers() {
     std::vector<double> numbers;
     for (int i = 0; i < graph_.extent * graph_.extent; ++i) {
-      // Exact in f32 as well.
+      // The number is exact in f32 as well.
       numbers.push_back((Below(2001) - 1000) / 1024.0);
     }
     return numbers;
@@ -49,7 +49,7 @@ class Generator {
     return kOperators[Below(all_used_ ? 6 : 7)];
   }
 
-  // A variable, mostly a late one, from which long paths come.
+  // Chooses a variable. It is mostly a late one, so that the graph gets long paths.
   int Any() {
     const int one = Below(variables_), other = Below(variables_);
     const int chosen = Below(3) == 0 ? one : std::max(one, other);
@@ -100,7 +100,8 @@ class Generator {
     Made(true);
   }
 
-  // Workers may repeat, and may be the trainer: calls to self, and back.
+  // A worker may have several steps, and the trainer may have some, so there are calls to oneself
+  // and calls back.
   std::vector<Step> Steps() {
     std::vector<Step> steps;
     const int count = 1 + Below(4);
@@ -128,7 +129,7 @@ class Generator {
   const bool all_used_;
   Graph graph_;
   int variables_ = 0;
-  std::vector<bool> requires_grad_;  // perhaps, in all places
+  std::vector<bool> requires_grad_;  // by variable; true if it may require a gradient
   std::set<int> unused_;
 };
 

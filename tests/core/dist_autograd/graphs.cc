@@ -1,8 +1,9 @@
-// graphs write SEED COUNT: random graphs (graph_text.h) to standard output, f64 and f32 in turn,
-//   over two and three workers.
-// graphs check SEED COUNT: evaluates the same graphs on psd's workers in both modes and compares
-//   with the gradients on standard input: "graph" before those of each, then lines of
-//   "leaf 0 0.25 …" or "weight 1 0.5 …". Exit status 1, and the graph, where they differ.
+// graphs write SEED COUNT: writes random graphs (graph_text.h) to standard output, f64 and f32 in
+//   turn, over two and three workers.
+// graphs check SEED COUNT: evaluates the same graphs on psd's workers in both modes, and compares
+//   the gradients with those on standard input. There, a line "graph" begins each graph, and lines
+//   like "leaf 0 0.25 …" and "weight 1 0.5 …" follow. If gradients differ, prints the graph and
+//   exits with status 1.
 
 #include <cstdint>
 #include <cstdlib>
@@ -31,7 +32,7 @@ Graph GraphOf(uint64_t seed) {
   return RandomGraph(seed, options);
 }
 
-// All gradients of standard input, by graph.
+// Reads all gradients on standard input, by graph.
 std::vector<GradientTable> ReadTables() {
   std::vector<GradientTable> tables;
   std::string line;
@@ -52,7 +53,7 @@ std::vector<GradientTable> ReadTables() {
   return tables;
 }
 
-// "" if psd agrees.
+// Describes how psd's gradients differ from the expected ones, or returns "" if they agree.
 std::string Compare(uint64_t seed, const GradientTable& expected) {
   const Graph graph = GraphOf(seed);
   for (BackwardMode mode : {BackwardMode::kExact, BackwardMode::kFast}) {

@@ -1,5 +1,5 @@
-// Parameters that are pulled: their messages lead to no graph, gradients are collected as they
-// come.
+// Pulled parameters. No graph is behind their messages, and their gradients are collected when they
+// arrive.
 
 #include <string>
 
@@ -23,7 +23,7 @@ class LeavesTest : public DistAutogradTest {
   static GlobalId OtherKeyOf(const TestWorker& worker) {
     return {worker.agent.self().incarnation, 1'000'001};
   }
-  // Weight and other weight, both {2, 3}.
+  // Pulls the owner's weight and its other weight, which are both {2, 3}.
   Variables Pull(const ContextPtr& context, const TestWorker& owner) {
     return trainer_.Call(context, owner.name(), "pull", {});
   }
@@ -85,7 +85,7 @@ TEST_P(LeavesTest, AFailedPassCollectsNothing) {
   const Variable x(Vector({1, 5}), true);
   const Variable out = trainer_.Call(context, "owner0", "fails", {x})[0];
   absl::Status done = trainer_.Backward(context, {Sum(Mul(pulled[0], out))});
-  EXPECT_FALSE(done.ok());  // in some orders it hears first that the pass has ended there
+  EXPECT_FALSE(done.ok());  // in some orders the error says only that the pass has ended on owner0
   EXPECT_EQ(GradientAt(owner0_, context, KeyOf(owner0_)), Floats{});
   network_.RunAll();
   ExpectAtRest();

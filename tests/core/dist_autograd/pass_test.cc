@@ -13,7 +13,7 @@
 namespace psd::dist_autograd {
 namespace {
 
-// A worker that counts what its passes send.
+// A worker that keeps the methods of the requests that its passes send.
 class FakeHost : public PassHost {
  public:
   const rpc::PeerInfo& self() const override { return self_; }
@@ -72,7 +72,8 @@ TEST(ContextTableTest, ALateNoticeAboutAnOldSessionLeavesTheContextsOfTheNextOne
   EXPECT_FALSE(table.Find(kOld).ok());
   EXPECT_TRUE(table.Find(kByItself).ok());
   EXPECT_TRUE(table.Find(kByAnother).ok());
-  // The context that joins while the table asks about its creator is none of the ended session.
+  // A context that joins while the table asks about its creator does not belong to the ended
+  // session.
   constexpr GlobalId kJoining{kTrainer, 4};
   const auto erased = table.EraseOf({kTrainer, 6}, [&] {
     EXPECT_TRUE(table.FindOrJoin(kJoining, {kOther, 5}).ok());
@@ -87,7 +88,7 @@ TEST(ContextTableTest, PassesOfManyThreadsStartWithGrowingIds) {
   ContextTable table({"trainer0", 1}, ids);
   const auto context = table.Create();
   auto host = std::make_shared<FakeHost>();
-  std::atomic<uint64_t> last{0};  // of the one that runs, which runs alone
+  std::atomic<uint64_t> last{0};  // the id of the last pass that ran; one pass runs at a time
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -98,7 +99,7 @@ TEST(ContextTableTest, PassesOfManyThreadsStartWithGrowingIds) {
           info.pass = id;
           return std::make_shared<Pass>(host, context, info);
         });
-        if (!pass.ok()) continue;  // another runs
+        if (!pass.ok()) continue;  // another pass is running
         const uint64_t id = (*pass)->info().pass.counter;
         EXPECT_LT(last.exchange(id), id);
         table.EndPass(context->id(), (*pass)->info().pass);

@@ -1,5 +1,6 @@
-// Distributed autograd against local autograd: random graphs, random orders of delivery, lost
-// messages. A failure prints its seed and its graph; run that one with
+// Compares distributed autograd with local autograd on random graphs, with random orders of
+// delivery and lost messages. A failure prints its seed and its graph. This option runs only that
+// seed:
 //   --test_env=PSD_GRAPH_SEED=<seed>
 
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace {
 constexpr uint64_t kSeeds = 1'500;
 constexpr double kTolerance = 1e-12;
 
-// Calls `check` with every seed, or with the one that the environment names, until one fails.
+// Calls `check` with every seed until one fails, or only with the seed that the environment gives.
 template <typename Check>
 void ForSeeds(const Check& check) {
   if (const char* seed = std::getenv("PSD_GRAPH_SEED")) {

@@ -1,4 +1,4 @@
-// What a context records of the calls made in it.
+// Contexts record the calls that are made in them.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a worker's part of a context has recorded.
+// Checks how many send and recv functions a worker's part of a context has recorded.
 void ExpectMessages(const ContextState& context, size_t sends, size_t recvs) {
   EXPECT_EQ(context.stats().sends, sends);
   EXPECT_EQ(context.stats().recvs, recvs);

@@ -1,8 +1,8 @@
 #pragma once
 
-// A worker with what distributed autograd needs, and one method that runs named functions on
-// tensors: what the worker layer does in psd. Its network, its executor and its clock belong to the
-// test.
+// A worker with everything that distributed autograd needs, and one method that runs named
+// functions on tensors, as the worker layer of psd does. The test owns its network, executor and
+// clock.
 
 #include <functional>
 #include <map>
@@ -47,7 +47,7 @@ class TestWorker {
 
   const std::string& name() const { return agent.self().name; }
 
-  // Runs the network until the answer has come.
+  // Calls a function and runs the network until the answer has arrived.
   absl::StatusOr<Variables> TryCall(const ContextPtr& context, const std::string& callee,
                                     const std::string& function, const Variables& arguments) {
     std::vector<store::Value> values(arguments.begin(), arguments.end());
@@ -77,7 +77,7 @@ class TestWorker {
                  const Variables& arguments) {
     auto results = TryCall(context, callee, function, arguments);
     EXPECT_TRUE(results.ok()) << results.status();
-    // Callers go on with what they wanted, and fail there.
+    // The caller goes on with invalid variables and fails where it uses them.
     return results.ok() ? *std::move(results) : Variables(4, Variable::Invalid(results.status()));
   }
 
@@ -92,7 +92,7 @@ class TestWorker {
     return Finish(autograd->BackwardFrom(context, outputs, gradients, options));
   }
 
-  // Its timers have a thread, which acts some time after.
+  // Advances the clock. Timers run on a thread of their own, so they may fire after this returns.
   void PassTime(absl::Duration time) {
     clock.Advance(time);
     timers.Poll();
@@ -137,7 +137,7 @@ class TestWorker {
     call.Reply(*std::move(payload), *std::move(attachments));
   }
 
-  // "pull" answers with leaves, as a worker does that is asked for parameters.
+  // The leaves that "pull" answers with, as a worker answers a request for parameters.
   static std::vector<LeafInfo> LeavesOf(const Variables& variables) {
     std::vector<LeafInfo> leaves;
     for (const Variable& v : variables) leaves.push_back({v.key(), v.shape(), v.dtype(), 1});

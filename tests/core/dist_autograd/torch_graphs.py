@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Evaluates graphs (graph_text.h) by torch.distributed.autograd.
 
-Reads them from standard input; up to three processes are the workers. Writes "graph" for each,
-and the gradients of its leaves and weights.
+Reads the graphs from standard input, and runs the workers as up to three processes. For each graph,
+writes a line "graph" and then the gradients of its leaves and weights.
 """
 
 import os
@@ -17,7 +17,7 @@ import torch.multiprocessing as multiprocessing
 WORKERS = 3
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
-# Of the worker that this process is.
+# The weight of the worker that runs in this process.
 weight = None
 
 

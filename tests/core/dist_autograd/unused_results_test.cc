@@ -1,5 +1,5 @@
-// Results that the loss does not use: nothing to exact mode; to fast mode, PyTorch's algorithm, a
-// wait that ends at the deadline.
+// Results that the loss does not use. They do not matter in exact mode. Fast mode, which is
+// PyTorch's algorithm, waits for their gradients until the deadline.
 
 #include <string>
 #include <thread>
@@ -16,18 +16,19 @@ using ::testing::HasSubstr;
 
 class UnusedResultsTest : public DistAutogradTest {
  protected:
-  // Starts a backward in fast mode and lets everything happen that does.
+  // Starts a backward in fast mode and delivers messages until there are none left.
   Future<Unit> StartFast(const ContextPtr& context, const Variable& loss) {
     auto done = trainer_.autograd->Backward(context, {loss}, InMode(BackwardMode::kFast));
     network_.RunAll();
     return done;
   }
 
-  // The pass waits, until the deadline of `worker` names what is missing.
+  // Checks that the pass waits until its deadline passes on `worker`, and that the error names the
+  // message whose gradient is missing.
   void ExpectWaitsFor(const Future<Unit>& done, TestWorker& worker, GlobalId message) {
     EXPECT_FALSE(done.IsReady());
     worker.PassTime(absl::Seconds(61));
-    while (!done.IsReady()) {  // its timers have a thread
+    while (!done.IsReady()) {  // its timers run on another thread
       if (!network_.RunOne()) std::this_thread::yield();
     }
     network_.RunAll();
