@@ -13,7 +13,7 @@ namespace {
 constexpr GlobalId kValue{7, 1};
 constexpr GlobalId kOther{7, 2};
 
-// Only an identity.
+// A call that the tests use only as an identity.
 class Waiting : public rpc::ServerCall {
  public:
   const rpc::PeerInfo& caller() const override { return caller_; }

@@ -29,7 +29,7 @@ History Shrink(History history, absl::FunctionRef<bool(const History&)> broken) 
         first = last;
       }
     }
-    // What could not go before may go now.
+    // A step that could not be left out before may be left out now, so size 1 is repeated.
     if (!shorter || size > 1) size /= 2;
   }
   return history;

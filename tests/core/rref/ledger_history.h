@@ -1,6 +1,6 @@
 #pragma once
 
-// Random histories for a simulation, and the shortest one that still breaks it.
+// Random histories for a simulation, and a search for a short one that still breaks it.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace psd::rref::sim {
 
-// What happens next. What the numbers mean depends on the world that the step meets, so every list
-// of steps is a history, also one with steps left out.
+// One event. The meaning of the numbers depends on the state of the world, so every list of steps
+// is a valid history, also a list with steps left out.
 struct Step {
   uint32_t action = 0;
   uint32_t a = 0;
@@ -21,14 +21,14 @@ struct Step {
 };
 using History = std::vector<Step>;
 
-// Always the same for one seed.
+// The history is always the same for a seed.
 History RandomHistory(uint64_t seed, size_t steps);
 
-// The shortest history found by leaving steps out of `history`, which is `broken`, that is so too:
-// none of its steps can be left out alone.
+// Leaves steps out of `history` as long as the result is still `broken`. No single step of the
+// returned history can be left out. Requires: broken(history).
 History Shrink(History history, absl::FunctionRef<bool(const History&)> broken);
 
-// "{action, a, b, c}, …": to be put into a test.
+// Formats a history as "{action, a, b, c}, …", which can be pasted into a test.
 std::string ToString(const History& history);
 
 }  // namespace psd::rref::sim

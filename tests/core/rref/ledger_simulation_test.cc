@@ -1,7 +1,7 @@
-// The ledgers under 100,000 random histories: nothing is freed early, nothing is left, no count is
-// negative. A failure prints its seed and the shortest history that fails; run with
+// Runs the ledgers through 100,000 random histories: no value is freed early, nothing is left in
+// the end, and no count is negative. A failure prints its seed and a short history that fails. This
+// option replays only that seed:
 //   --test_env=PSD_SIM_SEED=<seed>
-// to replay only that one.
 
 #include <cstdlib>
 #include <string>
@@ -21,7 +21,7 @@ int WorkersOf(uint64_t seed) {
   return 2 + static_cast<int>(seed % 5);
 }
 
-// The shortest history like `history`, and what is wrong with it.
+// Describes the shortest broken part of `history` and its error.
 std::string Explain(int workers, const History& history, Mistake mistake = Mistake::kNone) {
   const History shortest = Shrink(history, [&](const History& part) {
     return !LedgerWorld(workers, mistake).Run(part).empty();
@@ -67,7 +67,7 @@ void RunSeeds(uint64_t first) {
   if (only == nullptr) ExpectEveryProbe(probes);
 }
 
-// Four tests, so that they can run in shards.
+// The seeds are divided into four tests, which can run in shards.
 TEST(LedgerSimulation, RREF_18_RREF_19_RREF_31_RREF_33_Histories0) {
   RunSeeds(0 * kSeedsPerTest);
 }
@@ -88,8 +88,8 @@ TEST(LedgerSimulation, LongHistories) {
   }
 }
 
-// A mistake in the protocol breaks a history within a few thousand, the same one each time, and a
-// few of its steps do.
+// A mistake in the protocol breaks one of a few thousand histories. It is the same history in every
+// run, and a few of its steps are enough to break it.
 TEST(LedgerSimulation, AMistakeIsSeenReplayedAndShrunk) {
   for (Mistake mistake : {Mistake::kLentReferenceIsNotKept, Mistake::kLoansOutliveTheirSession,
                           Mistake::kUncountedReferenceIsPassedOn}) {

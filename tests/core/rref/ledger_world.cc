@@ -1,4 +1,4 @@
-// What happens in the world, what rpc makes of it, and what must always hold.
+// The steps of a history, the rpc layer of the simulated world, and the invariants.
 #include "tests/core/rref/ledger_world.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace psd::rref::sim {
 namespace {
 
-// By the time that many messages were delivered nothing is on its way any more.
+// The world must come to rest within this many messages.
 constexpr int kMaxMessagesToRest = 100'000;
 
 template <typename Map>
@@ -39,7 +39,7 @@ void LedgerWorld::Wrong(const std::string& what) {
   if (wrong_.empty()) wrong_ = what;
 }
 
-// ---- what a step does
+// ---- steps
 
 void LedgerWorld::Play(const Step& step) {
   const auto size = static_cast<uint32_t>(workers_.size());
@@ -80,7 +80,8 @@ void LedgerWorld::Create(int caller, int callee) {
   Send(call);
 }
 
-// What is not counted yet cannot protect another, but for one's own creation when it has begun.
+// A fork that is not counted yet cannot keep a value alive for another worker. The exception is the
+// fork of a value that this worker created, once the creation has begun.
 bool LedgerWorld::MayBePassedOn(const Worker& holder, GlobalId fork, const Handle& handle) const {
   if (!holder.user.Check(fork).ok()) return false;
   const bool begun = handle.created && IsThere(*workers_[handle.about.owner], handle.about.value);
@@ -142,12 +143,12 @@ void LedgerWorld::Restart(int worker) {
   }
 }
 
-// Its deadline has passed, or it was cancelled.
+// Gives up a call, as if its deadline had passed or it had been cancelled.
 void LedgerWorld::GiveUp(int caller, uint32_t which) {
   Worker& self = *workers_[caller];
   if (self.calls.empty()) return;
   const Call call = Nth(self.calls, which)->second;
-  if (call.kind == Kind::kRelease || call.kind == Kind::kCounted) return;  // nobody waits for them
+  if (call.kind == Kind::kRelease || call.kind == Kind::kCounted) return;  // they have no waiter
   ++probes_.given_up;
   self.calls.erase(call.id);
   Call cancel = call;
@@ -156,7 +157,7 @@ void LedgerWorld::GiveUp(int caller, uint32_t which) {
   Failed(call, /*may_exist=*/true);
 }
 
-// Any message may come next. A repeated one stays in the network and comes again.
+// Delivers any message of the network. A repeated message stays in the network.
 void LedgerWorld::Deliver(size_t index, bool repeat) {
   const Message message = network_[index];
   const bool repeats = repeat && message.what <= Message::What::kAnswer;
@@ -226,7 +227,7 @@ bool LedgerWorld::Admit(const Call& call) {
   }
   self.here[call.caller] = key;
   if (workers_[call.caller]->life == key.peer) return true;
-  Message lease_ends;  // these were the last words of one that has died
+  Message lease_ends;  // the request comes from a former life of its caller
   lease_ends.what = Message::What::kSessionEnds;
   lease_ends.call = call;
   network_.push_back(lease_ends);
@@ -274,14 +275,15 @@ void LedgerWorld::OnSessionLost(const Call& call) {
 
 void LedgerWorld::OnRequest(const Message& message) {
   const Call& call = message.call;
-  if (!Admit(call)) return;  // its caller hears that the session has ended
+  if (!Admit(call)) return;  // its caller learns that the session has ended
   Worker& self = *workers_[call.callee];
   if (call.kind == Kind::kCancel) return ServeCancel(call);
   if (self.cancelled.count(call.id) > 0 || self.serving.count(call.id) > 0) return;
   auto answered = self.answered.find(call.id);
   if (answered != self.answered.end()) {
     network_.push_back(answered->second);
-    // The ledgers need not rely on rpc for these.
+    // Requests of these two kinds are served again, because the ledgers must not rely on rpc for
+    // them.
     if (call.kind != Kind::kRelease && call.kind != Kind::kCounted) return;
   }
   Serve(call);
@@ -295,20 +297,21 @@ void LedgerWorld::OnAnswer(const Message& message) {
   Failed(call, /*may_exist=*/call.kind == Kind::kFork);
 }
 
-// ---- what must hold
+// ---- invariants
 
 bool LedgerWorld::IsThere(const Worker& owner, GlobalId value) const {
   return owner.hosted.count(value) > 0 || owner.under_creation.count(value) > 0;
 }
 
-// A confirmed fork keeps its value: nobody who may use it finds it gone.
+// A confirmed fork keeps its value alive, so its holder can always use the value.
 void LedgerWorld::CheckNothingFreedEarly() {
   for (const auto& worker : workers_) {
     for (const auto& [fork, handle] : worker->handles) {
       if (worker->user.state(fork) != ForkState::kConfirmed) continue;
       const Worker& owner = *workers_[handle.about.owner];
       if (owner.life != handle.about.owner_life) continue;
-      if (owner.ended.count({worker->life, handle.epoch}) > 0) continue;  // it has not heard yet
+      // The session has ended, which the worker has yet to learn.
+      if (owner.ended.count({worker->life, handle.epoch}) > 0) continue;
       if (!IsThere(owner, handle.about.value) || owner.owner.ForkCount(handle.about.value) == 0) {
         Wrong(absl::StrCat("value ", handle.about.value.ToString(), " was freed early: fork ",
                            fork.ToString(), " is held"));
@@ -320,7 +323,7 @@ void LedgerWorld::CheckNothingFreedEarly() {
 void LedgerWorld::ComeToRest() {
   for (int i = 0; i < kMaxMessagesToRest && wrong_.empty(); ++i) {
     for (int holder = 0; holder < static_cast<int>(workers_.size()); ++holder) {
-      std::vector<GlobalId> mine;  // what arrives may be one more handle
+      std::vector<GlobalId> mine;  // collected each time, because messages may bring more handles
       for (auto& [fork, handle] : workers_[holder]->handles) {
         if (std::exchange(handle.mine, false)) mine.push_back(fork);
       }

@@ -1,9 +1,10 @@
 #pragma once
 
-// Owner and user ledgers, loans and creations of several workers, driven through one history:
-// messages are delayed, reordered, repeated and lost, calls are given up, sessions end on one side
-// before the other hears of it, workers crash and start again. rpc is what core/rpc promises: a
-// call of a session is done at most once, and its loss is told before the next session begins.
+// Drives the owner and user ledgers, loans and creations of several workers through a history.
+// Messages are delayed, reordered, repeated and lost, calls are given up, a session ends on one
+// side before the other side notices, and workers crash and start again. The rpc layer of this
+// world keeps the guarantees of core/rpc: a call of a session runs at most once, and the caller
+// learns that the session is lost before the next one begins.
 
 #include <cstdint>
 #include <map>
@@ -23,20 +24,20 @@
 
 namespace psd::rref::sim {
 
-// How often what is rare happened.
+// Counts of rare events.
 struct Probes {
   uint64_t sessions_ended = 0;
   uint64_t restarts = 0;
   uint64_t given_up = 0;
   uint64_t repeated = 0;
-  uint64_t answers_taken_back = 0;    // of calls that were given up
-  uint64_t forks_while_made = 0;      // counted while their value was under creation
-  uint64_t made_for_nobody = 0;       // nobody held it any more when it was made
-  uint64_t refused_forks = 0;         // of values that were gone
-  uint64_t loans_ended_by_death = 0;  // with their receiver's session
+  uint64_t answers_taken_back = 0;    // answers to calls that were given up
+  uint64_t forks_while_made = 0;      // forks counted while their value was under creation
+  uint64_t made_for_nobody = 0;       // values that had no holder any more when they were made
+  uint64_t refused_forks = 0;         // forks of values that were gone
+  uint64_t loans_ended_by_death = 0;  // loans that ended with their receiver's session
 };
 
-// A mistake to make, so that it can be seen that a mistake is seen.
+// A mistake that the world makes on purpose, to show that the simulation notices it.
 enum class Mistake {
   kNone,
   kLentReferenceIsNotKept,
@@ -46,23 +47,24 @@ enum class Mistake {
 
 class LedgerWorld {
  public:
-  // At most ten workers.
+  // Requires: workers <= 10.
   explicit LedgerWorld(int workers, Mistake mistake = Mistake::kNone);
 
-  // Plays it, then lets everything come to rest. The first thing that is wrong, or "".
+  // Plays the history and then lets the world come to rest. Returns the first violation of an
+  // invariant, or "".
   std::string Run(const History& history);
   const Probes& probes() const { return probes_; }
 
  private:
   enum class Kind {
-    kCreate,   // make a value, of which I hold `fork`
-    kLookup,   // give me a fork of one of your values
-    kAsk,      // give me one of your references to others' values
-    kPass,     // a function of yours is to use my reference
-    kFork,     // count `fork`
-    kCounted,  // the reference that you lent me as `fork` is counted
-    kRelease,  // I hold `fork` no more
-    kCancel,   // I do not want the answer of call `id` any more
+    kCreate,   // creates a value on the callee; the caller holds `fork` of it
+    kLookup,   // asks the callee for a fork of one of its values
+    kAsk,      // asks the callee for one of its references to a value of another worker
+    kPass,     // passes a reference as the argument of a function on the callee
+    kFork,     // asks the owner to count `fork`
+    kCounted,  // tells the lender of `fork` that the owner has counted the borrower's own fork
+    kRelease,  // tells the owner that the caller no longer holds `fork`
+    kCancel,   // gives up the call `id`
   };
   struct Reference {
     int owner = 0;
@@ -70,18 +72,18 @@ class LedgerWorld {
     GlobalId value;
     GlobalId fork;
   };
-  // Of a worker's session on another.
+  // A worker's session on another worker.
   struct Session {
     Incarnation there = 0;
     uint64_t epoch = 0;
     bool operator==(const Session& o) const { return there == o.there && epoch == o.epoch; }
   };
-  // Who keeps a value alive for somebody else, and by which of its forks.
+  // A worker that keeps a value alive for another worker, and the fork by which it does so.
   struct Keeper {
     int worker = 0;
     Incarnation life = 0;
     GlobalId fork;
-    uint64_t epoch = 0;  // of the session that counts it
+    uint64_t epoch = 0;  // of the session that counts the fork
   };
   struct Call {
     uint64_t id = 0;
@@ -91,11 +93,11 @@ class LedgerWorld {
     Incarnation caller_life = 0;
     Session session;
     Reference about;
-    Keeper keeper;  // kPass, kFork, and the answer of kAsk
-    // kFork: how the reference came.
-    std::optional<GlobalId> lent;  // in an answer, under this id
-    uint64_t lent_in = 0;          // of this session on the lender
-    uint64_t passed_by = 0;        // as the argument of this call
+    Keeper keeper;  // for kPass, for kFork, and for the answer of kAsk
+    // For kFork: the way in which the caller got the reference.
+    std::optional<GlobalId> lent;  // set if it came in an answer: the id of the loan
+    uint64_t lent_in = 0;          // the epoch of the session on the lender in which it was lent
+    uint64_t passed_by = 0;        // the call of which it was an argument
   };
   struct Message {
     enum class What { kRequest, kAnswer, kMade, kSessionEnds, kSessionLost };
@@ -105,10 +107,10 @@ class LedgerWorld {
   };
   struct Handle {
     Reference about;
-    uint64_t epoch = 0;    // of the session that counts it
-    bool created = false;  // by this worker
-    bool mine = true;      // a variable holds it
-    int in_calls = 0;      // so many calls have it as an argument
+    uint64_t epoch = 0;    // of the session that counts the fork
+    bool created = false;  // this worker created the value
+    bool mine = true;      // a variable holds the handle
+    int in_calls = 0;      // the number of calls that have the handle as an argument
   };
   struct Worker {
     explicit Worker(Incarnation incarnation) : life(incarnation), ids(incarnation) {}
@@ -118,18 +120,18 @@ class LedgerWorld {
     UserLedger user;
     Loans loans;
     std::set<GlobalId> hosted;                         // values that exist here
-    std::set<GlobalId> under_creation;                 // or will
+    std::set<GlobalId> under_creation;                 // values that are being made here
     std::map<GlobalId, Handle> handles;                // by fork
-    std::map<int, Session> sessions;                   // on others
-    std::map<int, SessionKey> here;                    // others' on this worker
-    std::set<std::pair<Incarnation, uint64_t>> ended;  // of those here
-    std::map<uint64_t, Call> calls;                    // from here, unanswered
-    std::map<uint64_t, Message> answered;              // to calls of others
-    std::map<uint64_t, Call> serving;                  // not answered yet
-    std::set<uint64_t> cancelled;                      // before they came
+    std::map<int, Session> sessions;                   // this worker's sessions on others
+    std::map<int, SessionKey> here;                    // the others' sessions on this worker
+    std::set<std::pair<Incarnation, uint64_t>> ended;  // sessions of others that have ended here
+    std::map<uint64_t, Call> calls;                    // calls from here that have no answer yet
+    std::map<uint64_t, Message> answered;              // answers to calls of others
+    std::map<uint64_t, Call> serving;                  // calls of others that are not answered yet
+    std::set<uint64_t> cancelled;                      // calls of others that were given up
   };
 
-  // ---- what a step does
+  // ---- steps
   void Play(const Step& step);
   void Create(int caller, int callee);
   void PassHandle(int caller, int callee, uint32_t which);
@@ -147,7 +149,7 @@ class LedgerWorld {
   void OnRequest(const Message& message);
   void OnAnswer(const Message& message);
   void OnSessionLost(const Call& call);
-  // Whether the request belongs to a session that lives at its callee; begins one that is new.
+  // Whether the session of the request is alive at the callee. Begins the session if it is new.
   bool Admit(const Call& call);
   void EndHere(int callee, int caller, SessionKey key);
 
@@ -160,7 +162,7 @@ class LedgerWorld {
   void ServeFork(const Call& call);
   void ServeCancel(const Call& call);
   void Made(const Call& call);
-  // Whether the value that this kFork is about must be there.
+  // Whether the owner must still have the value of this kFork.
   bool MustBeThere(const Call& fork) const;
   bool IsThere(const Worker& owner, GlobalId value) const;
   bool MayBePassedOn(const Worker& holder, GlobalId fork, const Handle& handle) const;

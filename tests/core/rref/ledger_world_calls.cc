@@ -1,4 +1,4 @@
-// What callees and callers do, as core/rref does it.
+// The callees and callers of the simulated world, which act as core/rref does.
 #include <utility>
 
 #include "absl/status/status.h"
@@ -47,7 +47,7 @@ void LedgerWorld::ServeCreate(const Call& call) {
   network_.push_back({Message::What::kMade, call});
 }
 
-// The end of a creation, whoever still wants it.
+// The creation ends, even if nobody holds the value any more.
 void LedgerWorld::Made(const Call& call) {
   Worker& self = *workers_[call.callee];
   if (self.life != call.session.there) return;
@@ -72,11 +72,11 @@ void LedgerWorld::ServeLookup(Call call) {
 void LedgerWorld::ServeAsk(Call call) {
   Worker& self = *workers_[call.callee];
   for (const auto& [fork, handle] : self.handles) {
-    // In an answer to the owner itself only what is made is passed on.
+    // An answer to the owner itself may carry only references to values that have been made.
     if (handle.about.owner == call.caller || !MayBePassedOn(self, fork, handle)) continue;
     const GlobalId child = self.ids.Next();
     if (mistake_ == Mistake::kLentReferenceIsNotKept) {
-      // Nothing keeps it.
+      // The mistake: nothing keeps the lent reference.
     } else if (!self.user.AddChild(fork, child).ok()) {
       continue;
     } else if (!self.loans.Add(KeyOf(call), child)) {
@@ -90,7 +90,7 @@ void LedgerWorld::ServeAsk(Call call) {
   Answer(call, false);
 }
 
-// The function begins when the owner counts the callee's own fork.
+// The function begins when the owner has counted the callee's own fork.
 void LedgerWorld::ServePass(const Call& call) {
   workers_[call.callee]->serving[call.id] = call;
   Call fork = NewCall(Kind::kFork, call.callee, call.about.owner);
@@ -128,7 +128,7 @@ bool LedgerWorld::MustBeThere(const Call& fork) const {
   return waits && keeper.user.state(fork.keeper.fork) != ForkState::kFailed;
 }
 
-// What an answer gave goes again.
+// Takes back the reference that an answer has given.
 void LedgerWorld::ServeCancel(const Call& call) {
   Worker& self = *workers_[call.callee];
   if (!self.cancelled.insert(call.id).second) return;
@@ -148,7 +148,7 @@ void LedgerWorld::ServeCancel(const Call& call) {
 }
 
 void LedgerWorld::Freed(Worker& owner, GlobalId value) {
-  if (owner.under_creation.count(value) > 0) return;  // when it is made
+  if (owner.under_creation.count(value) > 0) return;  // it is freed when it has been made
   if (owner.hosted.erase(value) != 1) {
     Wrong(absl::StrCat("value ", value.ToString(), " was freed twice"));
   }
@@ -198,7 +198,7 @@ void LedgerWorld::Failed(const Call& call, bool may_exist) {
     Release(call.caller, self.user.Fail(call.about.fork, why, may_exist));
   }
   if (call.kind == Kind::kFork) BorrowEnded(call, false);
-  if (call.kind == Kind::kPass) Succeeded(call);  // either way it needs its own no longer
+  if (call.kind == Kind::kPass) Succeeded(call);  // the call needs its argument no longer
 }
 
 void LedgerWorld::Borrow(int holder, const Reference& from, Call fork) {
@@ -207,11 +207,11 @@ void LedgerWorld::Borrow(int holder, const Reference& from, Call fork) {
   fork.about.fork = self.ids.Next();
   self.user.Add(NameOf(from.owner), from.owner_life, from.value, fork.about.fork);
   self.handles[fork.about.fork] = {fork.about, fork.session.epoch};
-  if (fork.session.there != from.owner_life) return Failed(fork, true);  // it was restarted
+  if (fork.session.there != from.owner_life) return Failed(fork, true);  // the owner was restarted
   Send(fork);
 }
 
-// Who lent it, or passed it, is told either way.
+// The worker that lent or passed the reference is told whether the fork was counted or not.
 void LedgerWorld::BorrowEnded(const Call& call, bool ok) {
   Worker& self = *workers_[call.caller];
   if (call.lent.has_value()) {
@@ -221,7 +221,7 @@ void LedgerWorld::BorrowEnded(const Call& call, bool ok) {
   }
   auto served = self.serving.find(call.passed_by);
   if (served == self.serving.end()) return;
-  if (ok && call.passed_by % 2 == 0) {  // else its function keeps it
+  if (ok && call.passed_by % 2 == 0) {  // otherwise the function keeps its argument
     self.handles[call.about.fork].mine = false;
     LetGo(call.caller, call.about.fork);
   }
@@ -239,7 +239,7 @@ void LedgerWorld::LetGo(int holder, GlobalId fork) {
 void LedgerWorld::Release(int holder, const std::optional<ForkRelease>& release) {
   if (!release.has_value()) return;
   Call call = NewCall(Kind::kRelease, holder, release->owner.back() - '0');
-  // That life is over, and all that it counted.
+  // The owner has been restarted, and all its counts are gone.
   if (release->owner_incarnation != 0 && release->owner_incarnation != call.session.there) return;
   call.about.value = release->value;
   call.about.fork = release->fork;

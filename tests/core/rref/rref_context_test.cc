@@ -42,7 +42,7 @@ class RRefContextTest : public ::testing::Test {
         *owner_.rrefs->ForkFor(entry, user_.agent.self(), user_.agent.epoch()),
         user_.agent.epoch());
   }
-  // The owner begins to make what the user asked for; and has made it.
+  // Begin: the owner begins to create the value that the user asked for. End: it has created it.
   absl::Status Begin(const RRef& rref) {
     return owner_.rrefs->BeginCreation(rref.value_id(), rref.body()->fork_id(), user_.agent.self(),
                                        user_.agent.epoch());
@@ -107,7 +107,8 @@ TEST_F(RRefContextTest, ManyReleasesTravelTogether) {
   network_.RunAll();
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
   EXPECT_EQ(user_.rrefs->stats().releases, 0u);
-  // The first alone, then by 128: no message keeps its owner busy for long.
+  // The first release travels alone and the rest in messages of 128, so that no message keeps the
+  // owner busy for long.
   EXPECT_EQ(network_.Count("rref.release"), 9);
 }
 
@@ -181,7 +182,7 @@ TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
 TEST_F(RRefContextTest, RREF_51_AReferenceToWhatWasFreedSinceItWasFoundIsRefused) {
   const store::EntryPtr found =
       *owner_.store->GetOrCreate("w", {}, [] { return store::Value(1); }).Wait();
-  owner_.rrefs->LocalRRef(*owner_.store->Drop("w"));  // nobody else held it
+  owner_.rrefs->LocalRRef(*owner_.store->Drop("w"));  // frees the value
   EXPECT_EQ(owner_.rrefs->ForkFor(found, user_.agent.self(), user_.agent.epoch()).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);
@@ -251,15 +252,15 @@ TEST_F(RRefContextTest, RREF_35_ReleaseAllEndsEveryForkAndHandlesSaySo) {
   EXPECT_EQ(user_.rrefs->CheckUsable(pending).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// The owner's value in the hands of the user, and a third worker.
+// The user holds a value of the owner and passes it to a third worker.
 class LendingTest : public RRefContextTest {
  protected:
-  // As the answer of a function on the user would.
+  // Passes the reference as the answer of a function on the user would.
   absl::StatusOr<RRef> PassInAnswer(const RRef& rref) {
     return third_.rrefs->AdoptFork(
         *user_.rrefs->Lend(rref, third_.agent.self(), third_.agent.epoch()), third_.agent.epoch());
   }
-  // As an argument of a call would.
+  // Passes the reference as an argument of a call would.
   absl::StatusOr<RRef> PassInCall(const RRef& rref) {
     const Incarnation owner = rref.body()->owner_incarnation();
     PSD_ASSIGN_OR_RETURN(
@@ -302,7 +303,7 @@ TEST_F(LendingTest, RREF_19_WhateverIsLostNothingIsFreedEarlyAndNothingIsLeft) {
     EXPECT_EQ(third_.rrefs->CheckUsable(passed).ok(), lost != "rref.fork");
     EXPECT_TRUE(owner_.store->Get(entry_->id).ok());
   }
-  // What was kept for the third goes with its session at the latest.
+  // The loan to the third worker ends with that worker's session at the latest.
   EXPECT_EQ(user_.rrefs->stats().loans, 1u);
   network_.EndSessionsOf("trainer1");
   EXPECT_EQ(user_.rrefs->stats().loans, 0u);
@@ -409,7 +410,7 @@ TEST_F(CreationTest, RREF_21_TheOwnerHoldsAndReadsWhatIsBeingMadeWhenItIsThere) 
   EXPECT_TRUE(held[0].confirmed().IsReady());
   EXPECT_FALSE(held[0].is_made() || held[0].made().IsReady() || read[0].is_made());
   EXPECT_EQ(held[0].local_entry().status().code(), absl::StatusCode::kFailedPrecondition);
-  // The creator gives up: the handles alone keep it.
+  // The creator gives up, and only the handles keep the value.
   user_.rrefs->CreationFailed(pending_, absl::DeadlineExceededError("too late"), true);
   network_.RunAll();
   const Future<Unit> made = held[0].made();
@@ -483,7 +484,7 @@ TEST_F(LendingTest, DamagedOrForeignRequestsAreRefused) {
   }
   for (const char* method : {"rref.fork", "rref.begun"}) {
     rpc::Request foreign;
-    foreign.method = method;  // with an id that is not the caller's
+    foreign.method = method;  // its id is not one of the caller's
     auto reply = third_.agent.StartCall("owner0", foreign, {}).reply();
     network_.RunAll();
     EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kInvalidArgument) << method;

@@ -168,7 +168,7 @@ TEST(ValueCodec, TensorsAlikeAreToldOnce) {
 }
 
 TEST(ValueCodec, ARunThatArrivedInPartNamesTheFirstTensorThatDidNot) {
-  // Of three tensors of 40 bytes, each from a multiple of 64 on: 168 bytes.
+  // Three tensors of 40 bytes, each aligned to 64 bytes, take 168 bytes.
   auto payload = EncodeTensorValues(std::vector<Tensor>(3, *Tensor::Zeros({10}, DType::kF32)));
   ASSERT_TRUE(payload.ok());
   const Buffer whole = payload->buffers[0];
@@ -273,7 +273,7 @@ TEST(ValueCodec, GoldenBytesOfASparseTensor) {
 TEST(ValueCodec, HostileSparseTensorsAreRefused) {
   const auto refused = [](Tensor extents, Tensor indices, Tensor values) {
     auto payload = EncodeValues({Value(extents), Value(indices), Value(values)}, Fork);
-    payload->header.replace(0, 5, "\x0a\x01\x0a", 3);  // three tensors become one sparse
+    payload->header.replace(0, 5, "\x0a\x01\x0a", 3);  // turns three tensors into a sparse one
     return Decode(*payload).status().code() == absl::StatusCode::kInvalidArgument;
   };
   const Tensor extents = Tensor::Of<int64_t>({2}, {5, 2});
@@ -366,7 +366,7 @@ TEST(ValueCodec, HostileRunsOfRRefsAreRefused) {
 TEST(ValueCodec, NothingIsAdoptedFromADamagedMessage) {
   auto payload = EncodeValues(OneOfEach(), Fork);
   ASSERT_TRUE(payload.ok());
-  payload->header.append("\x12\x01\x05", 3);  // one more number of items
+  payload->header.append("\x12\x01\x05", 3);  // adds a superfluous number of items
   int adopted = 0;
   auto out = DecodeValues(*payload, Constants, [&](const ForkRun& run) {
     ++adopted;
