@@ -28,7 +28,7 @@ Message LargeMessage() {
   return message;
 }
 
-// Feeds what a BulkQueue sends into an assembler, as a link does.
+// Feeds the pieces that a BulkQueue sends into an assembler, as a link does.
 class AssemblerTest : public testing::Test {
  protected:
   AssemblerTest() : queue_(kPiece) { queue_.set_peer_assembly_bytes(limits_.max_assembly_bytes); }
@@ -125,10 +125,10 @@ TEST(Assembler, AssemblyIsBounded) {
             absl::StatusCode::kInvalidArgument);
 }
 
-// Two links that receive into one budget of 8 MiB, of which transit may have 6.75.
+// Two links that receive into one budget of 8 MiB, of which transit may have 6.75 MiB.
 class FullMemoryTest : public testing::Test {
  protected:
-  // A message with one buffer, in two pieces.
+  // The announcement of a message with one buffer.
   static AnnounceFrame Announce(uint64_t id, size_t header_bytes, size_t buffer_bytes) {
     return {id, kMaxPieceBytes, {header_bytes, {buffer_bytes}}};
   }
@@ -137,7 +137,7 @@ class FullMemoryTest : public testing::Test {
     EXPECT_TRUE(found.ok()) << found.status();
     return found.value_or(Assembler::Room::kNone) != Assembler::Room::kNone;
   }
-  // All of it in one piece.
+  // Delivers the whole message in one piece.
   std::optional<Assembler::Whole> Bring(Assembler& assembler, uint64_t id, size_t bytes) {
     const std::string payload(bytes, 'x');
     const absl::string_view chunk = payload;

@@ -1,6 +1,7 @@
 #pragma once
 
-// What every carrier must do. A backend joins by deriving a World and instantiating the suite:
+// The conformance tests of carriers. A backend joins by deriving a World and instantiating the
+// suite:
 //
 //   class MyWorld : public CarrierWorld { ... };
 //   INSTANTIATE_TEST_SUITE_P(Mine, CarrierSuite, testing::Values(
@@ -27,13 +28,13 @@ class CarrierWorld {
  public:
   virtual ~CarrierWorld() = default;
   virtual std::shared_ptr<Carrier> NewCarrier(const Limits& limits) = 0;
-  // To listen at; the carrier picks the rest.
+  // An address to listen at. The carrier chooses a free port or its like.
   virtual std::string AnyAddress() = 0;
-  // Nobody listens there.
+  // An address where nobody listens.
   virtual std::string DeadAddress() = 0;
-  // Connecting there gets no answer.
+  // An address that accepts connections and never answers.
   virtual std::string SilentAddress() = 0;
-  // Another way to `address` whose connections CutRoute breaks off, as a dying peer would.
+  // Another address that leads to `address`. CutRoute breaks its connections, as if the peer died.
   virtual std::string RouteTo(const std::string& address) = 0;
   virtual void CutRoute() = 0;
 };
@@ -44,7 +45,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
  protected:
   CarrierSuite() : world_(GetParam()()) { Restart({}); }
 
-  // Two fresh carriers; the server records every link it gets.
+  // Makes two new carriers. The server records every link that it accepts.
   void Restart(const Limits& limits) {
     client_ = world_->NewCarrier(limits);
     server_ = world_->NewCarrier(limits);
@@ -55,7 +56,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     address_ = *address;
   }
 
-  // What the recorders of later links do.
+  // Sets the hooks for the recorders of later links.
   void SetServerHooks(Recorder::OnMessageHook on_message, Recorder::OnClosedHook on_closed) {
     MutexLock lock(mutex_);
     server_on_message_ = std::move(on_message);
@@ -81,7 +82,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     return index < accepted_.size() ? accepted_[index] : nullptr;
   }
 
-  // A link and the recorders of both ends.
+  // Opens a link with a recorder at either end.
   void Open() {
     near_ = std::make_shared<Recorder>();
     auto link = ConnectAndWait(*client_, address_, near_);
@@ -114,7 +115,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     return message;
   }
 
-  // `size` bytes that follow from `seed`.
+  // Returns `size` bytes that depend on `seed` alone.
   static Buffer Pattern(size_t size, uint32_t seed) {
     std::string bytes(size, '\0');
     uint32_t state = seed * 2654435761u + 1;
@@ -143,7 +144,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     }
   }
 
-  // Sends `message` to the far end and expects it there whole.
+  // Sends `message` to the far end and checks that it arrives complete.
   void ExpectArrives(const Message& message) {
     size_t before = far_->count();
     far_->TakeMessages();
@@ -248,7 +249,7 @@ TEST_P(CarrierSuite, BuffersAreAligned) {
   ASSERT_TRUE(link_->Send(WithBuffers("a", {3, 100, 65})).ok());
   ASSERT_TRUE(link_->Send(WithBuffers("b", {3, 100'000, 5, 7, 300'000})).ok());
   ASSERT_TRUE(far_->WaitForMessages(2));
-  if (client_->Name() == "faulty") return;  // hands the sender's own buffers over
+  if (client_->Name() == "faulty") return;  // it passes the sender's own buffers on
   for (const Message& message : far_->TakeMessages()) {
     for (const Buffer& buffer : message.buffers) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kBlockAlignment, 0u);
@@ -257,7 +258,8 @@ TEST_P(CarrierSuite, BuffersAreAligned) {
 }
 
 TEST_P(CarrierSuite, BulkDoesNotHoldUpControl) {
-  // The far end takes in bulk as fast as it can; small messages sent after it overtake it.
+  // The far end receives bulk as fast as it can, and a small message that is sent later overtakes
+  // it.
   Open();
   far_->CountOnly();
   std::atomic<int> small_before_large{0};

@@ -21,7 +21,7 @@
 namespace psd::carrier {
 namespace {
 
-// Keeps what a listener gives, and lets tests wait for it.
+// Keeps the connections and the news of a listener, and lets tests wait for them.
 class Taken {
  public:
   ~Taken() { CloseAll(); }
@@ -48,7 +48,7 @@ class Taken {
     while (news_.size() < number) changed_.Wait(mutex_);
     return news_[number - 1];
   }
-  // False: there was news first.
+  // Waits for so many connections or news. Returns false if the news came first.
   bool WaitForConnectionOrNews(size_t connections, size_t news) {
     MutexLock lock(mutex_);
     while (fds_.size() < connections && news_.size() < news) changed_.Wait(mutex_);
@@ -130,7 +130,7 @@ TEST(ConnectionListener, SaysWhyItCannotListen) {
   }
 }
 
-// Whether the other end has ended the connection; waits for it.
+// Waits for bytes or for the end of the connection. Returns true if the other end has ended it.
 bool WaitForEnd(int fd) {
   char byte = 0;
   return recv(fd, &byte, 1, 0) <= 0;
@@ -139,7 +139,7 @@ bool WaitForEnd(int fd) {
 TEST(ConnectionListener, OfTooManyThatSayNothingTheOldestEnd) {
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit low = {160, before.rlim_max};  // a quarter of what is not reserved: 35
+  const rlimit low = {160, before.rlim_max};  // a quarter of the unreserved descriptors is 35
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
   Taken taken;
   auto listener = *ConnectionListener::Bind("127.0.0.1:0", absl::Seconds(60), absl::Hours(1));

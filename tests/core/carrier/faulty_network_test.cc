@@ -12,7 +12,7 @@
 namespace psd::carrier {
 namespace {
 
-// Remembers what it heard, in order. Single-threaded.
+// Keeps the headers of messages and the reasons of ends in order. Used by one thread.
 class Log : public LinkHandler {
  public:
   void OnMessage(Message message) override { heard.push_back(message.header); }
@@ -22,7 +22,7 @@ class Log : public LinkHandler {
   std::vector<absl::StatusCode> closed;
 };
 
-// Two carriers "a" and "b" driven by hand.
+// Two carriers "a" and "b", whose network the test drives step by step.
 class FaultyNetworkTest : public testing::Test {
  protected:
   explicit FaultyNetworkTest(uint64_t seed = 1) {

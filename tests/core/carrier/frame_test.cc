@@ -33,7 +33,7 @@ Message Sample() {
   return message;
 }
 
-// The first frame of `wire`, which must outlive it.
+// Decodes the first frame of `wire`, which must outlive the frame.
 absl::StatusOr<std::optional<Frame>> DecodeFirst(absl::string_view* wire,
                                                  const Limits& limits = {}) {
   return FrameDecoder(ByteReader(absl::MakeConstSpan(wire, 1)), limits).Next();
@@ -199,7 +199,7 @@ TEST(Frame, SizesThatLieAreRefused) {
   for (size_t i = 0; i < 8; ++i) overflow[24 + 16 + i] = '\xff';
   EXPECT_FALSE(DecodeError(overflow).ok());
   std::string many = wire;
-  many[12] = '\x7f';  // more buffers than sizes
+  many[12] = '\x7f';  // now there are more buffers than sizes
   EXPECT_FALSE(DecodeError(many).ok());
   Limits limits;
   limits.max_message_bytes = 9;

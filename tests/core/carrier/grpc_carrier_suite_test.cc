@@ -18,7 +18,7 @@ class GrpcWorld : public CarrierWorld {
   std::shared_ptr<Carrier> NewCarrier(const Limits& limits) override {
     GrpcCarrierOptions options;
     options.limits = limits;
-    options.keepalive_time = absl::Seconds(20);  // a loaded machine is not a dead peer
+    options.keepalive_time = absl::Seconds(20);  // so that a loaded machine is not taken for dead
     options.keepalive_timeout = absl::Seconds(20);
     return *NewGrpcCarrier(options);
   }
@@ -30,7 +30,7 @@ class GrpcWorld : public CarrierWorld {
   }
   std::string SilentAddress() override {
     int port = 0;
-    silent_ = ListenOnLoopback(&port);  // the system answers the connection, nobody talks
+    silent_ = ListenOnLoopback(&port);  // the system accepts connections, and nobody answers
     return absl::StrCat("127.0.0.1:", port);
   }
   std::string RouteTo(const std::string& address) override {

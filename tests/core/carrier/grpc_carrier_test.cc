@@ -1,5 +1,5 @@
-// What only the gRPC carrier can get wrong: peers that speak gRPC but not ours, shared ports,
-// options.
+// Tests that concern only the gRPC carrier: peers that speak gRPC but not the carrier's protocol,
+// shared ports, threads and options.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -60,7 +60,7 @@ class HostilePeerTest : public testing::Test {
       return recorder;
     });
     address_ = *address;
-    // An honest link that must outlive all attacks.
+    // A link of a correct client, which must outlive all attacks.
     auto link = ConnectAndWait(*client_, address_, honest_);
     EXPECT_TRUE(link.ok()) << link.status();
   }
@@ -79,9 +79,9 @@ class HostilePeerTest : public testing::Test {
     return accepted_.at(index);
   }
 
-  // A raw peer with an open link sends `wire`: its link ends as the fault of the peer.
+  // Sends `wire` from a raw peer with an open link. Its link must end with an error of the peer.
   void ExpectEndsLink(const std::string& wire) {
-    uint8_t token = ++tokens_;  // the last link may not be forgotten yet
+    uint8_t token = ++tokens_;  // the server may still know the token of the last link
     RawPeer peer(address_, "/psd.v1.Worker/Exchange");
     peer.Send(Wire([token](FrameEncoder& e) { e.Hello(HelloWith(token, StreamRole::kControl)); }));
     ASSERT_TRUE(peer.Receive()) << "the answer";
@@ -150,7 +150,7 @@ TEST_F(HostilePeerTest, ALinkHasOneStreamOfEachKind) {
   ASSERT_TRUE(Accepted(1)->WaitForMessages(1));
   for (const StreamRole role : {StreamRole::kWhole, StreamRole::kBulk}) {
     HelloFrame hello = HelloWith(8, role);
-    hello.stream_index = role == StreamRole::kBulk ? 16 : 0;  // beyond the last
+    hello.stream_index = role == StreamRole::kBulk ? 16 : 0;  // 16 is beyond the last stream
     RawPeer second(address_, "/psd.v1.Worker/Exchange");
     second.Send(Wire([&hello](FrameEncoder& e) { e.Hello(hello); }));
     EXPECT_FALSE(second.Receive());
@@ -198,7 +198,7 @@ class CountingHook : public GrpcServerHook {
   }
   bool configured = false;
   bool has_queue = false;
-  std::function<void()> gone;  // of one call
+  std::function<void()> gone;  // ends one counted call
 };
 
 TEST(GrpcCarrier, TheServerHookSharesPortAndThreadsAndIsWaitedFor) {
@@ -215,7 +215,7 @@ TEST(GrpcCarrier, TheServerHookSharesPortAndThreadsAndIsWaitedFor) {
   std::atomic<bool> is_gone = false;
   std::thread last_call([&] {
     is_gone = true;
-    const std::function<void()> gone = std::move(hook->gone);  // which keeps the carrier's parts
+    const std::function<void()> gone = std::move(hook->gone);  // keeps parts of the carrier alive
     gone();
   });
   (*carrier)->Shutdown();
@@ -263,8 +263,8 @@ TEST_F(ThreadsTest, SmallMessagesKeepTheirOrder) {
   for (size_t i = 0; i < kMessages; ++i) ASSERT_EQ(messages[i].header, std::to_string(i));
 }
 
-// The second message may go only when the first is acknowledged, on the stream whose handler waits
-// for both.
+// The second message may be sent only when the first one is acknowledged. The acknowledgement comes
+// on the stream whose handler waits for both messages.
 TEST_F(ThreadsTest, AcknowledgementsAreHeardWhileTheHandlerWorks) {
   GrpcCarrierOptions options = PatientOptions();
   options.limits.max_assembly_bytes = size_t{8} << 20;
@@ -283,7 +283,7 @@ TEST_F(ThreadsTest, AcknowledgementsAreHeardWhileTheHandlerWorks) {
   EXPECT_TRUE(arrived);
 }
 
-// A connection, and nothing on it.
+// Opens a connection and sends nothing by itself.
 class SilentPeer {
  public:
   explicit SilentPeer(const std::string& address) {
@@ -295,7 +295,7 @@ class SilentPeer {
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&target), sizeof(target)), 0);
   }
   ~SilentPeer() { close(fd_); }
-  // The client's part of the handshake of HTTP/2: preface, settings, acknowledged settings.
+  // Sends the client's part of the HTTP/2 handshake: preface, settings and acknowledged settings.
   void ShakeHands() {
     const std::string empty_settings("\0\0\0\4\0\0\0\0\0", 9);
     const std::string acknowledged("\0\0\0\4\1\0\0\0\0", 9);
@@ -303,7 +303,7 @@ class SilentPeer {
     EXPECT_EQ(write(fd_, all.data(), all.size()), static_cast<ssize_t>(all.size()));
   }
   void WaitForEnd() {
-    char bytes[64];  // the server's settings come first
+    char bytes[64];  // the settings of the server arrive before the end
     while (recv(fd_, bytes, sizeof(bytes), 0) > 0) {
     }
   }
@@ -322,7 +322,7 @@ TEST_F(ThreadsTest, AConnectionThatSaysNothingEndsAndALinkStays) {
   EXPECT_TRUE(far_->WaitForMessages(1));
 }
 
-// A server that waits for ever, but for the first call.
+// A server with no timeout but the one for the first call of a connection.
 class SilentPeersTest : public testing::Test {
  protected:
   SilentPeersTest() {

@@ -1,8 +1,9 @@
-// How often the carrier holds a large payload in memory.
+// Measures how often the carrier holds a large payload in memory.
 //
-// Counted: what goes through operator new in this process (our code, the C++ part of gRPC; gRPC's
-// core allocates its slices with malloc and is not counted), and what the receiving carrier's
-// Allocator hands out. malloc'd blocks of that Allocator are counted once, there.
+// The test counts the bytes that go through operator new in this process, and the bytes that the
+// receiving carrier's Allocator hands out. operator new is used by psd and by the C++ part of gRPC.
+// The core of gRPC allocates its slices with malloc, which is not counted. The Allocator uses
+// malloc as well, so its blocks are counted only once.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a link makes of the streams that a peer opens, seen at moments that a network does not show.
+// A link takes the streams that a peer opens. The tests look at moments that a real network hides.
 
 #include "core/carrier/grpc/grpc_link.h"
 
@@ -22,7 +22,7 @@ void Complete(void* tag, bool ok) {
   static_cast<CompletionTag*>(tag)->Complete(ok);
 }
 
-// A stream without a network: what is written is gone at once, and nothing ever comes.
+// A stream without a network. Writes complete at once, and nothing ever arrives.
 class FakeStream : public GrpcStream {
  public:
   static std::shared_ptr<FakeStream> Started() {
@@ -57,7 +57,7 @@ class FakeStream : public GrpcStream {
   Network network_;
 };
 
-// Owner of a stream until a link takes it; tells when that happens.
+// The owner of a stream until a link takes the stream. Calls `gone` at that moment.
 class FormerOwner : public StreamOwner {
  public:
   explicit FormerOwner(std::function<void()> gone) : gone_(std::move(gone)) {}
@@ -93,14 +93,14 @@ class GrpcLinkTest : public ::testing::Test {
     core_->AwaitQuiet();
     core_->Stop();
   }
-  // The link that a control stream makes.
+  // Makes a link from a control stream.
   std::shared_ptr<GrpcLink> Accept(const std::shared_ptr<GrpcStream>& control) {
     GrpcLink::Accept(core_, control, hello_, [](const std::shared_ptr<Link>&) {
       return std::make_shared<IgnoringHandler>();
     });
     return core_->Find(hello_.token);
   }
-  // Travels on the stream for messages in one frame that are not small.
+  // A message of one frame that is too large for the control stream.
   static Message Whole() {
     Message message;
     message.buffers.push_back(Buffer::FromString(std::string(kMaxInlineBytes + 1, 'x')));
@@ -130,7 +130,7 @@ TEST_F(GrpcLinkTest, AStreamHasItsOwnerBeforeItsLinkWritesToIt) {
   auto early = FakeStream::Started();
   auto late = FakeStream::Started();
   bool free = false;
-  // The place is free as long as the link does not know the first stream.
+  // The place of the stream is free as long as the link does not know the first stream.
   early->SetOwner(std::make_shared<FormerOwner>([&] { free = link->Adopt(late, WholeHello()); }));
   EXPECT_FALSE(link->Adopt(early, WholeHello())) << "its place was taken meanwhile";
   EXPECT_TRUE(free) << "a write that completes now would be lost";

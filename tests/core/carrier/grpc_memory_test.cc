@@ -1,4 +1,4 @@
-// What a link does with messages when its worker's memory budget is full.
+// Links whose worker has used up its memory budget.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// One buffer of `bytes`.
+// Makes a message with one buffer of `bytes`.
 Message MessageOf(const std::string& header, size_t bytes) {
   Message message;
   message.header = header;
@@ -29,7 +29,7 @@ Message MessageOf(const std::string& header, size_t bytes) {
   return message;
 }
 
-// A receiver with a budget of 8 MiB, of which transit may have 6.5 MiB, and all that is in use.
+// A receiver with a budget of 8 MiB. Transit may have 6.75 MiB of it, and 6.5 MiB are in use.
 class FullReceiver {
  public:
   explicit FullReceiver(absl::Duration patience) {
@@ -163,12 +163,12 @@ std::string Wire(FrameEncoder& frames) {
   return wire;
 }
 
-// A peer that opens a link, reads nothing, and sends what it is told to.
+// A peer that opens a link and reads nothing.
 class DeafPeer {
  public:
   explicit DeafPeer(const std::string& address) : address_(address) { Open(control_, {}); }
 
-  // One piece of a message of 8 MiB.
+  // Sends one piece of a message of 8 MiB.
   void StopInTheMiddle() {
     HelloFrame hello;
     hello.role = StreamRole::kBulk;
@@ -194,7 +194,7 @@ class DeafPeer {
   std::optional<RawPeer> bulk_;
 };
 
-// A receiver that hears what becomes of one link.
+// A receiver that records the events of its link.
 class Listener {
  public:
   explicit Listener(const GrpcCarrierOptions& options) : carrier_(*NewGrpcCarrier(options)) {

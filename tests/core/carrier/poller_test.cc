@@ -1,4 +1,4 @@
-// Threads that complete what a queue hands back.
+// Threads that complete the tags of a completion queue.
 
 #include "core/carrier/grpc/poller.h"
 
@@ -36,7 +36,7 @@ class Event {
   bool set_ PSD_GUARDED_BY(mutex_) = false;
 };
 
-// Something for a poller to complete.
+// A task that a poller completes.
 class Work : public CompletionTag {
  public:
   explicit Work(std::function<void()> run) : run_(std::move(run)) {}

@@ -1,6 +1,6 @@
 #pragma once
 
-// A peer that speaks the carrier's protocol by hand, well or badly.
+// A peer whose frames of the carrier's protocol are written by the test, correctly or not.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -11,7 +11,7 @@
 
 namespace psd::carrier {
 
-// A client that sends what it likes.
+// A client that sends arbitrary bytes on one stream.
 class RawPeer {
  public:
   RawPeer(const std::string& address, const std::string& method)
@@ -33,7 +33,7 @@ class RawPeer {
     stream_->Write(grpc::ByteBuffer(&slice, 1), nullptr);
     Await();
   }
-  // False when the server ended the stream.
+  // Waits for a message. Returns false if the server has ended the stream.
   bool Receive() {
     grpc::ByteBuffer bytes;
     stream_->Read(&bytes, nullptr);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A link handler that remembers what it heard, and helpers that wait for it.
+// A link handler that records the events of its link, and helpers that wait for events.
 
 #include <functional>
 #include <memory>
@@ -16,10 +16,10 @@
 
 namespace psd::carrier {
 
-// Long enough for a loaded machine under a sanitizer; reached only by a failing test.
+// Only a failing test waits this long, even on a loaded machine and under a sanitizer.
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// Thread-safe.
+// Records messages, refusals and the end of a link. Thread-safe.
 class Recorder : public LinkHandler {
  public:
   // Called for every message, with the link of this recorder, before it is recorded.
@@ -39,7 +39,7 @@ class Recorder : public LinkHandler {
     MutexLock lock(mutex_);
     on_closed_ = std::move(hook);
   }
-  // Forget messages at once instead of keeping them.
+  // Counts later messages without keeping them.
   void CountOnly() {
     MutexLock lock(mutex_);
     count_only_ = true;
@@ -90,7 +90,7 @@ class Recorder : public LinkHandler {
   bool WaitForRefused(size_t count) {
     return WaitUntil([this, count] { return refused_.size() >= count; });
   }
-  // Headers and reasons of what found no room.
+  // The header and the reason for each message that found no room.
   std::vector<std::pair<std::string, absl::Status>> refused() const {
     MutexLock lock(mutex_);
     return refused_;
@@ -107,7 +107,7 @@ class Recorder : public LinkHandler {
     MutexLock lock(mutex_);
     return std::exchange(messages_, {});
   }
-  // One entry per OnClosed.
+  // The reasons of OnClosed, one for each call.
   std::vector<absl::Status> closed() const {
     MutexLock lock(mutex_);
     return closed_;
@@ -143,7 +143,7 @@ class Recorder : public LinkHandler {
   size_t after_close_ = 0;
 };
 
-// Connects and waits for the outcome; a link is given to the recorder too.
+// Connects and waits for the result. If there is a link, the recorder gets it too.
 inline absl::StatusOr<std::shared_ptr<Link>> ConnectAndWait(Carrier& carrier,
                                                             const std::string& address,
                                                             std::shared_ptr<Recorder> recorder,

@@ -1,6 +1,6 @@
 #pragma once
 
-// A way to a TCP address that takes its time, and can be broken off as if the peer had died.
+// A TCP proxy that can delay bytes, and can break its connections as if the peer had died.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -23,7 +23,7 @@
 
 namespace psd::carrier {
 
-// A listening socket on a free port of the loopback.
+// Returns a listening socket on a free port of the loopback interface.
 inline int ListenOnLoopback(int* port) {
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -37,9 +37,9 @@ inline int ListenOnLoopback(int* port) {
   return fd;
 }
 
-// Forwards every connection to the target, with a thread per direction. Bytes arrive `one_way`
-// after they were sent, in either direction. To the target all connections come from `source`, an
-// address of the loopback. Thread-safe.
+// Forwards every connection to the target, with one thread for each direction. In both directions,
+// bytes arrive `one_way` after they were sent. The target sees all connections as coming from
+// `source`, an address of the loopback interface. Thread-safe.
 class TcpRoute {
  public:
   explicit TcpRoute(int target_port, absl::Duration one_way = absl::ZeroDuration(),
@@ -60,13 +60,13 @@ class TcpRoute {
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // That were taken so far.
+  // The number of connections accepted so far.
   size_t connections() {
     MutexLock lock(mutex_);
     return fds_.size() / 2;
   }
 
-  // Breaks off all connections and accepts no more.
+  // Breaks all connections and accepts no more.
   void Cut() {
     MutexLock lock(mutex_);
     cut_ = true;
@@ -99,7 +99,7 @@ class TcpRoute {
     }
   }
 
-  // Bytes on their way.
+  // Bytes that wait until they are due.
   struct Parcel {
     absl::Time due;
     std::vector<char> bytes;
@@ -122,7 +122,8 @@ class TcpRoute {
     shutdown(to, SHUT_RDWR);
   }
 
-  // Waits for bytes, at most until the first ones under way are due. False at the end.
+  // Waits for bytes, but not longer than until the first parcel is due. Returns false at the end of
+  // the input.
   bool Take(int from, std::deque<Parcel>& under_way) const {
     int wait_ms = -1;
     if (!under_way.empty()) {
@@ -155,7 +156,7 @@ class TcpRoute {
   int listener_ = -1;
   Mutex mutex_;
   bool cut_ PSD_GUARDED_BY(mutex_) = false;
-  std::vector<int> fds_;  // guarded by mutex_ until acceptor_ was joined
+  std::vector<int> fds_;  // guarded by mutex_ until acceptor_ has been joined
   std::vector<std::thread> pumps_;
   std::thread acceptor_;
 };
