@@ -1,6 +1,6 @@
 #pragma once
 
-// Agents on a faulty network that lives in this process.
+// Agents on a simulated faulty network in one process.
 
 #include <memory>
 #include <string>
@@ -38,8 +38,8 @@ class AgentTest : public ::testing::Test {
   AgentTest() : network_(carrier::FaultyNetwork::Create()) { network_->StartThread(); }
   ~AgentTest() override { network_->StopThread(); }
 
-  // Not started yet. Times are short, so that what waits for them waits little. `process` is the
-  // name that the network knows it by, if not its own.
+  // Makes a worker that is not started yet. Its timeouts are short, so that tests wait little.
+  // `process` is its name in the network, if that is not `name`.
   std::unique_ptr<TestWorker> NewWorker(const std::string& name, int threads = 2,
                                         const std::string& process = "") {
     auto worker = std::make_unique<TestWorker>();
@@ -61,7 +61,7 @@ class AgentTest : public ::testing::Test {
     return worker;
   }
 
-  // A method that answers with the payload it got.
+  // Adds a method that answers with the payload of its request.
   static void AddEcho(TestWorker& worker, const std::string& name = "test.echo",
                       RunsOn runs_on = RunsOn::kCarrierThread) {
     worker.agent->RegisterMethod(

@@ -1,5 +1,5 @@
-// An orderly stop: what was accepted is answered and received, what was not is refused with a fate
-// that is known, and nobody is waited for who is gone.
+// An orderly stop. Accepted calls are answered and the answers received, other calls are refused as
+// not applied, and the stop does not wait for peers that are gone.
 
 #include <atomic>
 #include <memory>
@@ -21,11 +21,11 @@ namespace {
 constexpr absl::Duration kAnHour = absl::Hours(1);
 const CallOptions kEndless{absl::ZeroDuration(), false};
 
-// Every message takes a while, so that a stop always finds some on their way.
+// Every message takes a while, so some are always on their way when a stop begins.
 class AgentLeavingTest : public AgentPairTest {
  protected:
   AgentLeavingTest() {
-    // However slow the machine is, nobody who lives is given up.
+    // Even on a slow machine, no live peer is given up.
     times_.lease = times_.silence = times_.reconnect_min = times_.reconnect_max = kAnHour;
     carrier::Faults slow;
     slow.min_delay = slow.max_delay = absl::Milliseconds(20);
@@ -39,7 +39,7 @@ class AgentLeavingTest : public AgentPairTest {
   void BeginStopOfB(absl::Duration drain) {
     stopping_ = std::thread([this, drain] { b_->agent->Shutdown(drain); });
   }
-  // Until b refuses what comes from a.
+  // Waits until b refuses calls of a.
   void AwaitDraining() {
     absl::Status status;
     while (status.ok()) status = Sync(*a_, "b", Ask("test.count"), kEndless).status();
@@ -57,7 +57,7 @@ class AgentLeavingTest : public AgentPairTest {
   std::thread stopping_;
 };
 
-// Who does not answer is given up soon.
+// A peer that does not answer is given up soon.
 class AgentLeavingShortlyTest : public AgentLeavingTest {
  protected:
   AgentLeavingShortlyTest() {
@@ -92,8 +92,7 @@ TEST_F(AgentLeavingTest, AnAnswerThatACutTookAlongIsAskedForAgain) {
   ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
 }
 
-// Whatever the moment, every call is either reported as applied and was, or as not applied and was
-// not.
+// At whatever moment the stop begins, each call is correctly reported as applied or as not applied.
 TEST_F(AgentLeavingTest, EveryCallUnderLoadHasAFateThatIsKnown) {
   for (int round = 0; round < 10; ++round) {
     TearDown();
@@ -168,7 +167,7 @@ TEST_F(AgentLeavingShortlyTest, ACallThatWaitsForItReachesTheNextOne) {
   EXPECT_EQ(patient.reply().Wait()->payload.header, "hi");
 }
 
-// Each of these would take the whole hour if the stop waited for who does not come.
+// Each of these tests would take an hour if the stop waited for a peer that never answers.
 TEST_F(AgentLeavingShortlyTest, APeerThatDiedIsNotWaitedFor) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());

@@ -1,4 +1,4 @@
-// Two workers that dial each other at the same moment, over real connections that take their time.
+// Two workers dial each other at the same moment, over real connections with a delay.
 
 #include <atomic>
 #include <memory>
@@ -18,7 +18,7 @@
 namespace psd::rpc {
 namespace {
 
-// A worker that listens, and that others reach by a route.
+// A worker that listens. Other workers reach it through a route with a delay.
 class Worker {
  public:
   Worker(const std::string& name, Incarnation incarnation, absl::Duration one_way)
@@ -26,7 +26,7 @@ class Worker {
         timers_(std::make_shared<TimerQueue>()) {
     AgentOptions options;
     options.self = {name, incarnation};
-    // A busy machine is not taken for a broken network.
+    // The long times keep a busy machine from being taken for a broken network.
     options.session.silence = options.session.lease = absl::Minutes(5);
     carrier::GrpcCarrierOptions network;
     network.keepalive_timeout = absl::Minutes(5);
@@ -51,7 +51,7 @@ class Worker {
 
   RpcAgent& agent() { return *agent_; }
   int applied() const { return applied_; }
-  // How many sessions the other has had here so far: epochs count up.
+  // Returns how many sessions the other worker has had here, which its epoch counts.
   uint64_t sessions_of(const Worker& other) const {
     for (const PeerStatus& status : agent_->Peers()) {
       if (status.peer.name == other.agent_->self().name) return status.epoch_here;
@@ -61,7 +61,7 @@ class Worker {
   void Knows(const Worker& other) {
     agent_->AddPeer(other.agent_->self().name, other.route_->address());
   }
-  // Generous: it only ends a test that fails.
+  // Makes a call with a long timeout, which only a failing test reaches.
   Call Ask(const Worker& other) {
     Request request;
     request.method = "test.count";
@@ -100,8 +100,8 @@ void Meet(absl::Duration one_way, Incarnation incarnation) {
   }
   EXPECT_EQ(a.applied(), kCalls);
   EXPECT_EQ(b.applied(), kCalls);
-  // One of them greeted a second time, on the other's link, before the first greeting was answered:
-  // that began its session anew. Nobody greets a third time.
+  // A worker may greet a second time, on the other's link, before its first greeting is answered.
+  // Its session then begins anew. No worker greets a third time.
   EXPECT_LE(a.sessions_of(b), 2u);
   EXPECT_LE(b.sessions_of(a), 2u);
 }

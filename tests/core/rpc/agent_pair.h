@@ -1,6 +1,6 @@
 #pragma once
 
-// Two agents on a faulty network, with methods that echo, park, and count what they applied.
+// Two agents on a faulty network, with methods that echo, park, or count the applied calls.
 
 #include <atomic>
 #include <memory>
@@ -17,7 +17,7 @@ namespace psd::rpc {
 
 using ServerCallPtr = std::shared_ptr<ServerCall>;
 
-// Two workers: b listens, a knows it.
+// Two workers. b listens, and a knows its address.
 class AgentPairTest : public AgentTest {
  protected:
   void SetUp() override {
@@ -34,7 +34,7 @@ class AgentPairTest : public AgentTest {
            call->Reply(Payload{absl::StrCat(applied_.load()), {}});
          }});
   }
-  // A method that answers when the test does.
+  // Adds a method that parks its calls until the test answers them.
   void AddPark(TestWorker& worker, const std::string& name, MethodKind kind) {
     worker.agent->RegisterMethod({name, kind, RunsOn::kCarrierThread, [this](ServerCallPtr call) {
                                     MutexLock lock(mutex_);

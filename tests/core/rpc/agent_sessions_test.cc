@@ -82,7 +82,7 @@ TEST_F(AgentSessionsTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
   ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
   EXPECT_EQ(call.reply().Wait()->payload.header, "once");
   MutexLock lock(mutex_);
-  EXPECT_TRUE(parked_.empty());  // no second run
+  EXPECT_TRUE(parked_.empty());  // the call did not run a second time
 }
 
 TEST_F(AgentSessionsTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
@@ -210,7 +210,7 @@ TEST_F(AgentSessionsTest, EveryLayerHearsOfASessionsEnd) {
   EXPECT_EQ(lost_second.future().Wait()->name, "b");
 }
 
-// The caller's own times would let it be silent for longer than its lease.
+// By its own settings, the caller may be silent for longer than its lease.
 TEST_F(AgentSessionsTest, AnIdleSessionKeepsALeaseThatIsShorterThanTheCallersSilence) {
   times_.silence = absl::Minutes(1);
   a_.reset();

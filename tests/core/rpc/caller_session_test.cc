@@ -18,14 +18,14 @@ namespace {
 constexpr absl::Time kNow = absl::UnixEpoch();
 constexpr LinkId kLink = 1;
 
-// "a" calls "b", of which it has been welcomed.
+// The caller session of "a" on "b". "b" has answered the greeting.
 class CallerSessionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     Connect(3, /*resumed=*/false);
     actions_.clear();
   }
-  // A link is there, and "b" answers its greeting.
+  // Connects a link on which "b" answers the greeting.
   void Connect(uint64_t epoch, bool resumed, Incarnation incarnation = 7) {
     session_.OnLink(kNow, kLink, actions_);
     Header welcome;
@@ -62,7 +62,7 @@ class CallerSessionTest : public ::testing::Test {
     }
     return outcomes;
   }
-  // The calls that the peer is told to stop.
+  // The calls that the session tells the peer to stop.
   std::vector<CallId> Cancelled() const {
     std::vector<CallId> ids;
     for (const Action& action : actions_) {

@@ -112,7 +112,7 @@ TEST(HeaderCodec, RefusesWhatNoHonestPeerSends) {
   bad.method = std::string(kMaxMethodBytes + 1, 'm');
   EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
   bad = FullRequest();
-  bad.kind = MessageKind::kHello;  // without a name
+  bad.kind = MessageKind::kHello;  // it has no name
   EXPECT_FALSE(DecodeHeader(EncodeHeader(bad)).ok());
 }
 

@@ -183,7 +183,7 @@ TEST_F(RpcAgentTest, RPC_32_TheTimeoutEndsTheCallAndTheCalleeLearnsOfIt) {
   ASSERT_TRUE(cancelled.future().Wait().ok());
   EXPECT_TRUE(served->cancelled());
   EXPECT_FALSE(served->BeginApply());
-  served->Reply(Payload{"late", {}});  // dropped
+  served->Reply(Payload{"late", {}});  // the caller drops it
   EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
 }
 
@@ -194,7 +194,7 @@ TEST_F(RpcAgentTest, RPC_33_AChangedTimeoutIsThatOfLaterCalls) {
   options.timeout = absl::ZeroDuration();
   Call patient = a_->agent->StartCall("b", Ask("test.park"), options);
   EXPECT_EQ(TakeParked()->deadline(), absl::InfiniteFuture());
-  EXPECT_EQ(patient.reply().Wait().status().code(), absl::StatusCode::kInternal);  // let go
+  EXPECT_EQ(patient.reply().Wait().status().code(), absl::StatusCode::kInternal);  // abandoned
   patient = a_->agent->StartCall("b", Ask("test.park"), options);
   ServerCallPtr served = TakeParked();
   options.timeout = absl::Milliseconds(20);
@@ -345,7 +345,7 @@ TEST_F(RpcAgentTest, WhatAnAnswerGaveIsTakenBackWhenItsCallerHasNoRoomForIt) {
 }
 
 TEST_F(RpcAgentTest, RPC_36_NestedCallsWithOneExecutorThreadEach) {
-  // a -> b -> a -> b, every worker with one thread, which waits.
+  // The calls go a -> b -> a -> b, and the only thread of each worker waits.
   a_->agent->RegisterMethod(
       {"test.down", MethodKind::kMutation, RunsOn::kExecutor, [this](ServerCallPtr call) {
          call->Reply(Payload{*Sync(*a_, "b", Ask("test.slow_echo", "deep")), {}});

@@ -101,7 +101,7 @@ TEST_F(SessionTableTest, AnOvertakenHelloIsNotAnswered) {
   EXPECT_NE(table_.Find(first.epoch), nullptr);
 }
 
-// Workers with names and incarnations of their own, from connections that a test chooses.
+// Workers with distinct names and incarnations, which connect from addresses that a test chooses.
 class SessionTableSharesTest : public ::testing::Test {
  protected:
   static constexpr size_t kPlaces = 64;
@@ -116,7 +116,8 @@ class SessionTableSharesTest : public ::testing::Test {
     hello.callee_incarnation = 99;
     return table_.OnHello(kNow, ++links_, origin, hello, actions_);
   }
-  // As many newcomers as are let in, from ports of their own if `port` is 0.
+  // Opens sessions of new workers until one is refused, and returns how many were opened. If `port`
+  // is 0, each comes from a port of its own.
   size_t Flood(const std::string& host, int port = 0) {
     size_t opened = 0;
     while (opened <= kPlaces) {

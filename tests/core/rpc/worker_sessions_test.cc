@@ -42,7 +42,7 @@ void GreetFromTrainer(WorkerSessions& owner, Actions& actions) {
   owner.OnControl(kNow, 1, hello, actions);
 }
 
-// What "owner0" answers to such a hello that it refuses.
+// Returns the error with which "owner0" refuses a hello of this name and version.
 absl::Status Refusal(const std::string& name, uint32_t version) {
   WorkerSessions owner(OwnerOptions());
   owner.OnAccepted(kNow, 1, "grpc 10.0.0.7:1");
@@ -72,7 +72,7 @@ TEST(WorkerSessionsHello, ARefusalSaysWhatToDo) {
 
 class WorkerSessionsTest : public ::testing::Test {
  protected:
-  // Dials "owner0" as link 1 and is welcomed there. The owner has not said hello itself.
+  // Dials "owner0" as link 1 and gets its welcome. The owner has not sent a hello of its own.
   void Welcome(absl::Duration lease) {
     Actions actions;
     sessions_.AddPeer("owner0", "somewhere");
@@ -108,7 +108,7 @@ TEST_F(WorkerSessionsTest, ALeaseOfNothingKeepsNobodyBusy) {
   EXPECT_EQ(sessions_.callers().at("owner0")->talk_every(), absl::Milliseconds(10));
 }
 
-// The peer falls silent with calls in flight, and no dial gets through.
+// The peer falls silent while calls are in flight, and every later dial fails.
 TEST_F(WorkerSessionsTest, OfAPeerThatStopsAnsweringEveryCallLearnsWithinItsBound) {
   Welcome(absl::Seconds(10));
   const SessionOptions times = TrainerOptions().session;
@@ -159,8 +159,8 @@ TEST_F(WorkerSessionsTest, OfAPeerThatStopsAnsweringEveryCallLearnsWithinItsBoun
   EXPECT_EQ(calls[3]->done, kNow + times.silence + absl::Seconds(1));
 }
 
-// A worker that is always late, with a trainer that was cut off: the stalls must not keep the
-// trainer's session for ever.
+// A worker stalls again and again after a trainer was cut off. The stalls must not keep the
+// trainer's session alive for ever.
 TEST(WorkerSessionsLease, EndsInBoundedTimeHoweverOftenTheWorkerStalls) {
   WorkerSessions owner(OwnerOptions());
   Actions actions;
@@ -236,7 +236,7 @@ class TwoThatDialEachOther : public ::testing::Test {
       if (control != nullptr) to.OnControl(kNow, (*control)->link, (*control)->header, actions);
     }
   }
-  // Until nobody has anything to say. False: they never stop.
+  // Delivers messages until there are none left. Returns false if the workers keep sending.
   bool TalkItOver() {
     for (int step = 0; step < 10; ++step) {
       if (from_a_.empty() && from_b_.empty()) return true;
@@ -268,7 +268,7 @@ TEST_F(TwoThatDialEachOther, MeetOnTheLinkOfTheSmallerName) {
   ASSERT_TRUE(TalkItOver());
   ExpectOpen(a_, "b", kFromA);
   ExpectOpen(b_, "a", kFromA);
-  // And go on over the other when it breaks.
+  // When this link breaks, both go on over the other one.
   a_.OnLinkClosed(kNow, kFromA, from_a_);
   b_.OnLinkClosed(kNow, kFromA, from_b_);
   ASSERT_TRUE(TalkItOver());
