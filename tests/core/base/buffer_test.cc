@@ -53,7 +53,7 @@ TEST(HeapAllocatorTest, MayBeReadUpToTheNextMultipleBehindTheEnd) {
   for (size_t bytes : {size_t{1}, size_t{100}, kMiB + 1}) {
     auto block = MustAllocate(*allocator, bytes);
     size_t whole = (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
-    std::memset(block->data(), 1, whole);  // within the block's own memory: asan agrees
+    std::memset(block->data(), 1, whole);  // asan reports writes beyond the block's memory
     EXPECT_EQ(block->data()[whole - 1], std::byte{1});
   }
 }
@@ -102,7 +102,7 @@ TEST(HeapAllocatorTest, TheCacheReusesAMappingOfTheSameLength) {
   const void* address = block->data();
   block.reset();
   EXPECT_TRUE(IsMapped(address));
-  auto again = MustAllocate(*allocator, 8 * kMiB - 5);  // rounded up to the same length
+  auto again = MustAllocate(*allocator, 8 * kMiB - 5);  // is rounded up to the same length
   EXPECT_EQ(again->data(), address);
   EXPECT_EQ(again->size(), 8 * kMiB - 5);
   auto other = MustAllocate(*allocator, 8 * kMiB);
@@ -141,7 +141,7 @@ TEST(HeapAllocatorTest, BlocksOutliveTheirAllocator) {
   std::memset(large->data(), 1, large->size());
   small.reset();
   large.reset();
-  EXPECT_FALSE(IsMapped(address));  // the cache went with its last block
+  EXPECT_FALSE(IsMapped(address));  // the last block has destroyed the cache
 }
 
 TEST(HeapAllocatorTest, ManyThreads) {
@@ -199,7 +199,7 @@ TEST(BufferTest, FromStringKeepsShortLongAndBinary) {
   Buffer small = Buffer::FromString("ab");
   Buffer copy = small;
   small = Buffer();
-  EXPECT_EQ(copy.view(), "ab");  // a short string's bytes live in the shared object
+  EXPECT_EQ(copy.view(), "ab");  // the bytes of a short string are in the shared object
   std::string binary("\0\xff\0", 3);
   EXPECT_EQ(Buffer::FromString(binary).view(), binary);
   EXPECT_EQ(Buffer::FromString(std::string(kMiB, 'x')).size(), kMiB);

@@ -26,7 +26,7 @@ ThreadPoolOptions Options(int threads, size_t max_queue = 10'000, int max_compen
   return options;
 }
 
-// Occupies one thread of a pool until opened. Waits without compensation.
+// Occupies one thread of a pool until it is opened. The pool does not compensate for this thread.
 class Gate {
  public:
   explicit Gate(ThreadPool& pool) {
@@ -82,7 +82,7 @@ TEST(ThreadPoolTest, RunsEveryTaskOnceInOrderOfSubmission) {
 TEST(ThreadPoolTest, RunsTasksSideBySide) {
   ThreadPool pool(Options(2));
   Promise<Unit> first, second;
-  // Each waits for the other, so both must run at once.
+  // Each of the tasks waits for the other one, so both must run at the same time.
   ASSERT_TRUE(pool.Submit([&, other = second.future()] {
                     first.Set(Unit{});
                     (void)other.Wait();
@@ -107,7 +107,7 @@ TEST(ThreadPoolTest, AtLeastOneThread) {
 }
 
 TEST(ThreadPoolTest, RefusesBeyondTheBoundAndDestroysTheTask) {
-  ThreadPool pool(Options(1, 4));  // of which one flow may fill half
+  ThreadPool pool(Options(1, 4));  // one flow may fill half of the four places
   Gate gate(pool);
   std::atomic<int> ran{0};
   ASSERT_TRUE(pool.Submit([&] { ++ran; }).ok());
@@ -177,7 +177,7 @@ TEST(ThreadPoolTest, ShutdownOnAPoolThreadIsABug) {
       "cannot join itself");
 }
 
-// A waits for B, on one thread.
+// A task waits for another one on the same thread.
 TEST(CompensationTest, AWaitingTaskLendsItsThread) {
   ThreadPool pool(Options(1));
   Promise<int> outer;
@@ -233,11 +233,11 @@ TEST(CompensationTest, AddedThreadsAreUsedAgain) {
     ASSERT_TRUE(pool.Submit([&pool, done] { done.Set(Nest(pool, 3)); }).ok());
     EXPECT_EQ(*done.future().Wait(), 3);
   }
-  // Threads that come out of a wait count as runnable again, so they do not pile up.
+  // Threads that return from a wait count as runnable again, so threads do not pile up.
   EXPECT_LE(pool.stats().threads, 8);
 }
 
-// The queued task that everybody waits for must run, though the pool is shutting down.
+// The queued task that the running task waits for must run, although the pool shuts down.
 TEST(CompensationTest, ShutdownDoesNotStrandAWaitingTask) {
   for (int round = 0; round < 50; ++round) {
     ThreadPool pool(Options(1));
@@ -271,7 +271,7 @@ TEST(WorkKindsTest, OwnWorkFindsAThreadThoughUsersHoldAllTheirs) {
     for (int i = 0; i < 10; ++i) {
       Promise<Unit> mine;
       entered.push_back(mine.future());
-      // Waits in a way that the pool does not see.
+      // The task spins, so the pool does not notice that it waits.
       auto wait = [mine, open = open.future()] {
         mine.Set(Unit{});
         while (!open.IsReady()) std::this_thread::yield();

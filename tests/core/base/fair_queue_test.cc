@@ -42,14 +42,14 @@ void PushMany(Queue& queue, const FlowId& flow, int count) {
   for (int i = 0; i < count; ++i) ASSERT_TRUE(queue.Push(flow, int{i}).ok());
 }
 
-// Takes an item and books it at once; whose it was.
+// Takes an item, charges its flow at once, and returns the flow.
 FlowId Serve(Queue& queue, int64_t cost) {
   const FlowId flow = queue.Pop().flow;
   queue.Charge(flow, cost);
   return flow;
 }
 
-// How many items of others are taken before the next one of `flow`.
+// Takes items until one of `flow` comes, and returns how many items of other flows came before it.
 int TakenBefore(Queue& queue, const FlowId& flow, int64_t cost) {
   int others = 0;
   while (!(Serve(queue, cost) == flow)) ++others;
@@ -67,7 +67,8 @@ TEST(FairQueueTest, AFlowsItemsComeInOrder) {
   EXPECT_TRUE(queue.empty());
 }
 
-// One task at a time, as of a session that waits for each answer, or of several that come and go.
+// Each flow has one task at a time, like a session that waits for each answer, or like several
+// sessions that come and go.
 TEST(FairQueueTest, FlowsThatComeAndGoTakeNoMemory) {
   constexpr int kTasks = 10'000;
   Queue queue(100);
@@ -113,7 +114,7 @@ TEST(FairQueueTest, ANewcomerWaitsForOneItemOfEachOtherAtMost) {
 TEST(FairQueueTest, ANewcomerWaitsNoLongerThoughNothingIsBookedYet) {
   Queue queue(100);
   PushMany(queue, kA, 40);
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(queue.Pop().flow, kA);  // as many threads run them
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(queue.Pop().flow, kA);  // 20 threads run them
   PushMany(queue, kB, 1);
   EXPECT_EQ(queue.Pop().flow, kB);
 }

@@ -113,7 +113,7 @@ TEST(OnReadyTest, RPC_24_RPC_27_RunsEachCallbackOnceBeforeOrAfter) {
   EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
 }
 
-// Keeps tasks until they are asked for.
+// Keeps tasks until the test runs them.
 class LaterExecutor : public Executor {
  public:
   absl::Status Submit(Task task) override {

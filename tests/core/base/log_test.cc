@@ -17,7 +17,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-// What follows the time, of the only line.
+// Logs one line and returns it.
 std::string Logged(bool json, absl::string_view message, std::initializer_list<LogField> fields) {
   std::ostringstream out;
   NewStreamLogger(out, LogLevel::kDebug, json)->Log(LogLevel::kInfo, "event_name", message, fields);
@@ -72,8 +72,8 @@ TEST(JsonLogTest, ReplacesWhatIsNotUtf8) {
   const std::pair<std::string, std::string> cases[] = {
       {"\xff", "\\ufffd"},
       {"\x80", "\\ufffd"},
-      {"a\xc3", "a\\ufffd"},                                 // cut short
-      {"\xc3(", "\\ufffd("},                                 // no continuation
+      {"a\xc3", "a\\ufffd"},                                 // truncated
+      {"\xc3(", "\\ufffd("},                                 // no continuation byte
       {"\xc0\xaf", "\\ufffd\\ufffd"},                        // overlong
       {"\xe0\x80\xaf", "\\ufffd\\ufffd\\ufffd"},             // overlong
       {"\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd"},             // a surrogate

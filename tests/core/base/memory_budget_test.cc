@@ -106,8 +106,8 @@ TEST(MemoryAccount, ExactUnderConcurrency) {
   EXPECT_EQ(account->used_bytes(), 0u);
 }
 
-// A budget of 3,200,000 bytes: 2,400,000 for values, 2,800,000 in all, of which messages that need
-// not be taken at once leave 100,000.
+// A budget of 3,200,000 bytes. Values may use 2,400,000 bytes, and values and transit together
+// 2,800,000. Messages that can wait leave 100,000 of these free.
 class MemoryBudgetTest : public testing::Test {
  protected:
   const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(3'200'000);

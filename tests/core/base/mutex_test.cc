@@ -54,7 +54,7 @@ TEST(CondVarTest, HandsOverBothWays) {
 TEST(CondVarTest, WaitForTimesOut) {
   Box box;
   MutexLock lock(box.mutex);
-  // Nobody notifies; a spurious wake-up may come first.
+  // No thread notifies, so every wait times out. A spurious wake-up may come first.
   while (box.changed.WaitFor(box.mutex, absl::Milliseconds(1))) {
   }
   while (box.changed.WaitFor(box.mutex, absl::ZeroDuration())) {

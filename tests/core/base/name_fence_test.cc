@@ -37,7 +37,7 @@ TEST(NameFence, AnOldEntryDoesNotForgetANewHolder) {
   NameFence names(2);
   names.Take("a", 1);
   names.Take("a", 2);
-  names.Take("b", 3);  // the entry of a's first holder goes, a's second stays known
+  names.Take("b", 3);  // drops the entry of the first holder of a, and keeps the second one
   names.Take("a", 4);
   EXPECT_TRUE(names.IsFenced(2));
 }

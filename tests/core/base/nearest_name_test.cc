@@ -57,7 +57,7 @@ TEST(NearestNameTest, CommonEndsCostNothing) {
 TEST(NearestNameTest, ManyCandidatesCostABoundedTime) {
   NearestNameFinder finder("weight");
   for (int i = 0; i < 1'000'000 / (6 * 6); ++i) finder.Consider("xxxxxx");
-  finder.Consider("eightw");  // near, and beyond the bound
+  finder.Consider("eightw");  // the name is near, but comes after the bound
   EXPECT_EQ(finder.nearest(), "");
 }
 

@@ -12,7 +12,7 @@
 namespace psd {
 namespace {
 
-// Keeps tasks until told to run them; takes `room` of them.
+// Keeps tasks until it is told to run them. Accepts at most `room` tasks.
 class LateExecutor : public Executor {
  public:
   explicit LateExecutor(size_t room) : room_(room) {}
@@ -59,7 +59,7 @@ TEST(ParallelForTest, NeverWaitsForAHelperToBegin) {
   LateExecutor executor(100);
   EXPECT_EQ(CallsOf({&executor, 3}, 10), std::vector<int>(10, 1));
   EXPECT_EQ(executor.waiting(), 3u);
-  executor.RunAll();  // nothing is left, and what was called is gone
+  executor.RunAll();  // there is no work left, and the function is gone
 }
 
 TEST(ParallelForTest, AsksForNoMoreHelpersThanThereIsWork) {
@@ -75,7 +75,7 @@ TEST(ParallelForTest, AFullExecutorIsNoFailure) {
   nearly.RunAll();
 }
 
-// Every thread of the pool is in a loop that asks the pool for help.
+// Every thread of the pool runs a loop that asks the pool for help.
 TEST(ParallelForTest, NestsOnAPoolsOwnThreads) {
   ThreadPoolOptions options;
   options.threads = 2;
@@ -85,7 +85,7 @@ TEST(ParallelForTest, NestsOnAPoolsOwnThreads) {
   EXPECT_EQ(calls, 64);
 }
 
-// Two calls that wait for each other: both must be under way at once.
+// Two calls wait for each other, so both must run at the same time.
 TEST(ParallelForTest, HelpersJoinIn) {
   ThreadPool pool({});
   std::atomic<int> begun = 0;

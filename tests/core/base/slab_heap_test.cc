@@ -90,7 +90,7 @@ TEST(SlabHeapTest, AChunkStaysWhileOnePieceOfItIsTaken) {
   EXPECT_EQ(heap.mapped_bytes(), kMaxEmptyChunks * kChunk);
 }
 
-// Each thread writes all of its pieces and gives back those of its neighbour.
+// Each thread writes all of its own pieces and gives back those of its neighbour.
 TEST(SlabHeapTest, ThreadsTakeAndGiveAtOnce) {
   constexpr size_t kThreads = 4;
   SlabHeap heap;

@@ -31,7 +31,7 @@ TEST(SmallMemoryTest, EverySizeIsAlignedAndWritableAndItsOwn) {
 
 TEST(SmallMemoryTest, OtherThreadsMayGiveBackAndEnd) {
   std::vector<void*> pieces;
-  for (int i = 0; i < 5000; ++i) pieces.push_back(TakeSmallMemory(2000));  // beyond the bound
+  for (int i = 0; i < 5000; ++i) pieces.push_back(TakeSmallMemory(2000));  // more than are kept
   std::thread other([&pieces] {
     for (void* piece : pieces) GiveSmallMemory(piece, 2000);
     GiveSmallMemory(TakeSmallMemory(100), 100);
@@ -39,7 +39,8 @@ TEST(SmallMemoryTest, OtherThreadsMayGiveBackAndEnd) {
   other.join();
 }
 
-// Destroyed after the thread's lists, which were first used later.
+// Uses small memory in its destructor. It is constructed before the thread's lists are first used,
+// so it is destroyed after them.
 struct LastWill {
   ~LastWill() { GiveSmallMemory(TakeSmallMemory(500), 500); }
 };

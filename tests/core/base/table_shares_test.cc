@@ -13,7 +13,7 @@ std::string Peer(int host, int port = 1) {
   return absl::StrCat("ipv4:10.0.0.", host, ":", port);
 }
 
-// How many places that peer gets.
+// Takes places for `peer` until one is refused, and returns how many it got.
 size_t TakeAll(TableShares& shares, const std::string& peer) {
   size_t taken = 0;
   for (; shares.Check(peer).ok(); ++taken) shares.Take(peer);

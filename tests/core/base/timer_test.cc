@@ -12,7 +12,7 @@
 namespace psd {
 namespace {
 
-// Returns when everything due before has run: the queue runs one task after another.
+// Returns when all tasks that were due before have run. The queue runs one task after another.
 void Drain(TimerQueue& timers, const Clock& clock) {
   Promise<Unit> done;
   timers.RunAt(clock.Now(), [done] { done.Set(Unit{}); });
@@ -58,7 +58,7 @@ TEST(TimerQueueTest, PollIsEnoughAfterAnAdvance) {
     timers.RunAfter(absl::Hours(1), [&] { ran.Set(Unit{}); });
     clock.Advance(absl::Hours(1));
     timers.Poll();
-    EXPECT_TRUE(ran.future().Wait().ok());  // a lost wake-up would wait for an hour
+    EXPECT_TRUE(ran.future().Wait().ok());  // if a wake-up is lost, this waits for an hour
   }
 }
 
@@ -149,7 +149,7 @@ TEST(TimerQueueTest, EachOfManyEitherRunsOrIsCancelled) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // What is still queued is due within microseconds, ahead of this one.
+  // Tasks that are still queued are due within microseconds, before this one.
   Promise<Unit> last;
   timers.RunAfter(absl::Milliseconds(1), [last] { last.Set(Unit{}); });
   (void)last.future().Wait();
