@@ -1,8 +1,8 @@
 #pragma once
 
-// Workers of one process that call each other without carrier, sessions or threads: every request
-// and every reply is a step that waits in one queue until the test runs it. For tests of the layers
-// above rpc.
+// Workers of one process that call each other without carrier, sessions or threads. Every request
+// and every reply is a step, which waits in one queue until the test runs it. For tests of the
+// layers above rpc.
 
 #include <functional>
 #include <map>
@@ -22,35 +22,35 @@ namespace psd::testing {
 
 class FakeAgent;
 
-// Thread-safe; steps run on the thread that calls Run….
+// The network and its queue of steps. Thread-safe; steps run on the thread that calls RunOne.
 class FakeNetwork {
  public:
-  // With a seed the steps run in a random order, else in the order in which they were queued.
+  // With a seed, the steps run in a random order, otherwise in the order in which they were queued.
   explicit FakeNetwork(std::optional<uint64_t> seed = std::nullopt) : seeded_(seed.has_value()) {
     if (seeded_) random_.seed(*seed);
   }
 
-  // Where requests may be stopped: an error answers in the callee's place.
+  // A filter may stop a request: if it returns an error, the caller gets this error.
   using Filter = std::function<absl::Status(const std::string& from, const std::string& to,
                                             const rpc::Request& request)>;
   void SetFilter(Filter filter) { filter_ = std::move(filter); }
 
-  // Any request or reply is lost with this probability, each time that it is sent; rpc sends it
-  // again, so that it comes later, and once.
+  // Each time that a request or reply is sent, it is lost with this probability. A lost message is
+  // sent again as rpc would do, so it arrives once, but later.
   void SetLoss(double probability) { loss_ = probability; }
-  // The next `times` sendings of requests of the method are lost.
+  // Loses the next `times` sent requests of the method.
   void Lose(const std::string& method, int times) PSD_EXCLUDES(mutex_);
   // How many messages were lost so far.
   int lost() const PSD_EXCLUDES(mutex_);
 
   // Runs one step; false if there was none.
   bool RunOne();
-  // Until nothing is left.
+  // Runs steps until none is left.
   void RunAll() {
     while (RunOne()) {
     }
   }
-  // Until the future is ready or nothing is left. May be called within a step.
+  // Runs steps until the future is ready or no step is left. May be called within a step.
   template <typename T>
   void RunUntil(const Future<T>& future) {
     while (!future.IsReady() && RunOne()) {
@@ -60,12 +60,12 @@ class FakeNetwork {
   // The peer's session on every other worker ends, as when it died, or with a goodbye.
   void EndSessionsOf(const std::string& name, bool goodbye = false);
 
-  // How many requests of a method were sent.
+  // Returns how many requests of a method were sent.
   int Count(const std::string& method) const;
 
  private:
   friend class FakeAgent;
-  // `method`: of a request; empty for a reply.
+  // `method` is the method of a request, or empty for a reply.
   void Push(Task step, const std::string& method = "") PSD_EXCLUDES(mutex_);
   bool Lost(const std::string& method) PSD_REQUIRES(mutex_);
 

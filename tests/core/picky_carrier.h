@@ -17,7 +17,7 @@ namespace psd::testing {
 
 // The methods are asked from any thread. Each may be null.
 struct PickyRules {
-  // Whether a message that has arrived is lost. Its link stays.
+  // Returns true if a message that has arrived is to be lost. Its link stays open.
   std::function<bool(const carrier::Message&)> loses;
   // If this returns an error, a message that has arrived finds no room: its buffers are dropped.
   std::function<absl::Status(const carrier::Message&)> lacks_room;
@@ -25,7 +25,7 @@ struct PickyRules {
   std::function<absl::Status(const carrier::Message&)> refuses;
 };
 
-// Thread-safe.
+// Applies the rules to all links of the inner carrier. Thread-safe.
 class PickyCarrier : public carrier::Carrier {
  public:
   PickyCarrier(std::shared_ptr<carrier::Carrier> inner, PickyRules rules)
@@ -98,7 +98,7 @@ class PickyCarrier : public carrier::Carrier {
     const Rules rules_;
   };
 
-  const std::shared_ptr<carrier::Carrier> inner_;  // shared with whoever made it
+  const std::shared_ptr<carrier::Carrier> inner_;  // shared with its creator
   const Rules rules_;
 };
 
