@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 const std::string kToken = "0123456789abcdef0123456789abcdef";
 
-// With what the system can do, and without.
+// The parameter says whether openat2 is used, which not every system has.
 class CheckpointRootTest : public ::testing::TestWithParam<bool> {
  protected:
   CheckpointRootTest() {
@@ -36,7 +36,7 @@ class CheckpointRootTest : public ::testing::TestWithParam<bool> {
   ~CheckpointRootTest() override { std::filesystem::remove_all(dir_); }
 
   std::string root_path() const { return dir_ + "/root"; }
-  // A folder with a token in it, somewhere.
+  // Makes a folder that holds a token.
   std::string MakeSave(const std::string& path, const std::string& token = kToken) {
     std::filesystem::create_directories(path);
     std::ofstream(absl::StrCat(path, "/", kTokenFileName)) << token;
@@ -160,7 +160,7 @@ TEST(CheckpointRoot, RootsThatAreNone) {
   EXPECT_EQ(CheckpointRoot::Open(dir + "/none").status().code(), absl::StatusCode::kNotFound);
   const absl::Status file = CheckpointRoot::Open(dir + "/file").status();
   EXPECT_EQ(file.code(), absl::StatusCode::kInvalidArgument) << file;
-  if (geteuid() != 0) {  // who may write everywhere
+  if (geteuid() != 0) {  // root may write everywhere
     std::filesystem::create_directory(dir + "/read_only");
     ASSERT_EQ(chmod((dir + "/read_only").c_str(), 0500), 0);
     EXPECT_EQ(CheckpointRoot::Open(dir + "/read_only").status().code(),

@@ -1,7 +1,7 @@
 #pragma once
 
-// A disk in memory: it can be full, and it can stop, with the process that used it, at any
-// operation that changes it.
+// A file system in memory. It can be full, and it can fail from any changing operation on, as if
+// the process that uses it had died there.
 
 #include <map>
 #include <memory>
@@ -15,14 +15,15 @@
 
 namespace psd::checkpoint {
 
-// Thread-safe. Folders are prefixes of paths.
+// Folders are prefixes of paths. Thread-safe.
 class FakeFileSystem : public FileSystem {
  public:
-  // Bytes that all files may have together.
+  // The number of bytes that all files together may have.
   uint64_t capacity = UINT64_MAX;
-  // What FreeBytes says, if it lies.
+  // The answer of FreeBytes, if it is to differ from the truth.
   std::optional<uint64_t> claims_free;
-  // Changes that still succeed; all later ones fail, as they would for a process that was killed.
+  // The number of changes that still succeed. All later ones fail, as if the process had been
+  // killed.
   int changes_left = 1 << 30;
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
@@ -38,7 +39,7 @@ class FakeFileSystem : public FileSystem {
 
   std::map<std::string, std::string> files() const PSD_EXCLUDES(mutex_);
   void Put(const std::string& path, std::string bytes) PSD_EXCLUDES(mutex_);
-  // What was done to names, in order: "make d", "rename d/x to d/y", "sync d".
+  // The operations on names in their order, such as "make d", "rename d/x to d/y" and "sync d".
   std::vector<std::string> name_changes() const PSD_EXCLUDES(mutex_);
 
  private:

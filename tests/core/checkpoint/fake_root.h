@@ -1,6 +1,6 @@
 #pragma once
 
-// A root on a disk in memory: what an owner finds there, and a disk that fills up under it.
+// The checkpoint root of an owner on a file system in memory.
 
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ class FakeFolder : public FoundFolder {
   const std::string path_;
 };
 
-// All of the disk is below it.
+// A root with every folder of the file system below it.
 class FakeRoot : public CheckpointRoot {
  public:
   explicit FakeRoot(std::shared_ptr<FakeFileSystem> disk) : disk_(std::move(disk)) {}

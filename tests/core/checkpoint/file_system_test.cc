@@ -33,7 +33,7 @@ class FileSystemTest : public ::testing::Test {
   std::string dir_ = ::testing::TempDir() + "/filesXXXXXX";
 };
 
-// Whatever mixture of amounts and addresses suits direct writing, the file holds the bytes.
+// The file holds the written bytes, whether or not their amounts and addresses suit direct writing.
 TEST_F(FileSystemTest, AnyAmountsFromAnyAddresses) {
   auto block = NewHeapAllocator()->Allocate(size_t{4} << 20);
   ASSERT_TRUE(block.ok()) << block.status();
@@ -74,7 +74,7 @@ TEST_F(FileSystemTest, ErrorsNameThePath) {
   const absl::Status beyond = (*file)->Read(0, 2, two);
   EXPECT_EQ(beyond.code(), absl::StatusCode::kDataLoss);
   EXPECT_NE(beyond.message().find(path), std::string::npos);
-  // A pipe neither blocks nor is read.
+  // Opening a pipe is refused, and does not block.
   ASSERT_EQ(mkfifo((dir_ + "/pipe").c_str(), 0600), 0);
   EXPECT_EQ(files_->Open(dir_ + "/pipe").status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -136,7 +136,7 @@ constexpr char kGolden[] = R"json({
 }
 )json";
 
-// `text` with another checksum: that of what it says now.
+// Replaces the checksum of `text` by the one of its present contents.
 std::string Resealed(absl::string_view text) {
   return SealIndex(absl::StrCat(text.substr(0, text.find(",\n \"index_xxh128")), "\n}"));
 }
@@ -175,7 +175,7 @@ TEST(IndexCodec, OneOptionChangedByHandIsFound) {
 
 struct Hostile {
   std::string name;
-  std::string from;  // in the golden text
+  std::string from;  // a part of the golden text
   std::string to;
   std::string says;
 };

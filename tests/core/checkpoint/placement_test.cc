@@ -43,7 +43,7 @@ TEST(Placement, BackToWhereItWas) {
 }
 
 TEST(Placement, MissingOwnersAreSpreadByBytes) {
-  // w2 with its state has 60 elements' bytes, which go beside a's 40.
+  // w2 and its state have the bytes of 60 elements, and the owner a already has 40.
   auto placed = Place(TwoOwners(), {"a", "c"}, {});
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_THAT(placed->values, ElementsAre("a", "a", "c", "a"));

@@ -16,7 +16,7 @@ std::vector<TensorSpec> TwoTensors() {
   return {{"w", DType::kF32, Shape{2, 3}}, {"b", DType::kI64, Shape{1}}};
 }
 
-// The header of a file whose elements take `data_bytes`.
+// Decodes the header `text` of a file whose elements take `data_bytes`.
 absl::StatusOr<SafetensorsHeader> Decode(const std::string& text, uint64_t data_bytes) {
   return DecodeSafetensorsHeader(text, kSafetensorsPrefixBytes + text.size() + data_bytes);
 }
@@ -61,7 +61,7 @@ TEST(SafetensorsCodec, ReadsWhatItWrites) {
 TEST(SafetensorsCodec, NoTensors) {
   EXPECT_TRUE(Decode("{}", 0).ok());
   EXPECT_FALSE(Decode("{}", 1).ok());
-  // Without elements two may share a place.
+  // Two tensors without elements may be at the same place.
   EXPECT_TRUE(Decode(absl::StrCat("{", Entry("a", "F32", "[0]", "[0,0]"), ",",
                                   Entry("b", "F32", "[0]", "[0,0]"), "}"),
                      0)

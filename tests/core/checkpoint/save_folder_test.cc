@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 const TensorSpec kTensor{"w", DType::kF32, Shape{4}};
 
-// One save of one parameter whose elements are `fill`.
+// Makes a save of one parameter whose elements are `fill`.
 absl::Status Save(std::shared_ptr<FileSystem> files, const std::string& dir,
                   const std::string& name, const std::string& fill) {
   PSD_ASSIGN_OR_RETURN(auto save, SaveFolder::Begin(std::move(files), dir, name, "u-" + name, 16));
@@ -39,7 +39,7 @@ absl::Status Save(std::shared_ptr<FileSystem> files, const std::string& dir,
   return save->Publish(index).status();
 }
 
-// The elements of the save that `dir` means, verified.
+// Verifies the save that is found in `dir`, and returns its elements.
 absl::StatusOr<std::string> Load(std::shared_ptr<FileSystem> files, const std::string& dir) {
   PSD_ASSIGN_OR_RETURN(std::string folder, FindSave(*files, dir));
   PSD_ASSIGN_OR_RETURN(auto reader, SaveReader::Open(std::move(files), folder));
@@ -99,7 +99,7 @@ TEST(SaveFolder, OnRealFiles) {
   EXPECT_TRUE(disk->Remove(dir).ok());
 }
 
-// A power cut leaves no `latest` without its save, and no save in a folder that is gone.
+// After a power failure there is no `latest` without its save, and no save in a lost folder.
 TEST(SaveFolder, NamesReachTheDiskInTheirOrder) {
   auto disk = std::make_shared<FakeFileSystem>();
   ASSERT_TRUE(Save(disk, "a/b", "1", kOld).ok());
@@ -122,8 +122,8 @@ TEST(SaveFolder, NamesAreTakenOnceAndPlain) {
   EXPECT_EQ(*Load(disk, "d"), kOld);
 }
 
-// Whatever is the last thing that a process does, the folder holds the old save or the new one, and
-// the next save works and leaves nothing else behind.
+// Wherever the process dies, the folder holds the old save or the new one, and the next save works
+// and removes what was left.
 TEST(SaveFolder, DiesAnywhere) {
   int before = 0;
   for (int changes = 0;; ++changes) {
@@ -154,7 +154,7 @@ TEST(SaveFolder, DiskFull) {
   const absl::Status told = Save(disk, "d", "2", kNew);
   EXPECT_EQ(told.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(told.message()), HasSubstr("needs 16 bytes"));
-  // Where the disk fills up meanwhile.
+  // The disk becomes full while the save is written.
   for (size_t room = 16; room < used; room += 8) {
     disk->capacity = used + room;
     EXPECT_EQ(Save(disk, "d", "2", kNew).code(), absl::StatusCode::kResourceExhausted);

@@ -8,7 +8,7 @@
 namespace psd::checkpoint {
 namespace {
 
-// As `xxhsum -H128` prints them.
+// The digests are those that `xxhsum -H128` prints.
 TEST(Xxh128, KnownDigests) {
   Xxh128 sum;
   EXPECT_EQ(sum.Digest(), "99aa06d3014798d86001c324468d497f");
