@@ -1,6 +1,6 @@
 #!/bin/sh
-# Random settings of every optimizer against the PyTorch of this machine; passes, and says so, where
-# there is none.
+# Compares every optimizer, with random settings, with the PyTorch of this machine. Where there is
+# none, says so and passes.
 set -eu
 if ! /usr/bin/python3 -c 'import torch' 2>/dev/null; then
   echo "skipped: no python3-torch here (apt-get install python3-torch)"

@@ -17,7 +17,7 @@
 namespace psd::optim {
 namespace {
 
-constexpr double kUnit = 1.0 / 64;  // of initial parameters and gradients
+constexpr double kUnit = 1.0 / 64;  // the unit of initial parameters and gradients
 
 void ParseCase(std::istringstream& words, GoldenCase& golden) {
   std::string dtype, shape;

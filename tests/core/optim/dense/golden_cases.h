@@ -1,7 +1,7 @@
 #pragma once
 
-// Steps of optimizers as another implementation took them, in the format of
-// tests/golden/optim/make_golden.py and make_golden_rows.py, and their replay by ours.
+// Steps of another implementation's optimizers, and their replay by psd's. The format is that of
+// tests/golden/optim/make_golden.py and make_golden_rows.py.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,8 @@
 namespace psd::optim {
 
 struct GoldenStep {
-  std::vector<double> rows;      // of a sparse gradient
-  std::vector<double> gradient;  // empty: none
+  std::vector<double> rows;      // the rows of a sparse gradient
+  std::vector<double> gradient;  // empty if there is no gradient
   std::vector<double> after;
 };
 struct GoldenCase {
@@ -32,13 +32,13 @@ struct GoldenCase {
 
 std::vector<GoldenCase> ReadGoldenCases(std::istream& in);
 
-// Whether numbers of `dtype` after a step agree to 1e-6 (f32) or 1e-12 (f64), relative to what is
-// wanted or to 1 if that is more.
+// Checks that numbers of `dtype` after a step agree to 1e-6 (f32) or 1e-12 (f64), relative to the
+// wanted number, or to 1 if that is larger.
 absl::Status Compare(DType dtype, absl::Span<const double> got, absl::Span<const double> want,
                      size_t step);
 
-// Takes the steps of `golden`, which are dense; every parameter must agree as above, and no
-// gradient may change.
+// Replays the steps of `golden`, which must be dense. Every parameter must agree as Compare says,
+// and no gradient may change.
 absl::Status Replay(const GoldenCase& golden);
 
 }  // namespace psd::optim

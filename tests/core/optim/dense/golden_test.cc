@@ -1,4 +1,4 @@
-// The functional optimizers against values computed by PyTorch (tests/golden/optim).
+// Compares the functional optimizers with values computed by PyTorch (tests/golden/optim).
 
 #include <fstream>
 #include <map>
@@ -17,7 +17,7 @@ std::vector<GoldenCase> Cases() {
   return ReadGoldenCases(file);
 }
 
-// Replays all cases of one type; how many there are.
+// Replays all cases of one type, and returns their number.
 int ReplayAll(const std::string& type) {
   int count = 0;
   for (const GoldenCase& golden : Cases()) {

@@ -1,5 +1,5 @@
-// Replays the cases on its standard input (the format of tests/golden/optim/make_golden.py); exits
-// 1 if one of them disagrees.
+// Replays the cases on its standard input, which have the format of
+// tests/golden/optim/make_golden.py. Exits with 1 if one of them disagrees.
 
 #include <cstdio>
 #include <iostream>

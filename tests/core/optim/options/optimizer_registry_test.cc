@@ -49,7 +49,7 @@ TEST(OptimizerRegistry, OPT_24_DefaultsAreThoseOfPyTorchsFunctionalOptimizers) {
   EXPECT_EQ(Text("adamw"),
             "adamw(amsgrad=0, beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, maximize=0, "
             "stochastic_rounding=0, weight_decay=0.01)");
-  // Not 0.002, the default of PyTorch's class of that name.
+  // The learning rate is not 0.002, the default of PyTorch's class of that name.
   EXPECT_EQ(Text("adamax"),
             "adamax(beta1=0.9, beta2=0.999, eps=1e-08, lr=0.001, maximize=0, "
             "stochastic_rounding=0, weight_decay=0)");

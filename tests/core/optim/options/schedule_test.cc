@@ -64,7 +64,7 @@ TEST(ScheduleTest, OneCycleIsOneCycleLR) {
   linear.initial_divisor = 10;
   linear.final_divisor = 100;
   linear.linear = true;
-  // PyTorch stops with an error after the last step; here the last rate stays.
+  // After the last step, PyTorch fails with an error, and psd keeps the last rate.
   ExpectRates(linear, {0.05, 0.2, 0.35, 0.5, 0.375125, 0.25025, 0.125375, 0.0005, 0.0005});
 }
 

@@ -1,4 +1,4 @@
-// Steps that are shared out among threads.
+// Steps that several threads share.
 
 #include <atomic>
 #include <functional>
@@ -39,12 +39,12 @@ namespace {
 
 using store::EntryPtr;
 
-// Odd ones; some are cut, in different places, and some swept together.
+// Odd sizes. Some parameters are cut into pieces at different places, and some share a piece.
 const std::vector<int64_t> kSizes = {
     3,  2 * kPieceElements + 777, 0, 1025, kPieceElements - 1, kPartElements, kPieceElements + 1,
     100};
 
-// Made once: to draw them takes longer than the steps.
+// Returns random numbers, which are kept because drawing them takes longer than the steps.
 Tensor Numbers(int64_t size, DType dtype, uint64_t seed) {
   static auto& made = *new std::map<std::tuple<int64_t, DType, uint64_t>, Tensor>;
   Tensor& numbers = made[{size, dtype, seed}];
@@ -54,7 +54,7 @@ Tensor Numbers(int64_t size, DType dtype, uint64_t seed) {
 
 class LargeStepsTest : public OwnerOptimizerTest {
  protected:
-  // Everything that two steps of `spec` leave behind, as bytes.
+  // Takes two steps of `spec`, and returns all parameters and state as bytes.
   std::vector<std::string> Left(const OptimizerSpec& spec, DType dtype, const Helpers& helpers) {
     Reset(0);
     std::vector<EntryPtr> parameters;
@@ -104,7 +104,7 @@ TEST_F(LargeStepsTest, NorDoesStochasticRounding) {
   ExpectSameOnAnyThreads({"adamw", {{"stochastic_rounding", 1}}}, DType::kBF16);
 }
 
-// Takes tasks and runs them only when told.
+// Accepts tasks and runs them only when it is told to.
 class StuckExecutor : public Executor {
  public:
   absl::Status Submit(Task task) override {
@@ -209,7 +209,7 @@ class LargeTurnTest : public LargeStepsTest {
     request.done = [this](const absl::StatusOr<StepResult>& result) { ended_ += result.ok(); };
     return request;
   }
-  // Starts a step that waits for another writer of its parameter, and ends that one's turn.
+  // Starts a step that waits for another writer of its parameter, and then ends that writer's turn.
   void StepAfterAnotherWriter() {
     store::WriteClaims& claims = store_->write_claims();
     const auto claim = claims.Claim({a_->id}, [](store::WriteClaims::ClaimId) {});
@@ -250,7 +250,7 @@ TEST_F(LargeTurnTest, AStepThatTheExecutorRefusesRunsAnyway) {
   EXPECT_EQ(ended_, 1);
 }
 
-// The timer's thread, say, on which the lease of the last missing member ends.
+// A round may be completed on the timer's thread, where the lease of the last missing member ends.
 TEST_F(LargeTurnTest, ALargeRoundDoesNotRunOnTheThreadThatCompletesIt) {
   StuckExecutor executor;
   Make(kInlineElements, executor, UpdateMode::Synchronous(2));
@@ -270,7 +270,7 @@ TEST_F(LargeTurnTest, ALargeRoundDoesNotRunOnTheThreadThatCompletesIt) {
   EXPECT_EQ(ended_, 4);
 }
 
-// Takes no step, but says when it is asked to.
+// Takes no step, but calls `applied` when it is asked to.
 class WatchedOptimizer : public FunctionalOptimizer {
  public:
   explicit WatchedOptimizer(std::function<void()> applied) : applied_(std::move(applied)) {}
@@ -284,7 +284,7 @@ class WatchedOptimizer : public FunctionalOptimizer {
   const std::function<void()> applied_;
 };
 
-// The helper is held in its part while the step's own thread does all others.
+// The helper is held in its part while the step's own thread does all other parts.
 TEST_F(LargeStepsTest, NothingIsSeenBeforeAllPartsAreDone) {
   constexpr int kPieces = 4;
   std::atomic<std::thread::id> stepping;

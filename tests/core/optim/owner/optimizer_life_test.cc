@@ -20,7 +20,7 @@ OptimizerLife LifeOf(GlobalId id) {
   return {id, {{"a", 11}, {"b", 22}}};
 }
 
-// Owners a and b with their parts.
+// The reports of the owners a and b, which both have their parts.
 std::vector<PartReport> Whole(uint64_t steps) {
   return {{{"a", 11}, true, LifeOf(kLife), steps}, {{"b", 22}, true, LifeOf(kLife), steps}};
 }
@@ -40,7 +40,7 @@ void ExpectRefused(const absl::Status& status, const std::string& owner, const s
   EXPECT_THAT(GetDetail(status)->remedy, HasSubstr(remedy));
 }
 
-// The error names the owner and the remedy, and both checks give it.
+// Checks that both checks give an error that names the owner and the remedy.
 void ExpectHalf(const std::vector<PartReport>& reports, const std::string& owner,
                 const std::string& problem) {
   EXPECT_EQ(Judge(reports).kind, Kind::kLost);
@@ -48,7 +48,8 @@ void ExpectHalf(const std::vector<PartReport>& reports, const std::string& owner
     ExpectRefused(status, owner, problem, "");
 }
 
-// Owners that say something else each time they are asked, and the last of it from then on.
+// Owners that give the next of these answers each time they are asked, and the last one again and
+// again.
 class Looks {
  public:
   explicit Looks(std::vector<std::vector<PartReport>> answers) : answers_(std::move(answers)) {}
@@ -80,7 +81,7 @@ TEST(OptimizerLife, APartThatIsMissingIsBeingCreatedUntilTheFirstStep) {
   std::vector<PartReport> reports = Whole(0);
   reports[1] = {{"b", 22}, false, {}, 0};
   EXPECT_EQ(Judge(reports).life, kLife);
-  // A save would hold a part only.
+  // A save would hold only a part of the optimizer.
   ExpectRefused(CheckWhole("main", reports), "b", "has no part of it", "create");
   reports[0].steps = 1;
   ExpectHalf(reports, "b", "has no part of it");
@@ -122,7 +123,7 @@ TEST(OptimizerLife, AnUnfinishedLoadIsNoWhole) {
   std::vector<PartReport> reports = Whole(5);
   reports[1].life = {kOther, {}, LifeStage::kLoading};
   for (const bool hosted : {true, false}) {
-    reports[0].hosted = hosted;  // whatever else is missing
+    reports[0].hosted = hosted;  // even if another part is missing
     EXPECT_EQ(Judge(reports).kind, Kind::kLoading);
     for (const absl::Status& status : {CheckWhole("main", reports), Judge(reports).error})
       ExpectRefused(status, "b", "has a part whose load has not finished", "load again");
@@ -145,8 +146,8 @@ TEST(OptimizerLife, OtherOwnersAreRefused) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("a, b, and these are on a, b, c"));
 }
 
-// The first owner has answered when the other trainer had created and stepped the optimizer, the
-// second one before that.
+// In the first look, the second owner answers before another trainer creates and steps the
+// optimizer, and the first owner answers afterwards.
 TEST(OptimizerLife, WhatAnotherTrainerCreatesWhileItIsLookedAtIsNotLost) {
   std::vector<PartReport> torn = Whole(1);
   torn[1] = {{"b", 22}, false, {}, 0};

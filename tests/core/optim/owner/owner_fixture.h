@@ -1,6 +1,6 @@
 #pragma once
 
-// A store with parameters and optimizers over them, without a worker.
+// A store with parameters, and optimizers that step them, without a worker.
 
 #include <memory>
 #include <string>
@@ -56,7 +56,7 @@ class OwnerOptimizerTest : public ::testing::Test {
     return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_,
                                   helpers, large_steps);
   }
-  // A step of its own id unless given.
+  // Takes a step. It gets a new id if none is given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
                                   std::vector<ParameterGradient> gradients, GlobalId id = {},
                                   absl::AnyInvocable<bool()> begin_apply = nullptr,
@@ -73,7 +73,7 @@ class OwnerOptimizerTest : public ::testing::Test {
     optimizer.Step(std::move(request));
     return result;
   }
-  // One whose answer goes to `done`.
+  // Starts a step and passes its result to `done`.
   void StartStep(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
                  absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
     StepRequest request;

@@ -50,7 +50,7 @@ TEST_F(OwnerOptimizerTest, StepsWhatHasAGradient) {
   EXPECT_EQ(b->parameter->version(), 2u);
 }
 
-// The step count too: Adam's bias correction would show it.
+// The step count does not move either, which Adam's bias correction would show.
 TEST_F(OwnerOptimizerTest, OPT_05_OPT_06_WithoutGradientNothingMoves) {
   auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
   auto optimizer = *NewOptimizer({"adam", {{"lr", 0.1}}}, {a, b});
@@ -144,7 +144,7 @@ TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
   {
     auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
     auto optimizer = *NewOptimizer({"adam", {}}, {a, b});
-    EXPECT_EQ(used(), 2 * 4 * kBytes);  // current, spare, two moments
+    EXPECT_EQ(used(), 2 * 4 * kBytes);  // current version, spare buffer and two moments
     EXPECT_EQ(optimizer->stats().state_bytes, 2 * 2 * kBytes);
     ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
     EXPECT_EQ(used(), 2 * 4 * kBytes);
@@ -220,7 +220,7 @@ TEST_F(OwnerOptimizerTest, StepWaitsForWhoWritesItsParameters) {
             [&](absl::StatusOr<StepResult> result) { done = result.ok(); });
   EXPECT_FALSE(done);
   auto other = *NewOptimizer(kSgd1, {b});
-  EXPECT_TRUE(Step(*other, {{b->id, Full(1)}}).ok());  // side by side elsewhere
+  EXPECT_TRUE(Step(*other, {{b->id, Full(1)}}).ok());  // another parameter is not held up
   store_->write_claims().Release(writer);
   EXPECT_TRUE(done);
   EXPECT_EQ(First(a), 0);
@@ -249,7 +249,8 @@ TEST_F(OwnerOptimizerTest, OPT_14_ConcurrentStepsLoseNoUpdate) {
   EXPECT_EQ(a->parameter->version(), 1u + kThreads * kSteps);
 }
 
-// Two optimizers, overlapping parameters, readers: every version is whole, no update is lost.
+// Two optimizers step overlapping parameters beside readers. Every version is whole, and no update
+// is lost.
 TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
   auto a = NewParameter("a", Full(0)), b = NewParameter("b", Full(0));
   auto c = NewParameter("c", Full(0));
@@ -338,7 +339,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   auto refused = set({{"momentum", 0.9}});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
-  // Decided elsewhere: the newest wins, in whatever order they come.
+  // Of changes that the lead has numbered, the newest wins, in whatever order they arrive.
   EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
   EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
@@ -357,12 +358,12 @@ TEST_F(OwnerOptimizerTest, OPT_48_AnOldLifesDecisionsDoNotDisplaceANewOnes) {
   };
   optimizer->SetLife({kOldLife, {{"owner0", 7}, {"owner1", 77}}});
   ASSERT_TRUE(set(0.5, 9, kOldLife).ok());
-  // The lead was started again, and counts from 1.
+  // The lead has been restarted and counts from 1.
   optimizer->SetLife({kLife, {{"owner0", 5}, {"owner1", 77}}});
   EXPECT_EQ(set(0.125, 10, kOldLife).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(set(1, 1, kLife).ok());
   EXPECT_TRUE(set(0.25, 2, kLife).ok());
-  EXPECT_TRUE(set(1, 1, kLife).ok());  // overtaken
+  EXPECT_TRUE(set(1, 1, kLife).ok());  // has been overtaken, so it changes nothing
   EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 0.25);
 }
 
@@ -374,7 +375,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 7);
   auto cancelled = Step(*optimizer, {{a->id, Full(1)}}, {}, [] { return false; });
-  EXPECT_FALSE(cancelled.ok());  // does not count
+  EXPECT_FALSE(cancelled.ok());  // does not count for the schedule
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 6.5f);
   StepTerms told;
@@ -394,9 +395,9 @@ TEST_F(OwnerOptimizerTest, OPT_48_OneCycleSetsTheMomentumToo) {
   settings.schedule.highest_momentum = 0.5;
   auto a = NewParameter("a", Full(8));
   auto optimizer = *NewOptimizer({"sgd", {{"lr", 1}, {"momentum", 0.9}}}, {a}, settings);
-  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // the buffer: 1
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // the momentum buffer is 1
   EXPECT_EQ(First(a), 7);
-  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // 0.25 of it and 1
+  ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());  // 0.25 * 1 + 1
   EXPECT_EQ(First(a), 5.75f);
   EXPECT_EQ(optimizer->options(0)->spec.options.at("momentum"), 0.9);
   EXPECT_TRUE(NewOptimizer({"adam", {}}, {NewParameter("b", Full(1))}, settings).ok());
@@ -507,7 +508,7 @@ TEST_F(OwnerOptimizerTest, AnUnknownVersionIsTooOldUnlessTheModeAllowsIt) {
   EXPECT_THAT(refused.status().message(), AllOf(HasSubstr("'a'"), HasSubstr("WithUnknown")));
   EXPECT_EQ(a->parameter->version(), 1u);
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(Step(*lenient, {{a->id, Full(1), 0}}).ok());
-  // The known part of a sum is checked all the same.
+  // The known part of a sum of gradients is still checked.
   ReadVersion partly = 1;
   partly.Add(0);
   EXPECT_EQ(Step(*lenient, {{a->id, Full(1), partly}}).status().code(),
@@ -532,8 +533,8 @@ TEST_F(OwnerOptimizerTest, LivesInTheStore) {
   EXPECT_EQ(entry->KindName(), "optimizer/adam");
 }
 
-// A load takes the life away and claims parameters one after the other; a step that came before it
-// and waits for its claim meanwhile would be applied between two of them.
+// A load first ends the life and then claims the parameters one after the other. A step that waits
+// for its claim since before the load must not be applied between two of these claims.
 TEST_F(OwnerOptimizerTest, AStepWhoseLifeEndsBeforeItsClaimIsGrantedIsRefused) {
   const EntryPtr a = NewParameter("a", Full(5));
   auto optimizer = *NewOptimizer(kSgd1, {a});

@@ -1,4 +1,4 @@
-// Steps that wait for those of other trainers: synchronous rounds, and pacing.
+// Steps that wait for steps of other trainers: synchronous rounds and pacing.
 
 #include <map>
 #include <memory>
@@ -24,7 +24,7 @@ namespace {
 
 using store::EntryPtr;
 
-// A synchronous optimizer of three, driven without a worker.
+// An optimizer that up to three trainers step, without a worker.
 class RoundTest : public OwnerOptimizerTest {
  protected:
   void Make(UpdateMode mode) {
@@ -33,7 +33,7 @@ class RoundTest : public OwnerOptimizerTest {
     settings.mode = mode;
     optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
   }
-  // Trainer n steps with a gradient of -n; its answer goes to answers_[n].
+  // Trainer n steps with a gradient of -n. The answer goes to answers_[n].
   GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
     StepRequest request;
     request.step_id = id.IsNone() ? ids_.Next() : id;
@@ -95,7 +95,7 @@ class RoundTest : public OwnerOptimizerTest {
   std::map<uint64_t, RoundPlace> places_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
-  GlobalId life_;  // of the steps offered
+  GlobalId life_;  // the life that offered steps belong to
   bool may_apply_ = true;
 };
 
@@ -178,7 +178,7 @@ TEST_F(RoundTest, RetriesAndWithdrawals) {
   optimizer_->Withdraw(last_ticket_);
   EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
   Offer(1, step);
-  Offer(1, step);  // asked again: the last asker is answered
+  Offer(1, step);  // a retry, which aborts the call before
   EXPECT_EQ(answers_[1][1].status().code(), absl::StatusCode::kAborted);
   Offer(1);
   EXPECT_EQ(answers_[1][2].status().code(), absl::StatusCode::kFailedPrecondition);
@@ -197,14 +197,14 @@ TEST_F(RoundTest, ACancelledCallTakesBackNoRetryOfItsStep) {
   const uint64_t first = last_ticket_;
   Offer(1, step);
   optimizer_->Withdraw(first);
-  EXPECT_EQ(answers_[1].size(), 1u);  // of the first call, which was asked for again
+  EXPECT_EQ(answers_[1].size(), 1u);  // the answer to the first call; the retry still waits
   Offer(2);
   EXPECT_EQ(First(a_), 3);
 }
 
 TEST_F(RoundTest, AStepOfAFailedRoundMayBeAskedForAgain) {
   Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
-  may_apply_ = false;  // both calls are cancelled between their turn and the first change
+  may_apply_ = false;  // both calls are cancelled just before the first change
   const GlobalId one = Offer(1), two = Offer(2);
   EXPECT_EQ(answers_[1][0].status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(First(a_), 0);
@@ -391,14 +391,14 @@ TEST_F(RoundTest, PacedTrainersWaitForTheSlow) {
   Offer(1);
   Offer(2);
   Offer(2);
-  EXPECT_EQ(answers_[2].size(), 1u);  // 1's next gradient would be too old
+  EXPECT_EQ(answers_[2].size(), 1u);  // otherwise the next gradient of trainer 1 would be too old
   Offer(1);
   EXPECT_EQ(answers_[1].size(), 2u);
   EXPECT_EQ(answers_[2].size(), 2u);
   EXPECT_EQ(First(a_), 6);
 }
 
-// The gradients of steps that wait were computed from what the next life no longer has.
+// The gradients of waiting steps belong to parameters of the former life.
 TEST_F(RoundTest, StepsThatWaitEndWithTheirLife) {
   Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
   ASSERT_TRUE(optimizer_->SetLife({{1, 1}, {}}).ok());
@@ -426,7 +426,7 @@ TEST_F(RoundTest, APacedStepThatWaitsEndsWithItsLife) {
   ASSERT_TRUE(optimizer_->SetLife({{1, 1}, {}}).ok());
   life_ = {1, 1};
   Offer(1);
-  Offer(2);  // it waits for trainer 1
+  Offer(2);  // waits for trainer 1
   ASSERT_EQ(optimizer_->stats().waiting, 1u);
   ASSERT_TRUE(optimizer_->SetLife({{1, 2}, {}, LifeStage::kLoading}).ok());
   ASSERT_EQ(answers_[2].size(), 1u);

@@ -1,5 +1,5 @@
-// The row optimizers against values computed by PyTorch (tests/golden/optim), through an owner:
-// over rows, and over dense parameters with sparse gradients.
+// Compares the row optimizers with values computed by PyTorch (tests/golden/optim). An owner steps
+// rows, and dense parameters with sparse gradients.
 
 #include <fstream>
 #include <map>

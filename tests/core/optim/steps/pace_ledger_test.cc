@@ -18,7 +18,7 @@ GlobalId Step(uint64_t n) {
   return {2, n};
 }
 
-// Runs what may run until nothing may.
+// Runs steps until none may run, and returns them in order.
 std::vector<GlobalId> RunAll(PaceLedger& ledger) {
   std::vector<GlobalId> ran;
   while (std::optional<GlobalId> step = ledger.Next()) {
@@ -40,11 +40,11 @@ TEST(PaceLedgerTest, TheFastWaitForTheSlow) {
   PaceLedger ledger(2);
   ledger.Arrive(Member(1), Step(1));
   ledger.Arrive(Member(2), Step(2));
-  EXPECT_EQ(RunAll(ledger).size(), 2u);  // the clock is 2; what 1 computes began at 1 or later
+  EXPECT_EQ(RunAll(ledger).size(), 2u);  // the clock is 2; member 1 computes from version 1 or 2
   ledger.Arrive(Member(2), Step(3));
-  EXPECT_EQ(RunAll(ledger).size(), 1u);  // 3
+  EXPECT_EQ(RunAll(ledger).size(), 1u);  // the clock is 3
   ledger.Arrive(Member(2), Step(4));
-  EXPECT_EQ(RunAll(ledger).size(), 0u);  // at 4 the gradient of 1 would be 3 old
+  EXPECT_EQ(RunAll(ledger).size(), 0u);  // at clock 4 the gradient of member 1 would be 3 old
   EXPECT_EQ(ledger.waiting(), 1u);
   ledger.Arrive(Member(1), Step(5));
   EXPECT_EQ(RunAll(ledger), (std::vector<GlobalId>{Step(5), Step(4)}));
@@ -70,14 +70,14 @@ TEST(PaceLedgerTest, WithdrawnStepsDoNotRun) {
   EXPECT_EQ(ledger.Next(), std::nullopt);
 }
 
-// Members compute for random times; nobody hangs, and with a bound of at least members - 1 no
-// gradient is ever older than the bound, the members' first ones aside.
+// Members compute for random times, and none of them hangs. With a bound of at least members - 1,
+// no gradient is older than the bound, except for the first one of a member.
 TEST(PaceLedgerTest, RandomTrainersStayWithinTheBound) {
   std::mt19937 random(11);
   for (int run = 0; run < 100; ++run) {
     const uint64_t members = 1 + random() % 5, bound = random() % 8;
     PaceLedger ledger(bound);
-    std::vector<uint64_t> read(members, 0), steps(members, 0);  // the clock when it began
+    std::vector<uint64_t> read(members, 0), steps(members, 0);  // `read`: clock at the last pull
     std::vector<bool> waits(members, false);
     std::map<GlobalId, uint64_t> member_of;
     uint64_t clock = 0, next_step = 0;
@@ -92,7 +92,7 @@ TEST(PaceLedgerTest, RandomTrainersStayWithinTheBound) {
       while (std::optional<GlobalId> step = ledger.Next()) {
         const uint64_t who = member_of.at(*step);
         const uint64_t old = clock - read[who];
-        // All have stepped once: from then on each is known and waited for.
+        // Once every member has stepped, each is known and waited for.
         const bool settled = std::all_of(steps.begin(), steps.end(), [](uint64_t s) { return s; });
         if (settled && bound + 1 >= members && steps[who] > 1) {
           EXPECT_LE(old, bound);

@@ -51,7 +51,7 @@ TEST(RoundLedgerTest, WhoLeavesIsNotWaitedForAndItsStepIsOut) {
   EXPECT_TRUE(ledger.complete());
   EXPECT_EQ(ledger.Leave(Member(2)), Step(5));
   EXPECT_THAT(ledger.Take(), UnorderedElementsAre(Step(4)));
-  // An empty seat may be taken again.
+  // A seat that is empty may be taken again.
   ASSERT_TRUE(ledger.Offer(Member(1), Step(6)).ok());
   EXPECT_TRUE(ledger.complete());
   ASSERT_TRUE(ledger.Offer(Member(4), Step(7)).ok());
@@ -104,8 +104,9 @@ TEST(RoundLedgerTest, MembersThatWouldWaitForEachOtherAreToldSo) {
   }
 }
 
-// Members come, step, take back and leave at random: every round holds one step of each member,
-// and a round in which every member has stepped never waits once all seats have been taken.
+// Members join, step, withdraw steps and leave at random. Every round holds one step of each
+// member, and once all seats have been taken, a round is complete as soon as every member has
+// stepped.
 TEST(RoundLedgerTest, RandomHistoriesKeepTheInvariants) {
   std::mt19937 random(7);
   for (int run = 0; run < 200; ++run) {

@@ -18,7 +18,8 @@ TEST(StepDecisionTest, APlainStepNeedsNoMeasure) {
   EXPECT_EQ(DecideStep(wishes, {}).terms, StepTerms{});
 }
 
-// torch: gradients [3, 4] and [12], clip_grad_norm_(…, 6.5) says 13 and leaves [1.5, 2] and [6].
+// For the gradients [3, 4] and [12], clip_grad_norm_(…, 6.5) of torch returns 13 and leaves
+// [1.5, 2] and [6].
 TEST(StepDecisionTest, NormIsOverAllOwners) {
   StepWishes wishes;
   wishes.clip_norm = 6.5;
@@ -68,7 +69,7 @@ TEST(StepDecisionTest, BadWishesAreRefused) {
   EXPECT_TRUE(refused([](StepWishes& w) { w.contexts = 0; }));
 }
 
-// GradScaler's rules.
+// The rules are those of torch's GradScaler.
 TEST(LossScaleTest, GrowsAfterAnIntervalAndBacksOffAtOnce) {
   LossScaling rules = LossScaling::Dynamic(1024);
   rules.growth_interval = 3;
@@ -84,7 +85,7 @@ TEST(LossScaleTest, GrowsAfterAnIntervalAndBacksOffAtOnce) {
 TEST(LossScaleTest, LateStepsOfAnotherScaleSayNothing) {
   LossScale scale(LossScaling::Dynamic(1024));
   scale.Record(1024, true);
-  scale.Record(1024, true);  // of another trainer, sent before it heard
+  scale.Record(1024, true);  // from a trainer that did not know the new scale yet
   EXPECT_EQ(scale.scale(), 512);
 }
 

@@ -23,13 +23,13 @@ TEST(StepRecordsTest, AnEndedStepIsKnownUntilItsTrainerHasEndedItToo) {
   records.End(kSession, {5, 3});
   records.End(kSession, {5, 7});
   EXPECT_EQ(Find(records, 3), Answer::kEnded);
-  EXPECT_EQ(Find(records, 5), Answer::kNew);  // on its way
+  EXPECT_EQ(Find(records, 5), Answer::kNew);  // the step has not ended
   records.Acknowledge(5, 7);
   EXPECT_EQ(Find(records, 3), Answer::kTooOld);
   EXPECT_EQ(Find(records, 5), Answer::kTooOld);
   EXPECT_EQ(Find(records, 7), Answer::kEnded);
   EXPECT_EQ(records.remembered(), 1u);
-  records.Acknowledge(5, 2);  // a message that was overtaken
+  records.Acknowledge(5, 2);  // from a message that was overtaken
   EXPECT_EQ(Find(records, 3), Answer::kTooOld);
 }
 
@@ -48,10 +48,10 @@ TEST(StepRecordsTest, NothingOfAnEndedSessionIsApplied) {
   records.EndSession(kSession);
   EXPECT_EQ(Find(records, 4), Answer::kSessionEnded);
   EXPECT_EQ(records.remembered(), 0u);
-  // The next session of the same trainer goes on, and its old steps stay applied once.
+  // The next session of the same trainer can step, and steps of the old one are not applied again.
   EXPECT_EQ(records.Find({5, 2}, {5, 3}), Answer::kTooOld);
   EXPECT_EQ(records.Find({5, 2}, {5, 4}), Answer::kNew);
-  // A late notice about the old session ends no newer one.
+  // A late notice about an old session does not end a newer one.
   records.End({5, 2}, {5, 4});
   records.EndSession({5, 1});
   EXPECT_NE(records.Find({5, 2}, {5, 5}), Answer::kSessionEnded);
@@ -61,13 +61,14 @@ TEST(StepRecordsTest, ALateNoticeAboutAnOldSessionLeavesTheStepsOfTheNextOne) {
   constexpr GlobalId kNext{5, 2};
   StepRecords records;
   records.End(kSession, {5, 3});
-  // In the next session, step 9 has overtaken step 4 when the end of the first one is heard of.
+  // Step 9 of the next session has overtaken step 4 when the notice of the first session's end
+  // arrives.
   records.End(kNext, {5, 9});
   records.EndSession(kSession);
   EXPECT_EQ(records.Find(kNext, {5, 3}), Answer::kTooOld);
   EXPECT_EQ(records.Find(kNext, {5, 4}), Answer::kNew);
   EXPECT_EQ(records.Find(kNext, {5, 9}), Answer::kEnded);
-  // Nor is the trainer taken for one that has departed.
+  // The trainer is not taken for one that has departed, either.
   for (uint64_t i = 0; i < kRememberedTrainers; ++i) records.EndSession({100 + i, 1});
   EXPECT_EQ(records.Find(kNext, {5, 9}), Answer::kEnded);
   records.EndSession(kNext);
