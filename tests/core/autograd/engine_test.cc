@@ -26,7 +26,7 @@ TEST(EngineTest, DiamondSumsBothPaths) {
   Variable right = x * x;
   FakeSink sink;
   ASSERT_TRUE(Backward({left * right}, sink).ok());
-  EXPECT_EQ(Value(sink.Of(x)), 54);  // d(2 x^3) = 6 x^2
+  EXPECT_EQ(Value(sink.Of(x)), 54);  // the derivative of 2 x^3 is 6 x^2
   EXPECT_EQ(sink.calls(), 1);
 }
 
@@ -40,7 +40,7 @@ TEST(EngineTest, FanInOfMany) {
 }
 
 TEST(EngineTest, SharedGradientsAreNotWrittenTo) {
-  // One tensor is the gradient of a, of b and of the sum; adding to any must not change it.
+  // One tensor is the gradient of a, of b and of the sum. Adding to one of them must not change it.
   Variable a = Leaf(1);
   Variable b = Leaf(2);
   Variable sum = a + b;
@@ -66,7 +66,7 @@ TEST(EngineTest, RootOnTheWayToAnother) {
   EXPECT_EQ(Value(sink.Of(x)), 15);
 }
 
-// Passes from `loss` on `threads` threads, begun at the same time; how they ended.
+// Runs a pass from `loss` on each of `threads` threads at the same time, and returns their results.
 std::vector<absl::Status> PassesAtOnce(const Variable& loss, int threads, bool retain) {
   std::vector<absl::Status> ended(static_cast<size_t>(threads));
   std::atomic<int> ready{0};
@@ -85,7 +85,7 @@ std::vector<absl::Status> PassesAtOnce(const Variable& loss, int threads, bool r
 TEST(EngineTest, PassesOverOneGraphAtOnceEndWellOrSayThatItsValuesAreFreed) {
   for (int round = 0; round < 100; ++round) {
     const Variable x = Leaf(1);
-    // A chain as nodes of the graph, and one as a tape.
+    // The graph has a chain of nodes, and another chain on a tape.
     Variable loss = x * x;
     for (int i = 0; i < 20; ++i) loss = loss * x;
     TapeRecorder tape(20);
@@ -143,7 +143,7 @@ TEST(EngineTest, GraphsThatSaveNothingRunAgain) {
   EXPECT_EQ(Value(sink.Of(x)), 2);
 }
 
-// Hands its gradient on.
+// A node that passes its gradient on.
 class ForwardNode : public ListNode {
  public:
   using ListNode::ListNode;
@@ -155,7 +155,7 @@ class ForwardNode : public ListNode {
   }
 };
 
-// A result 100,000 operations behind `x`.
+// Makes a result that is 100,000 operations away from `x`.
 Variable DeepResult(const Variable& x) {
   Edge edge = x.gradient_edge();
   for (int i = 0; i < 100'000; ++i) edge = {std::make_shared<ForwardNode>(Edges{edge}), 0};
@@ -206,7 +206,7 @@ TEST(EngineTest, EmptyFeedsPassOver) {
   EXPECT_TRUE(pass.Finished());
   EXPECT_EQ(Value(sink.Of(x)), 3);
   EXPECT_FALSE(sink.Of(lonely).defined());
-  // Its saved values are still there, for it did not run.
+  // The node of `b` did not run, so its saved values are still there.
   EXPECT_TRUE(Backward({b}, sink).ok());
 }
 

@@ -19,7 +19,7 @@ using ::testing::TestWithParam;
 using ::testing::Values;
 using Inputs = absl::Span<const Variable>;
 
-// Extents of two shapes that broadcast.
+// The parameters are the extents of two shapes that broadcast.
 using Extents = std::vector<int64_t>;
 class BroadcastTest : public TestWithParam<std::pair<Extents, Extents>> {};
 
@@ -53,7 +53,7 @@ TEST(EmbeddingTest, BadIdsAndWeightsAreInvalid) {
   EXPECT_FALSE(Embedding(Variable(Numbers({4}, 1)), Variable(Tensor::Of<int64_t>({1}, {0}))).ok());
 }
 
-// One shape for functions of single elements.
+// The parameter is a shape, for functions of single elements.
 class ElementTest : public TestWithParam<Shape> {};
 
 TEST_P(ElementTest, Functions) {
@@ -161,7 +161,7 @@ TEST(FunctionsTest, CastGradientComesBackInTheLeafsDType) {
 }
 
 TEST(FunctionsTest, OnlyWantedGradientsAreComputed) {
-  // The gradient of `w` alone; that of `x` would need a matrix that was not kept.
+  // Only `w` requires a gradient. The gradient of `x` would need a matrix that was not kept.
   Variable x(Numbers(Shape{2, 3}, 1));
   Variable w(Numbers(Shape{4, 3}, 2), true);
   FakeSink sink;

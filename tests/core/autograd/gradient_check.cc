@@ -20,7 +20,7 @@ std::vector<Variable> Constants(const std::vector<Tensor>& tensors) {
   return std::vector<Variable>(tensors.begin(), tensors.end());
 }
 
-// sum(weights * y), as a number.
+// Returns sum(weights * y).
 double Weighted(const Variable& y, const Tensor& weights) {
   EXPECT_TRUE(y.ok()) << y.status();
   absl::StatusOr<Tensor> product = ops::Mul(y.tensor(), weights);
@@ -28,7 +28,7 @@ double Weighted(const Variable& y, const Tensor& weights) {
   return *ops::Sum(*product)->data<double>();
 }
 
-// The numeric gradient of element `at` of inputs[which].
+// Returns the numeric gradient of element `at` of inputs[which].
 double Difference(const Function& function, std::vector<Tensor> inputs, size_t which, int64_t at,
                   const Tensor& weights) {
   const Tensor original = inputs[which];
@@ -42,7 +42,7 @@ double Difference(const Function& function, std::vector<Tensor> inputs, size_t w
   return (values[0] - values[1]) / (2 * kStep);
 }
 
-// The same numbers, but lying in memory column by column with gaps.
+// Returns a view with the same numbers, which lie in memory column by column and with gaps.
 Tensor Strided(const Tensor& x) {
   if (x.rank() == 0) {
     Tensor padded = Tensor::Of<double>(Shape{3}, {99, *x.data<double>(), 99});

@@ -1,6 +1,6 @@
 #pragma once
 
-// Gradients against finite differences, in f64.
+// Compares gradients with finite differences, in f64.
 
 #include <functional>
 #include <vector>
@@ -22,9 +22,9 @@ class FakeSink : public GradientSink {
  public:
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override;
 
-  // Of that leaf; undefined if none came.
+  // Returns the gradient of `leaf`, which is undefined if there is none.
   Tensor Of(const Variable& leaf) const;
-  // How often Accumulate was called.
+  // Returns how often Accumulate was called.
   int calls() const;
 
  private:
@@ -33,16 +33,16 @@ class FakeSink : public GradientSink {
   int calls_ PSD_GUARDED_BY(mutex_) = 0;
 };
 
-// f64 numbers, no two alike, none within 0.05 of zero, all in [-2, 2].
+// Returns distinct f64 numbers in [-2, 2], none of them within 0.05 of zero.
 Tensor Numbers(const Shape& shape, uint64_t seed);
-// The same, all in [0.5, 2.5].
+// Returns distinct f64 numbers in [0.5, 2.5].
 Tensor PositiveNumbers(const Shape& shape, uint64_t seed);
 
 using Function = std::function<Variable(absl::Span<const Variable> inputs)>;
 
-// Fails the running test unless the gradients of sum(weights * function(inputs)), the weights
-// being fixed and all different, agree with central differences in every element of every input,
-// with the inputs both contiguous and as strided views.
+// Fails the running test unless the gradients of sum(weights * function(inputs)) agree with central
+// differences in every element of every input. The weights are fixed and all different. The inputs
+// are tried both contiguous and as strided views.
 void CheckGradients(const Function& function, const std::vector<Tensor>& inputs);
 
 }  // namespace psd::testing

@@ -19,7 +19,7 @@ using ::psd::testing::Leaf;
 using ::psd::testing::Value;
 using ::testing::HasSubstr;
 
-// Multiplies, and notes what it saw.
+// Returns a hook that multiplies gradients by `factor` and adds them to `seen`.
 GradientHook Times(double factor, std::vector<double>& seen) {
   return [factor, &seen](const Tensor& gradient) -> absl::StatusOr<Tensor> {
     seen.push_back(Value(gradient));

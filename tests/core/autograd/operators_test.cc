@@ -12,7 +12,7 @@ namespace {
 
 class OperatorsTest : public ::testing::Test {
  protected:
-  // The call fails, and says all of `parts`.
+  // Checks that the call fails with an error that contains all of `parts`.
   void ExpectInvalid(absl::string_view op, const std::vector<Variable>& inputs,
                      const Attributes& attributes, const std::vector<std::string>& parts) {
     absl::Status status = registry_->Run(op, inputs, attributes).status();

@@ -21,7 +21,7 @@ using Inputs = absl::Span<const Variable>;
 
 constexpr int64_t kRows = 20;
 
-// [2, kMinRepeatedIds], each row as often as the others.
+// Returns ids of shape [2, kMinRepeatedIds], in which all rows occur equally often.
 Tensor ManyIds() {
   std::vector<int64_t> ids(2 * kMinRepeatedIds);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i) * 7 % kRows;
@@ -41,7 +41,7 @@ TEST(RowRepeatsTest, GradientsOfRepeatsAddUp) {
   CheckGradients([&](Inputs x) { return RepeatRows(x[0], repeats); }, {Numbers({kRows, 3}, 1)});
 }
 
-// What comes back from a sum is one row, or one number, for all.
+// The gradient that a sum passes back is one row or one number, expanded to the whole shape.
 TEST(RowRepeatsTest, GradientsThatWereExpandedAddUp) {
   const std::shared_ptr<const RowRepeats> repeats = *RowRepeats::Find(ManyIds());
   const Tensor rows = Numbers({kRows, 3}, 1);

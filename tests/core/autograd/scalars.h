@@ -1,6 +1,6 @@
 #pragma once
 
-// Graphs over single f64 numbers, whose gradients are plain to see.
+// Graphs of single f64 numbers, whose gradients are easy to compute by hand.
 
 #include "core/autograd/variable.h"
 #include "core/tensor/tensor.h"

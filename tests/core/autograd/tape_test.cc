@@ -18,7 +18,7 @@ using testing::FakeSink;
 using testing::Leaf;
 using testing::Value;
 
-// x^2 + x y, and x^3.
+// Records x^2 + x y and x^3 on a tape.
 std::vector<Variable> Recorded(const Variable& x, const Variable& y) {
   TapeRecorder tape(8);
   const Variable a = tape.Enter(x), b = tape.Enter(y);
