@@ -110,7 +110,7 @@ TEST(LifeCodecTest, NamesAndIncarnationsComeBack) {
   EXPECT_EQ(life->owners[1].incarnation, 4u);
 }
 
-// An owner keeps what a peer says, and repeats it to others.
+// An owner keeps the names that a peer sends and passes them on, so they are checked.
 TEST(LifeCodecTest, OwnersAreWorkersOfDifferentNames) {
   for (const std::string& name :
        {std::string("a"), std::string("no\nname"), std::string(), std::string(1 << 20, 'x')}) {

@@ -42,7 +42,7 @@ void Tell(const Promise<Unit>& done, const absl::Status& status) {
   done.Set(status.ok() ? absl::StatusOr<Unit>(Unit{}) : absl::StatusOr<Unit>(status));
 }
 
-// Appends a tensor of this value, and says how that went.
+// Appends a tensor filled with `value`. The future has the result.
 Future<Unit> Append(OwnSave& save, uint64_t number, float value) {
   Promise<Unit> done;
   Future<Unit> future = done.future();
@@ -52,7 +52,7 @@ Future<Unit> Append(OwnSave& save, uint64_t number, float value) {
   return queued.ok() ? future : Future<Unit>::Ready(queued);
 }
 
-// Likewise, the end.
+// Finishes the save. The future has the saved files.
 Future<std::vector<SavedFile>> Finish(OwnSave& save, uint64_t number,
                                       const std::vector<StepCount>& counts) {
   Promise<std::vector<SavedFile>> done;
@@ -106,7 +106,7 @@ TEST_F(OwnSaveTest, AnErrorEndsIt) {
   auto save = Start();
   disk_->capacity = 0;
   const auto later = Append(*save, 2, 2);
-  // Told at once, or when the next comes: the disk is written to meanwhile.
+  // The file is written in the background, so this call fails or the next one does.
   Append(*save, 0, 1).Wait().IgnoreError();
   EXPECT_FALSE(Finish(*save, 1, {}).Wait().ok());
   EXPECT_FALSE(later.Wait().ok());

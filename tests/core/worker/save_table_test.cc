@@ -47,7 +47,8 @@ TEST_F(SaveTableTest, ASaveIsFoundFromWhenItsFilesAreThereUntilItIsTaken) {
   EXPECT_EQ(table_.Take(kKey), nullptr);
 }
 
-// The peer has closed the first save while its files were made, and opened another of the same id.
+// While the files of the first save were made, the peer has closed it and opened another save of
+// the same id.
 TEST_F(SaveTableTest, APlaceBelongsToOneOpening) {
   const uint64_t first = Reserve(kKey);
   table_.Take(kKey);

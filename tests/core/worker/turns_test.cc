@@ -1,4 +1,4 @@
-// Turns of steps over the wire: their ends arrive.
+// Turns of steps over the wire. The messages that end them arrive.
 
 #include <atomic>
 #include <memory>

@@ -70,7 +70,7 @@ TEST_F(TypedFunctionTest, ArgumentsArriveAsTheirTypes) {
   const auto result = Run(Typed(Describe), {true, 3, 0.5, "text", tensor});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(*ReadValue<std::string>((*result)[0]), "yes 3 0.5 text f32[2]");
-  // An int is a number too.
+  // An int is accepted for a double.
   EXPECT_TRUE(Run(Typed(Describe), {false, 3, 2, "text", tensor}).ok());
 }
 
