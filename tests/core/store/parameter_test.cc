@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kElements = 4160;  // beyond what counts as small
+constexpr int64_t kElements = 4160;  // more than a small parameter has
 constexpr size_t kBytes = kElements * sizeof(float);
 
 bool AllEqual(const Tensor& tensor, float value) {
@@ -46,7 +46,7 @@ class ParameterTest : public ::testing::Test {
     EXPECT_TRUE(parameter.ok()) << parameter.status();
     return *parameter;
   }
-  // One step that fills every parameter with its next version's number.
+  // Makes a step that fills every parameter with the number of its next version.
   static void Step(std::vector<Parameter*> parameters) {
     auto writes = Parameter::BeginWrite(parameters);
     for (const Parameter::Write& write : writes) {
@@ -71,7 +71,7 @@ TEST_F(ParameterTest, StartsAsVersionOne) {
   auto pinned = *parameter->Pin();
   EXPECT_EQ(pinned.version, 1u);
   EXPECT_TRUE(AllEqual(pinned.tensor, 3));
-  EXPECT_EQ(buffers(), 1u);  // no optimizer: no spares
+  EXPECT_EQ(buffers(), 1u);  // without an optimizer there is no spare buffer
 }
 
 TEST_F(ParameterTest, RefusesWhatCannotBeOne) {
@@ -178,7 +178,7 @@ TEST_F(ParameterTest, BeyondTwoOldVersionsReadersGetCopies) {
   EXPECT_EQ(parameter->stats().old_pinned, 2);
   EXPECT_EQ(parameter->stats().copies, 3);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(AllEqual(held[i].tensor, static_cast<float>(i + 1)));
-  EXPECT_EQ(buffers(), 4u);  // current, spare, two old
+  EXPECT_EQ(buffers(), 4u);  // the current version, a spare, and two old versions
   held.clear();
   EXPECT_EQ(parameter->stats().old_pinned, 0);
   EXPECT_EQ(buffers(), 2u);
@@ -299,14 +299,14 @@ TEST_F(SmallBudgetTest, RefusalsReserveNothing) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(a->stats().spares, 0);
   b.reset();
-  auto pin = *a->Pin();  // one buffer is left, but a pinned parameter needs two
+  auto pin = *a->Pin();  // one buffer is free, and a pinned parameter needs two
   EXPECT_FALSE(a->AcquireForSteps().ok());
   EXPECT_EQ(buffers(), 1u);
   pin = {};
   EXPECT_TRUE(a->AcquireForSteps().ok());
 }
 
-// Random pins, releases, steps, assignments and optimizers, against the rules of the header.
+// Random pins, releases, steps, assignments and optimizers keep the rules of the header.
 TEST_F(ParameterTest, BuffersObeyTheRulesInRandomHistories) {
   for (unsigned seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -357,8 +357,8 @@ TEST_F(ParameterTest, BuffersObeyTheRulesInRandomHistories) {
   }
 }
 
-// Each version is filled with its number: a reader must never see two numbers in one version,
-// nor two parameters of one step at different versions.
+// Each version is filled with its number. A reader must never see two numbers in one version, or
+// two parameters of one step at different versions.
 TEST_F(ParameterTest, ConcurrentReadersSeeNoTornVersionAndNoHalfStep) {
   auto a = New(1), b = New(1);
   ASSERT_TRUE(a->AcquireForSteps().ok());

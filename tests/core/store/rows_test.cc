@@ -63,7 +63,7 @@ TEST(RowsTest, ValuesAreRecognised) {
   EXPECT_EQ(AsRows(Value(1)), nullptr);
 }
 
-// Every row is written whole over and over; no reader sees a mix.
+// Writes every row whole again and again, and checks that no reader sees a mix of two writes.
 template <typename T>
 void ExpectWholeRows(int64_t width) {
   auto rows = Table<T>(2, width);
@@ -86,7 +86,7 @@ void ExpectWholeRows(int64_t width) {
 
 TEST(RowsTest, ReadersSeeWholeRows) {
   ExpectWholeRows<float>(64);
-  ExpectWholeRows<float>(7);  // words of 4 bytes
+  ExpectWholeRows<float>(7);  // is copied in words of 4 bytes
   ExpectWholeRows<double>(33);
 }
 

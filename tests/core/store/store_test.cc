@@ -162,10 +162,10 @@ TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
   EXPECT_EQ(store_->memory().used_bytes(), kEntryBytes + 17) << "with its name";
   EXPECT_EQ(*store_->Drop("w"), entry);
   EXPECT_FALSE(store_->Lookup("w").ok());
-  EXPECT_TRUE(store_->Get(entry->id).ok());  // anonymous now
+  EXPECT_TRUE(store_->Get(entry->id).ok());  // the value is anonymous now
   EXPECT_TRUE(store_->Erase(entry->id));
   EXPECT_FALSE(store_->Get(entry->id).ok());
-  EXPECT_TRUE(entry->Read().ok());  // holders keep it
+  EXPECT_TRUE(entry->Read().ok());  // `entry` still holds the value
   entry.reset();
   EXPECT_EQ(store_->memory().used_bytes(), 0u);
   EXPECT_TRUE(Create("w", Full(2)).ok());

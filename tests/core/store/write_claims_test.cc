@@ -23,7 +23,7 @@ GlobalId Id(uint64_t counter) {
 
 class WriteClaimsTest : public ::testing::Test {
  protected:
-  // Claims `ids`; `label` is noted when it is granted.
+  // Claims `ids`. When the claim is granted, `label` is added to granted_.
   WriteClaims::ClaimId Claim(Ids ids, int label) {
     return claims_.Claim(std::move(ids),
                          [this, label](WriteClaims::ClaimId) { granted_.push_back(label); });
@@ -42,7 +42,7 @@ TEST_F(WriteClaimsTest, OPT_15_DisjointSetsGoSideBySide) {
 TEST_F(WriteClaimsTest, SharedIdsGoInOrderOfAsking) {
   auto first = Claim({Id(1), Id(2)}, 1);
   auto second = Claim({Id(2), Id(3)}, 2);
-  auto third = Claim({Id(3)}, 3);  // free, but asked after the second
+  auto third = Claim({Id(3)}, 3);  // id 3 is free, but the second claim came before
   EXPECT_THAT(granted_, ElementsAre(1));
   EXPECT_FALSE(claims_.Release(first));
   EXPECT_THAT(granted_, ElementsAre(1, 2));
