@@ -38,7 +38,7 @@ void ExpectTensor(const absl::StatusOr<Tensor>& actual, const Tensor& expected) 
   EXPECT_TRUE(AllClose(*actual, expected, 1e-6, 1e-7));
 }
 
-// INVALID_ARGUMENT, with all `parts` in the message.
+// Expects INVALID_ARGUMENT with all `parts` in the message.
 void ExpectInvalid(const absl::StatusOr<Tensor>& result, const std::vector<std::string>& parts) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
   for (const std::string& part : parts)
@@ -163,7 +163,7 @@ TEST(MatmulOpsTest, ProductsOfViews) {
   ExpectTensor(Matmul(*Transpose(*Transpose(Matrix(), 0, 1)->Contiguous(), 0, 1), b), product);
   ExpectTensor(Matmul(*Transpose(Matrix(), 0, 1), b, true), product);
   ExpectTensor(Matmul(Matrix(), *Transpose(b, 0, 1), false, true), product);
-  // Neither axis dense: every second column of a wider matrix.
+  // Neither axis is dense: the matrix is every second column of a wider one.
   const Tensor wide = F(Shape{2, 6}, {1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0});
   ExpectTensor(Matmul(wide.View(Shape{2, 3}, {6, 2}, 0), b), product);
   ExpectTensor(Matmul(*BroadcastTo(F(Shape{1, 3}, {1, 2, 3}), Shape{2, 3}), b),

@@ -18,7 +18,7 @@ Buffer Bytes(size_t count, char value = 0) {
   return Buffer::FromString(std::string(count, value));
 }
 
-// The columns of one f32[2, 3].
+// The columns of a single f32[2, 3].
 TensorColumns OneMatrix() {
   return {{1}, {1}, {2}, {2, 3}};
 }
@@ -82,7 +82,7 @@ TEST(TensorCodecTest, CountsThatDisagree) {
   ExpectRefused({{1}, {1}, {}, {}}, 1, "0 ranks");
   ExpectRefused({{1}, {1}, {3}, {2, 3}}, 1, "add up to 3");
   ExpectRefused({{1}, {1}, {1}, {2, 3}}, 1, "add up to 1");
-  // Sums that would wrap around in 32 bits.
+  // These sums would wrap around in 32 bits.
   ExpectRefused({{1, 1}, {1, 1}, {0xffffffffu, 3}, {2, 3}}, 2, "4294967298");
   ExpectRefused({{0xffffffffu, 3}, {1, 1}, {0, 0}, {}}, 2, "4294967298");
 }

@@ -218,7 +218,7 @@ TEST(TensorTest, ContiguousGathersViews) {
   Tensor turned = *ops::Transpose(x, 0, 1);
   EXPECT_FALSE(turned.IsContiguous());
   EXPECT_TRUE(ops::Equal(*turned.Contiguous(), Tensor::Of<float>(Shape{3, 2}, {1, 4, 2, 5, 3, 6})));
-  // Axes of one element may have any stride.
+  // An axis of one element may have any stride.
   EXPECT_TRUE(x.View(Shape{1, 3}, {77, 1}, 3).IsContiguous());
 }
 
@@ -247,7 +247,7 @@ TEST(TensorTest, FromBufferNeedsTheExactSize) {
   EXPECT_TRUE(Tensor::FromBuffer(Shape{0}, DType::kF32, Buffer()).ok());
 }
 
-// Two floats every 16 bytes: 0 and 1, 10 and 11, ...
+// Makes an array with two floats every 16 bytes: 0 and 1, 10 and 11, …
 std::shared_ptr<std::vector<float>> Pairs(size_t count) {
   auto pairs = std::make_shared<std::vector<float>>(4 * count - 2);
   for (size_t i = 0; i < count; ++i) {
@@ -283,7 +283,7 @@ TEST(TensorTest, AnyTensorOfARunKeepsItsBytes) {
     auto pairs = Pairs(3);
     const std::weak_ptr<std::vector<float>> alive = pairs;
     std::vector<Tensor> run;
-    // Four axes: a shape with memory of its own.
+    // A shape of four axes has memory of its own.
     ASSERT_TRUE(Tensor::CutRun({1, 1, 1, 2}, DType::kF32, BytesOf(pairs), 16, 3, &run).ok());
     pairs.reset();
     Tensor tensor = run[kept];
@@ -315,10 +315,10 @@ TEST(TensorTest, ARunOfEmptyTensors) {
 TEST(TensorTest, ARunThatIsNotAlignedIsCopied) {
   auto pairs = Pairs(2);
   std::vector<Tensor> run;
-  // The doubles start at a multiple of 4, or every other one does.
+  // All doubles, or every second one, start at an odd multiple of 4 bytes.
   ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, BytesOf(pairs).Slice(4, 16), 8, 2, &run).ok());
   ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, BytesOf(pairs).Slice(0, 20), 12, 2, &run).ok());
-  // Nobody keeps these bytes.
+  // These bytes have no owner that keeps them alive.
   const Buffer borrowed(nullptr, BytesOf(pairs).data(), 24);
   ASSERT_TRUE(Tensor::CutRun({}, DType::kF64, borrowed, 16, 2, &run).ok());
   ASSERT_EQ(run.size(), 6u);
@@ -326,7 +326,7 @@ TEST(TensorTest, ARunThatIsNotAlignedIsCopied) {
   for (size_t i = 0; i < run.size(); ++i) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(run[i].raw_data()) % 8, 0u);
     EXPECT_EQ(std::memcmp(run[i].raw_data(), BytesOf(pairs).data() + starts[i], 8), 0) << i;
-    EXPECT_EQ(run[i].IsExclusive(), i != 2) << i;  // that one is aligned: not copied
+    EXPECT_EQ(run[i].IsExclusive(), i != 2) << i;  // tensor 2 is aligned and not copied
   }
 }
 
