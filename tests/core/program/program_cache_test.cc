@@ -10,7 +10,7 @@
 namespace psd::program {
 namespace {
 
-// Of some forty bytes for each instruction.
+// Makes a program that takes about forty bytes for each instruction.
 Program Numbered(int n, size_t instructions = 1) {
   Program program;
   program.num_inputs = n + 1;

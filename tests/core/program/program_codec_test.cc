@@ -40,7 +40,7 @@ TEST(ProgramCodec, NoTruncatedProgramIsAnother) {
   for (size_t size = 0; size < bytes.size(); ++size) {
     auto decoded = DecodeProgram(bytes.substr(0, size), {});
     if (!decoded.ok()) continue;
-    // Only whole trailing columns can be missing unnoticed: results, or everything.
+    // Only whole columns at the end can be missing unnoticed: the results, or everything.
     EXPECT_TRUE(decoded->outputs.empty()) << size;
   }
 }

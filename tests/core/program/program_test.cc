@@ -110,7 +110,7 @@ TEST(Program, AResultThatIsTooLargeIsNeverMade) {
   EXPECT_EQ(RunIt(program, {}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-// Ten additions one after another: never more than two results alive.
+// Ten additions, one after another, never keep more than two results alive.
 TEST(Program, ResultsAreDroppedAfterTheirLastUse) {
   ProgramBuilder builder;
   auto x = builder.Input();
@@ -122,7 +122,7 @@ TEST(Program, ResultsAreDroppedAfterTheirLastUse) {
   auto results = RunIt(program, {constant}, limits);
   ASSERT_TRUE(results.ok()) << results.status();
   EXPECT_EQ((*results)[0].tensor().data<float>()[0], 1024);
-  // With history nothing can be dropped.
+  // When a history is recorded, nothing can be dropped.
   EXPECT_EQ(RunIt(program, {Variable(constant.tensor(), true)}, limits).status().code(),
             absl::StatusCode::kResourceExhausted);
 }
