@@ -13,7 +13,7 @@ namespace {
 const float kInf = std::numeric_limits<float>::infinity();
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// `x` rounded to `digits` binary digits, exponents from `least` on, ties to even.
+// Rounds `x` to `digits` binary digits with ties to even. The smallest exponent is `least`.
 double Rounded(double x, int digits, int least) {
   if (x == 0) return x;
   const int unit = std::max(std::ilogb(x) - digits + 1, least - digits + 1);
@@ -49,7 +49,7 @@ TEST(ConvertTest, EveryBFloat16ComesBack) {
 }
 
 TEST(ConvertTest, RoundsToNearestEven) {
-  // Floats of all signs and exponents, with many patterns of low digits.
+  // The floats have all signs and exponents, and many patterns of low digits.
   for (uint64_t step = 0; step < (uint64_t{1} << 32); step += 65521 * 3) {
     const float x = BitsFloat(static_cast<uint32_t>(step));
     if (std::isnan(x) || std::isinf(x)) continue;
@@ -59,8 +59,8 @@ TEST(ConvertTest, RoundsToNearestEven) {
     const float brain = static_cast<float>(Rounded(x, 8, -126));
     ASSERT_EQ(FromBFloat16(ToBFloat16(x)), brain) << x;
   }
-  EXPECT_EQ(FromBFloat16(ToBFloat16(1.00390625f)), 1.0f);       // a tie, down to even
-  EXPECT_EQ(FromBFloat16(ToBFloat16(1.01171875f)), 1.015625f);  // a tie, up to even
+  EXPECT_EQ(FromBFloat16(ToBFloat16(1.00390625f)), 1.0f);       // a tie is rounded down to even
+  EXPECT_EQ(FromBFloat16(ToBFloat16(1.01171875f)), 1.015625f);  // a tie is rounded up to even
   EXPECT_EQ(FromHalf(ToHalf(65519.0f)), 65504.0f);
   EXPECT_EQ(FromHalf(ToHalf(65520.0f)), kInf);
 }

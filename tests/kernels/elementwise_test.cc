@@ -65,7 +65,7 @@ class ElementwiseTest : public ::testing::Test {};
 using Floats = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ElementwiseTest, Floats);
 
-// Exact: IEEE defines each result.
+// Expects exact results, because IEEE defines each of them.
 template <typename T>
 void CheckBinary(BinaryOp op, size_t count, size_t offset, size_t a_step, size_t b_step) {
   const std::vector<T> a = Numbers<T>(count + offset + 1, -3.25, 0.5);

@@ -16,7 +16,7 @@ class MatmulTest : public ::testing::Test {};
 using Floats = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(MatmulTest, Floats);
 
-// Small whole numbers, so that products are exact in any order.
+// Returns small whole numbers, whose products are exact in any order of summation.
 template <typename T>
 std::vector<T> Matrix(int64_t rows, int64_t stride, int seed) {
   std::vector<T> x(static_cast<size_t>(rows * stride));

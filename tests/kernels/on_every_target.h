@@ -1,6 +1,6 @@
 #pragma once
 
-// Runs a test once for each instruction set that was compiled in and that this machine has.
+// Runs a test once for each instruction set that is compiled in and that this machine has.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ void OnEveryTarget(const Test& test) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-// Lengths around every vector width, and offsets that no vector is aligned to.
+// Lengths around every vector width, and offsets at which vectors are not aligned.
 inline constexpr size_t kLengths[] = {0, 1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 64, 100};
 inline constexpr size_t kOffsets[] = {0, 1, 3};
 

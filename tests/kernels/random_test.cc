@@ -9,7 +9,7 @@ namespace psd::kernels {
 namespace {
 
 TEST(PhiloxTest, KnownAnswer) {
-  // From Random123's kat_vectors.
+  // The expected numbers are from Random123's kat_vectors.
   EXPECT_EQ(Philox(0, 0),
             (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
 }
@@ -43,7 +43,7 @@ TEST(RandomTest, UniformFillsItsRange) {
 }
 
 TEST(RandomTest, UpperEndIsNeverMet) {
-  // In floats the range holds two numbers; half of the exact values round to its upper end.
+  // In floats, the range holds two numbers, and half of the exact values round to its upper end.
   std::vector<float> x(1000);
   const float high = std::nextafter(std::nextafter(1.0f, 2.0f), 2.0f);
   FillUniform(1, 0, 1, high, x.data(), x.size());
@@ -68,7 +68,7 @@ TEST(RandomTest, NormalHasItsMomentsAndTails) {
   EXPECT_NEAR(squares / n, 1, 0.02);
   EXPECT_NEAR(cubes / n, 0, 0.03);
   EXPECT_NEAR(within_1_96 / n, 0.95, 0.002);
-  EXPECT_GT(beyond_4, 1);  // expected: 12.7
+  EXPECT_GT(beyond_4, 1);  // the expected count is 12.7
   EXPECT_LT(beyond_4, 40);
 }
 
@@ -79,7 +79,7 @@ TEST(RandomTest, SeedsDiffer) {
   for (int i = 0; i < 4; ++i) EXPECT_NE(a[i], b[i]);
 }
 
-// The bits that programs stored elsewhere rely on.
+// Programs that are stored elsewhere rely on these bits.
 TEST(RandomTest, GoldenNumbers) {
   double uniform[3], normal[3];
   FillUniform(2026, 5, -1, 1, uniform, 3);

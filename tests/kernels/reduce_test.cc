@@ -15,7 +15,7 @@ class ReduceTest : public ::testing::Test {};
 using Floats = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(ReduceTest, Floats);
 
-// Small whole numbers: every order of adding gives the same.
+// Returns small whole numbers, whose sum is the same in every order.
 template <typename T>
 std::vector<T> WholeNumbers(size_t count) {
   std::vector<T> numbers(count);
@@ -46,7 +46,7 @@ TYPED_TEST(ReduceTest, LongSumsStayAccurate) {
     EXPECT_NEAR(Sum(x.data(), count) / expected, 1, tolerance);
     TypeParam columns[4];
     SumColumns(x.data(), count / 4, 4, columns);
-    // Sums of 64, then 3,907 of them.
+    // SumColumns adds 64 rows at a time, and then 3,907 of these sums.
     EXPECT_NEAR(columns[3] * 4 / expected, 1, tolerance * 100);
   });
 }

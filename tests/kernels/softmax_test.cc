@@ -27,7 +27,7 @@ std::vector<T> Logits(size_t count) {
   return x;
 }
 
-// The log-softmax of one row, plainly.
+// Computes the log-softmax of one row with plain loops.
 template <typename T>
 std::vector<double> Reference(const T* x, size_t cols) {
   double sum = 0;

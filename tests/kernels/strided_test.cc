@@ -20,7 +20,7 @@ std::vector<T> Gather(const std::vector<T>& from, size_t first, const std::vecto
   return to;
 }
 
-// The same, index by index.
+// Copies the strided elements index by index.
 template <typename T>
 std::vector<T> Reference(const std::vector<T>& from, size_t first,
                          const std::vector<int64_t>& extents, const std::vector<int64_t>& strides,

@@ -1,4 +1,5 @@
-// The vectorised optimizer kernels, each instruction set of this machine, against scalar loops.
+// Compares the vectorized optimizer kernels with scalar loops, on each instruction set of this
+// machine.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -55,7 +56,7 @@ void Step(const RpropOptions& options, const OptimBatch& batch) {
   RpropStep(options, batch);
 }
 
-// What separates two runs that differ by rounding.
+// The largest relative difference that rounding can cause between two runs.
 template <typename P>
 constexpr double kTolerance = 1e-6;
 template <>
@@ -77,7 +78,7 @@ constexpr OptimType kType<BFloat16> = OptimType::kBF16;
 template <typename P>
 using StateOf = std::conditional_t<std::is_same_v<P, double>, double, float>;
 
-// An array at a given distance from an aligned address, with guards on both sides.
+// An array that starts `skew` elements after an aligned address, with guards on both sides.
 template <typename P>
 class Array {
  public:
@@ -101,7 +102,7 @@ class Array {
   size_t offset_;
 };
 
-// A parameter with all that belongs to it.
+// A parameter with its next version, gradient and state.
 template <typename P>
 struct Numbers {
   explicit Numbers(size_t size, size_t skew = 0)
@@ -148,14 +149,14 @@ struct Run {
   bool stochastic_rounding = false;
 };
 
-// Gradients are larger than what decay adds to them: where both cancel, the quotients of most
-// optimizers are ill-conditioned.
+// Draws a gradient that is larger than the weight decay that is added to it. If the two canceled
+// out, the quotients of most optimizers would be ill-conditioned.
 double Draw(std::mt19937& random) {
   const double magnitude = 0.5 + static_cast<double>(random() % 1024) / 1024;
   return random() % 2 == 0 ? magnitude : -magnitude;
 }
 
-// Steps kernel and reference side by side on the same random numbers.
+// Steps the kernel and the reference on the same random numbers and compares them.
 template <typename P, typename Options>
 void Compare(const Options& options, size_t size, const Run& run) {
   std::mt19937 random(static_cast<unsigned>(size));
@@ -367,7 +368,7 @@ TEST(OptimKernels, OPT_44_GradientsAreNeverModified) {
 TEST(OptimKernels, PastTheCache) {
   EXPECT_FALSE(WritesPastCache(1024));
   ASSERT_TRUE(WritesPastCache(size_t{1} << 30));
-  size_t size = 1013;  // without state: three arrays are touched
+  size_t size = 1013;  // there is no state, so three arrays are touched
   while (!WritesPastCache(3 * size * sizeof(float))) size += 1013;
   OnEveryTarget([size] {
     Compare<float>(SgdOptions{}, size, {});
@@ -408,7 +409,7 @@ TEST(OptimKernels, ResultDoesNotDependOnPosition) {
   });
 }
 
-// With the array's last byte at the end of the last page that may be touched.
+// The last byte of the array is the last byte of a page, and the next page must not be touched.
 TEST(OptimKernels, NothingBehindTheArraysIsTouched) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* const pages =
@@ -465,7 +466,7 @@ TEST(OptimKernels, StochasticRoundingIsRightOnAverage) {
     run.parameter.Fill(1), run.gradient.Fill(-1);
     run.gradient.Set(7, kNan), run.parameter.Set(8, kInfinity);
     SgdOptions options;
-    options.lr = 0.25 / 128;  // a quarter of the way to the next bf16: lost when rounded to nearest
+    options.lr = 0.25 / 128;  // a quarter of a bf16 step, which rounding to nearest would lose
     const OptimArrays arrays = run.Arrays();
     OptimBatch batch = BatchOf<BFloat16>(arrays);
     Step(options, batch);
@@ -509,7 +510,7 @@ TEST(OptimKernels, StochasticRoundingIsTheSameInParts) {
       ASSERT_EQ(parts.next.data()[i].bits, bits.back()) << i;
     }
     if (first.empty()) first = bits;
-    EXPECT_EQ(bits, first);  // on every instruction set
+    EXPECT_EQ(bits, first);  // the bits are the same on every instruction set
   });
 }
 

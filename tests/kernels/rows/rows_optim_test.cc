@@ -1,4 +1,4 @@
-// The row optimizers, each instruction set of this machine, against scalar loops.
+// Compares the row optimizers with scalar loops, on each instruction set of this machine.
 
 #include "kernels/rows/rows_optim.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kRows = 40;
 
-// A table with a gap behind each row, ids with repeats, one id without a gradient.
+// A table with a gap behind each row, and ids with repeats. One id has no gradient.
 template <typename T>
 struct Numbers {
   explicit Numbers(size_t row_width) : width(row_width), stride(row_width + 3) {
@@ -66,7 +66,7 @@ void ExpectNear(const std::vector<T>& got, const std::vector<T>& want) {
     ASSERT_NEAR(got[i], want[i], tolerance * (1 + std::abs(want[i]))) << "element " << i;
 }
 
-// `kernel` and `reference` are called with (step, batch, state 0, state 1).
+// Compares `kernel` with `reference`. Both are called with (step, batch, state 0, state 1).
 template <typename T, typename Kernel, typename Reference>
 void Compare(const Kernel& kernel, const Reference& reference) {
   for (size_t width : kLengths) {
@@ -177,7 +177,7 @@ TEST(RowsOptimTest, SummedGradientsAreScaledAndLimited) {
 
 TEST(RowsOptimTest, NanAndInfinityPassThroughToTheirRowOnly) {
   Numbers<float> numbers(17);
-  const auto bad = numbers.groups.positions[0];  // of the first id
+  const auto bad = numbers.groups.positions[0];  // the position of the first id
   numbers.gradients[bad * 17 + 3] = std::numeric_limits<float>::quiet_NaN();
   numbers.gradients[bad * 17 + 4] = std::numeric_limits<float>::infinity();
   AdagradRows({}, 1, numbers.Batch(numbers.next), numbers.state[0].data());

@@ -1,4 +1,4 @@
-// Grouping, gathering and adding up rows against plain loops.
+// Compares grouping, gathering and summing of rows with plain loops.
 
 #include "kernels/rows/rows.h"
 
