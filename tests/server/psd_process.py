@@ -11,7 +11,7 @@ READY_WITHIN_S = 60
 
 
 class NotReady(AssertionError):
-    """It ended before it was ready, with the exit code `code`."""
+    """The daemon ended before it was ready, with the exit code `code`."""
 
     def __init__(self, code, errors):
         super().__init__("psd did not become ready, exit code %s:\n%s" % (code, errors))
@@ -20,10 +20,10 @@ class NotReady(AssertionError):
 
 
 class Psd:
-    """Started with `arguments`; `address` is known once it is ready. Killed when the scope ends.
+    """A daemon that is started with `arguments` and killed at the end of the scope.
 
-    `descriptors` limits the files that it may have open, `address_space` its memory in bytes.
-    `prefix` is a command that runs it.
+    `address` is known once the daemon is ready. `descriptors` limits the files that it may have
+    open, and `address_space` its memory in bytes. `prefix` is a command that runs the daemon.
     """
 
     def __init__(self, *arguments, name="owner0", listen="127.0.0.1:0", wait=True,
@@ -66,7 +66,7 @@ class Psd:
         return os.pread(file, os.fstat(file).st_size, 0).decode()
 
     def stop(self, number=signal.SIGTERM):
-        """Sends the signal and waits; returns the exit code."""
+        """Sends the signal, waits for the end of the daemon and returns its exit code."""
         self.process.send_signal(number)
         return self.wait()
 
@@ -85,7 +85,7 @@ class Psd:
 
 
 def run(*arguments):
-    """psd run to its end: (exit code, standard output, standard error)."""
+    """Runs psd to its end. Returns (exit code, standard output, standard error)."""
     done = subprocess.run([BINARY, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a test in Python; see the rules that name it. Needs nothing but the standard library, unless
-# the first argument is --grpc.
+# Runs a Python test, as the rules that name this script do. The test needs only the standard
+# library, unless the first argument is --grpc.
 set -eu
 if [ "$1" = --grpc ]; then
   shift

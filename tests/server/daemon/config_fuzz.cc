@@ -1,4 +1,4 @@
-// A configuration file is whatever bytes somebody put there.
+// Reads arbitrary bytes as a configuration file.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   psd::server::AddConfigText("fuzz", {reinterpret_cast<const char*>(data), size}, builder);
   auto config = builder.Build();
   if (!config.ok()) return 0;
-  // What was accepted prints as a file that reads back to the same.
+  // An accepted configuration is printed as a file that reads back to the same configuration.
   const std::string text = psd::server::FormatConfig(*config);
   ConfigBuilder again_builder;
   psd::server::AddConfigText("again", text, again_builder);

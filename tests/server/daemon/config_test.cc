@@ -80,7 +80,7 @@ TEST(Config, PrintsWhatReadsBack) {
 
 TEST(Config, EveryFieldPrintsItsDefaultSoThatItReadsBack) {
   for (const ConfigField& field : ConfigFields()) {
-    if (field.name == "name") continue;  // has none
+    if (field.name == "name") continue;  // it has no default
     DaemonConfig config;
     const std::string text = field.print(DaemonConfig{});
     EXPECT_TRUE(field.parse(text, config).ok()) << field.name << ": " << text;
@@ -217,7 +217,7 @@ TEST(Config, HostileTexts) {
   EXPECT_THAT(ProblemsOf("\x7f"
                          "ELF\x02\x01\x01"),
               HasSubstr("not a text file"));
-  // A message shows no more of a value than fits a line, and nothing that moves a cursor.
+  // A message shows only as much of a value as fits on a line, and no control characters.
   const std::string long_name = ProblemsOf("name: '" + std::string(5000, ' ') + "'\n");
   EXPECT_LT(long_name.size(), 300u);
 }

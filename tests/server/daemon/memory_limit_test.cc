@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// A /proc and a /sys of its own.
+// Provides a /proc and a /sys in a folder of its own.
 class MemoryLimitTest : public testing::Test {
  protected:
   void SetUp() override {

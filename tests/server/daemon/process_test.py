@@ -21,7 +21,7 @@ def write_file(folder, text):
     return path
 
 
-# A sanitizer needs more address space than there is memory, and takes more as it goes.
+# A sanitizer needs more address space than there is memory, and its use of address space grows.
 without_sanitizer = unittest.skipIf({"ASAN_OPTIONS", "TSAN_OPTIONS"} & os.environ.keys(),
                                     "a sanitizer cannot do with less address space")
 
@@ -70,7 +70,7 @@ class ProcessTest(unittest.TestCase):
 
     def test_out_of_descriptors_it_refuses_connections_and_recovers(self):
         def greeted(connection):
-            """Whether gRPC answers a greeting on it."""
+            """Tells whether gRPC answers a greeting on the connection."""
             try:
                 connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
                 return connection.recv(100) != b""
@@ -90,7 +90,7 @@ class ProcessTest(unittest.TestCase):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.01)
 
-        # Few enough that those for silent connections, at least 16, are not there.
+        # With so few descriptors, those for silent connections (at least 16) are not free.
         with Psd("--log_json", descriptors=40) as psd:
             host, port = psd.address.rsplit(":", 1)
             address = (host, int(port))
@@ -126,7 +126,7 @@ class ProcessTest(unittest.TestCase):
                     self.assertIn(psd.stop(), (0, 5), psd.errors())
             except NotReady as not_ready:
                 if not_ready.code == 127:
-                    continue  # the system could not even load the program
+                    continue  # the system could not load the program
                 self.assertEqual(not_ready.code, 5, not_ready.errors)
                 self.assertIn("RLIMIT_AS, ulimit -v", not_ready.errors)
                 self.assertIn("RLIMIT_NPROC", not_ready.errors)

@@ -135,12 +135,12 @@ TEST_F(RegistrarLedgerTest, ANewIncarnationTakesNameAndRankAndFencesTheOld) {
   EXPECT_FALSE(GetDetail(refused)->remedy.empty());
 }
 
-// The session rules refuse a newcomer while the holder's session lives; here the holder's session
-// has ended, as when its lease ran out, before anybody wanted its name.
+// The session rules refuse a newcomer while the session of the name's holder is alive. Here that
+// session has ended before another worker asks for the name, for example because its lease ended.
 TEST_F(RegistrarLedgerTest, RPC_03_WhoLeftIsFencedOnceAnotherTookItsName) {
   Join("a", 1);
   ledger_.Leave("a", 1, 1);
-  Join("a", 1);  // back in a new session, its name still its own
+  Join("a", 1);  // comes back in a new session and still has its name
   ledger_.Leave("a", 1, 1);
   Join("a", 2);
   ledger_.Leave("a", 2, 1);
@@ -164,8 +164,8 @@ TEST_F(RegistrarLedgerTest, RPC_63_TrainersAgreeOnTheGroupSize) {
   const absl::Status full = JoinError("t2", 4, Role::kTrainer, 2);
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(GetDetail(full)->remedy.empty());
-  Join("owner1", 5, Role::kOwner);   // owners are not counted
-  Join("t1", 6, Role::kTrainer, 2);  // nor is who comes back
+  Join("owner1", 5, Role::kOwner);   // an owner is not counted
+  Join("t1", 6, Role::kTrainer, 2);  // a trainer that comes back is not counted again
   ledger_.Leave("t0", 2, 1);
   ledger_.Leave("t1", 6, 1);
   EXPECT_EQ(ledger_.group_size(), 0u) << "the next group declares its own";
@@ -262,7 +262,7 @@ TEST_F(RegistrarLedgerTest, RPC_54_WhoGivesUpIsNotAnsweredAndDoesNotCount) {
   EXPECT_EQ(ledger_.waiting(), 1u);
 }
 
-// Random histories: the guarantees of the header hold after every event.
+// Random histories. The guarantees of the header hold after every event.
 class RandomHistory {
  public:
   explicit RandomHistory(uint64_t seed) : random_(seed) {}
@@ -292,7 +292,7 @@ class RandomHistory {
         if (alive) Note(ledger_.Leave(name, alive_[name], 1));
         alive_.erase(name);
         return;
-      case 2:  // an end that is not the current one's
+      case 2:  // the end of another life than the current one
         return Note(ledger_.Leave(name, last_incarnation_ + 1000, 1));
       case 3:
         if (!waiting_.empty()) {

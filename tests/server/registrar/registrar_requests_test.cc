@@ -1,4 +1,4 @@
-// The registrar's methods message by message, without carrier and sessions.
+// Calls the methods of the registrar message by message, without carrier and sessions.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ namespace {
 using testing::FakeAgent;
 using testing::FakeNetwork;
 
-// The registrar's agent. Calls may also be given to its methods by hand.
+// The agent of the registrar. The test may also call its methods directly.
 class RegistrarAgent : public FakeAgent {
  public:
   using FakeAgent::FakeAgent;
@@ -125,7 +125,7 @@ class RegistrarRequestsTest : public ::testing::Test {
     EXPECT_TRUE(Ask(*trainers_.back(), "registrar.join", join).Wait().ok());
     return *trainers_.back();
   }
-  // The answer, if it is there once nothing moves any more.
+  // Asks the registrar and delivers all messages. The answer may still be open afterwards.
   template <typename Message>
   Future<rpc::Reply> Ask(FakeAgent& asker, const std::string& method, const Message& message) {
     Future<rpc::Reply> reply =
@@ -152,7 +152,7 @@ class RegistrarRequestsTest : public ::testing::Test {
   RegistrarService registrar_{agent_, timers_, *logger_};
 };
 
-// Together they are more than a header may be.
+// The gathered values are together larger than a header may be.
 TEST_F(RegistrarRequestsTest, WhatIsGatheredTravelsBesideTheHeader) {
   constexpr size_t kMembers = 17, kEach = size_t{1} << 20;
   std::vector<std::string> names;
@@ -315,7 +315,7 @@ TEST_F(RegistrarRequestsTest, WhoCannotBeFoundIsAnErrorWithARemedy) {
   EXPECT_EQ(remedy_for("silent"), "let one of the two listen");
 }
 
-// A save skips nobody silently: whoever is an owner can be asked.
+// Every owner must have an address, so that a save can ask all of them and skips none silently.
 TEST_F(RegistrarRequestsTest, AnOwnerHasAnAddress) {
   FakeAgent owner(network_, {"owner1", 9});
   v1::RegistrarJoinRequest join;

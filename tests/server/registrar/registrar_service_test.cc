@@ -1,4 +1,4 @@
-// The registrar as workers meet it: over gRPC on loopback.
+// The registrar as workers use it, over gRPC on the loopback interface.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ std::unique_ptr<Server> StartServer(const std::string& name, const std::string& 
   return *std::move(server);
 }
 
-// A trainer as far as the registrar is concerned.
+// The part of a trainer that talks to the registrar.
 class Trainer {
  public:
   Trainer(const std::string& name, const std::string& registrar_address) {
@@ -107,7 +107,7 @@ class Trainer {
   std::unique_ptr<RegistrarClient> client_;
 };
 
-// Until `condition` holds, for what nobody is told of.
+// Waits until `condition` holds, for events that have no notification.
 template <typename Condition>
 bool Eventually(Condition condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -144,7 +144,7 @@ TEST(RegistrarService, RPC_54_RPC_63_ABarrierFailsWhenAMemberLeaves) {
   EXPECT_EQ(c.Join(3).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(c.Join(2).status().code(), absl::StatusCode::kResourceExhausted);
   Future<Unit> waits = a.Barrier({});
-  a.World();  // small messages arrive in order: `a` waits before `b` leaves
+  a.World();  // small messages arrive in order, so `a` waits before `b` leaves
   b.Leave();
   const absl::Status failed = waits.Wait().status();
   EXPECT_EQ(failed.code(), absl::StatusCode::kUnavailable);

@@ -228,7 +228,7 @@ TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
   EXPECT_TRUE(open("ipv4:10.0.0.1:1").ok()) << "leases have ended";
 }
 
-// Who is told ABORTED may start over: nothing of the session may be applied after that.
+// A client that gets ABORTED may start over, so nothing of its session may be applied after that.
 TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   Apply(1, "one");
   ASSERT_TRUE(Begin(2)->run);
@@ -320,7 +320,7 @@ TEST_F(ClientSessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
             absl::StatusCode::kUnavailable);
 }
 
-// Random histories of a lossy client: every number runs at most once.
+// Random histories of a client that loses messages. Every number runs at most once.
 TEST(ClientSessionsRandom, NothingRunsTwice) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));

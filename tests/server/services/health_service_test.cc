@@ -1,4 +1,4 @@
-// The health service as its clients see it, and that no call of it stays.
+// The health service as its clients see it. No call of it stays open when its client is gone.
 
 #include "server/services/health_service.h"
 
@@ -33,7 +33,7 @@ HealthCheckRequest About(const std::string& service) {
   return request;
 }
 
-// Calls `method` with bytes that are no request.
+// Calls `method` with bytes that are not a request.
 grpc::Status SendRubbish(const TestServiceHost& host, const std::string& method) {
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
@@ -52,13 +52,13 @@ grpc::Status SendRubbish(const TestServiceHost& host, const std::string& method)
   return status;
 }
 
-// A client's side of one Watch call.
+// The client side of a Watch call.
 class Watcher {
  public:
   Watcher(const TestServiceHost& host, const std::string& service)
       : stub_(Health::NewStub(host.Connect())), reader_(stub_->Watch(&context_, About(service))) {}
 
-  // -1: the stream has ended.
+  // Returns the next status, or -1 if the stream has ended.
   int Next() {
     HealthCheckResponse response;
     return reader_->Read(&response) ? response.status() : -1;
@@ -87,7 +87,7 @@ class HealthServiceTest : public ::testing::Test {
 
   HealthService health_;
   TestServiceHost host_;
-  int idle_calls_ = 0;  // requested, no client yet
+  int idle_calls_ = 0;  // calls that the server has requested and that have no client yet
 };
 
 TEST_F(HealthServiceTest, CheckAnswersWhatWasSetLast) {
@@ -138,7 +138,7 @@ TEST_F(HealthServiceTest, AWatcherThatCancelsIsGone) {
   watcher.Cancel();
   EXPECT_EQ(watcher.Finish().error_code(), StatusCode::CANCELLED);
   host_.AwaitCalls(idle_calls_);
-  health_.SetServing("", false);  // tells nobody
+  health_.SetServing("", false);  // has no watcher to notify
 }
 
 TEST_F(HealthServiceTest, AWatcherWhoseConnectionEndsIsGone) {
@@ -193,7 +193,7 @@ TEST_F(HealthServiceTest, AShutdownThatCancelsLeavesNoCall) {
   for (auto& watcher : watchers) EXPECT_FALSE(watcher->Finish().ok());
 }
 
-// Changes, clients that come and clients that go, all at once.
+// States change while clients come and go.
 TEST_F(HealthServiceTest, WatchersComeAndGoWhileStatesChange) {
   constexpr int kRounds = 100;
   std::thread setter([this] {

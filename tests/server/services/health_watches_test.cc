@@ -1,4 +1,4 @@
-// What is decided for a Watch call, without any call.
+// The decisions for Watch calls, without actual calls.
 
 #include "server/services/health_watches.h"
 
@@ -17,7 +17,7 @@ using Step = HealthWatches::Step;
 
 class HealthWatchesTest : public ::testing::Test {
  protected:
-  // Begun, its first write over.
+  // Returns a watch that has begun and whose first write is complete.
   HealthWatches::Watch Watching(const std::string& service) {
     HealthWatches::Watch watch = NewWatch();
     watches_.Begin(watch, service);

@@ -1,4 +1,4 @@
-// The reflection service as tools see it, and that no stream of it stays.
+// The reflection service as tools see it. No stream of it stays open when its client is gone.
 
 #include "server/services/reflection_service.h"
 
@@ -32,7 +32,7 @@ constexpr char kServiceFile[] = "proto/psd/v1/service.proto";
 constexpr char kStatusFile[] = "proto/psd/v1/status.proto";
 constexpr char kExtensionFile[] = "tests/server/services/extension.proto";
 
-// A client's side of one stream.
+// The client side of a stream.
 class Asker {
  public:
   explicit Asker(const TestServiceHost& host)
@@ -80,7 +80,7 @@ class ReflectionServiceTest : public ::testing::Test {
   ReflectionServiceTest()
       : reflection_({"psd.v1.ParameterService", "grpc.health.v1.Health"}),
         host_([this](grpc::ServerBuilder& b) { reflection_.Register(b); }) {
-    // The files are linked in.
+    // These lines make sure that the files are linked in.
     psd::v1::StepOptimizerRequest::descriptor();
     psd::testing::Extending::descriptor();
     reflection_.Serve(host_);
@@ -117,7 +117,7 @@ class ReflectionServiceTest : public ::testing::Test {
 
   ReflectionService reflection_;
   TestServiceHost host_;
-  int idle_calls_ = 0;  // requested, no client yet
+  int idle_calls_ = 0;  // calls that the server has requested and that have no client yet
 };
 
 TEST_F(ReflectionServiceTest, ListsItsServices) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// A server with nothing but the services under test, and a completion queue with two threads.
+// A server with only the services under test, and a completion queue with two threads.
 
 #include <grpcpp/channel.h>
 #include <grpcpp/server.h>
@@ -27,13 +27,14 @@ class TestServiceHost final : public carrier::ServiceHost {
   grpc::ServerCompletionQueue* queue() override { return queue_.get(); }
   std::function<void()> CountCall() override;
 
-  // A connection of its own.
+  // Opens a new connection.
   std::shared_ptr<grpc::Channel> Connect() const;
   int calls();
   void AwaitCalls(int count);
-  // Cancels what is open then; returns when no call is counted. Once.
+  // Shuts down, cancels the calls that are open at `cancel_at`, and returns when no call is
+  // counted. May be called once.
   void Shutdown(std::chrono::system_clock::time_point cancel_at);
-  // Cancels nothing.
+  // Shuts down without canceling any call.
   void ShutdownGently() { Shutdown(std::chrono::system_clock::time_point::max()); }
 
  private:

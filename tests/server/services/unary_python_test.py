@@ -1,4 +1,4 @@
-"""The unary service as another language sees it: stubs made by protoc, nothing else of psd's."""
+"""The unary service as another language uses it, by stubs that protoc generates."""
 import struct
 import sys
 import time
@@ -15,7 +15,7 @@ TIMEOUT_S = 60
 
 
 class Session:
-    """What a small client library would do: numbers its calls, acknowledges what has arrived."""
+    """Numbers calls and acknowledges answers, as a small client library would do."""
 
     def __init__(self, stub, client="python"):
         self.stub = stub
@@ -49,7 +49,8 @@ class UnaryTest(unittest.TestCase):
         self.connect()
 
     def connect(self):
-        # A connection of its own: after a restart the library would share the broken one.
+        # The channel has a connection of its own. After a restart of psd, the library would
+        # otherwise share the broken one.
         channel = grpc.insecure_channel(self.psd.address, [("grpc.use_local_subchannel_pool", 1)])
         self.addCleanup(channel.close)
         self.channel = channel
@@ -78,7 +79,7 @@ class UnaryTest(unittest.TestCase):
         session = Session(self.stub)
         self.assertEqual(session.opened.worker, "owner0")
         self.create(session)
-        self.create(session)  # the same again is no error
+        self.create(session)  # creating the same parameter again is no error
         self.optimize(session)
         context = session.call("NewContext", pb.NewContextRequest()).context
         for gradient in ([1, 2, 3], [1, 0, -1]):
@@ -101,7 +102,7 @@ class UnaryTest(unittest.TestCase):
         context = session.call("NewContext", pb.NewContextRequest()).context
         push = pb.PushGradientRequest(context=context, parameter="w", gradient=floats([1, 1, 1]))
         session.call("PushGradient", push)
-        self.stub.PushGradient(push, timeout=TIMEOUT_S)  # the same number again
+        self.stub.PushGradient(push, timeout=TIMEOUT_S)  # repeats the same number
         step = pb.StepOptimizerRequest(optimizer="sgd", context=context, header=session.header())
         first = self.stub.Step(step, timeout=TIMEOUT_S)
         for _ in range(3):
@@ -184,7 +185,7 @@ class UnaryTest(unittest.TestCase):
         drop = pb.DropRequest(name="layer0", header=session.header())
         self.stub.Drop(drop, timeout=TIMEOUT_S)
         self.create(session, "layer0")
-        self.stub.Drop(drop, timeout=TIMEOUT_S)  # the old call again: the new value stays
+        self.stub.Drop(drop, timeout=TIMEOUT_S)  # repeats the old call, so the new value stays
         self.pull("layer0")
         self.refused(grpc.StatusCode.NOT_FOUND, session.call, "Drop", pb.DropRequest(name="none"))
 

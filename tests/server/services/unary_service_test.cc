@@ -1,5 +1,5 @@
-// The unary service under bad input: everything is refused by a status that says what is wrong,
-// nothing is applied, and the server serves on.
+// The unary service under bad input. Each call is refused with a status that says what is wrong,
+// nothing is applied, and the server goes on serving.
 
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -64,7 +64,7 @@ class UnaryServiceTest : public ::testing::Test {
   template <typename Request, typename Reply>
   using Method = grpc::Status (v1::ParameterService::Stub::*)(grpc::ClientContext*, const Request&,
                                                               Reply*);
-  // With a sequence number of its own.
+  // Makes a call with a new sequence number.
   template <typename Request, typename Reply>
   grpc::Status Mutate(Method<Request, Reply> method, Request request, Reply* reply = nullptr) {
     request.mutable_header()->set_session(session_);
@@ -191,7 +191,7 @@ TEST_F(UnaryServiceTest, ANumberThatComesAgainWithAnotherRequestIsRefused) {
   EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "the first request, once";
 }
 
-// A step that waits for the other trainer of its round.
+// A step waits for the other trainer of its round.
 class UnaryRoundTest : public UnaryServiceTest {
  protected:
   UnaryRoundTest() {
@@ -245,7 +245,7 @@ TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
   EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
 }
 
-// Steps by -1 once it may.
+// Steps by -1 when `hold` returns.
 class HeldOptimizer : public optim::FunctionalOptimizer {
  public:
   explicit HeldOptimizer(std::function<void()> hold) : hold_(std::move(hold)) {}
@@ -264,7 +264,7 @@ class HeldOptimizer : public optim::FunctionalOptimizer {
   const std::function<void()> hold_;
 };
 
-// A step that is held inside its kernel.
+// A step is held inside its kernel.
 class UnaryHeldStepTest : public UnaryServiceTest {
  protected:
   UnaryHeldStepTest() : UnaryServiceTest(Held(*this)) {
@@ -449,7 +449,7 @@ TEST_F(UnaryServiceTest, GradientsThatDoNotFit) {
   request.set_parameter("main");
   refused(request, StatusCode::INVALID_ARGUMENT, "'main'");
 
-  // Nothing of all that is in the context.
+  // The refused gradients have left nothing in the context.
   EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {0, 1, 2, 3})).ok());
   v1::StepOptimizerRequest step;
   step.set_optimizer("main");
