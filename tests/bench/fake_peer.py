@@ -1,4 +1,4 @@
-"""Speaks as bench/peer/torch_rpc_bench.py does, without PyTorch: a block takes 2, 4, 6, … seconds."""
+"""Prints like bench/peer/torch_rpc_bench.py, without PyTorch. Blocks take 2, 4, 6, … seconds."""
 import sys
 
 print("ready fake %s" % sys.argv[-1], flush=True)

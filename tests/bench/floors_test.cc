@@ -22,7 +22,7 @@ TEST(Floors, DoTheirMath) {
 
 TEST(Floors, StreamsWriteWhatTheySay) {
   MappedFloats a(kSize), b(kSize), c(kSize), d(kSize);
-  const float gradient = 1e6f;  // large enough to be seen through 1e-9
+  const float gradient = 1e6f;  // large enough to have an effect after the factor 1e-9
   for (size_t i = 0; i < kSize; ++i) b.data()[i] = gradient;
   const float before = a.data()[5];
   StreamR2W1(a.data(), b.data(), kSize);

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr char kFakePeer[] = "tests/bench/fake_peer.py";
 
-// Blocks of three operations that cost 1, 2 and 3 seconds; the floor costs 1.
+// Each block has three operations, which take 1, 2 and 3 seconds. The floor takes 1 second.
 class FakeWorkload : public Workload {
  public:
   explicit FakeWorkload(absl::Status start = absl::OkStatus()) : start_(std::move(start)) {}
