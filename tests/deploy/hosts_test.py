@@ -1,5 +1,5 @@
-"""A job over three hosts, each a network namespace of its own behind one bridge: owners listen on
-0.0.0.0 and say by `advertise` where they are reached; psctl save and load work from every host."""
+"""A job on three hosts, which are network namespaces connected by a bridge. Owners listen on
+0.0.0.0 and announce their addresses by `advertise`. psctl save and load work from every host."""
 import os
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ class Host:
 
     def __init__(self, number):
         self.ip = "10.77.0.%d" % (number + 1)
-        # Its first word comes from inside the namespace.
+        # The first line comes from inside the namespace, so it exists by then.
         self._holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._holder.stdout.readline()
@@ -40,7 +40,7 @@ class Host:
         command(*self.enter, "ip", "link", "set", "lo", "up")
 
     def close(self):
-        # The kernel would remove the link some time after the namespace ends.
+        # The kernel would remove the link only some time after the namespace ends.
         command("ip", "link", "delete", self._link)
         self._holder.stdin.close()
         self._holder.wait()
@@ -71,7 +71,7 @@ class HostsTest(unittest.TestCase):
             self.addCleanup(self.hosts[-1].close)
 
     def start_owners(self):
-        """One on each host; returns once all have joined."""
+        """Starts an owner on each host, and returns when all have joined."""
         names = ["owner%d" % number for number in range(HOSTS)]
         registrar = "owner0=%s:%d" % (self.hosts[0].ip, PORT)
         for name, host in zip(names, self.hosts):
@@ -84,7 +84,8 @@ class HostsTest(unittest.TestCase):
     def test_save_and_load_from_every_host(self):
         names = self.start_owners()
         for number, host in enumerate(self.hosts):
-            # By the owner of this host itself, which the other hosts could not dial as 127.0.0.1.
+            # psctl asks the owner of its own host at 127.0.0.1, where the other hosts cannot reach
+            # it.
             address = "127.0.0.1:%d" % PORT
             saves = os.path.join(self.folder, "saves%d" % number)
             code, output, errors = self.until_all_have_joined(host, address, saves)
@@ -94,7 +95,7 @@ class HostsTest(unittest.TestCase):
             self.assertEqual(code, 0, errors)
 
     def until_all_have_joined(self, host, address, saves):
-        """psctl save, again while an owner is still on its way to the registrar."""
+        """Runs psctl save, and repeats it while an owner has not joined the registrar yet."""
         while True:
             code, output, errors = host.psctl("save", saves, "--address", address,
                                               "--timeout", "30s")

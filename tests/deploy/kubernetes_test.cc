@@ -1,5 +1,5 @@
-// The manifests, checked for what a schema cannot know: that they agree with each other and with
-// what psd accepts.
+// Checks what a schema cannot check: the manifests agree with each other, and psd accepts their
+// configuration.
 
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
@@ -32,7 +32,7 @@ class KubernetesTest : public ::testing::Test {
   const YAML::Node config_ = Load("configmap.yaml");
   const YAML::Node budget_ = Load("poddisruptionbudget.yaml");
 
-  // As a pod would read it, with its own flags.
+  // Reads the configuration as a pod does, with the flags of the pod.
   server::DaemonConfig PsdConfig(const std::string& pod = "psd-0") {
     server::ConfigBuilder builder;
     server::AddConfigText("psd.yaml", config_["data"]["psd.yaml"].as<std::string>(), builder);
@@ -77,7 +77,7 @@ TEST_F(KubernetesTest, TheServiceIsHeadlessAndGivesTheNames) {
 TEST_F(KubernetesTest, TheConfigurationIsOneThatPsdAccepts) {
   const server::DaemonConfig config = PsdConfig();
   EXPECT_TRUE(config.insecure);
-  // The registrar is the first pod, by the name that the headless service gives it.
+  // The registrar is the first pod, under the name that the headless service gives it.
   const auto name = set_["metadata"]["name"].as<std::string>();
   const auto service = set_["spec"]["serviceName"].as<std::string>();
   EXPECT_EQ(config.registrar_name, name + "-0");

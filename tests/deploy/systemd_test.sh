@@ -1,5 +1,5 @@
 #!/bin/sh
-# The unit template, verified as an instance of a staged root.
+# Verifies the unit template by an instance of it in a staged folder.
 set -eu
 unit=deploy/systemd/psd@.service
 
@@ -10,7 +10,7 @@ fi
 
 stage=$TEST_TMPDIR/stage
 mkdir -p "$stage/units"
-# verify wants the program to exist where the unit says; any will do.
+# verify requires that the program of the unit exists. Any program will do.
 sed "s|/usr/bin/psd|/bin/true|" "$unit" >"$stage/units/psd@.service"
 ln -s "psd@.service" "$stage/units/psd@owner0.service"
 problems=$(SYSTEMD_UNIT_PATH="$stage/units:" systemd-analyze verify --man=no \
@@ -20,7 +20,7 @@ if [ -n "$problems" ]; then
   exit 1
 fi
 
-# It notices: a misspelt setting is reported.
+# A misspelled setting is reported, which shows that verify notices mistakes.
 sed "s|^RestartSec=|RestartSeconds=|" "$stage/units/psd@.service" >"$stage/units/bad@.service"
 ln -s "bad@.service" "$stage/units/bad@owner0.service"
 if ! SYSTEMD_UNIT_PATH="$stage/units:" systemd-analyze verify --man=no \
@@ -29,7 +29,7 @@ if ! SYSTEMD_UNIT_PATH="$stage/units:" systemd-analyze verify --man=no \
   exit 1
 fi
 
-# Stopping waits longer than psd's default drain.
+# The stop timeout must be longer than psd's default drain timeout.
 stop=$(sed -n 's/^TimeoutStopSec=\([0-9]*\)s$/\1/p' "$unit")
 drain=$(sed -n 's/^drain_timeout: \([0-9]*\)s$/\1/p' deploy/config/example.yaml)
 if [ "$stop" -le "$drain" ]; then
