@@ -1,9 +1,9 @@
-"""What documents quote is what the compiler sees.
+"""Checks that documents quote code that is in the sources and that the compiler sees.
 
 A fenced block under a line `<!-- quoted from PATH -->` holds lines of that file, in their order and
 next to each other. "..." stands for lines that are left out; blank lines and comments may be left
-out without it. All C++ in documents is quoted, from files that are built with -pedantic-errors:
-without it, gcc takes what C++17 does not have, like designated initializers.
+out without it. All C++ in documents is quoted from files that are built with -pedantic-errors.
+Without this option, gcc accepts code that is not C++17, like designated initializers.
 """
 import os
 import re
@@ -16,7 +16,7 @@ CPP = {"cpp", "c++", "cc", "cxx"}
 
 
 def quotes(document):
-    """(quoted file or None, language, lines) of every fenced block that names its language."""
+    """Returns (quoted file or None, language, lines) for each fenced block with a language."""
     return [(path or None, language, lines.splitlines())
             for path, language, lines in BLOCK.findall(document)]
 
@@ -26,14 +26,14 @@ COMMENT_LINES = r"(?:(?://|# ).*\n|\n)*?"
 
 
 def pattern(quoted):
-    """Matches the text of a source that has the lines `quoted`; all lines are stripped."""
+    """Returns a pattern for a source that has the lines `quoted`. All lines are stripped."""
     parts = [ANY_LINES if line == "..." else COMMENT_LINES + re.escape(line) + r"\n"
              for line in quoted]
     return re.compile(ANY_LINES + "".join(parts))
 
 
 def mismatch(quoted, source):
-    """The first of the `quoted` lines that does not follow in `source`, or None."""
+    """Returns the first of the `quoted` lines that does not follow in `source`, or None."""
     text = "".join(line.strip() + "\n" for line in source)
     lines = [line.strip() for line in quoted if line.strip()]
     for end in range(1, len(lines) + 1):
@@ -53,7 +53,7 @@ def is_built_pedantically(root, path):
 
 
 def problem(root, path, language, lines):
-    """Why a block of a document is no faithful quotation, or None."""
+    """Describes why a block of a document is not a faithful quotation, or returns None."""
     if path is None:
         return "C++ that is quoted from nowhere" if language in CPP else None
     if language in CPP and not is_built_pedantically(root, path):
