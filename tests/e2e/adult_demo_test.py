@@ -1,4 +1,4 @@
-"""The wide and deep example's programs together, on a small file in the format of UCI Adult."""
+"""All programs of the wide and deep example, on a small file in the format of UCI Adult."""
 import os
 import random
 import subprocess
@@ -18,7 +18,8 @@ JOBS = ("Sales", "Craft-repair", "Exec-managerial", "?")
 
 
 def write_people(path, count):
-    """Those over 40 who manage, or who gained, are rich; some lines have blanks and CRLF ends."""
+    """Writes people. Managers over 40 and people with gains are rich. Some lines have blanks and
+    CRLF ends."""
     chance = random.Random(3)
     with open(path, "w", encoding="ascii", newline="") as file:
         for i in range(count):

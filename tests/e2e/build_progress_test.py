@@ -1,4 +1,4 @@
-"""tools/launch/build.py and run_tests.py: what they make of Bazel's lines."""
+"""tools/launch/build.py and run_tests.py, which interpret Bazel's output."""
 import io
 import os
 import subprocess
@@ -69,10 +69,11 @@ class BuildProgressTest(unittest.TestCase):
     def test_the_estimate_follows_the_observed_rate(self):
         self.take("[0 / 1,000] 1 action")
         self.assertEqual(self.state.left_s(), 1000 * build.STEP_CORE_S / 2)
-        for i in range(1, 101):  # ten seconds a step
+        for i in range(1, 101):  # a step takes ten seconds
             self.clock.now += 10
             self.take("[%d / 1,000] 1 action" % i)
-        # Those before the window are forgotten, the trusted figure weighs less than what was seen.
+        # Steps before the window are forgotten, and the trusted figure weighs less than the
+        # observed steps.
         seen = build.RATE_WINDOW_S / 10
         rate = ((10 * seen + build.TRUSTED_STEPS * build.STEP_CORE_S / 2) /
                 (seen + build.TRUSTED_STEPS))
@@ -93,7 +94,7 @@ class BuildProgressTest(unittest.TestCase):
 
 
 class WithFakeBazel(unittest.TestCase):
-    """A `bazel` of our own stands first in PATH."""
+    """A stand-in for `bazel` is first in PATH."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

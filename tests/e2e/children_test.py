@@ -1,4 +1,4 @@
-"""tools/launch/children.py: children end with their parent, whatever happens to it."""
+"""tools/launch/children.py: children end with their parent, however it ends."""
 import os
 import signal
 import subprocess
@@ -10,7 +10,7 @@ sys.path.insert(0, "tools/launch")
 import children  # noqa: E402
 
 SLEEP = ["/bin/sh", "-c", "echo started; exec sleep 600"]
-# Sends its parent a signal when it is told to stop, and then ends, or not.
+# When told to stop, both programs send a signal to their parent. Only the first one then ends.
 STOPS_SLOWLY = "trap 'kill -INT $PPID; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
 NEVER_STOPS = STOPS_SLOWLY.replace("; exit 0", "")
 
@@ -87,7 +87,7 @@ class ChildrenTest(unittest.TestCase):
                 group.start("a", ["/no/such/program"])
 
     def run_parent(self, ignored=()):
-        """A parent with one child, as a process of its own, started to ignore some signals; returns
+        """Starts a process that has one child and ignores some signals from the beginning. Returns
         (process, child's pid)."""
         code = ("import sys, time; sys.path.insert(0, 'tools/launch'); import children\n"
                 "try:\n"

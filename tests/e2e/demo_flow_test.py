@@ -1,4 +1,4 @@
-"""tools/launch/demo.py with stand-ins for the programs: the order of things, and how they go wrong."""
+"""tools/launch/demo.py with stand-ins for the programs: the order of its steps, its failures."""
 import contextlib
 import io
 import os
@@ -14,7 +14,7 @@ import children  # noqa: E402
 import demo  # noqa: E402
 import progress  # noqa: E402
 
-# Writes its address where it is told, then waits.
+# An owner that writes its address to the given file and then waits.
 OWNER = """
 for a in "$@"; do case $a in --address_file=*) echo 127.0.0.1:1 > "${a#*=}.new"
   mv "${a#*=}.new" "${a#*=}";; esac; done

@@ -1,4 +1,4 @@
-"""The demo's programs together, on a small data set of our own: owners, trainers, evaluation."""
+"""All programs of the demo on a small generated data set: owners, trainers and evaluation."""
 import gzip
 import os
 import random
@@ -25,7 +25,7 @@ def write_idx(path, magic, extents, data):
 
 
 def write_set(folder, prefix, count, seed):
-    """Noisy images with one bright band each: the label is where it lies."""
+    """Writes noisy images with one bright band each. The label is the position of the band."""
     chance = random.Random(seed)
     pixels, labels = bytearray(), bytearray()
     for _ in range(count):

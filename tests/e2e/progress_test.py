@@ -1,4 +1,4 @@
-"""tools/launch/progress.py and the demo's last line."""
+"""tools/launch/progress.py, and the last line of the demo."""
 import io
 import sys
 import unittest

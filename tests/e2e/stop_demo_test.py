@@ -1,7 +1,7 @@
 """tools/demo as a whole, stopped by a signal in each of its phases.
 
-`apt-get` and `bazel` are stand-ins found through PATH, so that nothing is installed or built; the
-script, the launcher and, where it trains, the programs are the real ones.
+`apt-get` and `bazel` are stand-ins found through PATH, so that nothing is installed or built. The
+script and the launcher are the real ones, and so are the programs in the phase of training.
 """
 import os
 import signal
@@ -17,15 +17,15 @@ sys.path.insert(0, "tools/launch")
 import demo_test  # noqa: E402
 
 WAIT_S = 120.0
-# Every process of one demo carries this variable, with a value of its own.
+# Every process of a demo has this environment variable, with a value that is unique to the demo.
 MARK = "PSD_STOP_DEMO_TEST"
 
 NOTHING_INSTALLED = "exit 1\n"
 ALL_INSTALLED = ("for package in \"$@\"; do case $package in -*) ;;\n"
                  "  *) echo \"$package installed\";; esac; done\n")
-# apt-get, whose children end with it.
+# A stand-in for apt-get, which leaves no child behind when it ends.
 INSTALLING = "echo packages >>\"$PSD_PHASES\"; exec sleep 600\n"
-# Says what it is and waits, with a child of its own.
+# Notes its phase and waits. It has a child.
 HANGING = "sleep 600 & echo \"{0}\" >>\"$PSD_PHASES\"; wait\n"
 BAZEL = """
 case $1 in
@@ -34,7 +34,7 @@ case $1 in
   info) echo "{programs}" ;;
 esac
 """
-# Owners that hang in one phase. They write their address where they are told, but for the first.
+# Owners that hang in one phase. The second one writes its address to the given file.
 STARTING = HANGING.format("starting")
 STOPPING = """
 for a in "$@"; do case $a in --address_file=*) echo 127.0.0.1:1 >"${a#*=}.new"
@@ -47,15 +47,15 @@ TRAIN = """
 echo 'progress epoch=1 epochs=1 step=5 steps=5 loss=0.5 images_per_s=100 left_s=0.0'
 echo 'trained: seconds=2.00 images=300'
 """
-# The real programs, below the folder where the demo runs. Of several values for a flag the last
-# counts.
+# Runs a real program from below the folder where the demo runs. If a flag is given several times,
+# the last value counts.
 RUN_REAL = "exec %s \"$@\"\n"
 TRAIN_FOR_LONG = "exec %s \"$@\" --epochs=1000000\n"
 EVALUATE = "echo 'accuracy=0.7500 images=20'\n"
 
 
 def marked(value):
-    """The processes that carry the mark."""
+    """Returns the processes that have the mark with this value."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -111,7 +111,7 @@ class StopDemoTest(unittest.TestCase):
         self.program("examples/fashion_mnist/evaluate", evaluate)
 
     def start(self, ignored=()):
-        """Starts tools/demo on data of our own, with some signals ignored from the beginning."""
+        """Starts tools/demo on generated data, with some signals ignored from the beginning."""
         data = os.path.join(self.folder, "data")
         os.mkdir(data)
         demo_test.write_set(data, "train", 2560, seed=1)
@@ -141,7 +141,7 @@ class StopDemoTest(unittest.TestCase):
             return False
 
     def expect_end(self, demo, number):
-        """It ends with the code of that signal, and leaves no process and no file behind."""
+        """Checks that the demo ends with the code of the signal and leaves no process or file."""
         code = demo.wait(timeout=WAIT_S)
         with open(self.output, encoding="utf-8") as file:
             text = file.read()
