@@ -103,7 +103,7 @@ TEST_F(BatchTrainingTest, TrainersTogetherTrainAsOneWouldOnAllOfTheData) {
         [&, i] { losses[i] = Must(TrainOn(*trainers[i], "owner0", PointsOf(i), kSteps)); });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(updater_->updates(), kSteps);  // one per batch, not one per trainer
+  EXPECT_EQ(updater_->updates(), kSteps);  // one for each batch, not one for each trainer
   for (const std::vector<double>& mine : losses) EXPECT_LT(mine.back(), mine.front() / 100);
 
   BatchUpdater alone(InitialModel(), 1, kLr);

@@ -1,5 +1,6 @@
 #!/bin/sh
-# The two programs as a user would run them: the daemon with its functions, and one who calls them.
+# Runs the two programs as a user would: the daemon with its functions, and the program that calls
+# them.
 set -eu
 daemon=$1
 use=$2

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Writes a training set of one image per label; pixel p of image i is (i + p) % 256.
+// Writes a training set with one image for each label. Pixel p of image i is (i + p) % 256.
 std::string WriteSet(const std::string& labels, uint32_t side = 28) {
   std::string pixels;
   for (size_t i = 0; i < labels.size(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// IDX files for tests: made in memory, well-formed or not.
+// Makes IDX files in memory for tests, well-formed or not.
 
 #include <zlib.h>
 
@@ -13,7 +13,7 @@
 
 namespace psd::examples {
 
-// The header of an IDX file with this magic number and these extents, then `elements`.
+// Returns an IDX file with this magic number, these extents and these elements.
 inline std::string IdxBytes(uint32_t magic, const std::vector<uint32_t>& extents,
                             absl::string_view elements) {
   std::string bytes;
@@ -26,7 +26,7 @@ inline std::string IdxBytes(uint32_t magic, const std::vector<uint32_t>& extents
   return bytes;
 }
 
-// `bytes` as a gzip file.
+// Returns `bytes` as a gzip file.
 inline std::string Gzip(absl::string_view bytes) {
   z_stream stream = {};
   constexpr int kGzip = 16 + MAX_WBITS;

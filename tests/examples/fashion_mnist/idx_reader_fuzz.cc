@@ -1,4 +1,5 @@
-// Any bytes, as a compressed file and as a decompressed one, give a result or an error.
+// Reads arbitrary bytes as a compressed and as an uncompressed file, which gives a result or an
+// error.
 
 #include <cstdint>
 #include <cstdlib>

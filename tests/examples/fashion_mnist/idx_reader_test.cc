@@ -74,7 +74,7 @@ TEST(IdxReader, EveryTruncationIsRefused) {
 
 TEST(IdxReader, DamageIsNoticed) {
   std::string damaged = Gzip(ImageBytes());
-  damaged[damaged.size() - 5] ^= 1;  // of the checksum and length at the end
+  damaged[damaged.size() - 5] ^= 1;  // a byte of the checksum, which is before the length
   EXPECT_FALSE(Gunzip(damaged, "x").ok());
   ExpectError(Gunzip(Gzip("abc") + "more", "x").status(), absl::StatusCode::kInvalidArgument,
               "4 stray bytes");

@@ -41,7 +41,8 @@ TEST(Forward, GivesLogits) {
   const Variable logits = Forward(*images, parameters);
   ASSERT_TRUE(logits.ok()) << logits.status();
   EXPECT_EQ(logits.shape(), (Shape{2, 10}));
-  // 0.5 from layer 1; times 256 halves, plus a half; times 128 halves, plus a half.
+  // Layer 1 gives 0.5. Layer 2 multiplies by 256 halves and adds a half, and layer 3 multiplies by
+  // 128 halves and adds a half.
   EXPECT_FLOAT_EQ(logits.tensor().data<float>()[0], 64.5f * 64 + 0.5f);
 }
 

@@ -19,7 +19,7 @@ constexpr MlpShape kShape = {2, 16, kSpiralArms};
 
 class ModelParallelMlpTest : public ::testing::Test {
  protected:
-  // The model's parameters as leaves of this trainer.
+  // Returns the parameters of the model as leaves of this trainer.
   std::vector<Variable> LocalCopy() {
     std::vector<Variable> leaves;
     for (const Value& value : Must(trainer_->ToHere(model_.parameters()))) {

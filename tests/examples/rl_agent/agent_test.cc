@@ -24,7 +24,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// An owner, an agent and observers of their own, in one process.
+// An owner, an agent and observers in one process.
 class World {
  public:
   explicit World(int observers) {
@@ -98,7 +98,7 @@ TEST(PolicyTest, ActionsFollowTheProbabilitiesAndAreRemembered) {
   EXPECT_EQ(policy.SelectAction("observer0", state).status().code(),
             absl::StatusCode::kFailedPrecondition);
   const Tensor zeros = Tensor::Of<float>({1, 4}, {0, 0, 0, 0});
-  // Always to the right, with a probability of 1 - 1e-9.
+  // The policy pushes to the right with a probability of 1 - 1e-9.
   policy.Use({zeros, Tensor::Of<float>({1}, {0}), Tensor::Of<float>({2, 1}, {0, 0}),
               Tensor::Of<float>({2}, {0, 20})});
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Must(policy.SelectAction("observer0", state)), 1);

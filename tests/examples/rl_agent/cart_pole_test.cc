@@ -29,7 +29,8 @@ TEST(CartPoleTest, APushMovesTheCartAndTiltsThePoleTheOtherWay) {
   EXPECT_LT(after_right[3], after_left[3]);
 }
 
-// From rest and upright, F = 10 N on 1.1 kg: (F / M) (1 + 3 m / (4 M - 3 m)) to the right.
+// The cart starts at rest with an upright pole. With F = 10 N, M = 1.1 kg in all and m = 0.1 kg for
+// the pole, it is accelerated to the right by (F / M) (1 + 3 m / (4 M - 3 m)).
 TEST(CartPoleTest, AccelerationsAreThoseOfTheEquations) {
   CartPole cart(1);
   const CartPole::State before = cart.Reset();

@@ -1,4 +1,4 @@
-// One input is a file.
+// An input is a file.
 
 #include <cstdint>
 

@@ -62,7 +62,7 @@ TEST(AdultDatasetTest, EveryFifthPersonIsForTheTest) {
   ASSERT_TRUE(dataset.ok()) << dataset.status();
   EXPECT_EQ(dataset->train_size(), 10);
   EXPECT_EQ(dataset->test_size(), 2);
-  EXPECT_EQ(dataset->ids(0), 3);  // two values, and the unheard-of
+  EXPECT_EQ(dataset->ids(0), 3);  // two values, and one id for unknown values
   auto batch = dataset->TestBatch({0, 1});
   ASSERT_TRUE(batch.ok());
   EXPECT_EQ(batch->ids[0].data<int64_t>()[1], 0);
