@@ -1,4 +1,4 @@
-// Calls a function of the daemon beside it, and learns y = 2x with the parameter on that daemon.
+// Calls a function of the daemon in this workspace, and learns y = 2x with the parameter on it.
 
 #include <cstdint>
 #include <cstdio>
