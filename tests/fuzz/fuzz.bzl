@@ -8,14 +8,14 @@ over the corpus, then over `runs` seeded mutations. Link the same sources with l
 load("//tools/cc:cc.bzl", "cc_test")
 
 def fuzz_test(name, srcs, deps, corpus = [], runs = 20000, **kwargs):
-    """One fuzz target.
+    """Defines a fuzz target.
 
     Args:
-      name: the test's name, by habit <decoder>_fuzz.
-      srcs: sources; one defines LLVMFuzzerTestOneInput.
-      deps: libraries under test.
-      corpus: seed inputs, by habit glob(["corpus/<decoder>/*"]).
-      runs: mutations per test run; keep the test under a few seconds.
+      name: the name of the test, by convention <decoder>_fuzz.
+      srcs: the sources, one of which defines LLVMFuzzerTestOneInput.
+      deps: the libraries under test.
+      corpus: the seed inputs, by convention glob(["corpus/<decoder>/*"]).
+      runs: the number of mutations in a test run, which should take at most a few seconds.
       **kwargs: passed to cc_test.
     """
     cc_test(

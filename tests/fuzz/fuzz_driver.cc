@@ -1,9 +1,9 @@
-// Runs a libFuzzer target without libFuzzer: first every corpus file as it is, then seeded random
-// mutations of them. The same seed gives the same inputs, so a failure can be replayed:
+// Runs a libFuzzer target without libFuzzer. The inputs are first the files of the corpus and then
+// random mutations of them. The same seed gives the same inputs, so a failure can be replayed:
 //
 //   some_fuzz [--seed=S] [--runs=N] [--only=K] [FILE...]
 //
-// --only=K repeats mutation K alone and prints it; a failing run prints the K it died in.
+// --only=K runs only mutation K and prints it. A failing run prints its K.
 
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// There in sanitizer builds only.
+// Exists only in sanitizer builds.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
@@ -38,7 +38,7 @@ struct Options {
   std::vector<std::string> files;
 };
 
-// What a crash handler can read: text made before the run starts.
+// The current input as a text that a crash handler can print, made before the input runs.
 char g_where[128] = "at start";
 
 void PrintWhere() {
@@ -100,13 +100,13 @@ class Mutator {
     }
   }
 
-  // Writes the low `width` bytes of `value` somewhere.
+  // Overwrites `width` bytes at a random place with the low bytes of `value`.
   void Overwrite(std::string* input, size_t width, uint64_t value) {
     if (input->size() < width) return;
     std::memcpy(&(*input)[Below(input->size() - width + 1)], &value, width);
   }
 
-  // Inserts a part of `from` (a copy: it may be the input itself).
+  // Inserts a part of `from`. `from` is a copy, because it may be the input itself.
   void Splice(std::string* input, std::string from) {
     size_t start = Below(from.size() + 1);
     size_t length = std::min<size_t>(from.size() - start, 1 + Below(256));
@@ -117,7 +117,7 @@ class Mutator {
   std::mt19937_64 random_;
 };
 
-// A copy of exactly the input's size, so that a sanitizer sees a read past its end.
+// Runs a copy that has exactly the input's size, so that a sanitizer sees reads past its end.
 void RunOne(const std::string& input) {
   std::vector<uint8_t> exact(input.begin(), input.end());
   exact.shrink_to_fit();
@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
   Options options;
   std::vector<std::string> corpus;
   if (!ParseOptions(argc, argv, &options) || !ReadCorpus(options.files, &corpus)) return 2;
-  corpus.emplace_back();  // the empty input belongs to every corpus
+  corpus.emplace_back();  // every corpus includes the empty input
   InstallCrashReport();
 
   if (options.only >= 0) {

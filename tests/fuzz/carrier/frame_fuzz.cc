@@ -1,6 +1,6 @@
-// Frames from a peer: the decoder, and the assembler behind it.
+// Decodes arbitrary bytes as frames of a peer, and feeds the frames to an assembler.
 //
-// The first byte of an input says how the rest is cut into chunks (0: one chunk).
+// The first byte of an input says how the rest is cut into chunks. 0 means a single chunk.
 
 #include <cstdint>
 #include <memory>
@@ -31,7 +31,7 @@ std::vector<absl::string_view> Cut(absl::string_view bytes, size_t chunk) {
   return chunks;
 }
 
-// Feeds one frame; false when a link would end.
+// Feeds one frame. Returns false if a link would end.
 bool Handle(const Frame& frame, const Limits& limits, const ReceiveMemory& memory,
             Assembler& assembler) {
   if (const auto* message = std::get_if<MessageFrame>(&frame)) {

@@ -1,5 +1,5 @@
-// The index of a save from arbitrary text, with the checksum that belongs to it: whatever decodes
-// encodes to a text that decodes to the same, and its files stay in the folder.
+// Decodes arbitrary text with its right checksum as the index of a save. An index that decodes must
+// encode to a text that decodes to the same index, and its files must be in the folder.
 
 #include <cstddef>
 #include <cstdint>

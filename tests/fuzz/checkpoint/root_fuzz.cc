@@ -1,5 +1,5 @@
-// Paths to a save from arbitrary bytes, appended to those of a root and of a save in it: whatever
-// is found lies below the root.
+// Appends arbitrary bytes to the path of a root and to the path of a save in it. A folder that is
+// found there must lie below the root.
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 const std::string kToken(kTokenDigits, 'a');
 
-// <dir>/root with a save, <dir>/out with another, and links to and fro.
+// Has a save in <dir>/root, another one in <dir>/out, and links between the two.
 class Tree {
  public:
   Tree() {

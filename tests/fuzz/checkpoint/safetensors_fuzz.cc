@@ -1,5 +1,5 @@
-// The header of a safetensors file from arbitrary bytes: whatever decodes lies within the file, and
-// what psd can load encodes again to a header that decodes to the same.
+// Decodes arbitrary bytes as the header of a safetensors file. Decoded tensors must lie within the
+// file, and a header that psd can load must encode to one that decodes to the same.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The first byte chooses the message, the rest is its bytes.
+// The first byte of an input chooses the kind of message. The rest is its bytes.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace psd::dist_autograd;  // NOLINT: all decoders of one header
 
-// What was accepted can be sent on, and is accepted again.
+// Checks that an accepted message can be encoded again and is accepted again.
 template <typename T, typename Decode, typename Encode>
 void RoundTrip(const std::string& bytes, Decode decode, Encode encode) {
   absl::StatusOr<T> decoded = decode(bytes);

@@ -1,4 +1,4 @@
-// Any bytes: DecodeHeader refuses them, or gives a header that survives a round trip.
+// DecodeHeader refuses arbitrary bytes, or gives a header that survives a round trip.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One input is a payload: a byte with the number of buffers (at most 3), two bytes per length of
-// header and buffers, then their bytes.
+// An input is a payload. Its first byte is the number of buffers (at most 3). Then come the lengths
+// of the header and of each buffer, two bytes each, and then their bytes.
 
 #include <cstdint>
 #include <cstdlib>
@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<Value>> Decode(const psd::rpc::Payload& payload) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto values = Decode(ToPayload({reinterpret_cast<const char*>(data), size}));
   if (!values.ok()) return 0;
-  // What was accepted can be sent on, and means the same.
+  // Accepted values can be encoded again, and the result is accepted.
   auto again = psd::rref::EncodeValues(
       *values, [](const RemoteReference& reference, psd::rref::ForkData& data) {
         data = static_cast<const Reference&>(reference).data();

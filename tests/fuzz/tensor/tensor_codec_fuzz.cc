@@ -1,9 +1,9 @@
-// Columns and payloads from arbitrary bytes: whatever decodes must survive use and encode again to
-// columns that say the same.
+// Makes tensor columns and payloads of arbitrary bytes. Decoded tensors must be usable, and must
+// encode to columns with the same contents.
 //
-// Input: a byte with the number of runs; for each a byte of dtype, of rank and of payload size; a
-// byte that decides whether the extents are one too many; the extents; for each run a byte of its
-// length; the payloads.
+// An input has a byte with the number of runs; for each run one byte each for dtype, rank and
+// payload size; a byte that decides whether there is one extent too many; the extents; for each run
+// a byte for its length; and the payloads.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,7 +30,7 @@ class Bytes {
     return *data_++;
   }
   int64_t Extent() {
-    // Mostly small numbers, sometimes any.
+    // The number is mostly small, and sometimes arbitrary.
     const uint8_t first = Byte();
     if (first < 0xf0) return first % 7;
     uint64_t value = 0;
@@ -69,7 +69,7 @@ void UseAndEncodeAgain(const std::vector<Tensor>& tensors) {
   }
 }
 
-// As many tensors as the runs say, those of a run over the same bytes; fewer if one is refused.
+// Makes the tensors of all runs. Those of a run share the same bytes. Refused tensors are left out.
 std::vector<Tensor> MakeTensors(const std::vector<TensorRun>& runs,
                                 const std::vector<Buffer>& bytes) {
   std::vector<Tensor> tensors;

@@ -1,6 +1,6 @@
-// What a peer may send while a save or load is under way, from arbitrary bytes: the first says
-// which message, the second what a piece holds. Pieces outside of their array are refused, those
-// inside come back as they were written.
+// Decodes arbitrary bytes as the messages that a peer may send during a save or load. The first
+// byte chooses the message, and the second one the contents of a piece. Pieces outside of their
+// array are refused, and those inside are read back as they were written.
 
 #include <cstddef>
 #include <cstdint>
