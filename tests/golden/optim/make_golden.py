@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Writes golden.txt: steps of all eight dense optimizers under many settings, by PyTorch.
+"""Writes golden.txt: steps of all eight dense optimizers of PyTorch under many settings.
 
-Run from this folder with Debian's python3-torch (the values in the repository: torch 1.13):
-./make_golden.py > golden.txt. With "--random SEED COUNT": that many settings drawn at random.
+Run it in this folder with Debian's python3-torch: ./make_golden.py > golden.txt. The values in the
+repository are from torch 1.13. With "--random SEED COUNT", COUNT settings are drawn at random.
 
-Format, by lines: "case TYPE DTYPE SHAPE option=value ...", then "w" with the initial parameter, then
-for each step "g" with the gradient ("g -" for a step without one) and "w" with the parameter after
-it. Initial parameters and gradients are in units of 1/64, so that they are exact in every type.
+Each case starts with a line "case TYPE DTYPE SHAPE option=value ..." and a line "w" with the
+initial parameter. For each step follow a line "g" with the gradient ("g -" for a step without one)
+and a line "w" with the parameter after the step. Initial parameters and gradients are in units of
+1/64, so that they are exact in every type.
 """
 import itertools
 import random
@@ -26,9 +27,9 @@ CLASSES = {
     "rmsprop": torch.optim.RMSprop,
     "rprop": torch.optim.Rprop,
 }
-# psd's defaults where PyTorch has another, or none.
+# The defaults of psd where PyTorch has another one or none.
 DEFAULTS = {"sgd": {"lr": 0.01}, "adamax": {"lr": 0.001}}
-# psd's names for the parts of PyTorch's tuples.
+# The names that psd gives to the parts of PyTorch's tuples.
 PAIRS = {
     "betas": (("beta1", 0.9), ("beta2", 0.999)),
     "etas": (("etaminus", 0.5), ("etaplus", 1.2)),
@@ -53,13 +54,13 @@ def line(tag, values, form):
 
 
 def case(numbers, kind, dtype, shape, options):
-    """One case: numbers are drawn from `numbers`, so that both dtypes see the same ones."""
+    """Writes a case. `numbers` is a random generator; both dtypes get one in the same state."""
     print("case", kind, dtype, "x".join(map(str, shape)),
           *("%s=%.17g" % item for item in options.items()))
     form = "%.9g" if dtype == "f32" else "%.17g"
     elements = torch.Size(shape).numel()
-    # Gradients stay larger than what decay adds to them: where both cancel, the quotient of most
-    # optimizers is ill-conditioned.
+    # Gradients are larger than the weight decay that is added to them. If the two canceled out, the
+    # quotient of most optimizers would be ill-conditioned.
     start = [numbers.choice((-1, 1)) * numbers.randrange(8, 64) for _ in range(elements)]
     parameter = (torch.tensor(start, dtype=torch.float64) / 64).reshape(shape)
     parameter = parameter.to(torch.float32 if dtype == "f32" else torch.float64)
@@ -145,7 +146,7 @@ def random_settings(numbers, count):
         if kind == "adadelta":
             options["rho"] = share()
         if kind == "rmsprop":
-            # Centered with nothing remembered, the variance is 0 but for rounding.
+            # If it is centered and remembers nothing, the variance is 0 except for rounding.
             options.update(alpha=numbers.choice((0.6, 0.9, 0.99)), momentum=share(),
                            centered=flag())
         yield kind, options

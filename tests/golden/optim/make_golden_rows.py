@@ -1,15 +1,17 @@
 #!/usr/bin/python3
 """Writes golden_rows.txt: steps of the row optimizers by sparse gradients with repeated rows.
 
-sgd, adagrad and sparse_adam are PyTorch's; rowwise_adagrad, which PyTorch does not have, is its
-published formula in numpy: s += the mean of g^2 over the row, w -= lr g / (sqrt(s) + eps).
+sgd, adagrad and sparse_adam are PyTorch's. PyTorch has no rowwise_adagrad, so its published formula
+is computed with numpy: s += the mean of g^2 over the row, w -= lr g / (sqrt(s) + eps). Its lr
+decays as that of PyTorch's Adagrad.
 
-Run from this folder with Debian's python3-torch (the values in the repository: torch 1.13):
-./make_golden_rows.py > golden_rows.txt.
+Run it in this folder with Debian's python3-torch: ./make_golden_rows.py > golden_rows.txt. The
+values in the repository are from torch 1.13.
 
-Format, by lines: "case TYPE DTYPE ROWSxWIDTH option=value ...", then "w" with the initial table,
-then for each step "i" with the rows of its entries (perhaps none), "g" with their gradients and "w"
-with the table after it. Initial elements and gradients are in units of 1/64.
+Each case starts with a line "case TYPE DTYPE ROWSxWIDTH option=value ..." and a line "w" with the
+initial table. For each step follow a line "i" with the rows of its entries (perhaps none), a line
+"g" with their gradients and a line "w" with the table after the step. Initial elements and
+gradients are in units of 1/64.
 """
 import random
 
@@ -54,11 +56,11 @@ def case(numbers, kind, dtype, shape, options):
     make = TORCH.get(kind, RowwiseAdagrad)
     optimizer = make([table], **torch_options(kind, options))
     line("w", start, "%d")
-    # Not for those of PyTorch, but sgd, that fail on it.
+    # A step without entries. PyTorch's adagrad and sparse_adam fail on it.
     without = None if kind in ("adagrad", "sparse_adam") else numbers.choice((None, 2, 3))
     for step in range(STEPS):
         entries = 0 if step == without else numbers.randrange(1, rows + 2)
-        # Repeats are likely, so are rows that no step touches.
+        # Repeated rows are likely, and so are rows that no step touches.
         chosen = [numbers.randrange((rows + 2) // 2) + step % 2 for _ in range(entries)]
         draw = [numbers.choice((-1, 1)) * numbers.randrange(32, 128)
                 for _ in range(entries * width)]
