@@ -1,7 +1,7 @@
 """Checks every #include "..." of the tree against the arrows between the layers.
 
-Visibility keeps targets apart; this keeps the files apart as well, with one table to read, and
-notices what Bazel does not see: a header that no target lists.
+Visibility keeps targets apart. This test keeps the files apart as well, has one table to read, and
+also sees headers that no target lists, which Bazel does not notice.
 """
 import os
 import re
@@ -45,12 +45,12 @@ ARROWS = {
     "bench": CORE | {"client", "server"},
 }
 ANYTHING = {"tests"}  # may include every layer
-# What a folder that is none of ours may include: a user's program in this workspace. Bazel's
-# visibility leaves it the public targets of these.
+# The layers that a folder of a user's program in this workspace may include. Bazel's visibility
+# gives it only the public targets of these layers.
 PUBLIC = {"client", "server"}
 OUR_FOLDERS = {layer.partition("/")[0] for layer in [*ARROWS, *ANYTHING]}
 
-# The folders of a layer, each of which may include those before it.
+# The folders of a layer in order. Each may include the folders before it.
 ORDERS = {
     "core/optim": ["functional", "rows", "dense", "options", "parameters", "steps", "owner"],
 }
@@ -60,7 +60,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def layer_of(path):
-    """The longest layer that `path` lies in, or None."""
+    """Returns the longest layer that `path` lies in, or None."""
     parts = path.split("/")
     for length in (2, 1):
         prefix = "/".join(parts[:length])
@@ -70,14 +70,14 @@ def layer_of(path):
 
 
 def order_of(path, layer):
-    """Where the folder of `path` stands among its layer's, or None."""
+    """Returns the position of the folder of `path` in the order of `layer`, or None."""
     folder = path[len(layer) + 1:].partition("/")[0]
     order = ORDERS.get(layer, [])
     return order.index(folder) if folder in order else None
 
 
 def problem_within(layer, path, included):
-    """Why the file at `path` may not include `included` of its own layer, or None."""
+    """Describes why the file at `path` may not include this file of its layer, or returns None."""
     if layer not in ORDERS:
         return None
     place, target = order_of(path, layer), order_of(included, layer)
@@ -89,7 +89,7 @@ def problem_within(layer, path, included):
 
 
 def problem(path, included):
-    """Why the file at `path` may not include `included`, or None."""
+    """Describes why the file at `path` may not include `included`, or returns None."""
     layer, target = layer_of(path), layer_of(included)
     if layer is None and path.partition("/")[0] in OUR_FOLDERS:
         return "it lies in no known layer"
@@ -113,7 +113,7 @@ def sources(root):
 
 
 def check_table():
-    """The table itself: it refuses what must be refused."""
+    """Checks that the table itself allows and refuses the right includes."""
     for path, included, allowed in [
         ("core/base/x.h", "core/tensor/tensor.h", False),
         ("core/carrier/grpc/x.cc", "core/tensor/tensor.h", False),
@@ -141,7 +141,7 @@ def check_table():
 
 def main():
     check_table()
-    # The link to a file of the root leads from the test's runfiles to the source tree.
+    # In the test's runfiles, WORKSPACE is a link into the source tree.
     root = os.path.dirname(os.path.realpath("WORKSPACE"))
     count, bad = 0, []
     for path in sorted(sources(root)):
