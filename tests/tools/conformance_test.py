@@ -1,4 +1,4 @@
-"""tools/conformance, without Bazel: what it reads, what it says, when it complains."""
+"""tools/conformance without Bazel: its input, its output and its errors."""
 import os
 import sys
 import tempfile

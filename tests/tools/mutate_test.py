@@ -1,4 +1,4 @@
-"""tools/conformance --mutate, without Bazel: what it reads, what it calls red."""
+"""tools/conformance --mutate without Bazel: its input, and the results that count as red."""
 import os
 import stat
 import sys
@@ -27,7 +27,7 @@ STOPPED = """[ RUN      ] Ledger.RREF_18_ValueLives
 [       OK ] Ledger.RREF_18_ValueLives (0 ms)
 [ RUN      ] Ledger.RPC_34_Waits
 """
-# A test program that fails, or hangs, if it is told to.
+# A test program that fails or hangs if PSD_FAULT says so.
 PROGRAM = """#!/bin/sh
 if [ "$1" = --gtest_list_tests ]; then
   printf 'Ledger.\\n  RREF_31_Repeats\\n  Other\\n'

@@ -10,7 +10,7 @@
 namespace psd::cli {
 namespace {
 
-// What `show` writes to the bar's file.
+// Returns the text that a bar writes to its file while `show` uses it.
 template <typename Show>
 std::string Written(bool terminal, Show show) {
   std::FILE* file = std::tmpfile();
@@ -37,7 +37,7 @@ TEST(ProgressBar, Text) {
 TEST(ProgressBar, OneLineOnATerminal) {
   const std::string text = Written(true, [](ProgressBar& bar) {
     bar.Show("saving", 1, 10, kStart);
-    bar.Show("saving", 2, 10, kStart + absl::Milliseconds(1));  // too soon
+    bar.Show("saving", 2, 10, kStart + absl::Milliseconds(1));  // too soon after the first one
     bar.Show("saving", 10, 10, kStart + absl::Milliseconds(2));
   });
   EXPECT_EQ(std::count(text.begin(), text.end(), '\r'), 2);

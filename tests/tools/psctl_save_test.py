@@ -1,5 +1,5 @@
-"""psctl save, load and inspect: two owners, trained through the unary service; a save is read with
-the standard library, and by PyTorch where it is installed."""
+"""psctl save, load and inspect, with two owners that are trained through the unary service. A save
+is read with the standard library, and by PyTorch where it is installed."""
 import json
 import math
 import os
@@ -29,7 +29,7 @@ ADAM = {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.01, "amsgrad"
 
 
 class Owner:
-    """One owner's parameters, stepped by an Adam called "main"."""
+    """The parameters of an owner, stepped by an Adam optimizer called "main"."""
 
     def __init__(self, psd, names):
         self.names = names
@@ -46,7 +46,8 @@ class Owner:
         except grpc.RpcError as error:
             if error.code() != grpc.StatusCode.UNAVAILABLE:
                 raise
-        # A channel that was idle for long was closed. The number makes the repetition harmless.
+        # The channel may have been closed because it was idle. The sequence number makes the
+        # repetition harmless.
         return getattr(self.stub, method)(request, timeout=TIMEOUT_S, wait_for_ready=True)
 
     def create(self):
@@ -79,7 +80,7 @@ def gradient_of(name, number):
 
 
 def read_safetensors(path):
-    """{name: (dtype, shape, bytes)}, by the format's description alone."""
+    """Returns {name: (dtype, shape, bytes)}, read by the description of the format alone."""
     with open(path, "rb") as file:
         data = file.read()
     (length,) = struct.unpack("<Q", data[:8])
@@ -94,7 +95,7 @@ def read_safetensors(path):
 
 
 def torch_state_dict(optimizer, files):
-    """An optimizer of the index as torch.optim takes it."""
+    """Returns the state of an optimizer of the index as torch.optim loads it."""
     types = {"F32": torch.float32, "F64": torch.float64}
     state = {}
     for i, parameter in enumerate(optimizer["parameters"]):
@@ -203,7 +204,8 @@ class SaveTest(unittest.TestCase):
             continued.step(4)
             self.assertEqual(continued.elements(), expected)
             continued.channel.close()
-        # And back to where they were, one step ahead.
+        # The owners are a step ahead. The save brings them back, and the same step leads to the
+        # same numbers.
         code, output, errors = psctl("load", os.path.join(self.saves, "one"),
                                      address=self.second.address)
         self.assertEqual(code, 0, errors)

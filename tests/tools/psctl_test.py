@@ -13,7 +13,7 @@ PSCTL = "tools/cli/psctl"
 
 
 def psctl(*arguments, address=None):
-    """psctl run to its end: (exit code, standard output, standard error)."""
+    """Runs psctl to its end. Returns (exit code, standard output, standard error)."""
     environment = dict(os.environ, PATH=os.path.abspath("server/daemon") + ":" + os.environ["PATH"])
     environment.pop("PSD_ADDRESS", None)
     if address:
