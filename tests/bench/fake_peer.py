@@ -1,4 +1,4 @@
-"""Prints like bench/peer/torch_rpc_bench.py, without PyTorch. Blocks take 2, 4, 6, … seconds."""
+"""A stand-in for bench/peer/torch_rpc_bench.py without PyTorch. Blocks take 2, 4, 6, … seconds."""
 import sys
 
 print("ready fake %s" % sys.argv[-1], flush=True)

@@ -94,7 +94,7 @@ def problem(path, included):
     if layer is None and path.partition("/")[0] in OUR_FOLDERS:
         return "it lies in no known layer"
     if target is None:
-        return None  # a system header, or one of the same folder's tools
+        return None  # not a file of a layer, such as a system header
     if layer == target:
         return problem_within(layer, path, included)
     if layer in ANYTHING or target in ARROWS.get(layer, PUBLIC):

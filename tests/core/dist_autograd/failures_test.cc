@@ -59,7 +59,7 @@ TEST_P(FailuresTest, ATensorOfAnotherContextIsAnErrorThatNamesBoth) {
   const ContextPtr a = trainer_.autograd->NewContext(), b = trainer_.autograd->NewContext();
   const Variable from_a = trainer_.Call(a, "owner0", "fetch", {})[0];
   const Variable from_b = trainer_.Call(b, "owner0", "fetch", {})[0];
-  // Whether the walk of the graph meets all tensors of b first or none of them, it finds the mix.
+  // The walk of the graph finds the mix, whether it meets all tensors of b first or none of them.
   for (const Variable& loss : {Sum(Mul(from_a, from_b)), Sum(Mul(from_b, from_a)), Sum(from_a),
                                Sum(trainer_.Call(b, "owner0", "mul", {from_a, from_b})[0])}) {
     const absl::Status mixed = trainer_.Backward(b, {loss});

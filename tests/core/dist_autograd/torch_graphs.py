@@ -98,7 +98,7 @@ def read_graphs(lines):
 
 
 def parse_steps(words):
-    """[":", "1", "mul", "w", ":", …]"""
+    """Parses words like [":", "1", "mul", "w", ":", …]."""
     return [(int(words[i + 1]), words[i + 2], words[i + 3]) for i in range(0, len(words), 4)]
 
 

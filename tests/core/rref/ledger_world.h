@@ -149,7 +149,7 @@ class LedgerWorld {
   void OnRequest(const Message& message);
   void OnAnswer(const Message& message);
   void OnSessionLost(const Call& call);
-  // Whether the session of the request is alive at the callee. Begins the session if it is new.
+  // Returns whether the session of the request is alive at the callee. Begins it if it is new.
   bool Admit(const Call& call);
   void EndHere(int callee, int caller, SessionKey key);
 
@@ -162,7 +162,7 @@ class LedgerWorld {
   void ServeFork(const Call& call);
   void ServeCancel(const Call& call);
   void Made(const Call& call);
-  // Whether the owner must still have the value of this kFork.
+  // Returns whether the owner must still have the value of this kFork.
   bool MustBeThere(const Call& fork) const;
   bool IsThere(const Worker& owner, GlobalId value) const;
   bool MayBePassedOn(const Worker& holder, GlobalId fork, const Handle& handle) const;

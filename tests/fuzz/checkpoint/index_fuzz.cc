@@ -1,5 +1,5 @@
 // Decodes arbitrary text with its right checksum as the index of a save. An index that decodes must
-// encode to a text that decodes to the same index, and its files must be in the folder.
+// encode to a text that decodes to the same index, and its file names must not leave the folder.
 
 #include <cstddef>
 #include <cstdint>

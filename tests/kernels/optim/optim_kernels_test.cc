@@ -149,8 +149,9 @@ struct Run {
   bool stochastic_rounding = false;
 };
 
-// Draws a gradient that is larger than the weight decay that is added to it. If the two canceled
-// out, the quotients of most optimizers would be ill-conditioned.
+// Draws a number of a magnitude in [0.5, 1.5). As a gradient, it is larger than the weight decay
+// that is added to it. If the two canceled out, the quotients of most optimizers would be
+// ill-conditioned.
 double Draw(std::mt19937& random) {
   const double magnitude = 0.5 + static_cast<double>(random() % 1024) / 1024;
   return random() % 2 == 0 ? magnitude : -magnitude;

@@ -90,7 +90,8 @@ class ProcessTest(unittest.TestCase):
                 self.assertLess(time.monotonic(), until)
                 time.sleep(0.01)
 
-        # With so few descriptors, those for silent connections (at least 16) are not free.
+        # There are so few descriptors that they do not suffice for the silent connections that psd
+        # would keep, which are at least 16.
         with Psd("--log_json", descriptors=40) as psd:
             host, port = psd.address.rsplit(":", 1)
             address = (host, int(port))

@@ -339,7 +339,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
   auto refused = set({{"momentum", 0.9}});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(refused.status().message(), HasSubstr("needs other state"));
-  // Of changes that the lead has numbered, the newest wins, in whatever order they arrive.
+  // The newest of the changes that the lead has numbered wins, in whatever order they arrive.
   EXPECT_EQ(set({{"lr", 0.5}}, 9)->version, 9u);
   EXPECT_EQ(set({{"lr", 0.125}}, 8)->spec.options.at("lr"), 0.5);
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
