@@ -31,7 +31,7 @@ class FakeClock : public Clock {
   }
 
  private:
-  mutable Mutex mutex_;
+  mutable Mutex mutex_;  // leaf
   absl::Time now_ PSD_GUARDED_BY(mutex_) = absl::UnixEpoch();
 };
 

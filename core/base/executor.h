@@ -135,7 +135,7 @@ class ThreadPool : public Executor {
   const ThreadPoolOptions options_;
   const int wanted_threads_;
   absl::Status started_;  // fixed by the constructor
-  mutable Mutex mutex_;   // leaf: no other lock is taken under it
+  mutable Mutex mutex_;   // leaf
   CondVar wake_;
   FairQueue<Task> own_ PSD_GUARDED_BY(mutex_);
   FairQueue<Task> user_ PSD_GUARDED_BY(mutex_);

@@ -132,7 +132,7 @@ class StoreImpl : public Store {
   // Shared with the parameters.
   const std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
 
-  mutable Mutex mutex_;  // no other lock is taken under it
+  mutable Mutex mutex_;  // leaf
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
   // The latest group of GetGroup. Forgotten when one of its values is erased.
   struct Remembered {

@@ -75,7 +75,7 @@ class HealthWatches {
   Step NextOf(State& state) const PSD_REQUIRES(mutex_);
   Steps NextOfAll() PSD_REQUIRES(mutex_);
 
-  mutable Mutex mutex_;  // a leaf
+  mutable Mutex mutex_;  // leaf
   absl::flat_hash_map<std::string, bool> serving_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<Watch, State> watches_ PSD_GUARDED_BY(mutex_);
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;

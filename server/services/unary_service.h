@@ -120,7 +120,7 @@ class UnaryService {
   worker::Runtime& runtime_;
   const ClientSessionOptions options_;
   v1::ParameterService::AsyncService service_;
-  mutable Mutex mutex_;  // leaf
+  mutable Mutex mutex_;  // only the clock's mutex is locked under it
   ClientSessions sessions_ PSD_GUARDED_BY(mutex_);
   size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet
   CondVar answered_;                             // `mutations_` is 0 again

@@ -156,7 +156,7 @@ class GateBase : public StepGate {
     actions.answers.push_back({std::move(request), std::move(answer)});
   }
 
-  mutable Mutex mutex_;  // before those that known_ takes
+  mutable Mutex mutex_;  // those that known_ locks are locked under it
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
  private:
