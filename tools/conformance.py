@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/conformance does: see there."""
+"""Implements tools/conformance, which describes it."""
 import collections
 import glob
 import os
@@ -17,7 +17,7 @@ SECTIONS = {
     "DAG": "Distributed autograd",
     "OPT": "Optimizers",
 }
-APART = {"OPT"}  # has a total of its own
+APART = {"OPT"}  # sections that are not in the total of all rows
 
 # id "RPC-12"; behaviour and note are sentences; is_open: known to have no test.
 Row = collections.namedtuple("Row", "id mark is_open behaviour note")
@@ -26,7 +26,7 @@ Test = collections.namedtuple("Test", "label name")
 
 
 class CannotSay(Exception):
-    """Why there is no answer."""
+    """Says why there is no answer."""
 
 
 def section_of(row_id):
@@ -37,7 +37,7 @@ def section_of(row_id):
 
 
 def parse_rows(text):
-    """Rows of the table, in its order. Raises CannotSay for a line that is none."""
+    """Returns the rows of the table in their order. Raises CannotSay for a line that is no row."""
     rows, seen = [], set()
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
@@ -59,7 +59,7 @@ def parse_rows(text):
 
 
 def ids_in(test_name):
-    """Ids of the rows that a test says it shows: RPC_12_RPC_59, OPT_24_28, DAG_41_to_44."""
+    """Returns the ids of rows in a test's name: RPC_12_RPC_59, OPT_24_28, DAG_41_to_44."""
     ids = []
     for match in re.finditer(r"(?<![A-Za-z])(%s)((?:_(?:to_)?\d\d(?!\d))+)" % "|".join(SECTIONS),
                              test_name):
@@ -86,7 +86,7 @@ def path_of(label):
 
 
 def read_gtest_list(text):
-    """Names of the tests that --gtest_list_tests printed."""
+    """Returns the names of the tests that --gtest_list_tests printed."""
     names, suite = [], ""
     for line in text.splitlines():
         name = line.split("#")[0].rstrip()
@@ -108,13 +108,13 @@ def gtest_names(label, program):
 
 
 def python_names(path):
-    """The test functions of a Python file."""
+    """Returns the names of the test functions of a Python file."""
     with open(path, encoding="utf-8") as source:
         return re.findall(r"^\s*def (test_\w+)\(", source.read(), re.MULTILINE)
 
 
 def python_files(rules_xml):
-    """Label of a shell test -> paths of the Python files that it runs with."""
+    """Returns, by label of a shell test, the paths of the Python files that it runs."""
     files = {}
     for rule in ElementTree.fromstring(rules_xml).iter("rule"):
         labels = {label.get("value") for label in rule.findall("list[@name='data']/label")}
@@ -123,7 +123,7 @@ def python_files(rules_xml):
 
 
 def find_tests(bin_folder):
-    """All tests that name a row."""
+    """Returns all tests that name a row."""
     programs = bazel(
         "query", "kind('cc_test rule', rdeps(//tests/..., @com_google_googletest//:all))")
     shells = bazel("query", "--output=xml", "kind('sh_test rule', //tests/...)")
@@ -138,8 +138,8 @@ def find_tests(bin_folder):
 
 
 def read_results(text):
-    """Name -> "passed" or "failed" of a test.xml's cases that ran. "": of the whole program, where
-    it does not know its cases."""
+    """Returns "passed" or "failed" by name for the cases of a test.xml that ran. The name "" stands
+    for the whole program, if the file does not list its cases."""
     results = {}
     for case in ElementTree.fromstring(text).iter("testcase"):
         if case.get("status") == "notrun" or case.get("result") in ("suppressed", "skipped"):
@@ -153,7 +153,7 @@ def read_results(text):
 
 
 def find_results(tests, log_folder):
-    """Test -> "passed", "failed" or "not run"."""
+    """Returns "passed", "failed" or "not run" by test."""
     by_label = {}
     for label in {test.label for test in tests}:
         merged = by_label.setdefault(label, {})
@@ -168,11 +168,11 @@ def find_results(tests, log_folder):
     }
 
 
-# ---- what is said of it
+# ---- the report
 
 
 def tests_by_row(rows, tests):
-    """Id -> its tests. Raises CannotSay for a test of a row that there is not."""
+    """Returns the tests by id of their row. Raises CannotSay if a test names an unknown row."""
     shown = {row.id: [] for row in rows}
     for test in tests:
         for row_id in ids_in(test.name):
@@ -183,7 +183,7 @@ def tests_by_row(rows, tests):
 
 
 def state_of(row, tests, results):
-    """One of: does not apply, open, no test, tested, passed, failed, not run."""
+    """Returns one of: does not apply, open, no test, tested, passed, failed, not run."""
     if row.mark == "X":
         return "does not apply"
     if not tests:
@@ -195,7 +195,7 @@ def state_of(row, tests, results):
 
 
 def problems(rows, shown, states):
-    """What is wrong, a line each."""
+    """Returns one line for each problem."""
     found = []
     for row in rows:
         state = states[row.id]
@@ -207,7 +207,7 @@ def problems(rows, shown, states):
 
 
 def total(name, rows, states):
-    """"total: C 147/147 N 20/22 X 10"."""
+    """Returns, for example, "total: C 147/147 N 20/22 X 10"."""
     parts = []
     for mark in MARKS:
         mine = [states[row.id] for row in rows if row.mark == mark]
@@ -217,7 +217,7 @@ def total(name, rows, states):
 
 
 def report(rows, shown, states):
-    """A line per row, and the totals."""
+    """Returns one line per row, and the totals."""
     lines = []
     for row in rows:
         names = [test.name for test in shown[row.id]] or ([row.note] if row.note else [])
@@ -230,7 +230,7 @@ def report(rows, shown, states):
 
 
 def page(rows, shown, states):
-    """docs/conformance.md. It names test targets, not tests, so that it changes seldom."""
+    """Returns docs/conformance.md. It names test targets, not tests, so that it seldom changes."""
     lines = [
         "# Conformance", "",
         "What psd promises of calls, references, distributed autograd and optimizers, and the tests",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What tools/conformance --mutate does: each fault of docs/conformance/faults.tsv, switched on alone,
-must turn the tests of at least one row red."""
+"""Implements tools/conformance --mutate: each fault of docs/conformance/faults.tsv, switched on
+alone, must make the tests of at least one row fail."""
 import collections
 import os
 import re
@@ -12,14 +12,14 @@ import conformance
 
 FAULTS = "docs/conformance/faults.tsv"
 BUILD = "--config=mutate"
-LIMIT_S = 60  # of a test program, which takes a few seconds; one that hangs longer is red
+LIMIT_S = 60  # a test program takes a few seconds; one that takes longer than this has failed
 
-# label: the test program that must notice; wrong: what the fault does, a sentence.
+# label: the test program that must notice the fault; wrong: a sentence that says what goes wrong.
 Fault = collections.namedtuple("Fault", "name label wrong")
 
 
 def parse_faults(text):
-    """Raises CannotSay for a line that is no fault."""
+    """Returns the faults of a table. Raises CannotSay for a line that is no fault."""
     faults = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
@@ -46,7 +46,7 @@ def faults_in_code():
 
 
 def disagreements(faults, in_code):
-    """Faults that are there twice, or only in the table, or only in the code; a line each."""
+    """Returns a line for each fault that is in the table twice, or in only one of table and code."""
     names = [fault.name for fault in faults]
     twice = {name for name in names if names.count(name) > 1}
     return (["%s is in %s twice" % (name, FAULTS) for name in sorted(twice)] +
@@ -55,7 +55,7 @@ def disagreements(faults, in_code):
 
 
 def red_rows(output):
-    """Ids of the rows whose tests failed, or in whose test the program died or hung."""
+    """Returns the ids of rows whose tests failed, or during whose test the program died or hung."""
     failed = re.findall(r"^\[  FAILED  \] (\S+?)[,.]?(?: |$)", output, re.MULTILINE)
     began = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
     ended = re.findall(r"^\[(?:       OK |  SKIPPED )\] (\S+)", output, re.MULTILINE)
@@ -64,7 +64,7 @@ def red_rows(output):
 
 
 class Program:
-    """A test program of the build with faults, of which only the tests of rows run."""
+    """A test program of the build with faults. Only its tests of rows are run."""
 
     def __init__(self, folder, label):
         self._path = os.path.abspath(os.path.join(folder, conformance.path_of(label)))
@@ -72,9 +72,9 @@ class Program:
         self._rows = [name for name in names if conformance.ids_in(name)]
 
     def red_rows(self, fault):
-        """With `fault` switched on; "" for none. Empty: nothing was noticed."""
+        """Runs the tests with `fault` switched on ("": no fault). Returns the rows that failed."""
         command = (self._path, "--gtest_fail_fast", "--gtest_filter=" + ":".join(self._rows))
-        # A group of its own: what it has started ends with it.
+        # The program leads a process group, so that the processes that it starts end with it.
         with subprocess.Popen(command, cwd=self._path + ".runfiles/psd", start_new_session=True,
                               env=dict(os.environ, PSD_FAULT=fault), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -87,7 +87,7 @@ class Program:
 
 
 def build(labels, flags):
-    """Label -> its program."""
+    """Builds the programs; returns them by label."""
     done = subprocess.run(("bazel", "build", BUILD, *flags, *labels), stdin=subprocess.DEVNULL,
                           check=False)
     if done.returncode != 0:

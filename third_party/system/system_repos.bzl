@@ -1,4 +1,4 @@
-"""System (apt) libraries as Bazel repositories, and stubs for what Bazel 4.x
+"""Defines Bazel repositories for system (apt) libraries, and stubs for repositories that Bazel 4.x
 would otherwise download (rules_cc, rules_java, rules_proto, coverage tools)."""
 
 # ------------------------------------------------------------------ stubs --
@@ -28,7 +28,7 @@ _stub_rules = repository_rule(
     attrs = {"dir": attr.string(mandatory = True)},
 )
 
-# Replaces Bazel's Java CoverageOutputGenerator: gcov JSON -> lcov, and merge.
+# Replaces Bazel's Java CoverageOutputGenerator: converts gcov JSON to lcov, and merges reports.
 _COVERAGE_PY = """#!/usr/bin/python3 -B
 import collections, glob, gzip, json, os, re, sys
 opt = collections.defaultdict(list)
@@ -87,7 +87,7 @@ def _pc(rctx, flags, pkgs):
     return [t for t in _run(rctx, ["pkg-config"] + flags + pkgs).split(" ") if t]
 
 def _uniq_keep_last(tokens):
-    """-lX -lY -lX -> -lY -lX (what a static link needs; harmless for shared)."""
+    """Keeps the last of equal tokens (-lX -lY -lX becomes -lY -lX), as static linking needs."""
     seen = {}
     out = []
     for t in reversed(tokens):
@@ -97,8 +97,9 @@ def _uniq_keep_last(tokens):
         out.append(t)
     return reversed(out)
 
-# The setting as a repository of system libraries names it, whether psd is the main one or not: as
-# text, a label of the main repository says nothing of whose it is.
+# The label of the setting, as the repositories of system libraries must write it. It works whether
+# psd is the main repository or not: as a text, a label of the main repository does not name its
+# repository.
 _STATIC_LINK_LABEL = str(Label("//third_party/system:static_link"))
 _STATIC_LINK = _STATIC_LINK_LABEL if _STATIC_LINK_LABEL.startswith("@") else "@" + _STATIC_LINK_LABEL
 
@@ -113,11 +114,11 @@ cc_library(
 )
 """
 
-# Never linked statically: glibc's own parts.
+# Parts of glibc, which are never linked statically.
 _GLIBC = ["-lpthread", "-ldl", "-lrt", "-lm", "-lc"]
 
 def _static(rctx, libdir, tokens):
-    """-lX -> -l:libX.a wherever Debian ships the archive."""
+    """Replaces -lX by -l:libX.a if Debian ships the archive."""
     out = []
     for t in tokens:
         if t.startswith("-l") and t not in _GLIBC and rctx.path(libdir + "/lib" + t[2:] + ".a").exists:
@@ -130,7 +131,7 @@ def _libs(rctx, flags, pkgs):
     return [t for t in _uniq_keep_last(_pc(rctx, flags, pkgs)) if not t.startswith("-Wl,")]
 
 def _cc_lib(rctx, name, pkgs):
-    # Not pkg-config --variable=libdir: Debian's grpc*.pc say /usr/lib there.
+    # pkg-config --variable=libdir would be wrong: Debian's grpc*.pc have /usr/lib there.
     libdir = "/usr/lib/" + _run(rctx, ["gcc", "-print-multiarch"])
     return _BUILD_LIB.format(
         name = repr(name),
@@ -141,7 +142,7 @@ def _cc_lib(rctx, name, pkgs):
     )
 
 _SPDLOG_HEADER_ONLY = """
-# Debian has no libspdlog.a / libfmt.a: header-only when linking statically.
+# Debian has no libspdlog.a and no libfmt.a, so a static link uses them header-only.
 cc_library(
     name = "fmt",
     defines = select({{
@@ -203,7 +204,7 @@ _system_deps = repository_rule(
     },
 )
 
-# absl: Bazel label -> .pc name. Extend when a new target is used.
+# The .pc names of Abseil by Bazel label. Extend this when a new target is used.
 _ABSL = {
     "absl/base:core_headers": "absl_core_headers",
     "absl/cleanup:cleanup": "absl_cleanup",
@@ -253,12 +254,12 @@ def _alias_impl(rctx):
 _alias_repo = repository_rule(implementation = _alias_impl, attrs = {"aliases": attr.string_dict()})
 
 def _unless_defined(rule, name, **attributes):
-    """Defines a repository, but leaves alone what the workspace that uses psd has under that name."""
+    """Defines a repository, unless the workspace that uses psd has defined one under that name."""
     if native.existing_rule(name) == None:
         rule(name = name, **attributes)
 
 def _from_system(rule, name, **attributes):
-    """Defines a repository that cannot be another than Debian's: Debian's gRPC was built with it."""
+    """Defines a repository that must be Debian's, because Debian's gRPC was built with it."""
     defined = native.existing_rule(name)
     if defined != None and defined["kind"] not in ["_absl", "_alias_repo", "_system_deps"]:
         fail("This workspace defines @%s, but psd links Debian's gRPC, and " % name +

@@ -14,7 +14,7 @@
 namespace psd::cli {
 namespace {
 
-// The psd that stands beside this program, else the one on PATH.
+// Returns the path of the psd beside this program, or "psd", which is looked up in PATH.
 std::string FindPsd() {
   char path[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));

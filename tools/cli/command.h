@@ -17,18 +17,18 @@ struct Options {
   std::string address = "127.0.0.1:7071";
   absl::Duration timeout = absl::Seconds(5);
   bool json = false;
-  bool color = false;  // headings are bold: standard output is a terminal
+  bool color = false;  // standard output is a terminal, so headings are bold
 
   // Flags of single commands, see Command::flags.
-  std::string owners;  // "owner0=10.0.0.5:7071,owner1=…"; empty: those that the registrar knows
-  std::string name;    // of a save
-  std::string leave_out;  // "owner1,owner2": not saved
-  std::string map;        // "saved owner=owner now,…"
+  std::string owners;     // "owner0=10.0.0.5:7071,…"; empty: the owners that the registrar knows
+  std::string name;       // the name of a save
+  std::string leave_out;  // "owner1,owner2": owners whose values are not saved
+  std::string map;        // "saved owner=present owner,…"
   bool spread = false;
   bool full_speed = false;
   bool only_missing = false;
   bool accept_skew = false;
-  std::vector<std::string> given;  // those of the above that were given
+  std::vector<std::string> given;  // the names of the flags of single commands that were given
 };
 
 // Runs a command, which prints to standard output. Errors: INVALID_ARGUMENT if the command is used
@@ -40,7 +40,7 @@ struct Command {
   absl::string_view name;
   absl::string_view arguments;  // "[PREFIX]"
   absl::string_view help;
-  absl::string_view flags;  // "--map --spread": its own, beside those that all take
+  absl::string_view flags;  // "--map --spread": the flags that only some commands take
   size_t min_arguments;
   size_t max_arguments;
   CommandFunction run;

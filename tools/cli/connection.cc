@@ -16,7 +16,7 @@
 namespace psd::cli {
 namespace {
 
-// grpc.health.v1.HealthCheckResponse with the one field that it has, a status of SERVING.
+// An encoded grpc.health.v1.HealthCheckResponse whose only field, the status, is SERVING.
 constexpr absl::string_view kServing("\x08\x01", 2);
 
 std::string BytesOf(const grpc::ByteBuffer& buffer) {
@@ -71,7 +71,8 @@ absl::Status Connection::CheckHealth() {
   SetDeadline(context);
   grpc::GenericStub stub(channel_);
   grpc::CompletionQueue queue;
-  // The empty name, as its only field: the server as a whole.
+  // An encoded request whose only field, the service's name, is empty: it asks for the whole
+  // server.
   const grpc::Slice all_services(std::string("\x0a\0", 2));
   const grpc::ByteBuffer request(&all_services, 1);
   auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);

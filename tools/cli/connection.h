@@ -20,7 +20,7 @@ class Connection {
   explicit Connection(const Options& options);
 
   // Makes one call. `method` is, for example, &v1::ParameterService::Stub::List.
-  // Errors: those that the owner answers; UNAVAILABLE and DEADLINE_EXCEEDED name the address.
+  // Errors: the owner's errors; UNAVAILABLE and DEADLINE_EXCEEDED name the address.
   template <typename Method, typename Request, typename Reply>
   absl::Status Call(Method method, const Request& request, Reply* reply) {
     grpc::ClientContext context;
@@ -29,7 +29,7 @@ class Connection {
     return ToStatus(status, context);
   }
 
-  // The standard health check of the whole server. Errors: UNAVAILABLE when it does not serve.
+  // Makes the standard health check of the whole server. Errors: UNAVAILABLE if it does not serve.
   absl::Status CheckHealth();
 
  private:

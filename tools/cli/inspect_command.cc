@@ -1,4 +1,4 @@
-// psctl inspect: what is in a save, or in any safetensors file; checksums are compared.
+// psctl inspect: prints the contents of a save or of any safetensors file, and compares checksums.
 
 #include <unistd.h>
 

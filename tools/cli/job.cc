@@ -35,8 +35,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const Options& options,
 constexpr absl::string_view kNameThem =
     "name all owners of the job yourself: --owners NAME=HOST:PORT,…";
 
-// The owner at --address, and the registrar that it names, if that is another one.
-// Errors: INVALID_ARGUMENT if that registrar is to be left out, for it alone knows the owners.
+// Returns the owner at --address and, if it names another owner as the registrar, that owner too.
+// Errors: INVALID_ARGUMENT if the registrar is to be left out, because only it knows the owners.
 absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
   Connection connection(options);
   v1::WorkerStatus status;
@@ -59,14 +59,14 @@ absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
   return owners;
 }
 
-// All owners that the registrar knows of.
+// Returns all owners that the registrar knows.
 absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
   PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> known, AskFirst(options));
   auto first = Attach(options, known, 0);
   if (!first.ok())
     return WithRemedy(Annotate(first.status(), "asking for the owners of the job"), kNameThem);
   PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, (*first)->JobOwners());
-  // What was dialled already is dialled the same way.
+  // Owners that were reached already keep the address at which they were reached.
   for (OwnerAddress& owner : all) {
     if (owner.name == known[0].name) owner.address = known[0].address;
   }

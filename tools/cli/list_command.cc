@@ -1,4 +1,4 @@
-// psctl list: named values, page by page.
+// psctl list: prints the named values, page by page.
 
 #include <google/protobuf/util/json_util.h>
 

@@ -25,22 +25,22 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
 constexpr Command kCommands[] = {
-    {"status", "", "What the worker says of itself: values, optimizers, sessions, memory.", "", 0,
-     0, RunStatus},
-    {"list", "[PREFIX]", "Named values, sorted.", "", 0, 1, RunList},
-    {"drop", "NAME", "Ends a name; who holds the value keeps it.", "", 1, 1, RunDrop},
-    {"ping", "", "Does it serve? Exit code 0 if so: for probes.", "", 0, 0, RunPing},
+    {"status", "", "Prints the worker's values, optimizers, sessions and memory.", "", 0, 0,
+     RunStatus},
+    {"list", "[PREFIX]", "Prints the named values, sorted.", "", 0, 1, RunList},
+    {"drop", "NAME", "Drops a name; holders of the value keep it.", "", 1, 1, RunDrop},
+    {"ping", "", "Exits with code 0 if the owner serves; for probes.", "", 0, 0, RunPing},
     {"check", "FILE", "Checks a configuration file of psd.", "", 1, 1, RunCheck},
     {"save", "DIR", "Saves all owners' values and optimizers while training goes on.",
      "--owners --name --full_speed --leave_out", 1, 1, RunSave},
     {"load", "DIR", "Loads the latest save of DIR, or the save DIR, into the job's owners.",
      "--owners --map --spread --only-missing --accept-skew", 1, 1, RunLoad},
-    {"inspect", "FILE", "What a save or a safetensors file holds, checksums compared.", "", 1, 1,
-     RunInspect},
+    {"inspect", "FILE", "Prints the contents of a save or a safetensors file; compares checksums.",
+     "", 1, 1, RunInspect},
 };
 
 void PrintUsage(std::FILE* out) {
-  std::fprintf(out, "psctl: looks at running owners, saves and loads them, tidies up.\n\n");
+  std::fprintf(out, "psctl: inspects running owners, saves and loads jobs, and drops values.\n\n");
   for (const Command& command : Commands()) {
     const std::string call = absl::StrCat(command.name, " ", command.arguments);
     std::fprintf(out, "  psctl %-16s %s\n", call.c_str(), std::string(command.help).c_str());
@@ -48,16 +48,16 @@ void PrintUsage(std::FILE* out) {
   std::fprintf(out,
                "\n  --address HOST:PORT  the owner (default $PSD_ADDRESS, else 127.0.0.1:7071)\n"
                "  --timeout TIME       how long to wait for an answer (default 5s)\n"
-               "  --json               for programs: status, list, ping\n"
-               "  --owners A=HOST:PORT,…  save, load: these owners, not those the registrar knows\n"
-               "  --name NAME          save: what it is called (default: the time)\n"
-               "  --leave_out A,B      save: without the values of these owners, dead or not\n"
-               "  --full_speed         save: without leaving time to the steps of training\n"
+               "  --json               status, list, ping: output for programs\n"
+               "  --owners A=HOST:PORT,…  save, load: use these owners, not the registrar's list\n"
+               "  --name NAME          save: the name of the save (default: the time)\n"
+               "  --leave_out A,B      save: leave out the values of these owners\n"
+               "  --full_speed         save: leave no time to the steps of training\n"
                "  --map OLD=NEW,…      load: the values of saved owner OLD go to NEW\n"
-               "  --spread             load: over all owners by bytes, wherever they were\n"
-               "  --only-missing       load: only what owners have lost; the rest stays as it is\n"
-               "  --accept-skew        load: even if the rest has taken more steps since the save\n"
-               "\nExit codes: 0 done; 1 it failed; 2 wrong usage.\n");
+               "  --spread             load: spread all values over all owners by bytes\n"
+               "  --only-missing       load: only values that owners have lost; others stay\n"
+               "  --accept-skew        load: even if other owners took steps since the save\n"
+               "\nExit codes: 0 success; 1 failure; 2 wrong usage.\n");
 }
 
 int Refuse(const std::string& problem) {
@@ -65,7 +65,7 @@ int Refuse(const std::string& problem) {
   return kExitUsage;
 }
 
-// Takes "--name=value" or "--name value". False if `arguments[*at]` is another flag.
+// Takes "--name=value" or "--name value". Returns false if `arguments[*at]` is another flag.
 bool TakeFlag(const std::string& name, const std::vector<std::string>& arguments, size_t* at,
               std::string* value) {
   absl::string_view rest = arguments[*at];
@@ -79,7 +79,7 @@ bool TakeFlag(const std::string& name, const std::vector<std::string>& arguments
   return true;
 }
 
-// Takes a flag of single commands.
+// Takes a flag of single commands. Returns false if `arguments[*at]` is none.
 bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options* options) {
   const std::string name = arguments[*at].substr(0, arguments[*at].find('='));
   if (arguments[*at] == "--spread") {

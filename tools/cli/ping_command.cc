@@ -1,4 +1,4 @@
-// psctl ping: checks whether an owner serves and how fast it answers. For probes, which read the
+// psctl ping: checks whether an owner serves, and measures how fast it answers. Probes can use its
 // exit code.
 
 #include <chrono>

@@ -1,6 +1,7 @@
 #pragma once
 
-// How a long transfer goes: a line that is rewritten on a terminal, plain lines elsewhere.
+// Shows the progress of a long transfer: on a terminal a line that is rewritten, elsewhere plain
+// lines.
 
 #include <cstdint>
 #include <cstdio>
@@ -11,16 +12,17 @@
 
 namespace psd::cli {
 
-// "saving     [=========>          ]  45 %  1.2 GiB of 2.7 GiB  812 MiB/s  2 s left"
+// Returns, for example,
+// "saving     [=========>          ]  45 %  1.2 GiB of 2.7 GiB  812 MiB/s  2 s left".
 std::string FormatProgress(absl::string_view activity, uint64_t bytes, uint64_t total_bytes,
                            absl::Duration elapsed);
 
-// Writes to `out`, at most ten times a second on a terminal, else every ten seconds; always at the
-// end of an activity. Thread-compatible.
+// Writes to `out` at most ten times a second on a terminal and every ten seconds elsewhere, and
+// always at the end of an activity. Thread-compatible.
 class ProgressBar {
  public:
   ProgressBar(std::FILE* out, bool terminal) : out_(out), terminal_(terminal) {}
-  // Ends the line, so that what follows starts on its own.
+  // Ends the line, so that further output starts on a new line.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;

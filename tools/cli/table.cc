@@ -13,7 +13,7 @@ namespace {
 constexpr char kBold[] = "\033[1m";
 constexpr char kPlain[] = "\033[0m";
 
-// Characters, not bytes: continuation bytes of UTF-8 take no column.
+// Returns the number of characters: continuation bytes of UTF-8 take no column.
 size_t Width(absl::string_view text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));

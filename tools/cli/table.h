@@ -1,6 +1,6 @@
 #pragma once
 
-// Formats output for people: aligned columns, and sizes and times in fitting units.
+// Formats output for people: aligned columns, and sizes and times in suitable units.
 
 #include <cstdint>
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace psd::cli {
 
-// Left-aligned columns, each as wide as its widest cell; columns of numbers right-aligned. A value.
+// A table whose columns are as wide as their widest cells. Columns are left-aligned, unless their
+// heading says otherwise. A value.
 class Table {
  public:
   // A heading that starts with '>' makes its column right-aligned.
@@ -29,7 +30,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// `text` with everything but printable characters (UTF-8 included) replaced.
+// Returns `text` with all characters replaced that are not printable. UTF-8 is kept.
 std::string Printable(absl::string_view text);
 
 std::string FormatBytes(uint64_t bytes);    // "0 B", "1.5 KiB", "12 MiB"

@@ -1,7 +1,7 @@
-"""Bazel as a child: runs it, and says every few seconds how far it is.
+"""Runs Bazel as a child process and reports its progress every few seconds.
 
-Bazel itself prints nothing while the same actions run, which for our larger files is long enough to
-look hung.
+Bazel itself prints nothing while the same actions run, which takes so long for psd's larger files
+that Bazel seems to hang.
 """
 import collections
 import os
@@ -18,14 +18,15 @@ LOG_LINE_S = 5.0
 # A step is mostly one compilation. This is how long one takes on one core until the build at hand
 # has shown better.
 STEP_CORE_S = 4.0
-# So many steps of the build at hand count as much as the figure above.
+# The number of steps of the running build that count as much as the assumption above.
 TRUSTED_STEPS = 10
-# A rate is taken over this time: cached steps are quick, and say little about those that follow.
+# The time over which the rate is measured. Cached steps are quick and say little about later ones.
 RATE_WINDOW_S = 90.0
-# Bazel finds more and more steps at first. After this time without new ones it knows them all.
+# At first Bazel keeps finding new steps. After this time without a new one it knows all of them.
 SETTLED_S = 3.0
 
-# Has Bazel name every second what it works on; without a terminal it would do so ever more rarely.
+# These flags make Bazel print every second what it works on. Without a terminal it would print this
+# less and less often.
 PROGRESS_FLAGS = ["--curses=yes", "--color=no", "--show_progress_rate_limit=1",
                   "--terminal_columns=200"]
 _STEP = re.compile(r"\[([\d,]+) / ([\d,]+)\] *(.*)")
@@ -39,7 +40,7 @@ def cache_flag():
 
 
 def is_progress(line):
-    """Whether a line of Bazel's only says what it is busy with."""
+    """Returns whether a line of Bazel's output is only about progress."""
     return bool(_STEP.match(line) or _ACTIVITY.match(line)
                 or re.match(r"(Loading|Analyzing): ", line))
 
@@ -49,7 +50,7 @@ def format_time(seconds):
 
 
 class BuildProgress:
-    """Turns Bazel's progress lines into one text for people, at any time. Thread-compatible."""
+    """Turns Bazel's progress lines into one text for people. Thread-compatible."""
 
     def __init__(self, what, clock=time.monotonic, cores=os.cpu_count() or 1):
         self._what = what
@@ -58,19 +59,19 @@ class BuildProgress:
         self._start = clock()
         self._done = None  # steps; None while none is known
         self._total = 0
-        self._settled = 0.0  # when it knows all steps, if none is added until then
+        self._settled = 0.0  # the time at which Bazel knows all steps, if none is added until then
         self._activity = ""
         self._history = collections.deque()  # (time, steps done), the oldest first
 
     def take(self, line):
-        """A line of Bazel's: how many steps are done, or one of those it works on."""
+        """Takes a line of Bazel's output: the number of steps done, or one of the running steps."""
         activity = _ACTIVITY.match(line)
         if activity:
             self._activity = self._activity or activity.group(1)
         step = _STEP.match(line)
         if step:
             self._take_step(*(int(number.replace(",", "")) for number in step.groups()[:2]))
-            # The only action that runs stands in the same line.
+            # If only one action runs, the same line names it.
             alone = _ACTIVITY.match("    " + step.group(3))
             self._activity = alone.group(1) if alone else ""
 
@@ -95,7 +96,7 @@ class BuildProgress:
             "; " + self._activity if self._activity else "")
 
     def left_s(self):
-        """An estimate. Requires: it was told of a step."""
+        """Returns an estimate. Requires: take() has seen a step."""
         first_time, first_done = self._history[0]
         steps = TRUSTED_STEPS + self._done - first_done
         seconds = TRUSTED_STEPS * self._step_s + self._clock() - first_time
@@ -105,8 +106,8 @@ class BuildProgress:
 def run(arguments, stop_request, on_line, on_wait=lambda: None):
     """Runs bazel in the source tree to its end and returns the children.Child.
 
-    `on_line` gets each line that it prints; `on_wait` is called between them, several times a
-    second. Errors: ChildFailed if it cannot be started; Stopped.
+    `on_line` gets each line that Bazel prints; `on_wait` is called between the lines, several times
+    a second. Errors: ChildFailed if Bazel cannot be started; Stopped.
     """
     os.chdir(ROOT)
     with children.Group(stop_request, stop_timeout_s=30.0) as group:

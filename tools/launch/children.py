@@ -1,7 +1,8 @@
 """Child processes that end with their parent, whatever ends it.
 
-A child is told on start to die with its parent; it leads a process group of its own, so that what
-it starts ends with it, and so that Ctrl-C reaches only the parent, which then stops all in order.
+Each child asks the kernel at its start to be killed when its parent dies. It leads a process group
+of its own, so that its own children end with it, and so that Ctrl-C reaches only the parent, which
+then stops all children in order.
 """
 import collections
 import ctypes
@@ -29,14 +30,14 @@ class Stopped(Exception):
 
 
 class ChildFailed(Exception):
-    """Raised when a child has ended that should not have, or with an error."""
+    """Raised when a child has ended with an error, or has ended and should not have."""
 
 
 class StopRequest:
     """The signals that asked this process to stop; a context manager that listens for them.
 
-    A signal is only remembered, and check() raises it. So it can arrive at any moment, also while a
-    child is being started or stopped, and no child is forgotten.
+    A signal is only recorded, and check() raises it. So a signal may arrive at any moment, even
+    while a child is being started or stopped, and no child is forgotten.
     """
 
     def __init__(self):
@@ -45,8 +46,9 @@ class StopRequest:
 
     def __enter__(self):
         for number in _STOP_SIGNALS:
-            # nohup has us ignore SIGHUP, and means it. A script has what it starts in the
-            # background ignore SIGINT, and then nobody could stop us in the usual way.
+            # If SIGHUP is ignored, nohup wants this, and it stays ignored. SIGINT is handled even
+            # if it was ignored: a script lets programs that it starts in the background ignore it, and
+            # then nobody could stop this program in the usual way.
             if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                 continue
             self._handlers[number] = signal.signal(
@@ -58,7 +60,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def count(self):
-        """How many signals have arrived."""
+        """Returns the number of signals that have arrived."""
         return len(self._received)
 
     def check(self):
@@ -77,7 +79,7 @@ def _die_with(parent):
 
 
 class Child:
-    """One running program. Its output goes line by line to `lines`, the last ones are kept."""
+    """One running program. Its output goes line by line to `lines`; it keeps the last lines."""
 
     def __init__(self, name, command, lines, may_end, worth_keeping):
         self.name = name
@@ -100,7 +102,7 @@ class Child:
                 lines.put((self.name, line))
 
     def finished(self):
-        """Whether it has ended and all that it said is in `lines`."""
+        """Returns whether it has ended and all its output is in `lines`."""
         return self.process.poll() is not None and not self._reader.is_alive()
 
     def signal_group(self, number):
@@ -110,7 +112,7 @@ class Child:
             pass
 
     def describe_end(self):
-        """How it ended, and what it said last. Requires: it has ended."""
+        """Returns how it ended, and its last output. Requires: it has ended."""
         self._reader.join(timeout=1)
         code = self.process.returncode
         how = "exit code %d" % code if code >= 0 else "signal %s" % signal.Signals(-code).name
@@ -121,9 +123,9 @@ class Child:
 class Group:
     """Children that live and end together; a context manager.
 
-    `stop_request`: check() and next_line() raise Stopped once it holds a signal, and so does the
-    end of the context, after all children are gone. A second signal while they are being stopped
-    kills them.
+    Once `stop_request` has a signal, check() and next_line() raise Stopped, and so does the end of
+    the context, after all children have ended. A second signal while they are being stopped kills
+    them.
     """
 
     def __init__(self, stop_request, stop_timeout_s=10.0):
@@ -141,8 +143,8 @@ class Group:
             self._stop_request.check()
 
     def start(self, name, command, may_end=False, worth_keeping=lambda line: True):
-        """`may_end`: it is expected to end by itself, without an error. `worth_keeping`: whether a
-        line of its output is one to show when it fails."""
+        """Starts a child. `may_end`: the child is expected to end by itself, without an error.
+        `worth_keeping`: returns whether a line of its output is worth showing when it fails."""
         try:
             child = Child(name, command, self.lines, may_end, worth_keeping)
         except OSError as error:
@@ -151,8 +153,8 @@ class Group:
         return child
 
     def check(self):
-        """Raises Stopped if a signal asked for it, and ChildFailed if a child has ended that should
-        not have, or with an error."""
+        """Raises Stopped if a signal has arrived, and ChildFailed if a child has ended with an
+        error, or has ended and should not have."""
         self._stop_request.check()
         for child in self._children:
             code = child.process.poll()
@@ -160,11 +162,11 @@ class Group:
                 raise ChildFailed(child.describe_end())
 
     def drained(self, some):
-        """Whether all of `some` have finished and all lines are taken."""
+        """Returns whether all children in `some` have finished and all lines were taken."""
         return all(child.finished() for child in some) and self.lines.empty()
 
     def next_line(self, timeout_s):
-        """(name, line), or None if nothing was said in time. Raises Stopped like check()."""
+        """Returns (name, line), or None if no line came in time. Raises Stopped like check()."""
         self._stop_request.check()
         try:
             return self.lines.get(timeout=timeout_s)
@@ -172,21 +174,21 @@ class Group:
             return None
 
     def stop(self):
-        """Stops those still running, the newest first, by SIGTERM, then by SIGKILL."""
+        """Stops the children that still run, the newest first, by SIGTERM, then by SIGKILL."""
         until = time.monotonic() + self._stop_timeout_s
-        # The first signal may be why we are here; one more means at once.
+        # The first signal may be the reason for this call. One more signal means: kill at once.
         most_signals = max(1, self._stop_request.count())
         for child in reversed(self._children):
             if child.process.poll() is None:
                 child.signal_group(signal.SIGTERM)
                 self._wait(child, until, most_signals)
         for child in self._children:
-            child.signal_group(signal.SIGKILL)  # also what a child has left behind
+            child.signal_group(signal.SIGKILL)  # also for processes that the child left behind
             child.process.wait()
         self._children.clear()
 
     def _wait(self, child, until, most_signals):
-        """Until it has ended, the time is over, or more signals than `most_signals` have come."""
+        """Waits until the child has ended, the time is over, or more than `most_signals` came."""
         while time.monotonic() < until and self._stop_request.count() <= most_signals:
             try:
                 child.process.wait(timeout=_POLL_S)

@@ -1,4 +1,4 @@
-"""The demo behind tools/demo: builds, starts two owners and two trainers, shows how it goes."""
+"""Implements tools/demo: builds psd, starts two owners and two trainers, shows their progress."""
 import argparse
 import collections
 import os
@@ -13,7 +13,7 @@ import progress  # noqa: E402
 
 FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
 DAEMON = "//server/daemon:psd"
-# The folder of the example, and what it counts.
+# The folder of the example, and the unit that it counts in.
 DataSet = collections.namedtuple("DataSet", "example unit")
 DATA_SETS = {"fashion": DataSet("examples/fashion_mnist", "images"),
              "adult": DataSet("examples/wide_deep_adult", "rows")}
@@ -40,7 +40,7 @@ def format_result(result):
 
 
 def build_programs(example, stop_request):
-    """Builds the programs; returns the folder that they lie in."""
+    """Builds the programs; returns their folder."""
     flags = ["-c", "opt", build.cache_flag(), *build.PROGRESS_FLAGS]
     targets = [DAEMON, "//%s:train" % example, "//%s:evaluate" % example]
     line = progress.ProgressLine(plain_interval_s=build.LOG_LINE_S)
@@ -61,7 +61,7 @@ def run_bazel(arguments, stop_request, on_line=lambda line: None, on_wait=lambda
 
 
 def start_owners(group, plan, folder):
-    """Returns name=address of each, once all are ready."""
+    """Returns name=address of each owner, once all are ready."""
     owners = []
     for i in range(OWNERS):
         name = "owner%d" % i
@@ -114,7 +114,7 @@ def train(group, plan, owners, line):
 
 
 def take_line(item, reports, totals):
-    """Files a trainer's line under its name; what is neither report nor total is log."""
+    """Stores a trainer's report or total under its name; drops other lines, which are log."""
     name, text = item
     report = progress.parse_report(text)
     if report:
@@ -154,7 +154,7 @@ def run(plan, line, stop_request):
 
 
 def guarded(action, line):
-    """Calls `action` with the request to stop that it is to obey; returns the exit code."""
+    """Calls `action` with the StopRequest that it must obey; returns the exit code."""
     with children.StopRequest() as stop_request:
         try:
             action(stop_request)
@@ -170,7 +170,7 @@ def guarded(action, line):
 
 
 def find_data(name, file):
-    """The path that the example reads."""
+    """Returns the path that the example reads."""
     path = file if file is not None else FASHION_FOLDER
     if os.path.exists(path):
         return os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""One progress line out of the reports of several trainers."""
+"""Makes one progress line from the reports of several trainers."""
 import math
 import shutil
 import sys
@@ -11,7 +11,7 @@ _PLAIN_INTERVAL_S = 2.0
 
 
 def parse_fields(line):
-    """ "a=1 b=2.5" -> {"a": 1.0, "b": 2.5}; None if it is not of that form."""
+    """Returns {"a": 1.0, "b": 2.5} for "a=1 b=2.5", and None for a text of another form."""
     fields = {}
     for item in line.split():
         key, equals, value = item.partition("=")
@@ -25,7 +25,7 @@ def parse_fields(line):
 
 
 def parse_report(line):
-    """The fields of a trainer's progress line, or None for any other line."""
+    """Returns the fields of a trainer's progress line, or None for any other line."""
     if not line.startswith(_PREFIX):
         return None
     fields = parse_fields(line[len(_PREFIX):])
@@ -39,7 +39,7 @@ def _rates(fields):
 
 
 def combine(reports):
-    """One line for people: the slowest epoch, steps and rates added up, the mean loss."""
+    """Returns a line for people: the slowest epoch, the sums of steps and rates, the mean loss."""
     rate = _rates(reports[0])[0]
     return "epoch %d/%d  step %d/%d  loss %.4f  %.0f %s/s  %.0f s left" % (
         min(r["epoch"] for r in reports), max(r["epochs"] for r in reports),
@@ -49,7 +49,7 @@ def combine(reports):
 
 
 class ProgressLine:
-    """Shows a text: rewritten in place on a terminal, else as a plain line now and then."""
+    """Shows a text: a line that is rewritten on a terminal, a plain line now and then elsewhere."""
 
     def __init__(self, out=sys.stdout, clock=time.monotonic, plain_interval_s=_PLAIN_INTERVAL_S):
         self._out = out
@@ -64,20 +64,20 @@ class ProgressLine:
             return
         self._last = self._clock()
         if self._live:
-            # A line that wraps could not be rewritten.
+            # A line that wraps cannot be rewritten.
             text = text[:shutil.get_terminal_size().columns - 1]
         self._out.write("\r%s\x1b[K" % text if self._live else text + "\n")
         self._out.flush()
         self._open = self._live
 
     def print(self, text):
-        """Prints a line that stays, in the place of the live one."""
+        """Prints a line that stays, in place of the line that is rewritten."""
         self._out.write("\r\x1b[K" * self._open + text + "\n")
         self._out.flush()
         self._open = False
 
     def end(self):
-        """Ends the live line, so that what follows starts on one of its own."""
+        """Ends the line that is rewritten, so that further output starts on a new line."""
         if self._open:
             self._out.write("\n")
             self._out.flush()

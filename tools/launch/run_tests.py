@@ -1,6 +1,6 @@
-"""The second half of tools/test: `bazel test` with the arguments given, then the totals.
+"""The second half of tools/test: runs `bazel test` with the given arguments, prints the totals.
 
-Bazel's own lines are passed on, but for its progress, which becomes a line now and then.
+Bazel's own lines are passed on, except its progress, which becomes one line now and then.
 """
 import os
 import sys
@@ -17,7 +17,7 @@ def run_tests(arguments, events, stop_request):
     line = progress.ProgressLine(plain_interval_s=build.LOG_LINE_S)
     state = build.BuildProgress("testing")
 
-    told = set()  # Bazel repeats how it ended with every progress line that it has left
+    told = set()  # Bazel repeats its final lines with every progress line that is left
 
     def on_line(text):
         state.take(text)

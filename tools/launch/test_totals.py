@@ -3,7 +3,7 @@ import json
 
 
 def results(path):
-    """Label -> whether it passed, of every test target concerned."""
+    """Returns, by label, whether each test target that was to run has passed."""
     passed = {}
     try:
         events = open(path, encoding="utf-8")
@@ -22,13 +22,13 @@ def results(path):
                 label = ident["targetCompleted"]["label"]
                 if label in passed:
                     passed[label] = False
-    # Configured, and built or not needed, but left out by a tag filter: not concerned.
+    # Targets without a result were configured, but left out by a tag filter.
     return {label: result for label, result in passed.items() if result is not None}
 
 
 def print_totals(path):
-    """Counts test targets; one that was not built, timed out or was never run has failed. Returns
-    0 if all passed, 3 if one failed, 4 if none ran."""
+    """Counts test targets. A target that was not built, timed out or never ran counts as failed.
+    Returns 0 if all passed, 3 if one failed, 4 if none ran."""
     outcomes = results(path).values()
     good = sum(outcomes)
     bad = len(outcomes) - good
