@@ -1,4 +1,4 @@
-// Runs psd's standard workloads beside their floors.
+// Runs psd's standard workloads and their floors.
 
 #include "bench/run_main.h"
 

@@ -1,4 +1,4 @@
-// Runs psd's standard workloads beside their floors and PyTorch RPC.
+// Runs psd's standard workloads, their floors, and the same workloads on PyTorch RPC.
 
 #include "bench/run_main.h"
 

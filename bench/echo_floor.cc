@@ -25,7 +25,7 @@ grpc::ByteBuffer EmptyMessage() {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Returns a message of `head` and zeros, `bytes` in all. The zeros are not copied.
+// Returns a message of `bytes` bytes: `head`, then zeros, which are not copied.
 grpc::ByteBuffer MessageOf(uint64_t head, size_t bytes) {
   static const std::vector<char> zeros(kMaxEchoBytes);
   const grpc::Slice slices[] = {
@@ -34,7 +34,7 @@ grpc::ByteBuffer MessageOf(uint64_t head, size_t bytes) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-// The head of a message, at most kMaxEchoBytes; 0 of an empty one.
+// Returns the head of a message, limited to kMaxEchoBytes; 0 for an empty message.
 size_t HeadOf(const grpc::ByteBuffer& message) {
   std::vector<grpc::Slice> slices;
   uint64_t head = 0;
@@ -43,7 +43,7 @@ size_t HeadOf(const grpc::ByteBuffer& message) {
   return std::min(static_cast<size_t>(head), kMaxEchoBytes);
 }
 
-// Answers one call with as many bytes as its head says.
+// Answers one call with the number of bytes that the head of the request asks for.
 class Reply : public grpc::ServerGenericBidiReactor {
  public:
   Reply() { StartRead(&in_); }
@@ -72,7 +72,7 @@ struct Exchange {
   grpc::Status status;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> call;
 
-  // Deleted when `queue` hands it back.
+  // Starts an exchange, which is deleted when `queue` returns it.
   static void Begin(grpc::GenericStub& stub, grpc::CompletionQueue* queue) {
     auto* exchange = new Exchange;
     exchange->call = stub.PrepareUnaryCall(&exchange->context, kMethod, EmptyMessage(), queue);

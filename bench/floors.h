@@ -1,14 +1,15 @@
 #pragma once
 
-// Memory floors: the time that one core needs to stream arrays of floats and nothing else. Plain
-// loops, compiled for every instruction set that Highway knows and chosen at run time, as the
-// kernels are.
+// Memory floors: the time that one core needs to stream arrays of floats and nothing else. They are
+// plain loops, compiled for every instruction set that Highway knows and chosen at run time, like
+// the kernels.
 
 #include <cstddef>
 
 namespace psd::bench {
 
-// Zero-cost memory for floors: mapped, in huge pages where allowed, touched.
+// Memory for floors. It is mapped in huge pages if the system allows them, and touched beforehand,
+// so that no floor pays for page faults.
 class MappedFloats {
  public:
   explicit MappedFloats(size_t size);
@@ -24,16 +25,16 @@ class MappedFloats {
   float* const data_;
 };
 
-// All sizes: multiples of 16. Arrays do not overlap and start at multiples of 64 bytes.
+// All sizes are multiples of 16. Arrays do not overlap and start at multiples of 64 bytes.
 
 // Reads an array once.
 float StreamRead(const float* a, size_t size);
-// Reads two arrays, writes one of them: SGD.
+// Reads two arrays and writes one of them, like SGD.
 void StreamR2W1(float* a, const float* b, size_t size);
-// Reads four arrays, writes three of them: Adam.
+// Reads four arrays and writes three of them, like Adam.
 void StreamR4W3(float* a, const float* b, float* c, float* d, size_t size);
-// An optimizer's step from an old version `a` to a new one, past the caches as the kernels write
-// it; `b` is the gradient, `c` and `d` are state.
+// An optimizer's step from an old version `a` to a new one, which is written past the caches as the
+// kernels do; `b` is the gradient, `c` and `d` are state.
 void UpdateR2W1(const float* a, const float* b, float* next, size_t size);            // SGD
 void UpdateR3W2(const float* a, const float* b, float* c, float* next, size_t size);  // Adagrad …
 void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next,

@@ -2,7 +2,8 @@
 //
 //   helper echo                    a bare gRPC echo; prints its port
 //   helper tcp                     a bare TCP sender; prints its port
-//   helper trainer NAME ADDRESS    a trainer; reads a number, does so many small steps, says "done"
+//   helper trainer NAME ADDRESS    a trainer; reads a number, takes that many small steps, and
+//                                  prints "done"
 //
 // Each ends when its input is closed.
 

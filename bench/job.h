@@ -1,6 +1,6 @@
 #pragma once
 
-// One owner, a psd daemon of its own, and this process as its trainer.
+// A job for a case: one owner, which is a psd daemon, and this process as its trainer.
 
 #include <functional>
 #include <memory>
@@ -20,7 +20,7 @@ inline constexpr char kOwner[] = "owner0";
 // Thread-compatible.
 class Job {
  public:
-  // `flags` are further ones of the owner.
+  // `flags` are additional flags of the owner.
   static absl::StatusOr<std::unique_ptr<Job>> Start(const Environment& environment,
                                                     const std::vector<std::string>& flags = {});
 
@@ -37,11 +37,11 @@ class Job {
 // Attaches a worker to the owner at `address`.
 absl::StatusOr<std::unique_ptr<Worker>> Attach(const std::string& name, const std::string& address);
 
-// "<prefix>0", "<prefix>1", …: parameters of `elements` floats, uniform in [-0.1, 0.1).
+// Creates parameters "<prefix>0", "<prefix>1", … of `elements` floats, uniform in [-0.1, 0.1).
 absl::StatusOr<std::vector<RRef>> CreateParameters(Worker& worker, const std::string& prefix,
                                                    int count, int64_t elements);
 
-// The time of each of `count` calls of `operation`, in seconds; stops at the first error.
+// Returns the time of each of `count` calls of `operation`, in seconds, or the first error.
 absl::StatusOr<std::vector<double>> TimeEach(int count,
                                              const std::function<absl::Status()>& operation);
 

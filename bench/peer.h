@@ -1,6 +1,6 @@
 #pragma once
 
-// The peer that psd is compared with: PyTorch RPC, driven block by block over a pipe.
+// The peer with which psd is compared: PyTorch RPC, driven block by block over a pipe.
 
 #include <memory>
 #include <string>
@@ -15,16 +15,16 @@ namespace psd::bench {
 // Thread-compatible.
 class Peer {
  public:
-  // Errors: FAILED_PRECONDITION saying what to install when it is not there.
+  // Errors: FAILED_PRECONDITION, which names the missing packages, if PyTorch is not installed.
   static absl::StatusOr<std::unique_ptr<Peer>> Start(const std::string& script,
                                                      const std::string& transport);
 
-  // "torch-rpc-1.13.0a0 tcp".
+  // Returns, for example, "torch-rpc-1.13.0a0 tcp".
   const std::string& description() const { return description_; }
 
-  // Makes what the case needs; warms up.
+  // Prepares a case, and warms up.
   absl::Status StartCase(const std::string& name);
-  // One block: the median cost of an operation, in seconds.
+  // Runs one block. Returns the median cost of an operation, in seconds.
   absl::StatusOr<double> RunBlock(const std::string& name);
   absl::Status StopCase(const std::string& name);
 

@@ -39,10 +39,10 @@ absl::StatusOr<Pipe> NewPipe() {
   return Pipe{ends[0], ends[1]};
 }
 
-// In the child, between fork and exec: system calls only.
+// Runs in the child, between fork and exec, so it makes only system calls.
 [[noreturn]] void Become(char* const* arguments, int in, int out, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it died before the request
+  if (getppid() != parent) _exit(127);  // the parent died before the prctl
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   execv(arguments[0], arguments);

@@ -1,7 +1,7 @@
 #pragma once
 
-// A child process with pipes to its standard input and output. It ends with this object, and with
-// this process, whatever ends that.
+// A child process with pipes to its standard input and output. It ends with this object, and it
+// ends with this process, however this process ends.
 
 #include <sys/types.h>
 
@@ -20,7 +20,7 @@ namespace psd::bench {
 // Thread-compatible.
 class Process {
  public:
-  // `command[0]` is the program's path. Its standard error is ours.
+  // `command[0]` is the program's path. The child shares this process's standard error.
   static absl::StatusOr<std::unique_ptr<Process>> Start(const std::vector<std::string>& command);
   // Sends SIGTERM, and SIGKILL if the process does not end within seconds.
   ~Process();
@@ -29,13 +29,13 @@ class Process {
 
   pid_t pid() const { return pid_; }
 
-  // Errors: UNAVAILABLE when it has closed its input or output; DEADLINE_EXCEEDED.
+  // Errors: UNAVAILABLE if the child has closed its input or output; DEADLINE_EXCEEDED.
   absl::Status WriteLine(absl::string_view line);
   absl::StatusOr<std::string> ReadLine(absl::Duration timeout);
 
-  // CPU time used so far by all its threads.
+  // Returns the CPU time that all its threads have used so far.
   absl::StatusOr<double> CpuSeconds() const;
-  // Memory that is in use and belongs to it: resident, shared segments included.
+  // Returns its resident memory, including shared segments.
   absl::StatusOr<size_t> ResidentBytes() const;
 
  private:
@@ -43,8 +43,8 @@ class Process {
 
   const std::string name_;
   const pid_t pid_;
-  const int in_;   // we write here
-  const int out_;  // we read here
+  const int in_;   // the child's input; this process writes to it
+  const int out_;  // the child's output; this process reads from it
   std::string pending_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// One row per case, for people or for machines.
+// Prints one row per case, for people or for programs.
 
 #include <optional>
 #include <string>
@@ -15,16 +15,16 @@ struct Row {
   double value = 0;                  // psd's median, in `unit`
   std::optional<double> p99;         // of latencies, in `unit`
   std::optional<double> peer;        // the peer's median, in `unit`
-  std::optional<double> speedup;     // the peer's time / psd's: above 1, psd is faster
-  std::optional<double> floor;       // what the machine allows, in `unit`
-  std::optional<double> efficiency;  // the floor's time / psd's: 1, psd is at the limit
+  std::optional<double> speedup;     // the peer's time / psd's; psd is faster if it is above 1
+  std::optional<double> floor;       // the floor's median, in `unit`
+  std::optional<double> efficiency;  // the floor's time / psd's; psd is at the limit if it is 1
   std::optional<double> spread;      // of the speedup if there is one, else of the efficiency
 };
 
-// {"case": "call_empty", "carrier": "grpc", …}: absent numbers are null.
+// Returns {"case": "call_empty", "carrier": "grpc", …}. Absent numbers are null.
 std::string RowAsJson(const Row& row);
 
-// Columns for people: the head, and a row under it.
+// Columns for people: the heading, and a row below it.
 std::string TableHead();
 std::string RowAsText(const Row& row);
 

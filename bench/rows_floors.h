@@ -1,7 +1,7 @@
 #pragma once
 
-// Floors of rows: what one core needs to read and to update rows of a table of floats here and
-// there, with nothing around it. Plain loops as in floors.h.
+// Floors of rows: the time that one core needs to read and to update scattered rows of a table of
+// floats, and nothing else. They are plain loops as in floors.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@ inline constexpr int64_t kTableRows = 1'000'000;
 inline constexpr int64_t kTableWidth = 64;
 inline constexpr size_t kTableIds = 32'768;
 
-// Skewed as accesses to embeddings are: the same number of ids in [1, 10), in [10, 100), and so on.
-// The same every time.
+// Returns ids that are skewed like accesses to embeddings: equally many ids are in [1, 10), in
+// [10, 100), and so on. The ids are the same every time.
 std::vector<int64_t> SkewedIds();
 
 // out[i] = table[ids[i]].

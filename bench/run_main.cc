@@ -28,7 +28,7 @@ struct Options {
   std::vector<std::string> only;
   Environment environment;
   std::string peer_script;
-  std::string transport = "tcp";  // what stands beside the grpc carrier
+  std::string transport = "tcp";  // the peer's transport, which is compared with the grpc carrier
 };
 
 constexpr char kUsage[] =
@@ -36,7 +36,7 @@ constexpr char kUsage[] =
     "  --only CASE    only this case; may be repeated\n"
     "  --daemon PATH  another psd than the one built with the benchmark\n";
 
-// Bazel lays what a program needs beside it.
+// Returns the path of a file that Bazel puts beside this program.
 std::string Runfile(absl::string_view path) {
   char self[4096];
   const ssize_t size = readlink("/proc/self/exe", self, sizeof(self));
@@ -67,7 +67,7 @@ absl::StatusOr<Options> ParseOptions(std::vector<std::string> arguments) {
   options.peer_script = Runfile("bench/peer/torch_rpc_bench.py");
   for (size_t i = 0; i < arguments.size(); ++i) {
     absl::string_view argument = arguments[i];
-    // --flag=value is --flag value.
+    // Takes --flag=value and --flag value.
     const auto value = [&](absl::string_view flag, std::string* to) {
       if (argument == flag && i + 1 < arguments.size()) {
         *to = arguments[++i];
@@ -93,7 +93,7 @@ absl::StatusOr<Options> ParseOptions(std::vector<std::string> arguments) {
   return options;
 }
 
-// Returns whether all went well.
+// Returns whether all cases succeeded.
 bool RunCases(const Options& options, Peer* peer) {
   bool ok = true;
   if (!options.json) std::printf("%s\n", TableHead().c_str());
@@ -116,7 +116,8 @@ bool RunCases(const Options& options, Peer* peer) {
 
 int RunMain(int argc, char** argv, bool with_peer) {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // Cases in this process stand for an owner, which keeps what it frees (server/daemon/daemon.cc).
+  // Cases in this process stand for an owner, whose malloc keeps freed memory
+  // (server/daemon/daemon.cc).
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
   const auto options = ParseOptions(std::vector<std::string>(argv + 1, argv + argc));

@@ -10,9 +10,9 @@
 namespace psd::bench {
 namespace {
 
-// What all blocks of a case have cost.
+// The costs of all blocks of a case.
 struct Costs {
-  std::vector<double> operations;  // every single one of psd's
+  std::vector<double> operations;  // of every single operation of psd
   std::vector<double> psd;         // medians, by block
   std::vector<double> floor;
   std::vector<double> peer;

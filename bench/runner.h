@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs cases in interleaved blocks: psd, floor, peer, psd, floor, peer, … so that what disturbs the
-// machine for a second disturbs all of them, and compares block by block.
+// Runs cases in interleaved blocks, psd, floor, peer, psd, floor, peer, …, and compares block by
+// block. So a disturbance of the machine that lasts a second affects all of them.
 
 #include "absl/status/statusor.h"
 #include "bench/peer.h"

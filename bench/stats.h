@@ -1,12 +1,12 @@
 #pragma once
 
-// The few statistics that a noisy machine allows.
+// Statistics that are robust on a noisy machine.
 
 #include <vector>
 
 namespace psd::bench {
 
-// The value that `fraction` of `values` lie at or below; 0.5: the median.
+// Returns the value such that `fraction` of `values` are at most this value; for 0.5 the median.
 // Requires: values is not empty; 0 <= fraction <= 1.
 double Quantile(std::vector<double> values, double fraction);
 
@@ -18,7 +18,7 @@ inline double Median(const std::vector<double>& values) {
 // Requires: values is not empty; the median is not 0.
 double Spread(const std::vector<double>& values);
 
-// a[i] / b[i]. Requires: equal lengths; no zero in b.
+// Returns a[i] / b[i] for all i. Requires: equal lengths; no zero in b.
 std::vector<double> Ratios(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace psd::bench

@@ -1,7 +1,7 @@
 #pragma once
 
-// The train step of the step_* and trainers_* cases: pull all parameters, loss = 0.5 * sum of p * c
-// with coefficients of its own for every parameter, backward, step.
+// The train step of the step_* and trainers_* cases: pull all parameters, loss = 0.5 * sum of p *
+// c, backward, step. Every parameter has its own coefficients c.
 
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ namespace psd::bench {
 
 struct StepShape {
   int tensors = 0;
-  int64_t elements = 0;  // of each
+  int64_t elements = 0;  // of each parameter
 };
 
 inline constexpr StepShape kDenseStep = {16, 1'000'000};

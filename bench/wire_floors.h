@@ -1,7 +1,7 @@
 #pragma once
 
-// Floors of the wire kind: a bare gRPC echo and a bare TCP stream to another process of this
-// machine. The other process is //bench:helper.
+// Floors for the network: a bare gRPC echo and a bare TCP stream to another process of this
+// machine, which is //bench:helper.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,12 +22,12 @@ class EchoFloor {
  public:
   static absl::StatusOr<std::unique_ptr<EchoFloor>> Start(const Environment& environment);
   virtual ~EchoFloor() = default;
-  // One empty call, and until its answer is there.
+  // Makes one empty call and waits for its answer.
   virtual absl::Status Call() = 0;
-  // One call whose request and answer have at least so many bytes, from the same memory each time.
-  // Requires: each of at most kMaxEchoBytes.
+  // Makes one call whose request and answer have at least these numbers of bytes, from the same
+  // memory each time. Requires: both are at most kMaxEchoBytes.
   virtual absl::Status Carry(size_t request_bytes, size_t answer_bytes) = 0;
-  // `calls` empty calls, `in_flight` at a time.
+  // Makes `calls` empty calls, `in_flight` at a time.
   virtual absl::Status CallMany(int calls, int in_flight) = 0;
 };
 
@@ -40,7 +40,8 @@ class TcpFloor {
   // Asks for `bytes`, receives them into the same memory each time and reads them once.
   // Requires: bytes <= max_bytes; a multiple of 64.
   absl::Status Pull(size_t bytes);
-  // The same in parts: asks, and receives the next of what was asked for into other memory.
+  // The same in parts: Ask asks for bytes, and Receive receives the next of them into memory of the
+  // caller.
   absl::Status Ask(size_t bytes);
   absl::Status Receive(std::byte* to, size_t bytes);
 
@@ -52,7 +53,7 @@ class TcpFloor {
   std::vector<float> received_;
 };
 
-// The other ends; they print "PORT\n" and serve until their input is closed.
+// The other ends of the floors. They print "PORT\n" and serve until their input is closed.
 int ServeEcho();
 int ServeTcp();
 

@@ -14,14 +14,14 @@
 
 namespace psd::bench {
 
-// Where the programs are that cases start.
+// The paths of the programs that cases start.
 struct Environment {
   std::string daemon;  // psd
   std::string helper;  // //bench:helper
 };
 
-// The unit in which a cost (seconds per operation; bytes for memory) is shown: cost * factor, or
-// factor / cost for a rate.
+// The unit in which a cost (seconds per operation, or bytes of memory) is shown: as cost * factor,
+// or for a rate as factor / cost.
 struct Unit {
   std::string name;
   double factor = 1;
@@ -29,12 +29,12 @@ struct Unit {
   double Show(double cost) const { return rate ? factor / cost : cost * factor; }
 };
 
-// Confined to one thread. Created, started, then run in blocks.
+// Confined to one thread. A workload is created, started, then run in blocks.
 class Workload {
  public:
   virtual ~Workload() = default;
 
-  // Starts what it needs and warms up.
+  // Starts the processes of the case, and warms up.
   virtual absl::Status Start(const Environment& environment) = 0;
 
   // Runs one block of operations. Returns the cost of each, or the mean cost if they overlap.
@@ -44,16 +44,16 @@ class Workload {
 };
 
 struct Case {
-  std::string name;     // "call_empty": what --only takes
-  std::string carrier;  // "grpc"; "none" where nothing is sent
+  std::string name;     // for example "call_empty", as --only takes it
+  std::string carrier;  // "grpc", or "none" if nothing is sent
   Unit unit;
-  bool latency = false;  // show the 99th percentile too
-  bool has_peer = true;  // the peer can do the same
+  bool latency = false;  // if true, the 99th percentile is shown too
+  bool has_peer = true;  // whether the peer has the same case
   int blocks = 7;
   std::function<std::unique_ptr<Workload>()> make;
 };
 
-// In the order in which they run.
+// Returns all cases in the order in which they run.
 std::vector<Case> AllCases();
 
 }  // namespace psd::bench

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""The peer: psd's standard workloads on PyTorch RPC, distributed autograd and DistributedOptimizer.
+"""Runs psd's standard workloads on the peer: PyTorch RPC, distributed autograd, DistributedOptimizer.
 
 usage: torch_rpc_bench.py [--transport shm|tcp] [--only CASE]... [--blocks N]
-       torch_rpc_bench.py --serve        driven by bench:compare, which interleaves its own blocks
+       torch_rpc_bench.py --serve        for bench:compare, which interleaves its own blocks
 
 One owner and one trainer on this machine, one thread each for tensors. Prints one JSON line per
 case: the median over blocks, in seconds per operation. Needs Debian's python3-torch.
@@ -33,8 +33,8 @@ except ImportError as missing:
     sys.exit(1)
 
 OWNER = "owner0"
-# shm is TensorPipe's own choice on one host. tcp is what two hosts would get; unless the channel is
-# named too, large tensors would still be copied from process to process by the kernel.
+# TensorPipe itself chooses shm on one host, and tcp between two hosts. For tcp the channel is named
+# too; otherwise the kernel would still copy large tensors from process to process.
 TRANSPORTS = {"shm": {}, "tcp": {"_transports": ["uv"], "_channels": ["basic"]}}
 
 # ---- on the owner
@@ -168,7 +168,7 @@ class Step:
             rpc.rpc_sync(OWNER, make, (name, self.elements, True))
         references = [rpc.rpc_sync(OWNER, reference, (name,)) for name in self.names]
         self.distributed = DistributedOptimizer(self.optimizer, references, **self.options)
-        # Coefficients of its own for every tensor, and a scale: no gradient is another's alias.
+        # Every tensor has its own coefficients and a scale, so no gradient is an alias of another.
         generator = torch.Generator().manual_seed(11)
         self.coefficients = [
             torch.empty(self.elements).uniform_(-1e-3, 1e-3, generator=generator)
@@ -260,7 +260,7 @@ def skewed_ids():
 
 
 class Embedding:
-    """Lookup, backward and Adagrad's sparse step of a table on the owner."""
+    """A lookup, backward and Adagrad's sparse step of a table on the owner."""
 
     def start(self):
         rpc.rpc_sync(OWNER, make_table, ("table", TABLE_ROWS, TABLE_WIDTH))
@@ -345,7 +345,7 @@ def cases():
 
 
 def answer(known, words):
-    """What one request asks for; returns seconds or None."""
+    """Serves one request. Returns seconds or None."""
     if len(words) != 2 or words[0] not in ("start", "block", "stop"):
         raise ValueError("not a request: %s" % " ".join(words))
     if words[1] not in known:
@@ -359,7 +359,7 @@ def serve(known, transport):
         try:
             seconds = answer(known, line.split())
             print("ok" if seconds is None else "ok %.9g" % seconds, flush=True)
-        except Exception as error:  # whatever it is, the other side must hear of it
+        except Exception as error:  # the other side must be told of every error
             print("error %s" % str(error).replace("\n", " "), flush=True)
 
 
@@ -388,7 +388,7 @@ def join(rank, port, transport):
 
 
 def own(port, transport):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the trainer, whatever ends that
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the trainer, however that ends
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
     join(1, port, transport)

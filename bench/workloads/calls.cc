@@ -51,7 +51,7 @@ class CallEmpty : public CallWorkload {
   }
 };
 
-// Calls that start the next one when they are answered.
+// A chain of calls, each of which starts the next one when it is answered.
 class Chain {
  public:
   Chain(Worker& worker, const Function& function, int calls)
@@ -105,7 +105,7 @@ class Call64 : public CallWorkload {
   }
 
  private:
-  // The mean time of one of kManyCalls.
+  // Runs kManyCalls calls by `all`, and returns their mean time.
   static absl::StatusOr<std::vector<double>> PerCall(const std::function<absl::Status()>& all) {
     PSD_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeEach(1, all));
     seconds[0] /= kManyCalls;

@@ -1,5 +1,5 @@
 // step_beside_flood: the small train step while another trainer keeps 64 heavy calls outstanding.
-// Floor: the step alone. The inverse of the efficiency is how much slower the step gets.
+// Floor: the step alone. The inverse of the efficiency says how much slower the step gets.
 
 #include <algorithm>
 #include <utility>
@@ -18,7 +18,7 @@ constexpr int kInFlight = 64;
 constexpr int64_t kSide = 192;
 constexpr int kProducts = 8;  // of matrices, in a heavy call
 
-// Heavy calls that start the next one when they are answered, from Start to Stop.
+// Heavy calls, from Start to Stop, each of which starts the next one when it is answered.
 class Flood {
  public:
   static absl::StatusOr<std::unique_ptr<Flood>> Create(const std::string& address) {
@@ -43,7 +43,7 @@ class Flood {
     for (int i = 0; i < kInFlight; ++i) Next();
   }
 
-  // Waits for the calls that are under way; the first error of any.
+  // Waits for the calls that are under way, and returns their first error.
   absl::Status Stop() PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     goes_on_ = false;

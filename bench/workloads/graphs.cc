@@ -15,11 +15,11 @@ namespace psd::bench {
 namespace {
 
 constexpr int kParameters = 1000;
-constexpr int64_t kElements = 256;  // of each
+constexpr int64_t kElements = 256;  // of each parameter
 constexpr size_t kFloats = size_t{kParameters} * size_t{kElements};
 constexpr int kTrainSteps = 20;  // in a block
 
-// 0.5 * sum of p * p over all arguments: the gradient of each is itself.
+// Returns 0.5 * sum of p * p over all arguments p. The gradient of each argument is the argument.
 absl::StatusOr<Program> HalfSquares(int arguments) {
   ProgramBuilder builder;
   std::vector<ProgramBuilder::Ref> parameters;
@@ -94,7 +94,7 @@ class Autograd1000 : public Workload {
 constexpr int kOperators = 20;
 constexpr int kProgramCalls = 300;  // in a block
 
-// x <- x + b and x <- x * c in turns.
+// Returns a program of x <- x + b and x <- x * c in turns.
 absl::StatusOr<Program> Chain(int operators) {
   ProgramBuilder builder;
   ProgramBuilder::Ref x = builder.Input();

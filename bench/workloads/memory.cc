@@ -1,6 +1,6 @@
-// memory: what an owner of 1 GiB of parameters under Adam takes at rest, less what it took when
-// idle. Floor: two versions of every parameter and the optimizer's state.
-// memory_dropped: what is left after all of it was dropped.
+// memory: the memory that an owner of 1 GiB of parameters with Adam takes at rest, minus the memory
+// that it took when idle. Floor: two versions of every parameter and the optimizer's state.
+// memory_dropped: the memory that is left after everything was dropped.
 
 #include <utility>
 
@@ -59,7 +59,8 @@ class Memory : public Workload {
     return absl::OkStatus();
   }
 
-  // References are released in the background: waits until the number stays for a while.
+  // Waits until the number stays the same for a while, because references are released in the
+  // background.
   absl::StatusOr<size_t> ResidentAtRest() const {
     PSD_ASSIGN_OR_RETURN(size_t bytes, job_->owner().ResidentBytes());
     for (int same = 0; same < 5;) {

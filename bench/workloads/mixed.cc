@@ -1,5 +1,5 @@
-// calls_mixed: four trainers, each with 1,000 empty calls and 20 heavy ones outstanding at once;
-// the time until all of them are answered. Floor: the math of the heavy ones on all cores.
+// calls_mixed: four trainers have 1,000 empty calls and 20 heavy calls outstanding each; measures
+// the time until all calls are answered. Floor: the math of the heavy calls on all cores.
 
 #include <algorithm>
 #include <optional>
@@ -45,7 +45,7 @@ class CallsMixed : public Workload {
     return RunPsd().status();
   }
 
-  // Every trainer from a thread of its own; a call that fails fails the case.
+  // Runs every trainer in its own thread. If a call fails, the case fails.
   absl::StatusOr<std::vector<double>> RunPsd() override {
     return TimeEach(1, [this] {
       std::vector<absl::Status> ended(trainers_.size());

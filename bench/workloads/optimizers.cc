@@ -1,8 +1,9 @@
 // opt_<name>: one step of the functional optimizer over 16 million floats, on one core, from the
-// old version to the new. Floor: as many streams through the very same memory.
-// opt_small: a step of Adam over 10,000 parameters of 100 floats. Floor: over one of 1,000,000.
-// opt_threads: a step of Adam over 16 million floats, shared out between two threads as an owner
-// does it. Floor: the same on one of them; so the efficiency is how much two are faster.
+// old version to the new. Floor: as many streams through the same memory. opt_small: a step of Adam
+// over 10,000 parameters of 100 floats. Floor: a step over one parameter of 1,000,000 floats.
+// opt_threads: a step of Adam over 16 million floats, split between two threads in the way an owner
+// does it. Floor: the same step on one thread, so the efficiency says how much faster two threads
+// are.
 
 #include <algorithm>
 #include <functional>
@@ -33,7 +34,8 @@ constexpr size_t kSmallFloats = 100;
 constexpr int kSmallParameters = 10'000;
 constexpr int kSmallSteps = 15;
 
-// Parameters of one size with all that belongs to them, in memory as the store's.
+// Parameters of one size with their versions, gradients and state, in the same kind of memory as in
+// the store.
 class Parameters {
  public:
   absl::Status Init(const optim::FunctionalOptimizer& optimizer, int count, size_t floats) {
@@ -58,7 +60,7 @@ class Parameters {
     return absl::OkStatus();
   }
 
-  // As an owner does, with its helpers.
+  // Steps all parameters as an owner does, with its helpers.
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
     optim::StepSweep sweep({&optimizer, 1}, parameters_.size());
     for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
@@ -66,7 +68,7 @@ class Parameters {
     Publish();
     return absl::OkStatus();
   }
-  // As many streams through the first parameter as its step takes.
+  // Runs as many streams through the first parameter as its step reads and writes.
   absl::Status FloorStep() {
     One& one = parameters_[0];
     const float* current = Floats(one.current->data());

@@ -1,6 +1,6 @@
-// rrefs_1M: what an owner takes for each of a million anonymous RRefs, to values of no bytes.
-// rrefs_1M_release: an empty call while a million of them are released; the 99th percentile is the
-// cost. Floor: the same call while they are only held.
+// rrefs_1M: the memory that an owner takes for each of a million anonymous RRefs to values of no
+// bytes. rrefs_1M_release: an empty call while a million RRefs are released; the 99th percentile is
+// the cost. Floor: the same call while they are only held.
 
 #include <optional>
 #include <thread>

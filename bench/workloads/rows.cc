@@ -1,7 +1,8 @@
 // rows_lookup, rows_update: 32,768 skewed ids of a table of a million rows of 64 floats, in this
-// process: read; and stepped by Adagrad, the gradients of repeated ids summed first. Floors: the
-// same rows read, or read and written with their accumulators, in the order of the ids.
-// embedding: both through an owner: lookup, loss, backward, step. Floor: the sum of both.
+// process. rows_lookup reads the rows; rows_update steps them by Adagrad, which first sums the
+// gradients of repeated ids. Floors: the same rows are read, or are read and written with their
+// accumulators, in the order of the ids.
+// embedding: both through an owner: lookup, loss, backward, step. Floor: the sum of both floors.
 
 #include <utility>
 
@@ -25,7 +26,7 @@ OptimizerSpec AdagradSpec() {
   return {"adagrad", {{"lr", 0.01}}};
 }
 
-// What all three have in common: the ids, and floors over memory of their own.
+// The common base of the three cases: the ids, and floors over separate memory.
 class RowsWorkload : public Workload {
  protected:
   explicit RowsWorkload(int steps) : steps_(steps) {}

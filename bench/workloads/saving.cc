@@ -1,8 +1,9 @@
-// save: a whole job to disk, training standing still, the owner writing its own files; floor: the
-// same bytes written to one file in the same folder and brought to disk. save_stream: a save that
-// goes through the worker that asks for it; floor: the same file, its bytes received over a bare
-// TCP connection, one piece while the one before it is written. save_steps: a train step while
-// saves of the first kind run one after the other; floor: the same step without.
+// save: saves a whole job to disk while training stands still; the owner writes its own files.
+// Floor: the same bytes are written to one file in the same folder and flushed to disk.
+// save_stream: a save whose bytes go through the worker that asks for it. Floor: the same file; its
+// bytes are received over a bare TCP connection, one piece while the piece before it is written.
+// save_steps: a train step while saves of the first kind run one after the other. Floor: the same
+// step without saves.
 
 #include <stdlib.h>
 
@@ -35,7 +36,7 @@ constexpr StepShape kModel = {16, 2'000'000};  // 128 MB, and twice as much stat
 constexpr int kSteps = 12;
 constexpr size_t kFloorPiece = size_t{4} << 20;
 
-// A folder of its own, removed at the end.
+// A new folder, which is removed at the end.
 class Scratch {
  public:
   Scratch() : path_(std::filesystem::temp_directory_path() / "psd-bench-XXXXXX") {}
@@ -47,7 +48,8 @@ class Scratch {
     if (::mkdtemp(path_.data()) != nullptr) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("cannot make ", path_));
   }
-  // Without what was in it, and done with that: what comes next does not wait for it.
+  // Empties the folder, and waits until the disk has done so, so that later writes need not wait
+  // for it.
   absl::Status Empty() {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error))
@@ -73,7 +75,7 @@ class FloorFile {
     }
     return absl::OkStatus();
   }
-  // Two take turns, so that one can be filled while the other is written.
+  // Two pieces take turns, so that one can be filled while the other is written.
   std::byte* piece(size_t number) { return pieces_[number % 2]->data(); }
   absl::Status Write(size_t number, size_t bytes) {
     return file_->Append({reinterpret_cast<const char*>(piece(number)), bytes});
@@ -96,7 +98,7 @@ absl::Status WriteOnly(FloorFile& file, uint64_t bytes) {
 
 absl::Status ReceiveAndWrite(TcpFloor& wire, FloorFile& file, uint64_t bytes) {
   PSD_RETURN_IF_ERROR(wire.Ask(bytes));
-  std::future<absl::Status> written;  // of the piece before
+  std::future<absl::Status> written;  // the result for the piece before
   for (size_t i = 0; bytes > 0; ++i) {
     const auto size = static_cast<size_t>(std::min<uint64_t>(kFloorPiece, bytes));
     PSD_RETURN_IF_ERROR(wire.Receive(file.piece(i), size));

@@ -1,5 +1,5 @@
 // step_sgd, step_adam: a train step over 16 tensors of a million floats. Floor: the trainer's math
-// and the optimizer, each one pass over memory, with nothing to carry.
+// and the optimizer, each one pass over memory; nothing is sent.
 // step_small: the same over 1,000 tensors of 256 floats. Floor: three empty calls, and the math.
 // step_small_carried: the same step. Floor: three calls that carry its bytes, and the math.
 
@@ -73,7 +73,7 @@ class DenseStep : public StepWorkload {
 
 class SmallStep : public StepWorkload {
  public:
-  // `carried`: the floor carries the bytes too.
+  // `carried`: whether the floor carries the bytes too.
   explicit SmallStep(bool carried) : StepWorkload(kSmallStep, Sgd{}, 40), carried_(carried) {}
 
   absl::Status Start(const Environment& environment) override {

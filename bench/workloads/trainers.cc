@@ -1,5 +1,5 @@
-// trainers_<n>: n trainers on one owner, each doing the small train step in a process of its own;
-// CPU time of all processes per step. Floor: one trainer alone, the others idle.
+// trainers_<n>: n trainers on one owner, each taking the small train step in its own process;
+// measures the CPU time of all processes per step. Floor: one trainer works, the others are idle.
 
 #include <utility>
 
@@ -55,7 +55,7 @@ class Trainers : public Workload {
     return sum;
   }
 
-  // CPU seconds per step when the first `active` trainers share the steps.
+  // Returns the CPU seconds per step when the first `active` trainers share the steps.
   absl::StatusOr<double> RunSteps(int active) {
     const int each = kSteps / active;
     PSD_ASSIGN_OR_RETURN(const double before, CpuSeconds());

@@ -1,6 +1,6 @@
 #pragma once
 
-// A model that is updated once per batch: with the mean of one gradient from each of n trainers.
+// A model that is updated once per batch, with the mean of one gradient from each of n trainers.
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace psd::examples {
 
-// Thread-safe. A trainer's call is parked, without a thread, until its batch is complete.
+// Thread-safe. A trainer's call waits, without holding a thread, until its batch is complete.
 class BatchUpdater {
  public:
   // `model`: f32 tensors. Requires: trainers >= 1.
@@ -25,8 +25,8 @@ class BatchUpdater {
   // Adds the gradients of `trainer`, one for each tensor of the model. The call that completes the
   // batch applies it; then all calls of the batch are answered with the new model. A trainer that
   // gave up (`cancelled`) is left out, and may call again.
-  // Errors: INVALID_ARGUMENT for gradients that do not fit the model; ALREADY_EXISTS for a trainer
-  // that is in the batch already; FAILED_PRECONDITION if there are too many trainers.
+  // Errors: INVALID_ARGUMENT for gradients that do not fit the model; ALREADY_EXISTS if the trainer
+  // is in the batch already; FAILED_PRECONDITION if there are too many trainers.
   Future<Values> UpdateAndFetch(const std::string& trainer, std::vector<Tensor> gradients,
                                 std::function<bool()> cancelled) PSD_EXCLUDES(mutex_);
 
@@ -41,9 +41,9 @@ class BatchUpdater {
     Promise<Values> answer;
   };
   absl::Status CheckFits(const std::vector<Tensor>& gradients) const PSD_REQUIRES(mutex_);
-  // Whether `trainer` may join the batch that is being collected.
+  // Checks that `trainer` may join the batch that is being collected.
   absl::Status CheckJoins(const std::string& trainer) const PSD_REQUIRES(mutex_);
-  // Steps the model with the mean of the batch and answers all of it.
+  // Steps the model with the mean of the batch, and answers all calls of the batch.
   void Apply(const std::vector<Parked>& batch) PSD_EXCLUDES(mutex_);
 
   const size_t trainers_;

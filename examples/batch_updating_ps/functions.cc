@@ -28,8 +28,8 @@ FunctionRegistry MakeFunctions(std::shared_ptr<BatchUpdater> updater) {
       "model.fetch", [updater](const FunctionCall&, const Values&) -> absl::StatusOr<Values> {
         return updater->Fetch();
       }));
-  // Asynchronous: it returns a future at once, so that any number of trainers can wait here while
-  // the daemon's threads go on with other calls.
+  // This function is asynchronous: it returns a future at once, so any number of trainers can wait
+  // here while the daemon's threads serve other calls.
   all.Update(functions.RegisterAsync(
       "model.update_and_fetch", [updater](const FunctionCall& call, const Values& arguments) {
         absl::StatusOr<std::vector<Tensor>> gradients = ReadTensors(arguments);

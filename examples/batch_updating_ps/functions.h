@@ -9,7 +9,7 @@ namespace psd::examples {
 
 // Returns the functions that the parameter server offers:
 //   model.fetch() -> the model's tensors
-//   model.update_and_fetch(gradients ...) -> the model's tensors, when the batch is applied
+//   model.update_and_fetch(gradients ...) -> the model's tensors, after the batch was applied
 // `updater` is shared with the functions.
 FunctionRegistry MakeFunctions(std::shared_ptr<BatchUpdater> updater);
 

@@ -1,6 +1,7 @@
 // A parameter server that updates its model once per batch. Each of two trainers sends a gradient
-// and waits; when both are there, the server steps with their mean and answers both with the new
-// model. So no trainer works on an old model, and no thread waits for the slowest.
+// and waits. When both gradients are there, the server steps with their mean and answers both
+// trainers with the new model. So no trainer works on an old model, and no thread waits for the
+// slowest.
 //
 //   bazel build -c opt //examples/batch_updating_ps:all
 //   bazel-bin/examples/batch_updating_ps/server --dev &

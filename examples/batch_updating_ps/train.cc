@@ -1,4 +1,4 @@
-// One of the trainers; server.cc says how to start all of them.
+// One of the trainers. server.cc says how to start all of them.
 //
 //   train NUMBER [127.0.0.1:7071]
 

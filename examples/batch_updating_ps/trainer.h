@@ -13,7 +13,7 @@ namespace psd::examples {
 
 inline constexpr int kTrainers = 2;
 
-// weight [1, 2] and bias [1], all zero.
+// Returns weight [1, 2] and bias [1], all zero.
 std::vector<Tensor> InitialModel();
 
 // Points of y = 3 a - 2 b + 1.
@@ -21,19 +21,19 @@ struct Points {
   Tensor x;  // f32[count, 2]
   Tensor y;  // f32[count, 1]
 };
-// The same for the same seed. Errors: RESOURCE_EXHAUSTED.
+// Returns the same points for the same seed. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<Points> MakePoints(int64_t count, uint64_t seed);
 
 struct LossAndGradients {
   double loss = 0;
   std::vector<Tensor> gradients;  // of weight and bias
 };
-// Computed on the trainer, of its own copy of the model.
+// Computes loss and gradients on the trainer, for its own copy of the model.
 absl::StatusOr<LossAndGradients> Differentiate(Worker& worker, const std::vector<Tensor>& model,
                                                const Points& points);
 
-// Fetches the model, then sends `steps` gradients, each of the model that the one before brought.
-// Returns the loss before each step.
+// Fetches the model, then sends `steps` gradients. Each is computed from the model in the answer to
+// the one before. Returns the loss before each step.
 absl::StatusOr<std::vector<double>> TrainOn(Worker& worker, const std::string& server,
                                             const Points& points, int steps);
 

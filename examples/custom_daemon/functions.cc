@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMaxCapacity = 1'000'000;
 
-// A blocking function: it has one of the daemon's threads until it returns.
+// A blocking function: it holds one of the daemon's threads until it returns.
 absl::StatusOr<Tensor> Standardize(const Tensor& x) {
   if (x.dtype() != DType::kF32 || x.NumElements() == 0) {
     return absl::InvalidArgumentError(absl::StrCat("cannot standardize ", x.ToString()));
@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<store::Object>> NewReplayBuffer(int64_t capacity)
   return std::make_shared<ReplayBuffer>(capacity);
 }
 
-// An asynchronous method: it returns at once, and its answer goes out when the future is ready.
+// An asynchronous method: it returns at once, and its answer is sent when the future is ready.
 Future<Values> WhenFilled(const std::shared_ptr<ReplayBuffer>& buffer, const FunctionCall&,
                           const Values& arguments) {
   const auto count = ReadValues<int64_t>(arguments);

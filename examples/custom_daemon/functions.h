@@ -6,7 +6,7 @@ namespace psd::examples {
 
 // Returns the functions that this daemon offers:
 //   standardize(x) -> x with mean 0 and deviation 1
-//   replay_buffer.new(capacity) -> a ReplayBuffer; to be called by Remote, which leaves it there
+//   replay_buffer.new(capacity) -> a ReplayBuffer; call it by Remote, which leaves it on this owner
 //   replay_buffer.append(rref, sample) -> size
 //   replay_buffer.sample(rref, count, seed) -> samples
 //   replay_buffer.when_filled(rref, count) -> size, once the buffer holds `count` samples

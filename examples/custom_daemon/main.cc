@@ -1,4 +1,5 @@
-// A psd daemon with functions of its own: everything that `psd` is and does, and those.
+// A psd daemon with its own functions. It does everything that `psd` does, and serves those
+// functions.
 //
 //   bazel build -c opt //examples/custom_daemon:all
 //   bazel-bin/examples/custom_daemon/daemon --dev &

@@ -43,7 +43,7 @@ absl::StatusOr<int64_t> ReplayBuffer::Append(const Tensor& sample) {
     size = static_cast<int64_t>(samples_.size());
     served = TakeServed();
   }
-  // Answered without the lock, because setting a future may run any callback.
+  // The lock is released by now, because setting a future may run any callback.
   for (const Waiter& waiter : served) waiter.filled.Set(Values{size});
   return size;
 }

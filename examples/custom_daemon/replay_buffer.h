@@ -1,6 +1,6 @@
 #pragma once
 
-// An object that lives on its owner: samples that many workers append and draw.
+// An object that lives on its owner: many workers append samples to it and draw samples from it.
 
 #include <cstdint>
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace psd::examples {
 
-// Keeps the last `capacity` samples, one-dimensional f32 tensors of one length. Thread-safe, as
-// every object must be: calls of its methods run at the same time.
+// Keeps the last `capacity` samples, which are one-dimensional f32 tensors of one length.
+// Thread-safe, as every object must be, because calls of its methods run at the same time.
 class ReplayBuffer : public store::Object {
  public:
   explicit ReplayBuffer(int64_t capacity) : capacity_(static_cast<size_t>(capacity)) {}
   std::string TypeName() const override { return "replay_buffer"; }
 
-  // Adds a sample. Returns how many samples it holds now. Errors: INVALID_ARGUMENT for a tensor
-  // that is no sample.
+  // Adds a sample. Returns the number of samples that it now holds. Errors: INVALID_ARGUMENT for a
+  // tensor that is no sample.
   absl::StatusOr<int64_t> Append(const Tensor& sample) PSD_EXCLUDES(mutex_);
 
   // Returns `count` samples drawn with replacement, as [count, length]. The same seed and contents
@@ -45,7 +45,7 @@ class ReplayBuffer : public store::Object {
   const size_t capacity_;
   mutable Mutex mutex_;  // leaf
   std::vector<Tensor> samples_ PSD_GUARDED_BY(mutex_);
-  size_t next_ PSD_GUARDED_BY(mutex_) = 0;  // where the next sample goes when it is full
+  size_t next_ PSD_GUARDED_BY(mutex_) = 0;  // the index of the next sample when the buffer is full
   std::vector<Waiter> waiters_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
-// Calls the functions of the custom daemon (main.cc says how to start it): one that blocks, an
-// object with methods that stays on its owner, and a method that answers when the time has come.
+// Calls the functions of the custom daemon (main.cc says how to start it): a function that blocks,
+// methods of an object that stays on its owner, and a method that answers later.
 //
 //   use [127.0.0.1:7071]
 
@@ -25,12 +25,13 @@ absl::Status CallFunction(psd::Worker& worker) {
 }
 
 absl::Status UseObject(psd::Worker& worker) {
-  // The buffer stays where it was made, and lives as long as somebody has a reference to it.
+  // The buffer stays on the owner on which it was made, and lives as long as there is a reference
+  // to it.
   PSD_ASSIGN_OR_RETURN(
       psd::RRef rref, worker.Remote(kOwner, psd::Function::Registered("replay_buffer.new"), {100}));
   const psd::ObjectProxy buffer(worker, std::move(rref));
 
-  // Answered when three samples are there, whoever appends them.
+  // The answer comes when the buffer has three samples, no matter which worker has appended them.
   const psd::Future<psd::Values> filled = buffer.RpcAsync("replay_buffer.when_filled", {3});
   for (float reward : {0.0f, 0.5f, 1.0f}) {
     const psd::Tensor sample = psd::Tensor::Of<float>({2}, {reward, 1 - reward});

@@ -24,16 +24,16 @@ struct Batch {
 // Thread-compatible.
 class Dataset {
  public:
-  // From the four files of the data set, under their usual names, in `folder`.
-  // Errors: those of idx_reader.h; INVALID_ARGUMENT for images of another size, a label beyond 9,
-  // or images and labels that differ in number.
+  // Reads the data set from its four files in `folder`, which have their usual names.
+  // Errors: those of idx_reader.h; INVALID_ARGUMENT for images of another size, a label above 9, or
+  // different numbers of images and labels.
   static absl::StatusOr<Dataset> LoadTraining(const std::string& folder);
   static absl::StatusOr<Dataset> LoadTest(const std::string& folder);
 
   int64_t size() const { return static_cast<int64_t>(labels_.size()); }
   uint8_t label(int64_t index) const { return labels_[static_cast<size_t>(index)]; }
 
-  // The images with these numbers. Requires: each is in [0, size()).
+  // Returns the images with these indices. Requires: each index is in [0, size()).
   absl::StatusOr<Batch> MakeBatch(absl::Span<const int32_t> indices) const;
 
  private:
@@ -43,11 +43,11 @@ class Dataset {
   std::vector<uint8_t> labels_;
 };
 
-// Part `part` of `parts` of the numbers below `size`: every `parts`-th one.
+// Returns part `part` of `parts` of the indices below `size`: every `parts`-th index.
 // Requires: 0 <= part < parts.
 std::vector<int32_t> PartIndices(int64_t size, int part, int parts);
 
-// `indices` in an order that depends on seed and epoch only.
+// Returns `indices` in an order that depends on seed and epoch only.
 std::vector<int32_t> Shuffled(std::vector<int32_t> indices, uint64_t seed, int epoch);
 
 }  // namespace psd::examples

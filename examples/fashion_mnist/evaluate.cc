@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kBatch = 1000;
 
-// What the owners hold now, as constants.
+// Returns the present parameters of the owners, as constants.
 absl::StatusOr<std::vector<Variable>> PullModel(Worker& worker,
                                                 const std::vector<ParameterPlan>& plan) {
   std::vector<RRef> parameters;

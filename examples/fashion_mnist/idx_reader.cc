@@ -73,7 +73,7 @@ absl::StatusOr<IdxHeader> ParseHeader(absl::string_view bytes, const std::string
   return header;
 }
 
-// The elements behind the header, after checking that there are as many as the extents say.
+// Returns the elements behind the header, after checking their number against the extents.
 absl::StatusOr<absl::string_view> Elements(absl::string_view bytes, const IdxHeader& header,
                                            const std::string& name) {
   const uint64_t present = bytes.size() - header.bytes;

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kWidths[] = {784, 256, 128, 10};
 constexpr int kLayers = 3;
 
-// Largest first, each to the owner that has least.
+// Assigns the parameters, largest first, to the owner that has the fewest bytes so far.
 void SpreadOver(const std::vector<std::string>& owners, std::vector<ParameterPlan>* plan) {
   std::vector<size_t> order(plan->size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -11,25 +11,26 @@
 
 namespace psd::examples {
 
-// One parameter: "fashion/layer1/weight" of f32[256, 784], …
+// One parameter, for example "fashion/layer1/weight" of f32[256, 784].
 struct ParameterPlan {
   std::string name;
   Shape shape;
-  double bound = 0;   // starts uniform in [-bound, bound)
-  std::string owner;  // where it lives
+  double bound = 0;   // its initial elements are uniform in [-bound, bound)
+  std::string owner;  // the owner on which it lives
 };
 
-// All parameters, layer by layer, weight before bias, spread over `owners` so that each holds about
-// as many bytes as the next. Depends on nothing but the set of names: trainers need not talk.
-// Requires: owners is not empty.
+// Returns all parameters, layer by layer, weight before bias. They are spread over `owners` so that
+// all hold about the same number of bytes. The plan depends only on the set of names, so trainers
+// need not agree on it. Requires: owners is not empty.
 std::vector<ParameterPlan> PlanModel(std::vector<std::string> owners);
 
-// References to all parameters, in the plan's order; what is not there yet is created.
+// Returns references to all parameters in the plan's order, and creates those that do not exist
+// yet.
 absl::StatusOr<std::vector<RRef>> AttachModel(Worker& worker,
                                               const std::vector<ParameterPlan>& plan,
                                               uint64_t seed);
 
-// f32[n, 784] -> logits f32[n, 10].
+// Computes logits f32[n, 10] from images f32[n, 784].
 Variable Forward(const Variable& images, const std::vector<Variable>& parameters);
 
 }  // namespace psd::examples

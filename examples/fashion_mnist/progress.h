@@ -1,7 +1,7 @@
 #pragma once
 
-// How training goes: counted by a meter, shown as a line that is rewritten on a terminal, as plain
-// lines elsewhere, or as lines for another program.
+// The progress of training: a meter counts it, and a printer shows it as one rewritten line on a
+// terminal, as plain lines elsewhere, or as lines for another program.
 
 #include <cstdint>
 #include <cstdio>
@@ -19,18 +19,19 @@ struct ProgressReport {
   double loss = 0;  // smoothed over the last steps
   double images_per_s = 0;
   absl::Duration left;
-  std::string unit = "images";  // what is counted where it is something else
+  std::string unit = "images";  // the unit of images_per_s
 };
 
-// "epoch 2/4  step 312/936  loss 0.4123  15230 images/s  12 s left"
+// Returns, for example, "epoch 2/4  step 312/936  loss 0.4123  15230 images/s  12 s left".
 std::string ProgressForPeople(const ProgressReport& report);
-// "progress epoch=2 epochs=4 step=312 steps=936 loss=0.4123 images_per_s=15230 left_s=12.3"
+// Returns, for example,
+// "progress epoch=2 epochs=4 step=312 steps=936 loss=0.4123 images_per_s=15230 left_s=12.3".
 std::string ProgressForPrograms(const ProgressReport& report);
 
-// Counts steps. Thread-compatible; times are the caller's.
+// Counts steps. Thread-compatible. The caller passes the times.
 class ProgressMeter {
  public:
-  // `limit`: training ends then at the latest; InfiniteDuration for no limit.
+  // `limit`: the longest time of training; InfiniteDuration for no limit.
   // Requires: epochs and steps_per_epoch are positive.
   ProgressMeter(int epochs, int64_t steps_per_epoch, absl::Duration limit, absl::Time start,
                 std::string unit = "images");
@@ -38,7 +39,7 @@ class ProgressMeter {
   void AddStep(int64_t images, double loss);
   ProgressReport Report(absl::Time now) const;
   int64_t images() const { return images_; }
-  // Whether the time limit is reached.
+  // Returns whether the time limit is reached.
   bool OutOfTime(absl::Time now) const { return now - start_ >= limit_; }
 
  private:
@@ -53,18 +54,18 @@ class ProgressMeter {
 };
 
 enum class ProgressStyle {
-  kAuto,      // live on a terminal, else plain lines
-  kPrograms,  // for another program
+  kAuto,      // one rewritten line on a terminal, plain lines elsewhere
+  kPrograms,  // lines for another program
 };
 
 // Prints at most one report per interval. Thread-compatible.
 class ProgressPrinter {
  public:
-  // `out` stays open for as long as this lives.
+  // Requires: `out` stays open for as long as this object lives.
   ProgressPrinter(std::FILE* out, ProgressStyle style);
   // Prints if the interval has passed since the last time.
   void Update(const ProgressMeter& meter, absl::Time now);
-  // Prints the last report and ends the live line.
+  // Prints the last report and ends the rewritten line.
   void Finish(const ProgressMeter& meter, absl::Time now);
 
  private:

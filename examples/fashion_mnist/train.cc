@@ -1,5 +1,5 @@
-// A trainer: trains the model on its part of the data, together with any number of others, without
-// waiting for them. The parameters and the optimizer live on the owners.
+// A trainer. It trains the model on its part of the data, together with any number of other
+// trainers, and does not wait for them. The parameters and the optimizer live on the owners.
 //
 //   train --name=trainer0 --owners=owner0=127.0.0.1:7071 --part=0/2
 
@@ -68,7 +68,8 @@ absl::StatusOr<TrainerOptions> OptionsFromFlags() {
   return options;
 }
 
-// One step: pull the parameters, compute loss and gradients, step the optimizer on the owners.
+// Takes one step: pulls the parameters, computes loss and gradients, and steps the optimizer on the
+// owners. Returns the loss.
 absl::StatusOr<double> TrainStep(Worker& worker, DistributedOptimizer& optimizer,
                                  const std::vector<RRef>& parameters, const Batch& batch) {
   PSD_ASSIGN_OR_RETURN(Context context, worker.NewContext());

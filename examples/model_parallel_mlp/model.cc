@@ -9,7 +9,8 @@
 namespace psd::examples {
 namespace {
 
-// Programs are data: built once here, sent once to each owner, run and differentiated there.
+// Programs are data: they are built once here, sent once to each owner, and run and differentiated
+// there.
 using Ref = ProgramBuilder::Ref;
 
 absl::StatusOr<Program> HiddenProgram() {
@@ -63,7 +64,7 @@ absl::StatusOr<ModelParallelMlp::Layer> ModelParallelMlp::CreateLayer(
     int64_t outputs, uint64_t seed) {
   CreateOptions parameter;
   parameter.requires_grad = true;
-  const double bound = std::sqrt(6.0 / static_cast<double>(inputs));  // He's, for ReLU
+  const double bound = std::sqrt(6.0 / static_cast<double>(inputs));  // He's bound for ReLU
   Layer layer;
   layer.owner = owner;
   PSD_ASSIGN_OR_RETURN(

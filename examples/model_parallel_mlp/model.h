@@ -1,7 +1,7 @@
 #pragma once
 
-// A perceptron of two layers, each on an owner of its own. Parameters never move: activations go
-// from owner to owner by way of the trainer, and gradients the same way back.
+// A perceptron of two layers, each on its own owner. Parameters do not move: activations go from
+// owner to owner through the trainer, and gradients take the same way back.
 
 #include <cstdint>
 #include <memory>
@@ -27,17 +27,18 @@ class ModelParallelMlp {
                                                  const std::string& second_owner,
                                                  const MlpShape& shape, uint64_t seed);
 
-  // The mean cross entropy of x [batch, inputs] against labels [batch], recorded in `context`.
+  // Returns the mean cross entropy of x [batch, inputs] against labels [batch], recorded in
+  // `context`.
   absl::StatusOr<Variable> Loss(const Tensor& x, const Tensor& labels,
                                 const Context& context) const;
-  // [batch, classes], outside of any context.
+  // Returns the logits [batch, classes], computed outside of any context.
   absl::StatusOr<Tensor> Logits(const Tensor& x) const;
 
-  // Of the first layer, then of the second.
+  // Returns the parameters of the first layer, then those of the second.
   std::vector<RRef> parameters() const;
 
  private:
-  // y = x * weight^T + bias, on the owner of the two.
+  // y = x * weight^T + bias, computed on the owner of weight and bias.
   struct Layer {
     std::string owner;
     RRef weight;
@@ -48,7 +49,7 @@ class ModelParallelMlp {
   static absl::StatusOr<Layer> CreateLayer(Worker& worker, const std::string& owner,
                                            const std::string& name, int64_t inputs, int64_t outputs,
                                            uint64_t seed);
-  // Calls a program of (x, weight, bias, further...) where the layer is.
+  // Calls a program with (x, weight, bias, further...) on the layer's owner.
   absl::StatusOr<Variable> Call(const Layer& layer, const Function& function, const Variable& x,
                                 const Values& further, const CallOptions& options) const;
 
@@ -60,8 +61,8 @@ class ModelParallelMlp {
   Function loss_;
 };
 
-// One step of training: forward through both owners, backward, and the optimizer's step on each.
-// Returns the loss before the step.
+// Takes one step of training: forward through both owners, backward, and the optimizer's step on
+// each owner. Returns the loss before the step.
 absl::StatusOr<double> TrainStep(Worker& worker, const ModelParallelMlp& model,
                                  DistributedOptimizer& optimizer, const Tensor& x,
                                  const Tensor& labels);

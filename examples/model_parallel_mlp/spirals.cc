@@ -12,7 +12,7 @@ namespace {
 constexpr double kTurn = 4.0;    // radians from the centre to the end of an arm
 constexpr double kNoise = 0.15;  // radians
 
-// In [-1, 1), the same on every machine.
+// Returns a number in [-1, 1), the same on every machine.
 double Noise(std::mt19937_64& random) {
   return static_cast<double>(random() >> 11) * 0x1p-52 - 1;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Points of the plane on three arms of a spiral: what no straight line can tell apart.
+// Points of the plane on three arms of a spiral, which no straight line can separate.
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ struct LabelledPoints {
 // Requires: points_per_arm >= 2. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<LabelledPoints> MakeSpirals(int64_t points_per_arm, uint64_t seed);
 
-// The part of rows whose largest logit is that of their label.
+// Returns the fraction of rows whose largest logit is that of their label.
 double Accuracy(const Tensor& logits, const Tensor& labels);
 
 }  // namespace psd::examples

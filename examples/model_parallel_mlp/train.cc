@@ -1,6 +1,6 @@
-// Model parallelism: a perceptron whose first layer lives on one owner and whose second layer lives
-// on another, trained end to end. Each forward is a call to both, the backward pass goes back
-// through them, and the optimizer steps each layer where it lives.
+// Model parallelism: trains a perceptron whose first layer lives on one owner and whose second
+// layer lives on another. Each forward pass calls both owners, the backward pass goes back through
+// them, and the optimizer steps each layer on its owner.
 //
 //   bazel build -c opt //server/daemon:psd //examples/model_parallel_mlp:train
 //   bazel-bin/server/daemon/psd --name=owner0 --listen=127.0.0.1:7071 &

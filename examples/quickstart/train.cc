@@ -12,7 +12,7 @@ absl::Status Train(const char* address) {
   options.owners = {{"owner0", address}};
   PSD_ASSIGN_OR_RETURN(auto worker, psd::Worker::Start(options));
 
-  // Made by whoever comes first; they stay on the owner when this program ends.
+  // The first trainer creates the parameters. They stay on the owner when this program ends.
   psd::CreateOptions parameter;
   parameter.requires_grad = true;
   PSD_ASSIGN_OR_RETURN(psd::RRef w,

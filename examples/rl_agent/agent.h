@@ -1,6 +1,6 @@
 #pragma once
 
-// The agent lets its observers play episodes with its policy, and improves the policy by their
+// The agent lets its observers play episodes with its policy, and improves the policy by the
 // results. The parameters of the policy live on an owner; the agent pulls them, differentiates, and
 // lets the owner step them.
 
@@ -17,26 +17,26 @@ namespace psd::examples {
 
 struct AgentOptions {
   std::string owner = "owner0";        // of the parameters
-  std::vector<std::string> observers;  // whom it calls, in the order in which they are learned from
+  std::vector<std::string> observers;  // the agent learns from their episodes in this order
   int episodes = 4;                    // of each observer in an iteration
   int64_t most_steps = 200;            // of an episode
   double lr = 0.02;
   uint64_t seed = 1;
 };
 
-// Thread-compatible, but for the calls that it serves.
+// Thread-compatible, except that it serves calls on other threads.
 class Agent {
  public:
-  // Joins the job and offers agent.select_action(state) -> action. `worker`'s functions are added
-  // to, its owners include `options.owner`.
+  // Joins the job and offers agent.select_action(state) -> action, which is added to the functions
+  // of `worker`. Requires: the owners of `worker` include `options.owner`.
   static absl::StatusOr<std::unique_ptr<Agent>> Start(WorkerOptions worker, AgentOptions options);
 
-  // Finds the observers through the registrar. Once, when all of them have joined.
+  // Finds the observers through the registrar. Call it once, when all of them have joined.
   absl::Status MeetObservers();
 
   // Plays some episodes on every observer, all observers at the same time, and takes one step of
-  // the policy gradient with them. Returns the mean number of steps for which the pole stood, which
-  // is to grow.
+  // the policy gradient with them. Returns the mean number of steps for which the pole stood. This
+  // number should grow.
   absl::StatusOr<double> RunIteration();
 
   Worker& worker() { return *worker_; }
@@ -44,7 +44,7 @@ class Agent {
  private:
   explicit Agent(AgentOptions options) : options_(std::move(options)), policy_(options_.seed) {}
   absl::Status CreateParameters();
-  // One episode of each observer, in the order of the observers.
+  // Plays one episode on each observer. Returns the episodes in the order of the observers.
   absl::StatusOr<std::vector<Episode>> PlayEpisodes();
   absl::Status Learn(const std::vector<Episode>& episodes);
 

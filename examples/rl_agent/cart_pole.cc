@@ -25,8 +25,8 @@ CartPole::State CartPole::Reset() {
   return state_;
 }
 
-// The equations of motion of a cart with a uniform pole hinged on it, without friction. With the
-// pole's angle a, the force F, the masses M (both) and m (pole), and l = kHalfLength:
+// Applies the equations of motion of a cart with a uniform pole hinged on it, without friction.
+// With the pole's angle a, the force F, the masses M (both) and m (pole), and l = kHalfLength:
 //   a'' = (g sin a - cos a (F + m l a'^2 sin a) / M) / (l (4/3 - m cos^2 a / M))
 //   x'' = (F + m l (a'^2 sin a - a'' cos a)) / M
 CartPole::State CartPole::Push(bool right) {

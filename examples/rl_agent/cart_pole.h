@@ -1,6 +1,7 @@
 #pragma once
 
-// A pole on a cart: keep it upright by pushing the cart left or right.
+// Simulates a pole on a cart. The task is to keep the pole upright by pushing the cart left or
+// right.
 
 #include <array>
 #include <cstdint>
@@ -16,11 +17,11 @@ class CartPole {
 
   explicit CartPole(uint64_t seed) : random_(seed) {}
 
-  // Begins an episode: everything near zero.
+  // Begins an episode. All numbers of the state are near zero.
   State Reset();
   // Pushes for 20 ms, to the right or to the left.
   State Push(bool right);
-  // The cart has left the track, or the pole is about to fall.
+  // Returns whether the cart has left the track or the pole is about to fall.
   bool Failed() const;
 
  private:

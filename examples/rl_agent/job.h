@@ -1,6 +1,6 @@
 #pragma once
 
-// Who takes part: one agent and kObservers observers, attached to one owner.
+// The members of the job: one agent and kObservers observers, attached to one owner.
 
 #include <string>
 
@@ -15,7 +15,8 @@ inline std::string ObserverName(int number) {
   return absl::StrCat("observer", number);
 }
 
-// They are a declared group, so they can wait for each other at the beginning and at the end.
+// Returns the options of a member. The members are a declared group, so they can wait for each
+// other at the beginning and at the end.
 inline WorkerOptions MemberOptions(const std::string& name, const std::string& address) {
   WorkerOptions options;
   options.name = name;

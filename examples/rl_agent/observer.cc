@@ -21,8 +21,8 @@ absl::StatusOr<std::unique_ptr<Observer>> Observer::Start(WorkerOptions options,
   return observer;
 }
 
-// A call from within a call: this thread waits for the agent's answers, and the worker adds another
-// meanwhile.
+// Makes calls from within a call: while this thread waits for the agent's answers, the worker runs
+// another thread in its place.
 absl::StatusOr<Values> Observer::RunEpisode(const FunctionCall& call, const Values& arguments) {
   PSD_ASSIGN_OR_RETURN(const auto limits, ReadValues<int64_t>(arguments));
   const int64_t most_steps = std::get<0>(limits);

@@ -17,9 +17,9 @@ namespace psd::examples {
 class Observer {
  public:
   // Joins the job and offers
-  //   observer.run_episode(most_steps) -> how many steps the pole stood
-  // to an agent that offers agent.select_action(state) -> action. Where agent and observer are to
-  // meet, one of them must listen: `options.listen`.
+  //   observer.run_episode(most_steps) -> the number of steps for which the pole stood
+  // to an agent that offers agent.select_action(state) -> action. The agent and the observer can
+  // call each other only if one of them listens (`options.listen`).
   static absl::StatusOr<std::unique_ptr<Observer>> Start(WorkerOptions options, uint64_t seed);
 
   Worker& worker() { return *worker_; }
@@ -30,9 +30,9 @@ class Observer {
       PSD_EXCLUDES(mutex_);
 
   const Promise<Worker*> started_;  // calls may come before Start has returned
-  Mutex mutex_;                     // held for an episode: the environment plays one at a time
+  Mutex mutex_;                     // held during an episode, because there is one environment
   CartPole environment_ PSD_GUARDED_BY(mutex_);
-  std::unique_ptr<Worker> worker_;  // goes first: its functions use the rest
+  std::unique_ptr<Worker> worker_;  // destroyed first, because its functions use the other members
 };
 
 }  // namespace psd::examples

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kDiscount = 0.99;
 
-// What the episodes had to come, on average, at each step; those that had ended count as 0.
+// Returns the mean return of the episodes at each step. Episodes that had ended count as 0.
 std::vector<double> MeanReturns(const std::vector<Episode>& episodes) {
   std::vector<double> mean;
   for (const Episode& episode : episodes) {
@@ -24,8 +24,8 @@ std::vector<double> MeanReturns(const std::vector<Episode>& episodes) {
   return mean;
 }
 
-// Against the same step of the other episodes: less is to come at every later step, however well
-// it was played, and nothing is to be learned from that.
+// Compares each return with the same step of the other episodes. Returns fall from step to step
+// even if an episode is played well, so a comparison with other steps would teach nothing.
 std::vector<double> Advantages(const std::vector<Episode>& episodes) {
   const std::vector<double> usual = MeanReturns(episodes);
   std::vector<double> all;

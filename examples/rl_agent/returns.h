@@ -1,6 +1,6 @@
 #pragma once
 
-// From episodes to what a policy gradient needs.
+// Computes from episodes the batch that a policy gradient needs.
 
 #include <vector>
 
@@ -10,16 +10,16 @@
 
 namespace psd::examples {
 
-// For an episode with a reward of 1 in each step: what is still to come, discounted by 0.99 a step.
+// Returns the discounted return at each step of an episode that has a reward of 1 in each step; the
+// discount is 0.99 per step.
 std::vector<double> DiscountedReturns(size_t steps);
 
 struct Batch {
   Tensor states;   // f32[steps, kStates], of all episodes
   Tensor weights;  // f32[steps, kActions]: -advantage / steps at the action that was taken, else 0
 };
-// Advantages are the returns less the mean of all episodes at the same step, divided by their
-// deviation.
-// Errors: INVALID_ARGUMENT for no step at all; RESOURCE_EXHAUSTED.
+// Makes a batch. Advantages are the returns minus the mean of all episodes at the same step,
+// divided by their deviation. Errors: INVALID_ARGUMENT if there is no step; RESOURCE_EXHAUSTED.
 absl::StatusOr<Batch> MakeBatch(const std::vector<Episode>& episodes);
 
 }  // namespace psd::examples

@@ -1,8 +1,8 @@
 // Reinforcement learning with an agent and observers. Observers are trainers that play a cart with
-// a pole and are called by the agent; in each step they call it back for an action. The agent's
-// policy lives on an owner, which steps it. The agent ends when the pole stands for nearly all of
-// an episode's 200 steps, after 20 to 60 iterations. The policy stays on the owner: the next run
-// goes on with it.
+// a pole. The agent calls them, and in each step they call the agent back for an action. The
+// agent's policy lives on an owner, which steps it. The agent ends when the pole stands for nearly
+// all of an episode's 200 steps, after 20 to 60 iterations. The policy stays on the owner, and the
+// next run continues with it.
 //
 //   bazel build -c opt //server/daemon:psd //examples/rl_agent:all
 //   bazel-bin/server/daemon/psd --dev &
@@ -27,7 +27,7 @@ constexpr int kMostIterations = 120;
 constexpr int kShown = 10;     // iterations for which the mean is shown
 constexpr double kGoal = 195;  // steps
 
-// Errors: DEADLINE_EXCEEDED if the goal is not reached.
+// Trains until the goal is reached. Errors: DEADLINE_EXCEEDED if it is not reached.
 absl::Status Train(Agent& agent) {
   double last = 0;
   for (int i = 1; i <= kMostIterations && last < kGoal; i += kShown) {

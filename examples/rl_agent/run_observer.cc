@@ -1,4 +1,4 @@
-// One of the observers; run_agent.cc says how to start all of them. It serves until the agent has
+// One of the observers. run_agent.cc says how to start all of them. It serves until the agent has
 // finished.
 //
 //   run_observer NUMBER [127.0.0.1:7071]

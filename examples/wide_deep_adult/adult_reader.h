@@ -1,9 +1,10 @@
 #pragma once
 
-// The UCI Adult census data ("adult.data"): who earns more than 50,000 dollars a year.
+// Reads the UCI Adult census data ("adult.data"), which tells which people earn more than 50,000
+// dollars a year.
 //
-// One person per line, 15 columns between commas, blanks around them ignored; a missing value is a
-// question mark. Empty lines are passed over.
+// A line is one person, with 15 columns between commas. Blanks around a column are ignored, and a
+// missing value is a question mark. Empty lines are skipped.
 
 #include <array>
 #include <string>
@@ -36,12 +37,12 @@ struct Person {
   bool rich = false;  // more than 50,000
 };
 
-// Errors: INVALID_ARGUMENT naming line and column for what is no such file: another number of
-// columns, a number that is none, an unknown label, no person at all.
+// Errors: INVALID_ARGUMENT, which names line and column, for another number of columns, a column
+// that should be a number and is not, an unknown label, or a file without a person.
 absl::StatusOr<std::vector<Person>> ParseAdult(absl::string_view text);
 
-// Errors: those of ParseAdult with the path in front; NOT_FOUND or PERMISSION_DENIED when it cannot
-// be read, RESOURCE_EXHAUSTED beyond 1 GiB.
+// Errors: those of ParseAdult with the path in front; NOT_FOUND or PERMISSION_DENIED if the file
+// cannot be read, RESOURCE_EXHAUSTED for a file above 1 GiB.
 absl::StatusOr<std::vector<Person>> ReadAdult(const std::string& path);
 
 }  // namespace psd::examples

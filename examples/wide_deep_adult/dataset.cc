@@ -20,7 +20,8 @@ double NumberOf(const Person& person, size_t used) {
   return person.numbers[static_cast<size_t>(kUsedNumbers[used])];
 }
 
-// Capital gains and losses span five orders of magnitude.
+// Returns the number, or its logarithm for capital gains and losses, which span five orders of
+// magnitude.
 double Compressed(const Person& person, size_t used) {
   const double value = NumberOf(person, used);
   const bool capital =
@@ -28,7 +29,8 @@ double Compressed(const Person& person, size_t used) {
   return capital ? std::log1p(std::max(value, 0.0)) : value;
 }
 
-// The range of a number, as a value to have an embedding for: narrow enough to follow a curve.
+// Returns the range of a number, as a value that has an embedding. Ranges are narrow enough to
+// follow a curve.
 std::string RangeOf(const Person& person, size_t used) {
   const double value = NumberOf(person, used);
   switch (kUsedNumbers[used]) {

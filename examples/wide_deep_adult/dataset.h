@@ -1,6 +1,7 @@
 #pragma once
 
-// People as numbers: ids for what an embedding is looked up for, scaled numbers for the rest.
+// Turns people into numbers: ids for the fields that have embeddings, scaled numbers for the
+// others.
 
 #include <array>
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace psd::examples {
 
-// The categories, and the numbers in ranges: what has an embedding.
+// The number of fields with embeddings: the categories, and the numbers in ranges.
 inline constexpr int kFields = kCategories + kNumbers - 1;  // all numbers but the sampling weight
 
 struct AdultBatch {
@@ -28,15 +29,15 @@ struct AdultBatch {
 // Thread-compatible.
 class AdultDataset {
  public:
-  // Every fifth person is for the test, the others for training. What values there are, and how
-  // numbers are scaled, is taken from those for training: id 0 of each field is for values that
-  // they do not have. Depends on the people only, so that all workers give the same ids. Errors:
-  // INVALID_ARGUMENT for fewer than five people.
+  // Every fifth person is for the test, the others are for training. The people for training define
+  // the values of each field and the scale of numbers; id 0 of each field is for other values. The
+  // ids depend only on the people, so all workers give the same ids. Errors: INVALID_ARGUMENT for
+  // fewer than five people.
   static absl::StatusOr<AdultDataset> Create(std::vector<Person> people);
 
   int64_t train_size() const { return static_cast<int64_t>(train_.size()); }
   int64_t test_size() const { return static_cast<int64_t>(test_.size()); }
-  // How many ids a field has; of the wide table.
+  // Return the number of ids of a field, and of the wide table.
   int64_t ids(int field) const { return static_cast<int64_t>(vocabulary_[field].size()) + 1; }
   int64_t wide_ids() const { return offsets_[kFields]; }
 

@@ -1,5 +1,5 @@
-// Prints the accuracy of the model that trainers have left on the owners, on the people that it was
-// not trained on.
+// Prints the accuracy of the model that trainers have left on the owners, for the people who were
+// not used for training.
 //
 //   evaluate --owners=owner0=127.0.0.1:7071 --data=adult.data
 

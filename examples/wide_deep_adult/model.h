@@ -1,8 +1,8 @@
 #pragma once
 
 // Wide and deep (Cheng et al., "Wide & deep learning for recommender systems", 2016): a linear
-// model over all ids beside a perceptron over their embeddings and the numbers. Everything lives on
-// the owners: embeddings as rows, layers as parameters.
+// model over all ids beside a perceptron over their embeddings and the numbers. The whole model
+// lives on the owners, embeddings as rows and layers as parameters.
 
 #include <cstdint>
 #include <memory>
@@ -19,12 +19,13 @@ inline constexpr int64_t kEmbeddingWidth = 8;
 
 class WideDeepModel {
  public:
-  // References to everything; what is not there yet is created, spread over the owners by rules
-  // that depend on their names only, so that trainers need not talk.
+  // Returns references to all tables and layers, and creates those that do not exist yet. They are
+  // spread over the owners by rules that depend only on the owners' names, so trainers need not
+  // agree on them.
   static absl::StatusOr<WideDeepModel> Attach(Worker& worker, std::vector<std::string> owners,
                                               const AdultDataset& dataset, uint64_t seed);
 
-  // Logits f32[n, 2] of a batch; in a context they lead back to the owners.
+  // Returns the logits f32[n, 2] of a batch. In a context, their gradients go back to the owners.
   absl::StatusOr<Variable> Forward(Worker& worker, const AdultBatch& batch,
                                    const CallOptions& options) const;
 
@@ -36,8 +37,8 @@ class WideDeepModel {
   std::vector<RRef> layers_;
 };
 
-// The model's optimizers: Adam for the layers, row-wise Adagrad for the tables. Shared by all
-// trainers.
+// The model's optimizers: Adam for the layers, row-wise Adagrad for the tables. All trainers share
+// them.
 struct WideDeepOptimizers {
   std::unique_ptr<DistributedOptimizer> layers;
   std::unique_ptr<DistributedOptimizer> tables;
@@ -46,11 +47,11 @@ absl::StatusOr<WideDeepOptimizers> CreateOptimizers(Worker& worker, const WideDe
                                                     double lr, double table_lr,
                                                     const JoinOptions& join = {});
 
-// Looks up, computes the loss (which it returns) and gradients, and steps both optimizers.
+// Looks rows up, computes the loss and the gradients, and steps both optimizers. Returns the loss.
 absl::StatusOr<double> TrainStep(Worker& worker, const WideDeepModel& model,
                                  const WideDeepOptimizers& optimizers, const AdultBatch& batch);
 
-// The share of a test batch that the model gets right, times its size.
+// Returns the number of people in a test batch that the model classifies correctly.
 absl::StatusOr<int64_t> CountCorrect(Worker& worker, const WideDeepModel& model,
                                      const AdultBatch& batch);
 

@@ -1,5 +1,5 @@
-// A trainer: trains the model on its part of the people, together with any number of others,
-// without waiting for them. Embeddings, layers and optimizers live on the owners.
+// A trainer. It trains the model on its part of the people, together with any number of other
+// trainers, and does not wait for them. Embeddings, layers and optimizers live on the owners.
 //
 //   train --name=trainer0 --owners=owner0=127.0.0.1:7071 --data=adult.data --part=0/2
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The arguments of all optimizer kernels: where parameters, gradients and state are in memory.
+// The arguments of all optimizer kernels: pointers to parameters, gradients and state.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,9 +51,9 @@ struct OptimBatch {
   bool stochastic_rounding = false;
 };
 
-// Whether a step that accesses `bytes` in all should write its new version past the caches. It
-// should if the arrays do not fit into a core's second-level cache anyway: such a write need not
-// read the old contents of the lines.
+// Returns whether a step that accesses `bytes` bytes in total should write its new version past the
+// caches. It should if the arrays do not fit into a core's second-level cache: such a write need
+// not read the old contents of the lines.
 bool WritesPastCache(size_t bytes);
 
 }  // namespace psd::kernels

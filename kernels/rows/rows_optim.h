@@ -16,13 +16,13 @@ struct RowBatch {
   const T* table = nullptr;
   size_t stride = 0;  // elements from one row of the table to the next, >= width
   size_t width = 0;
-  // ids[k] is the id of row k of the batch, no two equal. positions[begins[k]] to
-  // positions[begins[k + 1] - 1] are the rows of `gradients` that belong to it; a row without any
-  // has the gradient 0. `ids` has count + ahead elements, `begins` one more.
+  // ids[k] is the id of row k of the batch; no two are equal. positions[begins[k]] to
+  // positions[begins[k + 1] - 1] are the rows of `gradients` that belong to it; a row without such
+  // rows has the gradient 0. `ids` has count + ahead elements, `begins` one more.
   const int64_t* ids = nullptr;
   const uint32_t* begins = nullptr;
   size_t count = 0;
-  size_t ahead = 0;  // how many ids follow behind the batch; their rows may be prefetched
+  size_t ahead = 0;  // the number of ids behind the batch; their rows may be prefetched
   const uint32_t* positions = nullptr;
   const T* gradients = nullptr;  // packed rows
   T* next = nullptr;             // `count` packed rows
