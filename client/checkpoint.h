@@ -70,7 +70,7 @@ struct SaveOptions {
   // The timeout of one exchange.
   absl::Duration timeout = absl::Minutes(5);
   ProgressFunction progress;
-  // Where files are written. If null, the disk.
+  // The file system to which files are written. If null, the disk.
   std::shared_ptr<checkpoint::FileSystem> files;
 };
 

@@ -50,7 +50,7 @@ struct OwnerPart {
 
 // An optimizer of which at least one part is loaded.
 struct LoadedOptimizer {
-  optim::OptimizerLife life;             // the one that the load begins
+  optim::OptimizerLife life;             // the life that the load begins
   std::map<std::string, KeptPart> kept;  // by owner: the parts that stay as they are
 };
 
@@ -111,7 +111,7 @@ class Loader {
   uint64_t done_bytes_ = 0;
 };
 
-// ---- what goes where
+// ---- owners of the values
 
 absl::Status Loader::DescribeOwners(const std::vector<std::string>& owners) {
   std::vector<Future<OwnerContents>> asked;
@@ -168,7 +168,7 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
   }
 }
 
-// ---- before anything changes
+// ---- checks before anything changes
 
 absl::Status Loader::CheckAll() {
   std::vector<Future<Unit>> answers;
@@ -187,7 +187,7 @@ absl::Status Loader::CheckAll() {
                       absl::StrCat("nothing was loaded: ", absl::StrJoin(problems, "; ")));
 }
 
-// ---- what changes
+// ---- changes
 
 absl::Status Loader::CreateParameters() {
   for (OwnerPart& part : parts_) {
@@ -261,7 +261,7 @@ absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
   return part;
 }
 
-// Every part is told. Where parts stay, it is their options that all have.
+// Sets the options of all parts. If parts stay, all parts get the options of those.
 absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
   worker::OptimizerService& service = worker_.runtime().optimizer_service();
   const SavedOptimizer& optimizer = index_.optimizers[number];
@@ -345,8 +345,8 @@ absl::Status Loader::ImportAll() {
   return absl::OkStatus();
 }
 
-// When all imports have been answered. The parts that were loaded come first: as long as one that
-// stays is still of the life of the save, loading what is missing again finishes the load.
+// Called when all imports have been answered. The loaded parts come first: as long as a part that
+// stays still has the life of the save, loading what is missing again finishes the load.
 absl::Status Loader::RestoreOptimizers() {
   PSD_RETURN_IF_ERROR(RestoreParts(/*kept=*/false));
   return RestoreParts(/*kept=*/true);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which part of a save is loaded: all of it, or only what is missing in a job. Pure.
+// Decides which part of a save is loaded: all of it, or only what is missing in a job. Pure.
 
 #include <cstdint>
 #include <map>
@@ -16,42 +16,42 @@
 
 namespace psd {
 
-// A part that stays as it is, as it was found.
+// The state in which a part that stays as it is was found.
 struct KeptPart {
   GlobalId life;
   uint64_t steps = 0;
 };
 
-// What is loaded of one optimizer.
+// Says which parts of one optimizer are loaded.
 struct OptimizerShare {
-  bool loaded = false;                   // whether it begins another life
+  bool loaded = false;                   // whether the optimizer begins another life
   std::map<std::string, KeptPart> kept;  // by owner
-  // The life that it begins, if a load has stopped when some of its parts were in it already; none:
-  // a new one.
+  // The life that the optimizer begins, if an earlier load has stopped after it had brought some
+  // parts into that life. No id: a new life.
   GlobalId begun;
 };
 
 struct LoadShare {
-  std::vector<bool> values;                // of the index's: whether it is loaded
-  std::vector<OptimizerShare> optimizers;  // of the index's
+  std::vector<bool> values;                // for each value of the index, whether it is loaded
+  std::vector<OptimizerShare> optimizers;  // for each optimizer of the index
 };
 
 // Returns the share that loads everything.
 LoadShare AllOf(const checkpoint::CheckpointIndex& index);
 
-// Chooses what to load: what the save has and `contents`, the owners' present contents, lack. An
-// owner that has lost its part of an optimizer of the save lacks everything. Any other owner lacks
-// the values that are not there, and those that no optimizer steps and that have not changed since
-// they were made.
-// Errors: FAILED_PRECONDITION when a value that a part steps which stays is missing, or when parts
-// are of several lives without a load that could be finished; unless `accept_skew`, when a part
-// that stays is of another life than the save, or has taken another number of steps.
+// Chooses the values and optimizers of the save that `contents`, the present contents of the
+// owners, lack. An owner that has lost its part of an optimizer of the save lacks everything. Any
+// other owner lacks the values that it does not have, and those that no optimizer steps and that
+// have not changed since they were made.
+// Errors: FAILED_PRECONDITION if a part that stays steps a value that is missing, or if parts have
+// several lives and no load can be finished. Unless `accept_skew`, also if a part that stays has
+// another life than in the save, or has taken another number of steps.
 absl::StatusOr<LoadShare> MissingOf(const checkpoint::CheckpointIndex& index,
                                     const checkpoint::Placement& placement,
                                     const ContentsByOwner& contents, bool accept_skew);
 
-// What is missing goes back to where it was. Errors: FAILED_PRECONDITION for an owner of the save
-// that is neither among `owners` nor mapped to one of them by `owner_map`.
+// Checks that missing values can go back to the owners that had them. Errors: FAILED_PRECONDITION
+// for an owner of the save that is neither among `owners` nor mapped to one of them by `owner_map`.
 absl::Status CheckSavedOwners(const checkpoint::CheckpointIndex& index,
                               const std::vector<std::string>& owners,
                               const std::map<std::string, std::string>& owner_map);

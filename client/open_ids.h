@@ -1,6 +1,6 @@
 #pragma once
 
-// Which of a worker's steps and turns may still be asked for. Internal to client/.
+// Counts which of a worker's steps and turns may still be sent. Internal to client/.
 
 #include <cstdint>
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace psd {
 
-// Ids of one kind that a worker has given out, and below which number none is open any more, so
-// that owners need not remember those. Thread-safe.
+// The ids of one kind that a worker has given out. It knows below which number all of them are
+// closed, so that owners need not remember those. Thread-safe.
 class OpenIds : public std::enable_shared_from_this<OpenIds> {
  public:
   // One id, open as long as this lives.

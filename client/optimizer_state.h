@@ -35,8 +35,8 @@ struct DistributedOptimizer::State {
   OptimizerSettings settings;
   // One part for each owner, in order of first appearance.
   std::vector<OptimizerPart> parts;
-  // The index of the part whose owner is the lead: the owner with the smallest name, whatever the
-  // order in which a trainer lists parameters. The lead decides what all owners must agree on.
+  // The index of the part on the lead, which is the owner with the smallest name, in whatever order
+  // a trainer lists parameters. The lead decides everything on which all owners must agree.
   size_t lead = 0;
   std::atomic<double> loss_scale{0};  // the latest one that the lead has reported
   // The life of the optimizer that steps belong to (core/optim/owner/optimizer_life.h). None for a

@@ -204,7 +204,8 @@ bool DistributedOptimizer::State::TakesTurns() const {
 
 void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& outcome) {
   const RRef& leader = parts[lead].optimizer;
-  // Each try has a turn of its own, so a failed step whose outcome lives keeps no turn open.
+  // Each attempt has its own turn, so a failed step whose outcome is kept does not keep a turn
+  // open.
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
   outcome.refused = service()
                         .TakeTurn(leader, {turn->id(), worker->open_turns->first(), life},

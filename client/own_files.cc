@@ -127,7 +127,7 @@ class Opener {
   absl::Status TakeAnswer(const OwnerPlan& owner, const Asked& asked, ChosenFiles& chosen) {
     const auto& opened = asked.opened.Wait();
     if (!opened.ok()) {
-      // The owner may have opened them all the same, if only its answer was lost.
+      // If only the owner's answer was lost, the owner has opened the files.
       runtime_.saves().Close(owner.owner, asked.id, call_);
       return Annotate(opened.status(), absl::StrCat("saving ", owner.owner));
     }

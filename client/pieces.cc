@@ -142,7 +142,8 @@ absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
   std::vector<checkpoint::TensorSpec> arrays;
   for (const PieceSource& source : sources) arrays.push_back(source.spec);
   PSD_RETURN_IF_ERROR(service.MakeRoom(owner, item.room, arrays, options.call).Wait().status());
-  const Held room(service, owner, item.room, options.call);  // after an import there is none left
+  // The import uses the room up; then releasing it does nothing.
+  const Held room(service, owner, item.room, options.call);
   PSD_RETURN_IF_ERROR(FillAll(service, owner, item.room, sources, options));
   return service.Import(owner, {item}, {}, options.call).Wait().status();
 }

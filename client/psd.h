@@ -77,7 +77,7 @@ using program::Program;          // a graph of operators that an owner can run; 
 using program::ProgramBuilder;   // builds a Program, one operator call at a time
 using rref::RRef;                // a counted reference to a value on its owner
 using store::Value;              // an argument or result: tensor, number, string, list, RRef, …
-using worker::FunctionCall;      // what a registered function gets beside its arguments: the caller
+using worker::FunctionCall;      // passed to a registered function: tells who called it, and more
 using worker::FunctionRegistry;  // the registered functions that this worker offers
 using worker::ReadValue;         // converts a Value to a C++ type: ReadValue<double>(results[0])
 using worker::ReadValues;        // converts all arguments or results of a call
@@ -227,9 +227,9 @@ struct PulledParameter {
 // the same.
 class Worker {
  public:
-  // Joins: attaches to the owners, gets a rank from the registrar that they name.
-  // RESOURCE_EXHAUSTED too if the system refuses a thread, naming what is in use and the limits;
-  // nothing stays behind then.
+  // Joins the job: attaches to the owners and gets a rank from the registrar that they name.
+  // Errors: also RESOURCE_EXHAUSTED, which names the present use and the limits, if the system
+  // refuses a thread. After an error nothing is left behind.
   static absl::StatusOr<std::unique_ptr<Worker>> Start(WorkerOptions options);
   ~Worker();
 
@@ -597,10 +597,11 @@ using optim::UpdateMode;
 
 // Says how a trainer joins a named optimizer.
 struct JoinOptions {
-  // Where only a part of the optimizer is left, because an owner was restarted and lost its part,
+  // If only a part of the optimizer is left, because an owner was restarted and lost its part, then
   // all of it begins afresh: without state, and at step 0 on every owner. The parameters stay as
-  // they are. Where all of it is there this changes nothing, so every trainer of a job may say it;
-  // nor does it while a load has not finished, or when the parameters given are on other owners.
+  // they are. The option has no effect if the optimizer is whole, so every trainer of a job may set
+  // it. It also has no effect while a load has not finished, or if the given parameters are on
+  // other owners.
   bool start_afresh = false;
 };
 

@@ -94,8 +94,9 @@ class Saver {
     return value.rows == 0 && value.bytes > options_.whole_bytes;
   }
   absl::Status FinishFiles(size_t owner);
-  // Whether every part of an optimizer is still in the life in which it was planned.
-  // Errors: FAILED_PRECONDITION: a load or a fresh start beside the save has mixed what it holds.
+  // Checks that every part of an optimizer is still in the life in which it was planned.
+  // Errors: FAILED_PRECONDITION if not: a load or a fresh start during the save has mixed two
+  // states.
   absl::Status CheckLives();
   absl::Status Tell(uint64_t bytes);
 
@@ -284,10 +285,12 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   std::deque<Batch> asked;
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
-    // While training goes on, one exchange at a time: so owners, too, are idle during the pauses.
+    // While training goes on, the save makes one exchange at a time, so that owners are idle during
+    // the pauses, too.
     const bool one_by_one = batch_bytes_ < options_.batch_bytes || pace_.Training(started);
     const size_t ahead = one_by_one ? 1 : kExportsAhead;
-    // A value that travels in pieces is asked for only in Take, and nothing behind it before that.
+    // A value that travels in pieces is asked for only in Take, and later values are not asked for
+    // before that.
     while (more && asked.size() < ahead && (asked.empty() || !asked.back().in_pieces)) {
       std::optional<Batch> batch = Ask();
       more = batch.has_value();

@@ -99,7 +99,7 @@ absl::StatusOr<WorkerInfo> Worker::Info(const std::string& name) {
   for (const WorkerInfo& info : infos) {
     if (info.name != this->name()) names.push_back(info.name);
     if (info.name != name) continue;
-    // A worker that does not listen is known all the same, and may connect later.
+    // A worker that does not listen is returned, too; it may connect later.
     state_->MakeReachable(name).IgnoreError();
     return info;
   }

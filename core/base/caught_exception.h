@@ -14,8 +14,8 @@ namespace psd {
 // Requires: the caller is inside a catch block.
 absl::Status CaughtException();
 
-// What `function(arguments...)` returns, a Status or something made of one; CaughtException() if
-// it throws.
+// Returns the result of `function(arguments...)`, a Status or a type made from one, or
+// CaughtException() if it throws.
 template <typename F, typename... A>
 std::invoke_result_t<F, A...> Catching(F&& function, A&&... arguments) {
   try {

@@ -87,8 +87,8 @@ class ThreadPool : public Executor {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // OK, or RESOURCE_EXHAUSTED: the system refused one of the threads that were asked for. To be
-  // looked at by whoever made the pool.
+  // OK, or RESOURCE_EXHAUSTED if the system refused one of the threads. The code that made the pool
+  // must check it.
   const absl::Status& started() const { return started_; }
 
   absl::Status Submit(Task task) override { return SubmitAs({}, std::move(task)); }

@@ -29,8 +29,8 @@ class TimerQueue {
   TimerQueue(const TimerQueue&) = delete;
   TimerQueue& operator=(const TimerQueue&) = delete;
 
-  // OK, or RESOURCE_EXHAUSTED: the system refused the queue its thread. To be looked at by whoever
-  // made the queue.
+  // OK, or RESOURCE_EXHAUSTED if the system refused the queue its thread. The code that made the
+  // queue must check it.
   const absl::Status& started() const { return started_; }
 
   Id RunAt(absl::Time when, Task task) PSD_EXCLUDES(mutex_);

@@ -13,9 +13,9 @@ constexpr size_t kSharedBlockBytes = size_t{256} << 10;
 constexpr size_t kSmallBufferBytes = size_t{64} << 10;
 // Headers and tables of buffers up to this are not charged: what reads them is bounded in number.
 constexpr size_t kSmallHeaderBytes = size_t{4} << 10;
-// How much header of a refused message is kept, at most, so that its sender can be told.
+// The most bytes of a refused message's header that are kept, so that its sender can be told.
 constexpr size_t kMaxRefusedHeaderBytes = size_t{64} << 10;
-// What the bookkeeping of a transfer takes, beside its shape.
+// The memory for the bookkeeping of a transfer, without its shape.
 constexpr size_t kTransferBytes = 512;
 
 size_t Padded(size_t bytes) {

@@ -22,7 +22,7 @@
 
 namespace psd::carrier {
 
-// Where received messages go. Both accounts may be of one budget.
+// The memory for received messages. Both accounts may belong to one budget.
 struct ReceiveMemory {
   std::shared_ptr<Allocator> buffers;      // shared with whoever else hands out such memory
   std::shared_ptr<MemoryAccount> headers;  // charged for headers and tables of more than 4 KiB
@@ -30,9 +30,9 @@ struct ReceiveMemory {
 
 // Memory for one message of a known shape, filled in any order.
 //
-// A large buffer gets a block of its own; small ones share blocks of at most 256 KiB, each at a
-// multiple of kBlockAlignment, so that a message of a thousand small buffers costs few allocations.
-// One that was made by KeepHeader drops what belongs to buffers.
+// A large buffer gets its own block; small ones share blocks of at most 256 KiB, each at a multiple
+// of kBlockAlignment, so that a message of a thousand small buffers costs few allocations. An
+// assembly that was made by KeepHeader drops the bytes of buffers.
 // Thread-compatible; Fill may run at once on several threads for ranges that do not overlap.
 class MessageAssembly {
  public:
@@ -69,12 +69,12 @@ class MessageAssembly {
 // A whole message from one frame. Errors: RESOURCE_EXHAUSTED from `memory`.
 absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, const ReceiveMemory& memory);
 
-// A message that came and could not be kept.
+// A received message for which there was no memory.
 struct RefusedMessage {
   std::string header;
   absl::Status why;  // RESOURCE_EXHAUSTED
 };
-// The same of a message in one frame.
+// Refuses a message in one frame, and keeps its header.
 RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why);
 
 // The transfers of one link that are on their way in. Pure bookkeeping; thread-compatible: call
@@ -98,7 +98,7 @@ class Assembler {
   struct Transfer;
 
  public:
-  // The memory for one piece. Keeps the memory of its transfer alive.
+  // The memory for one piece. It keeps the memory of its transfer alive.
   class Slot {
    public:
     void Fill() { assembly_->Fill(offset_, payload_); }
@@ -138,12 +138,12 @@ class Assembler {
   // Checks a piece and marks it as received. Requires: FindRoom did not return kNone.
   absl::StatusOr<Slot> BeginPiece(const PieceFrame& piece);
 
-  // What the last piece of a transfer completes.
+  // A transfer whose last piece has come.
   struct Whole {
     Message message;
     absl::Status refused;  // not OK: `message` is only the header
   };
-  // `slot` was filled. None: pieces are missing.
+  // Records that `slot` was filled. Returns nothing if pieces are missing.
   std::optional<Whole> EndPiece(const Slot& slot);
 
   // Call at even intervals, long enough for a piece to come. Errors: DEADLINE_EXCEEDED if a

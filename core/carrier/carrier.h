@@ -22,7 +22,7 @@
 
 namespace psd::carrier {
 
-// What travels: header bytes (small, rpc's) and payload buffers (any size).
+// A message: header bytes (small, from rpc) and payload buffers of any size.
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;
@@ -47,23 +47,23 @@ struct Limits {
   size_t max_buffers = size_t{1} << 20;
   // The most bytes of partly received messages that one link may hold. Beyond it the link ends.
   size_t max_assembly_bytes = size_t{8} << 30;
-  // Bytes accepted by Send and not yet handed to the network. Beyond it Send answers
-  // RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers pass: a link whose
-  // peer reads nothing ends when there is no memory for them, or when it stalls.
+  // The most bytes that Send has accepted and the network has not taken yet. If there are more,
+  // Send returns RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers pass:
+  // a link whose peer reads nothing ends when there is no memory for them, or when it stalls.
   size_t max_send_queue_bytes = size_t{8} << 30;
 };
 
 class Link;
 
-// What a link calls. Calls for one link never overlap: OnMessage and OnRefused any number of times,
-// then OnClosed exactly once, then nothing. They run on the carrier's threads and must not block;
-// what takes time goes to an executor. The link may be used (Send, Close) from inside them.
+// The user of a link. Calls for one link never overlap: OnMessage and OnRefused come any number of
+// times, then OnClosed exactly once, then nothing. They run on the carrier's threads and must not
+// block; work that takes time goes to an executor. They may use the link (Send, Close).
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
   virtual void OnMessage(Message message) = 0;
-  // A message has come and found no room: its buffers were dropped as they came. `why` is
-  // RESOURCE_EXHAUSTED. The handler tells the sender.
+  // A message has come for which there was no room, so its buffers were dropped as they came. `why`
+  // is RESOURCE_EXHAUSTED. The handler tells the sender.
   virtual void OnRefused(std::string header, absl::Status why) = 0;
   // UNAVAILABLE: the peer or the connection went away. INVALID_ARGUMENT: the peer sent what no
   // honest peer sends. DEADLINE_EXCEEDED: the peer is there, and takes or sends nothing any more.

@@ -70,7 +70,7 @@ class WaitingLine {
   std::map<Ticket, Waiting> waiting_ PSD_GUARDED_BY(mutex_);  // the first one waits longest
 };
 
-// How long a message waits for room, and behind which others.
+// The rules for a message that waits for room.
 struct WaitingRules {
   std::shared_ptr<WaitingLine> line;  // shared by all links that receive into the same memory
   absl::Duration patience;

@@ -17,7 +17,7 @@ namespace psd::checkpoint {
 
 // The size of the pieces that are written at once.
 inline constexpr size_t kFilePieceBytes = size_t{2} << 20;
-// How many pieces may wait to be written. Append waits while there are this many.
+// The most pieces that may wait to be written. Append waits while there are this many.
 inline constexpr size_t kMaxWaitingPieces = 2;
 
 // Returns an allocator for pieces, to be shared by all files that are written at the same time.

@@ -68,8 +68,9 @@ struct SavedState {
 
 // Parameters of an optimizer with the same options.
 struct SavedGroup {
-  std::map<std::string, double> options;       // when it was saved
-  std::map<std::string, double> created_with;  // at creation: all who share it must give these
+  std::map<std::string, double> options;  // when it was saved
+  // The options at creation. All trainers that share the optimizer must give these.
+  std::map<std::string, double> created_with;
 
   friend bool operator==(const SavedGroup& a, const SavedGroup& b) {
     return a.options == b.options && a.created_with == b.created_with;

@@ -26,10 +26,10 @@ namespace psd::dist_autograd {
 class ContextTable {
  public:
   static constexpr size_t kMaxContexts = size_t{1} << 20;
-  // How many released contexts are remembered, so that a request which arrives after the release
-  // cannot bring one back.
+  // The number of released contexts that are remembered, so that a request which arrives after the
+  // release cannot bring one back.
   static constexpr size_t kMaxReleased = 16'384;
-  // How many ended sessions are remembered, because functions of theirs may still run.
+  // The number of ended sessions that are remembered, because their functions may still run.
   static constexpr size_t kMaxEndedSessions = 65'536;
   // For how many workers a context remembers the last pass of theirs that ended in it.
   static constexpr size_t kMaxInitiators = 4096;
@@ -59,8 +59,9 @@ class ContextTable {
   };
   // Erases a context, which cannot be joined again. The result has no state if it was unknown.
   Erased Erase(GlobalId context) PSD_EXCLUDES(mutex_);
-  // Those that the session brought; and those that its worker created and others brought, unless
-  // the worker has another session here by now (`has_later`), for which they may live.
+  // Erases the contexts that the session brought here. Also erases those that its worker created
+  // and others brought, unless the worker already has another session here (`has_later`), for which
+  // they may live.
   std::vector<Erased> EraseOf(Origin session, absl::FunctionRef<bool()> has_later)
       PSD_EXCLUDES(mutex_);
 

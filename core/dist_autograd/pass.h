@@ -118,7 +118,7 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   void OnDelivered(const std::string& peer, const absl::Status& status);
   void FinishIfDone();
   absl::Status Commit();
-  // What the message of `starter` is answered with.
+  // Returns the answer to the message of `starter`.
   rpc::Payload ReachedBeside(const std::string& starter) const;
   std::string MissingText() const PSD_REQUIRES(mutex_);
   void TellAborted(const absl::Status& status, const std::string& source);

@@ -39,7 +39,7 @@ struct Payload {
   std::vector<Buffer> buffers;
 };
 
-// Where a method's function runs.
+// The kind of thread on which a method's function runs.
 enum class RunsOn {
   kCarrierThread,  // for short functions that never block; the fastest
   // Functions of these two kinds may block or compute. A call is refused with RESOURCE_EXHAUSTED if
@@ -114,8 +114,8 @@ class RequestHook {
 };
 
 struct CallOptions {
-  // How long the caller waits, including the time for sending and queueing. absl::ZeroDuration()
-  // means no timeout. A negative timeout is refused.
+  // The longest time that the caller waits, including the time for sending and queueing.
+  // absl::ZeroDuration() means no timeout. A negative timeout is refused.
   absl::Duration timeout = absl::Seconds(60);
   // If true, a call to a peer at whose address nobody listens waits until somebody does. If false,
   // it fails at once with UNAVAILABLE.

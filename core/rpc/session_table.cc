@@ -10,7 +10,8 @@
 namespace psd::rpc {
 namespace {
 
-// How many names and fenced incarnations are remembered in addition to the sessions that exist.
+// The number of names and fenced incarnations that are remembered in addition to the existing
+// sessions.
 constexpr size_t kMaxFenced = 65'536;
 
 }  // namespace

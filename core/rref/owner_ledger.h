@@ -27,9 +27,10 @@ namespace psd::rref {
 // Confined to the holder of the caller's lock.
 class OwnerLedger {
  public:
-  // How many deleted forks are remembered for each session, and how many ended sessions. An event
-  // that is repeated after more than this many others would be taken for a new one. That does not
-  // happen: rpc applies each message once, and keeps far fewer messages unacknowledged.
+  // The number of deleted forks that are remembered for each session, and the number of ended
+  // sessions. An event that is repeated after more than this many others would be taken for a new
+  // one. This does not happen: rpc applies each message once, and keeps far fewer messages
+  // unacknowledged.
   static constexpr size_t kMaxDeletedForks = 65'536;
   static constexpr size_t kMaxEndedSessions = 65'536;
   // So many forks of a session are charged with the session itself.

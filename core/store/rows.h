@@ -42,8 +42,8 @@ class Rows : public Object {
   int64_t NumRows() const { return shape()[0]; }
   size_t width() const { return static_cast<size_t>(shape()[1]); }
   size_t bytes() const { return table_.NumBytes(); }
-  // Starts at 1; one more after each update. Whoever has read a version here, and reads rows after
-  // that, sees everything that made the version.
+  // Starts at 1, and grows by one after each update. A reader that has read this version, and reads
+  // rows after that, sees everything that the version has changed.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // Returns the rows of `ids`: a tensor of the shape of `ids` with the width as a further axis.

@@ -39,7 +39,7 @@ struct Entry {
   // Parameter::PinAll).
   static absl::StatusOr<std::vector<Value>> ReadAll(
       absl::Span<const std::shared_ptr<const Entry>> entries);
-  // As Value::KindName, and "parameter f32[2, 3]" for a parameter.
+  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter.
   std::string KindName() const;
   // Returns the entry's name or id for messages: "'layer1/weight'" or "value 1f3c9a0b44d2e677/12".
   std::string Label() const;

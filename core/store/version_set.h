@@ -40,7 +40,7 @@ class VersionSet {
   int buffers() const { return 1 + spares() + writing() + static_cast<int>(old_.size()); }
   bool acquired() const { return acquirers_ > 0; }
 
-  // What a reader must do to read the current version.
+  // The way in which a reader gets the current version.
   enum class Access {
     kPin,      // pin it; the buffers that this may need are reserved
     kReserve,  // allocate one more spare, then ask again

@@ -22,8 +22,8 @@ using program::Fingerprint;
 using program::Program;
 using store::Value;
 
-// How many pairs of callee and program are remembered as known there. Forgetting one costs one
-// extra exchange.
+// The number of pairs of callee and program that are remembered as known there. A forgotten pair
+// costs one more exchange.
 constexpr size_t kMaxKnownPrograms = 65'536;
 
 // For programs outside a context. They leave nothing behind, so the method is a read: a retry may

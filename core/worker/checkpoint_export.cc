@@ -78,7 +78,7 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
   return found;
 }
 
-// What a load has begun to change is no state to be saved.
+// Refuses to copy state that a load has begun to change.
 absl::Status CheckLoaded(const Outgoing& from) {
   for (const std::shared_ptr<OwnerOptimizer>& optimizer : from.optimizers) {
     if (optimizer->life().stage != optim::LifeStage::kLoading) continue;
@@ -88,8 +88,8 @@ absl::Status CheckLoaded(const Outgoing& from) {
   return absl::OkStatus();
 }
 
-// With the claim of the value if it changes. Errors: RESOURCE_EXHAUSTED; FAILED_PRECONDITION while
-// it is being loaded.
+// Copies a value with its state. Requires: the value's write claim is held if the value can change.
+// Errors: RESOURCE_EXHAUSTED; FAILED_PRECONDITION while the value is being loaded.
 absl::Status CopyItem(const Outgoing& from, Outbound& out) {
   v1::ExportedItem& item = *out.reply.add_items();
   absl::Status copied = CheckLoaded(from);

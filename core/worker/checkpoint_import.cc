@@ -192,15 +192,15 @@ absl::Status MakeValue(Runtime& runtime, const Incoming& item) {
     made = true;
     return absl::StatusOr<store::Value>(store::Value(item.elements));
   });
-  // Ready at once, unless another call makes a value of that name: it is not waited for, because
-  // the import holds claims.
+  // The entry is ready at once, unless another call makes a value of that name. This code does not
+  // wait for that call, because the import holds claims.
   if (entry.IsReady() && (made || !entry.Wait().ok())) return entry.Wait().status();
   return absl::AbortedError(
       absl::StrCat("another call has made '", item.name, "' while it was loaded; load again"));
 }
 
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {
-  // So that no step is between its start and its count.
+  // With this claim, no step is between its start and its count.
   ids.push_back(restored.optimizer->claim_id());
   if (restored.kept) return;
   const optim::ParameterTable& table = restored.optimizer->table();

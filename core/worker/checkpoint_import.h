@@ -50,27 +50,28 @@ struct Inbound {
   absl::Status status;
 };
 
-// What `message` and its tensors, `values`, would change. Nothing has changed yet.
-// Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for what does not fit.
+// Returns the changes that `message` and its tensors, `values`, ask for. Changes nothing yet.
 // `here` is this owner.
+// Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for items that do not fit.
 absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
                                                       const optim::LifeOwner& here,
                                                       const v1::ImportRequest& message,
                                                       const Values& values);
 
-// Whether `item` replaces a parameter or rows that exist, for which it needs the write claim.
+// Returns whether `item` replaces a parameter or rows that exist, for which it needs the write
+// claim.
 bool Changes(const Incoming& item);
 
 // Replaces the value and its state. Requires: Changes(item); the value's write claim is held.
 // Errors: FAILED_PRECONDITION: another load of an optimizer that steps the value has begun.
 absl::Status Replace(const Incoming& item);
 
-// A value that is no parameter: made anew, in place of the one that was found under its name.
-// Requires: !Changes(item). Errors: ABORTED or FAILED_PRECONDITION when the name has been given to
+// Makes a value that is no parameter, in place of the one that was found under its name.
+// Requires: !Changes(item). Errors: ABORTED or FAILED_PRECONDITION if the name has been given to
 // another value since then; RESOURCE_EXHAUSTED.
 absl::Status MakeValue(Runtime& runtime, const Incoming& item);
 
-// What Restore needs the claims of.
+// Adds the ids whose claims Restore needs.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
 // With these claims, when all the state of the optimizer's parameters has been replaced.
 // Errors: FAILED_PRECONDITION: the optimizer was dropped, another load of it has begun, or a part

@@ -32,9 +32,9 @@ struct HostedOptimizer {
 struct OwnerContents {
   std::vector<HostedValue> values;  // sorted by name
   std::vector<HostedOptimizer> optimizers;
-  std::vector<std::string> left_out;  // "'replay' (replay_buffer)": what cannot be saved
-  bool writes_files = false;          // of a save, itself, where it can
-  Incarnation incarnation = 0;        // the owner's, in a description; else 0
+  std::vector<std::string> left_out;  // values that cannot be saved: "'replay' (replay_buffer)"
+  bool writes_files = false;    // whether the owner may be able to write its own files of a save
+  Incarnation incarnation = 0;  // of the owner, in a description; otherwise 0
 };
 
 // Names a value to copy out, with its state in some optimizers.
@@ -117,7 +117,8 @@ struct RestoredOptimizer {
   uint64_t steps_accepted = 0;
   double loss_scale = 0;
   uint64_t good_steps = 0;
-  // Its state was not imported: its count of steps and its loss scale stay as they are.
+  // If true, the state was not imported, and the count of steps and the loss scale stay as they
+  // are.
   bool kept = false;
   optim::OptimizerLife life;  // that begins with the load
   // The life that the part must still be of: the one that the load has given to it, or, if the part

@@ -20,7 +20,7 @@ using store::Value;
 
 // Describes a reference among the arguments of a call. It travels by id only, because the caller
 // keeps its own fork until the answer has come. The name is left out for the owner, which knows it.
-// A fork that this worker holds of a value of its own is not told (CreatedBody).
+// A fork that this worker holds of its own value is not described (CreatedBody).
 absl::Status DescribeArgument(Runtime& runtime, const std::string& callee,
                               const RemoteReference& reference, rref::ForkData& data) {
   const auto& body = rref::RRef::Body::Of(reference);

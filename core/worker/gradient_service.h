@@ -51,7 +51,8 @@ class GradientService {
                                  const rpc::CallOptions& options);
   Future<Unit> SendPush(const ContextPtr& context, const rref::RRef& parameter, uint64_t version,
                         const Tensor& gradient, const rpc::CallOptions& options);
-  // Why `leaf`, of this worker, has no gradient, where `none` says that it has none.
+  // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error of
+  // the context.
   absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
   void ServeFetch(const CallPtr& call);
   void ServePush(const CallPtr& call);

@@ -39,8 +39,8 @@ void EncodeLife(const optim::OptimizerLife& life, Message& message) {
     message.add_life_owner_incarnations(owner.incarnation);
   }
 }
-// Errors: INVALID_ARGUMENT for too many owners, one that is named twice or by no worker's name, or
-// when names and incarnations are not as many.
+// Errors: INVALID_ARGUMENT for too many owners, an owner that is named twice or has an invalid
+// name, or different numbers of names and incarnations.
 template <typename Message>
 absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
   optim::OptimizerLife life;
@@ -65,7 +65,7 @@ absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
   return life;
 }
 
-// Whether `life`, that a peer gives to a part on the owner `here`, is one of this owner.
+// Checks that `life`, which a peer gives to a part on the owner `here`, contains this owner.
 inline absl::Status CheckLifeHere(const optim::OptimizerLife& life, const optim::LifeOwner& here) {
   for (const optim::LifeOwner& owner : life.owners)
     if (owner.name == here.name && owner.incarnation == here.incarnation) return absl::OkStatus();
@@ -74,7 +74,7 @@ inline absl::Status CheckLifeHere(const optim::OptimizerLife& life, const optim:
                                                  IncarnationToString(here.incarnation), ")"));
 }
 
-// The life of a part in what its owner says of it.
+// Returns the life of a part from its owner's report.
 template <typename Message>
 void EncodeReportedLife(const optim::OptimizerLife& life, Message& message) {
   EncodeLife(life, message);

@@ -93,8 +93,8 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   return OptimizerIn(*entry);
 }
 
-// What contexts have collected here for an optimizer's parameters; those of other optimizers may
-// be in the same contexts.
+// The gradients that contexts have collected on this worker for an optimizer's parameters. The same
+// contexts may have gradients for other optimizers.
 struct Collected {
   struct OfContext {
     std::shared_ptr<const dist_autograd::LeafGradients> leaves;
@@ -120,7 +120,7 @@ struct Collected {
   }
 };
 
-// What both ways of asking for a step have in common.
+// Returns the fields that a step and a measurement have in common.
 optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id,
                               GlobalId life) {
   optim::StepRequest request;
@@ -290,7 +290,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
         absl::StrCat("optimizer ", request->name(), ": it has no parameters; name at least one")));
   }
   const OptimizerSettings settings = DecodeSettings(*request);
-  // Before a part is dropped for what takes its place.
+  // This check comes before a part is dropped to make room for the new one.
   absl::Status checked = optim::CheckGroups(*groups, settings, runtime_.optimizers());
   if (!checked.ok()) return call->Reply(checked);
   auto life = DecodeLife(*request);
@@ -368,7 +368,7 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   if (!entry.ok()) return;
   auto optimizer = FindOptimizer(runtime_.store(), (*entry)->id);
   if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
-  // This fails when another creator has replaced the part meanwhile: the new part stays.
+  // If another creator has replaced the part meanwhile, this fails and the new part stays.
   runtime_.values().DropHere(name, (*entry)->id).IgnoreError();
 }
 

@@ -38,10 +38,10 @@ struct GroupRequest {
 // Says in which life of a named optimizer (core/optim/owner/optimizer_life.h) a part of it is
 // created.
 struct PartTerms {
-  // The life of a new part; a part that exists must be of it already. Without an id, a new part
-  // begins a life of its own, and a part that exists may be of any life.
+  // The life of a new part. An existing part must have this life. Without an id, a new part begins
+  // its own life, and an existing part may have any.
   optim::OptimizerLife life;
-  // If the part that exists is of this life, it is dropped first, and a new one is made.
+  // If the existing part has this life, it is dropped first, and a new part is made.
   GlobalId replaced;
   // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new
   // one. Requires: `life` has no owners.
@@ -61,17 +61,18 @@ struct StepCall {
 
 // A turn as a trainer asks for it.
 struct TurnCall {
-  GlobalId turn;              // another one for each try of a step
+  GlobalId turn;              // a new one for each attempt of a step
   uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
   GlobalId life = {};         // as in StepCall
   TurnWishes wishes = {};     // for rounds
 };
 
-// What an owner says before a step.
+// An owner's answer to a question before a step.
 struct PrepareResult {
   uint64_t steps_accepted = 0;
-  double sum_of_squares = 0;  // of the gradients; not finite if one is not; 0 if not asked for
-  double loss_scale = 0;      // the optimizer's; 0 if it does not scale losses
+  // Of the gradients. Not finite if one of them is not finite; 0 if they were not measured.
+  double sum_of_squares = 0;
+  double loss_scale = 0;  // the optimizer's loss scale; 0 if it does not scale losses
 };
 
 // Client and server side of the "optimizer.*" methods. Thread-safe.
@@ -94,7 +95,7 @@ class OptimizerService {
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
-  // Applies what the contexts have collected on the optimizer's owner.
+  // Applies the gradients that the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
 
@@ -105,12 +106,12 @@ class OptimizerService {
   void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
                 absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
-  // The session {incarnation, epoch} never comes back: no step of it waits any more, and others
-  // wait for it no longer.
+  // Tells the optimizers that the session {incarnation, epoch} never comes back. None of its steps
+  // waits any more, and other steps do not wait for it any more.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
 
-  // Makes the checks of such a step, and measures the gradients if `measure`, for which it may wait
-  // as a step does. Changes nothing. The terms of `step` are ignored.
+  // Makes the checks of such a step. If `measure`, also measures the gradients, and may wait as a
+  // step does. Changes nothing. The terms of `step` are ignored.
   Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
                                 const rpc::CallOptions& options);
 
@@ -120,7 +121,8 @@ class OptimizerService {
                               const rpc::CallOptions& options);
   void EndTurn(const rref::RRef& optimizer, GlobalId turn, bool applied);
 
-  // See OwnerOptimizer. A change is refused in another life than `life`; none: in none.
+  // See OwnerOptimizer. A change is refused in any other life than `life`; without an id it is
+  // refused in no life.
   Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
                                       const rpc::CallOptions& options);
   Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,

@@ -22,9 +22,9 @@
 
 namespace psd::worker {
 
-// Writes the files of one save. It has a thread of its own, so that a slow disk holds up nothing
-// else. The destructor waits for the write or sync that is under way. It leaves unfinished files in
-// the folder, to be removed with that. Thread-safe except where a comment says otherwise.
+// Writes the files of one save. It has its own thread, so that a slow disk delays nothing else. The
+// destructor waits for the write or sync that is under way. It leaves unfinished files in the
+// folder; they are removed together with it. Thread-safe except where a comment says otherwise.
 class OwnSave {
  public:
   // Work for the thread. It gets OK, or the error with which earlier work failed or the save was

@@ -98,8 +98,8 @@ void PeerDirectory::FindIn(const World& world, const std::string& worker, bool m
     found.Set(Unit{});
     return;
   }
-  // The worker may have joined after the question was asked. The next one is younger than this
-  // search, whoever asks it.
+  // The worker may have joined after the shared question was asked. The next question, no matter
+  // which call asks it, is newer than this search.
   if (may_be_old) return AskAndFind(worker, /*again=*/true, found);
   found.Set(absl::NotFoundError(absl::StrCat("the registrar ", registrar(), " knows no worker '",
                                              worker, "'", DidYouMean(nearest.nearest()))));

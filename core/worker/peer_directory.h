@@ -20,7 +20,7 @@ class PeerDirectory {
   PeerDirectory(const PeerDirectory&) = delete;
   PeerDirectory& operator=(const PeerDirectory&) = delete;
 
-  // The name of the worker that knows the world; empty: there is none.
+  // The name of the worker that keeps the list of workers; empty if there is none.
   std::string registrar() const PSD_EXCLUDES(mutex_);
   void SetRegistrar(const std::string& name) PSD_EXCLUDES(mutex_);
 
@@ -37,7 +37,7 @@ class PeerDirectory {
     Future<World> world;
     bool is_new = false;  // asked by this call, not shared with an earlier one
   };
-  // Many who ask at the same time share one question.
+  // Calls that ask at the same time share one question.
   Question Ask(const std::string& registrar) PSD_EXCLUDES(mutex_);
   // `again`: the answer to a shared question, which may be older than this search, did not name
   // the worker.
@@ -52,7 +52,8 @@ class PeerDirectory {
   std::optional<Future<World>> asking_ PSD_GUARDED_BY(mutex_);
   // Workers whose addresses the registrar gave.
   absl::flat_hash_set<std::string> found_ PSD_GUARDED_BY(mutex_);
-  absl::flat_hash_set<std::string> searching_ PSD_GUARDED_BY(mutex_);  // again, in the background
+  // Workers that are searched again in the background.
+  absl::flat_hash_set<std::string> searching_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::worker

@@ -83,9 +83,8 @@ struct RuntimeOptions {
 // Thread-safe.
 class Runtime {
  public:
-  // Assembles, does not serve yet.
-  // Errors: INVALID_ARGUMENT naming the option; RESOURCE_EXHAUSTED when the system refuses a
-  // thread.
+  // Assembles a worker, which does not serve yet.
+  // Errors: INVALID_ARGUMENT naming the option; RESOURCE_EXHAUSTED if the system refuses a thread.
   static absl::StatusOr<std::unique_ptr<Runtime>> Create(RuntimeOptions options);
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -94,13 +93,14 @@ class Runtime {
   // Adds a method, for a daemon's own services. Must be called before Start.
   void RegisterMethod(rpc::Method method) { agent_->RegisterMethod(std::move(method)); }
 
-  // Serves. Returns the address at which it can be dialled ("" when not listening).
-  // Errors: UNAVAILABLE naming the address (port in use); RESOURCE_EXHAUSTED when the system
-  // refuses a thread.
+  // Begins to serve. Returns the address at which the worker can be dialled ("" if it does not
+  // listen).
+  // Errors: UNAVAILABLE naming the address (port in use); RESOURCE_EXHAUSTED if the system refuses
+  // a thread.
   absl::StatusOr<std::string> Start();
 
-  // Finds other workers through the registrar. A daemon's registrar is in its options, a trainer is
-  // told by its owners.
+  // Finds other workers through the registrar. A daemon gets the registrar from its options, a
+  // trainer gets it from its owners.
   PeerDirectory& peers() { return *peers_; }
 
   // Drains, releases all references that this worker holds once no function runs here any more, and

@@ -25,17 +25,18 @@ namespace psd::worker {
 
 class Runtime;
 
-// Both ends of the "save.*" methods. Thread-safe. A save that an owner writes lasts until it is
-// closed, or the session that opened it ends. Errors, besides those
-// below: those of the call (RpcAgent::StartCall); NOT_FOUND for a save that has ended there.
+// Client and server side of the "save.*" methods. Thread-safe. A save that an owner writes lasts
+// until it is closed, or until the session that opened it ends. All client functions also fail with
+// the errors of the call (RpcAgent::StartCall), and with NOT_FOUND if the save has ended on the
+// owner.
 class SaveService {
  public:
-  // Registers the methods; `runtime` outlives the service and has not started.
+  // Registers the methods. `runtime` must outlive the service and must not have started.
   explicit SaveService(Runtime& runtime);
 
-  // Has `owner` make `files`, known as `id` from then on. False when it cannot write there, and why
-  // not: it has no checkpoint_root, the folder is not below it, or not the same, or it writes
-  // SaveTable::kMaxSaves already.
+  // Lets `owner` make `files`, which are known as `id` from then on. If the owner cannot write
+  // there, the result is false and says why: it has no checkpoint_root, the folder is not below it
+  // or is another folder, or the owner writes SaveTable::kMaxSaves saves already.
   struct Opened {
     bool here = false;
     std::string why_not;
@@ -56,7 +57,7 @@ class SaveService {
   Future<FetchedPiece> WritePiece(const std::string& owner, GlobalId id, uint64_t number,
                                   GlobalId held, const PieceRange& range, size_t file,
                                   const rpc::CallOptions& options);
-  // Finishes the files. Ready when files and folder are on the disk.
+  // Finishes the files. The future is ready when files and folder are on the disk.
   Future<std::vector<checkpoint::SavedFile>> Finish(const std::string& owner, GlobalId id,
                                                     uint64_t number,
                                                     const std::vector<StepCount>& counts,
@@ -67,7 +68,7 @@ class SaveService {
   using CallPtr = std::shared_ptr<rpc::ServerCall>;
   using Key = SaveTable::Key;
   using SavePtr = SaveTable::SavePtr;
-  // Appends, and gives what is answered.
+  // Appends to a save, and returns the answer.
   using Append = absl::AnyInvocable<absl::StatusOr<rpc::Payload>(OwnSave&)>;
 
   void ServeOpen(const CallPtr& call);
@@ -82,7 +83,7 @@ class SaveService {
   // Returns the opening (see SaveTable).
   absl::StatusOr<uint64_t> OpenHere(const Key& key, const OwnFiles& files);
   absl::StatusOr<SavePtr> MakeFiles(const OwnFiles& files);
-  // Away from the caller's thread: a write may be under way.
+  // Destroys the save on another thread than the caller's, because a write may be under way.
   void Destroy(SavePtr save);
 
   Runtime& runtime_;

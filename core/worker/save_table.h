@@ -17,24 +17,26 @@
 
 namespace psd::worker {
 
-// A place is taken before the files of a save are made, so that there are never too many. A peer
-// may give a save up, and open another one under its id, while the files are being made; therefore
-// a place belongs to one opening, and only that one fills it. Thread-safe. Destroys no save.
+// A place is reserved before the files of a save are made, so that there are never too many. While
+// the files are being made, a peer may give the save up and open another one under its id.
+// Therefore a place belongs to one opening, and only that opening can fill it. Thread-safe.
+// Destroys no save.
 class SaveTable {
  public:
-  // Of all sessions together. Each save has a thread, and each of its files another.
+  // The bound for all sessions together. Each save has a thread, and so has each of its files.
   static constexpr size_t kMaxSaves = 4;
 
   using Key = std::pair<GlobalId, GlobalId>;  // a session, and the save's id there
   using SavePtr = std::shared_ptr<OwnSave>;   // shared with the calls that write to it
 
-  // Takes the place of `key` for the opening that is returned.
+  // Reserves the place of `key`, and returns the number of the opening that owns it.
   // Errors: RESOURCE_EXHAUSTED beyond kMaxSaves; ALREADY_EXISTS.
   absl::StatusOr<uint64_t> Reserve(const Key& key) PSD_EXCLUDES(mutex_);
-  // False if the opening has lost its place: then the caller destroys `save`.
+  // Puts `save` into the place of its opening. Returns false if the opening has lost its place;
+  // then the caller destroys `save`.
   bool Fill(const Key& key, uint64_t opening, const SavePtr& save) PSD_EXCLUDES(mutex_);
 
-  // Errors: NOT_FOUND, also while its files are being made.
+  // Errors: NOT_FOUND, also while the files of the save are being made.
   absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
   // Frees the place, and returns the save that was in it; null if there was nothing yet.
   SavePtr Take(const Key& key) PSD_EXCLUDES(mutex_);

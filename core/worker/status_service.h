@@ -14,7 +14,8 @@ class Runtime;
 // Answers on every worker, trainers included. Thread-safe.
 class StatusService {
  public:
-  // How many named values and contexts are listed unless the request sets a limit, and at most.
+  // The number of named values and of contexts that are listed unless the request sets a limit, and
+  // the highest limit.
   static constexpr size_t kDefaultLimit = 1000;
   static constexpr size_t kMaxLimit = 100'000;
 

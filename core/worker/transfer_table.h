@@ -56,9 +56,9 @@ class TransferTable {
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Transfer>> Find(GlobalId session, GlobalId id) const
       PSD_EXCLUDES(mutex_);
-  // Removes a transfer that was filled, for whoever uses up its arrays.
-  // Errors: NOT_FOUND; FAILED_PRECONDITION while it is still being filled, or if it is on its way
-  // out: it stays then.
+  // Removes a transfer that was filled, and returns it to code that uses up its arrays.
+  // Errors: NOT_FOUND; FAILED_PRECONDITION while the transfer is still being filled, or if it is an
+  // outgoing one. The transfer stays then.
   absl::StatusOr<std::shared_ptr<Transfer>> Take(GlobalId session, GlobalId id)
       PSD_EXCLUDES(mutex_);
   // Removes a transfer, if there is one.

@@ -51,7 +51,7 @@ std::optional<Facts> FactsOf(const store::Entry& entry) {
   return std::nullopt;
 }
 
-// Whether `program` would create a value of this shape and dtype. Only programs of a single
+// Returns whether `program` would create a value of this shape and dtype. Only programs of a single
 // operator are checked; for others the answer is true.
 bool WouldMake(const OperatorRegistry& operators, const program::Program& program,
                const Facts& facts) {
@@ -269,7 +269,7 @@ absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
   if (const auto optimizer = OptimizerOf(*entry); optimizer != nullptr && entry->id == dropped)
     optimizer->EndLife();
   PSD_ASSIGN_OR_RETURN(entry, runtime_.store().Drop(name, dropped));
-  // The handle frees the value when it goes, unless there are others.
+  // Destroying this handle frees the value, unless there are other handles.
   runtime_.rrefs().LocalRRef(std::move(entry));
   return absl::OkStatus();
 }

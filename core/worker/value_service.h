@@ -108,13 +108,13 @@ class ValueService {
   Future<std::vector<store::PinnedVersion>> PullFrom(const std::string& owner,
                                                      std::vector<rref::RRef> rrefs,
                                                      const rpc::CallOptions& options);
-  // "value.fetch", once all that `rrefs` refer to exists.
   // Requires: the creation of the parameter has ended.
   Future<uint64_t> SendAssign(const rref::RRef& parameter, const Tensor& elements,
                               const rpc::CallOptions& options);
   Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                 const ContextPtr& context, bool versions,
                                 const rpc::CallOptions& options);
+  // Sends "value.fetch". Requires: all values to which `rrefs` refer have been made.
   Future<rpc::Reply> SendFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                const ContextPtr& context, bool versions,
                                const rpc::CallOptions& options);

@@ -28,7 +28,7 @@ thread_local size_t refused_bytes = 0;
   char text[1200];
   const int length =
       std::snprintf(text, sizeof(text), "psd: the system refuses %s; %s\n", refused, limits);
-  // Whether or not anybody reads it.
+  // The result is ignored: the process ends whether or not anybody reads the text.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, static_cast<size_t>(length));
   std::_Exit(exit_code_when_exhausted);
 }

@@ -124,7 +124,7 @@ class RegistrarLedger {
   absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
   uint32_t RankFor(std::optional<uint32_t> former_rank) const;
   size_t Trainers() const;
-  // The barrier of that key, made if there is none. Errors: RESOURCE_EXHAUSTED.
+  // Returns the barrier with that key, and makes it if there is none. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);
   // The one behind it.
   Barriers::iterator Erase(Barriers::iterator barrier);

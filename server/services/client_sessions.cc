@@ -12,8 +12,8 @@
 namespace psd::server {
 namespace {
 
-// What a session and a remembered call take, the answer included: answers of the service are a few
-// numbers, or an error with the names of a request.
+// The memory of a session and of a remembered call with its answer. Answers of the service are a
+// few numbers, or an error with the names of a request.
 constexpr size_t kSessionBytes = 2048;
 constexpr size_t kCallBytes = 1024;
 constexpr size_t kContextBytes = 2048;

@@ -28,7 +28,8 @@ struct ClientSessionOptions {
   size_t max_contexts = 4096;
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
-  // Charged for sessions and for what they remember; null: they are not charged.
+  // The budget that is charged for sessions and for what they remember; null if they are not
+  // charged.
   std::shared_ptr<MemoryBudget> memory;  // shared with the worker
 };
 
@@ -48,7 +49,8 @@ class ClientSessions {
   using SessionId = uint64_t;
   using ContextId = uint64_t;
 
-  // Calls of a session that find room whatever others hold, as long as so few are not acknowledged.
+  // The number of unacknowledged calls that a session may have even if other sessions use all
+  // memory.
   static constexpr size_t kOwnCalls = 4;
 
   explicit ClientSessions(const ClientSessionOptions& options)

@@ -41,9 +41,9 @@ class HealthWatches {
   };
   using Steps = std::vector<std::pair<Watch, Step>>;
 
-  // None for a service that was never set.
+  // Returns nothing for a service that was never set.
   std::optional<ServingStatus> Find(const std::string& service) const;
-  // Carry out what is returned.
+  // The caller must carry out the returned steps.
   Steps Set(const std::string& service, bool serving);
 
   void Add(Watch watch);

@@ -17,7 +17,8 @@ namespace psd::carrier {
 
 struct FaultyNetworkOptions {
   uint64_t seed = 1;
-  // How long a black hole lasts before the links through it end, as keepalive would end them.
+  // The time for which a black hole lasts before the links through it end, as keepalive would end
+  // them.
   absl::Duration silence_timeout = absl::Seconds(3);
   // The delay of every message, to which faults may add.
   absl::Duration latency = absl::ZeroDuration();

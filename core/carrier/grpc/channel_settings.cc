@@ -15,7 +15,7 @@ namespace {
 
 using Settings = std::vector<std::pair<const char*, int>>;
 
-// How much gRPC reads ahead of us on one stream, which no account counts.
+// Returns the number of bytes that gRPC reads ahead of psd on one stream. No account counts them.
 int LookaheadBytes(const GrpcCarrierOptions& options) {
   constexpr size_t kLeast = size_t{1} << 20;
   constexpr size_t kMost = size_t{64} << 20;

@@ -150,7 +150,7 @@ void ConnectionListener::Stop() {
   thread_.join();
 }
 
-// False: it is stopped before.
+// Returns false if the listener is stopped before Start.
 bool ConnectionListener::AwaitStart() {
   MutexLock lock(mutex_);
   while (phase_ == Phase::kBound) changed_.Wait(mutex_);

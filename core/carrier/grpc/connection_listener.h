@@ -58,7 +58,7 @@ class ConnectionListener {
   explicit ConnectionListener(absl::Duration handshake_timeout) : unheard_(handshake_timeout) {}
   // Listens at one address. Returns an empty text, or the system's reason for a failure.
   std::string Add(const addrinfo& target, absl::Duration user_timeout);
-  // Of the thread, which waits for Start.
+  // Runs on the listener's thread. It first waits for Start.
   void Run() PSD_EXCLUDES(mutex_);
   bool AwaitStart() PSD_EXCLUDES(mutex_);
   void AcceptAll(int listening);
@@ -68,10 +68,11 @@ class ConnectionListener {
   std::vector<int> sockets_;
   int port_ = 0;
   int wake_ = -1;               // an eventfd, written once, to stop
-  OnConnection on_connection_;  // of the thread, once it has started
-  OnChange on_change_;          // as above
-  bool refusing_ = false;       // of the thread
-  bool exhausted_ = false;      // of the thread: not even to be refused; try again later
+  OnConnection on_connection_;  // used by the thread only, once it has started
+  OnChange on_change_;          // the same
+  bool refusing_ = false;       // used by the thread only
+  // Used by the thread only. True if there is not even a descriptor to refuse a connection with.
+  bool exhausted_ = false;
   enum class Phase { kBound, kStarted, kStopped };
   Mutex mutex_;  // leaf
   CondVar changed_;

@@ -61,13 +61,15 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   TimerQueue& timers() { return timers_; }
   // OK, or RESOURCE_EXHAUSTED: the system refused a thread.
   const absl::Status& started() const { return timers_.started(); }
-  // Runs `task` on one of the carrier's threads, after `delay`. It is dropped when no stream may be
-  // made any more. Requires: a stream was made.
+  // Runs `task` on one of the carrier's threads, after `delay`. The task is dropped if no stream
+  // may be made any more. Requires: a stream was made.
   void RunAfter(absl::Duration delay, Task task) PSD_EXCLUDES(mutex_);
-  // Has threads and a queue for streams that are dialled.
-  // Errors: RESOURCE_EXHAUSTED when the system refuses a thread; UNAVAILABLE once it is quiet.
+  // Makes sure that there are threads and a queue for streams that are dialled.
+  // Errors: RESOURCE_EXHAUSTED if the system refuses a thread; UNAVAILABLE once the carrier is
+  // quiet.
   absl::Status ReadyToDial() PSD_EXCLUDES(mutex_);
-  // Where streams are dialled: the queue that came first. Requires: ReadyToDial was OK.
+  // Returns the queue for streams that are dialled: the first one that was made. Requires:
+  // ReadyToDial was OK.
   grpc::CompletionQueue* dial_queue() PSD_EXCLUDES(mutex_);
   // Keeps `poller`, which has its queue, until Stop.
   void Keep(std::unique_ptr<Poller> poller) PSD_EXCLUDES(mutex_);

@@ -27,28 +27,30 @@ inline int DefaultPollThreads() {
 
 struct GrpcCarrierOptions {
   Limits limits;
-  // What messages are charged to, until whoever gets them lets go; null: a budget without limit.
+  // The budget that is charged for messages until their users release them. Null means a budget
+  // without limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the worker
-  // How long a message of more than 64 KiB waits for room in the budget, its stream unread
-  // meanwhile. Then it is refused, and its sender told.
+  // The time for which a message of more than 64 KiB waits for room in the budget. Its stream is
+  // not read meanwhile. After that the message is refused, and its sender is told.
   absl::Duration room_patience = absl::Seconds(5);
   // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
   // for between one and two times this. It also ends when a message that has memory here brings
   // less than a sixteenth of its pieces in this time while others wait for memory.
   absl::Duration stall_timeout = absl::Minutes(1);
-  // Where received payloads of more than 64 KiB go; null: the budget's memory in transit.
+  // The memory for received payloads of more than 64 KiB. Null means the budget's memory in
+  // transit.
   std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
-  // Threads that wait for the network; as many again for a carrier that has dialled before it
-  // listens. They also run the handlers. Several keep a link lively while another link's handler
-  // works, but each message that one of them takes wakes the next to watch in its place, which on a
-  // small machine costs more than it gains.
+  // The number of threads that wait for the network and run the handlers. A carrier that has
+  // dialled before it listens has twice as many. With several threads a link stays responsive while
+  // another link's handler works, but each message that one thread takes wakes the next thread to
+  // watch in its place, which costs more than it gains on a small machine.
   int poll_threads = DefaultPollThreads();
-  // Starts the threads for dialling with the carrier, so that NewGrpcCarrier says when the system
-  // refuses them, and not the first Connect. For carriers that never listen.
+  // Starts the threads for dialling together with the carrier, so that NewGrpcCarrier and not the
+  // first Connect reports that the system refuses them. For carriers that never listen.
   bool start_threads = false;
-  // Streams for messages above 2 MiB, per link, each on a connection of its own (a file descriptor)
-  // with one piece on its way at a time: they fill each other's gaps and use several cores. At
-  // most 16.
+  // The number of streams per link for messages above 2 MiB, at most 16. Each has its own
+  // connection (a file descriptor) and one piece on its way at a time: they fill each other's gaps
+  // and use several cores.
   int bulk_streams = 4;
   // The bytes of one piece of a large message, from 64 KiB to 16 MiB.
   size_t piece_bytes = size_t{1} << 20;
@@ -60,7 +62,8 @@ struct GrpcCarrierOptions {
   // its first call. If connections without a call take more than a quarter of the file descriptors,
   // the oldest of them end earlier.
   absl::Duration handshake_timeout = absl::Seconds(5);
-  // How long Close and Shutdown wait for a peer to take the messages that were accepted before.
+  // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
+  // before.
   absl::Duration linger = absl::Milliseconds(500);
   // Secures connections. If null, they are not secured.
   std::shared_ptr<GrpcCredentials> credentials;  // shared by all connections

@@ -1,6 +1,6 @@
 #pragma once
 
-// A link over gRPC streams, each on a connection of its own: one for small messages, and several
+// A link over gRPC streams. Each stream has its own connection: one for small messages, and several
 // more that are opened at the first large message.
 
 #include <array>
@@ -24,10 +24,8 @@
 
 namespace psd::carrier {
 
-// Thread-safe. Created by Dial or Accept; registered with the core until OnClosed was called.
-//
-// Locks: send_mutex_ is taken before the timer queue's lock. Apart from that both locks are leaves.
-// Neither is held while a stream, the core or a handler is called.
+// Thread-safe. Created by Dial or Accept; registered with the core until OnClosed was called. No
+// lock is held while the handler is called.
 class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from_this<GrpcLink> {
  public:
   static void Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
@@ -60,7 +58,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   static constexpr size_t kBatchBytes = size_t{256} << 10;
   // Streams are read ahead while fewer bytes than this, from all streams, wait for the handler.
   static constexpr size_t kReadAheadBytes = size_t{1} << 20;
-  // What waits for the control stream is charged in such units; less than one is not charged.
+  // The unit in which messages that wait for the control stream are charged. Less than one unit is
+  // not charged.
   static constexpr size_t kControlUnit = size_t{1} << 20;
   // The bytes of a frame that names a transfer.
   static constexpr size_t kSmallFrameBytes = kPreambleBytes + 8;
@@ -96,15 +95,15 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   struct Received {
     std::vector<Message> messages;
     std::vector<RefusedMessage> refused;
-    bool opened = false;  // the peer's answer to our hello
+    bool opened = false;  // the peer has answered this end's hello
     bool goodbye = false;
 
     bool empty() const { return messages.empty() && refused.empty() && !opened && !goodbye; }
-    // What waits for the handler, roughly.
+    // Returns about how many bytes wait for the handler.
     size_t Bytes() const;
   };
 
-  // A network message, as far as its frames were handled.
+  // A received network message, with the results of the frames that were handled.
   struct Inbound {
     Received received;
     size_t handled_bytes = 0;
@@ -128,7 +127,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   // Sending.
   static StreamRole RoleOf(size_t number);
-  // To be called when the outlet's stream can be written to. Our hello is sent first.
+  // Must be called when the outlet's stream can be written to. Queues this end's hello as the first
+  // frame.
   void Open(size_t number) PSD_REQUIRES(send_mutex_);
   absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
   absl::Status EnqueueWhole(const Message& message) PSD_EXCLUDES(send_mutex_);
@@ -158,7 +158,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 
-  // Charges what waits for the control stream, in large units. Errors: RESOURCE_EXHAUSTED.
+  // Charges the memory of messages that wait for the control stream, in large units. Errors:
+  // RESOURCE_EXHAUSTED.
   absl::Status ChargeControl(size_t more) PSD_REQUIRES(send_mutex_);
   // Charges what a queue that is `idle` or not keeps of a message. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<MemoryCharge> ChargeQueued(const Message& message, bool idle) const;
@@ -176,16 +177,16 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     Pump(kControl);
   }
   void ControlWritten(size_t bytes) PSD_REQUIRES(send_mutex_);
-  // Ends the link of a peer that reads nothing: control cannot be left out.
+  // Ends the link of a peer that reads nothing, because control messages cannot be left out.
   void EndUnread(const absl::Status& why);
 
-  // Stalls. Looks at even intervals, and ends the link where nothing has moved since the last look.
+  // Stalls. Checks at even intervals, and ends the link if nothing has moved since the last check.
   void WatchForStalls();
   absl::Status LookForStalls() PSD_EXCLUDES(send_mutex_, receive_mutex_);
   absl::Status LookForUnread() PSD_EXCLUDES(send_mutex_);
 
-  // Receiving. A frame that finds no room is tried again later, and its stream is not read
-  // meanwhile: the message that waits there may be long.
+  // Receiving. A frame for which there is no room is tried again later, and its stream is not read
+  // meanwhile, because the message that waits may be long.
   void HandleInbound(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes,
                      Inbound inbound);
   // Lets the next frame, which found no room, wait for it. Returns false if it may not wait.
@@ -199,13 +200,13 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
                                      const MessageFrame& frame, Inbound& inbound);
   absl::Status HandleControl(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
                              Received* received);
-  // Errors: INVALID_ARGUMENT if `stream` is the one for control, which never waits for room.
+  // Errors: INVALID_ARGUMENT if `stream` is the control stream, which never waits for room.
   absl::Status CheckMayWait(const GrpcStream* stream) const PSD_EXCLUDES(send_mutex_);
-  // Asks the stream for more, if `more`, then calls the handler with what came: so acknowledgements
-  // and the peer's end are heard while the handler works. When much waits for the handler already,
-  // the stream is asked afterwards.
+  // Asks the stream for its next message if `more`, then passes `received` to the handler. So
+  // acknowledgements and the peer's end are noticed while the handler works. If many bytes wait for
+  // the handler already, the stream is asked afterwards.
   void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more);
-  // The handler's part, on runner_. False: the link has ended.
+  // Calls the handler, as a task of runner_. Returns false if the link has ended.
   bool Handle(Received& received);
   absl::Status HandleHello(const std::shared_ptr<GrpcStream>& stream, const HelloFrame& hello,
                            Received* received) PSD_EXCLUDES(send_mutex_);

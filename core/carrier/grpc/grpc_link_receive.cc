@@ -11,8 +11,8 @@
 namespace psd::carrier {
 namespace {
 
-// How often a message that waits for room tries again. Memory is freed under all kinds of locks,
-// where nobody could be called back.
+// The interval at which a message that waits for room tries again. It is not called back, because
+// memory may be freed under any lock.
 constexpr absl::Duration kRoomTick = absl::Milliseconds(5);
 
 }  // namespace
@@ -34,7 +34,7 @@ void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                         Description()));
   }
   if (*all) return Deliver(stream, std::move(inbound.received), /*more=*/true);
-  // What came before the frame that waits may be what takes up the room.
+  // The messages before the frame that waits may be what takes up the room, so they are delivered.
   Deliver(stream, std::exchange(inbound.received, {}), /*more=*/false);
   core_->RunAfter(kRoomTick, [self = shared_from_this(), stream, bytes,
                               inbound = std::move(inbound)]() mutable {
@@ -62,7 +62,7 @@ void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received recei
     self->unhandled_bytes_.fetch_sub(bytes);
     if (goes_on && more_later) stream->Read();
   });
-  // What comes next has its place behind this, on whatever thread it comes.
+  // The next messages are added behind these, on whatever thread they come.
   if (more && ahead) stream->Read();
   if (drain) runner_.Drain();
 }

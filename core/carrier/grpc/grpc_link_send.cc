@@ -82,7 +82,7 @@ void GrpcLink::ControlWritten(size_t bytes) {
 void GrpcLink::EndUnread(const absl::Status& why) {
   const absl::Status reason = absl::DeadlineExceededError(
       absl::StrCat(address_, " does not read what it is sent: ", why.message()));
-  // The caller may hold locks that its handler takes: tell it on a thread of the carrier.
+  // The caller may hold locks that its handler takes, so the handler is called on a carrier thread.
   core_->RunAfter(absl::ZeroDuration(), [self = shared_from_this(), reason] { self->End(reason); });
 }
 

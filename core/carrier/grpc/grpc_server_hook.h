@@ -10,7 +10,8 @@
 
 namespace psd::carrier {
 
-// The carrier, as such services use it. Thread-safe. Lives until the last counted call is gone.
+// The carrier as these services see it. Thread-safe. It lives until the last counted call has
+// ended.
 class ServiceHost {
  public:
   // The queue for requesting calls and for their operations. All tags must be CompletionTags.
@@ -18,7 +19,7 @@ class ServiceHost {
   // Counts a call, requested or under way, until the returned function is called, which must be the
   // last use of the call. Returns null if the carrier is quiet: no call may be requested any more.
   virtual std::function<void()> CountCall() = 0;
-  // To be called when a call has come. Its connection no longer counts as one from which nothing
+  // Must be called when a call has come. Its connection no longer counts as one from which nothing
   // was heard.
   virtual void OnCall(const grpc::ServerContext& /*context*/) {}
 

@@ -26,7 +26,7 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // Completes what `queue` hands back from now on. To be called once at most, before Stop.
+  // Handles the events of `queue` from now on. Must be called at most once, before Stop.
   void Watch(std::unique_ptr<grpc::CompletionQueue> queue) PSD_EXCLUDES(mutex_);
   // Null before Watch.
   grpc::CompletionQueue* queue() const PSD_EXCLUDES(mutex_);
@@ -38,7 +38,7 @@ class Poller {
  private:
   Poller() = default;
   void Run() PSD_EXCLUDES(mutex_);
-  // Null when it stops before it was given any.
+  // Returns null if the poller stops before it gets a queue.
   grpc::CompletionQueue* AwaitQueue() PSD_EXCLUDES(mutex_);
 
   mutable Mutex mutex_;  // leaf

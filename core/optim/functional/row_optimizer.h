@@ -1,6 +1,6 @@
 #pragma once
 
-// How an optimizer steps some rows of a table by a sparse gradient.
+// The part of an optimizer that steps some rows of a table by a sparse gradient.
 
 #include <cstddef>
 #include <cstdint>

@@ -28,7 +28,7 @@ struct UpdateMode {
   enum class WhenStale : uint8_t {
     // A gradient that is too old is refused with FAILED_PRECONDITION; nothing has changed.
     kRefuse = 1,
-    // As kRefuse; besides, a step waits as long as applying it would make gradients too old that
+    // As kRefuse. In addition a step waits while applying it would make gradients too old that
     // other trainers are still computing.
     kWait = 2,
   };

@@ -9,7 +9,7 @@
 namespace psd::optim {
 namespace {
 
-// Whether one may go on with the state of the other.
+// Returns whether one can continue with the state of the other.
 bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const StateSlot& x, const StateSlot& y) {

@@ -46,12 +46,12 @@ class OptionGroups {
   // Errors: INVALID_ARGUMENT if there is no such group.
   absl::StatusOr<GroupOptions> Get(size_t group) const;
 
-  // Changes options of a group. Version 0: makes the next version; otherwise `changes` are all
-  // options of that version, decided elsewhere in the same life. A version that is older than the
-  // known one changes nothing.
+  // Changes options of a group. If the version is 0, makes the next version; otherwise `changes`
+  // are all options of that version, which another owner has decided in the same life. A version
+  // that is older than the present one changes nothing.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
-  // when the changed function would need other state slots; the errors of `check`, which is called
-  // with the changed function. The options stay as they were then.
+  // if the changed function needs other state slots; the errors of `check`, which is called with
+  // the changed function. After an error the options are unchanged.
   absl::StatusOr<GroupOptions> Change(
       size_t group, const std::map<std::string, double>& changes, uint64_t version,
       const OptimizerRegistry& registry,

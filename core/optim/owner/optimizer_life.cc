@@ -11,7 +11,7 @@
 namespace psd::optim {
 namespace {
 
-// How often owners are asked, at most, before what they say is believed.
+// The most times that owners are asked before their answers are believed.
 constexpr int kLooks = 8;
 
 constexpr absl::string_view kBringBack =
@@ -42,7 +42,7 @@ absl::Status Unusable(const std::string& name, const std::string& owner, const s
   return WithDetail(absl::FailedPreconditionError(absl::StrCat(problem, "; ", remedy)), detail);
 }
 
-// The error for an optimizer of which `owner` lacks its part, or has one that fits no other.
+// Returns the error for an optimizer whose part on `owner` is missing or fits no other part.
 absl::Status HalfOptimizer(const std::string& name, const std::string& owner,
                            absl::string_view problem, absl::string_view remedy = kBringBack) {
   return Unusable(

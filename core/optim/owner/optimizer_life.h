@@ -51,15 +51,16 @@ struct PartReport {
 // Returns the report of the owner called `name`, or null if there is none.
 const PartReport* FindReport(absl::Span<const PartReport> reports, const std::string& name);
 
-// Whether every part among `reports` on optimizer `name` is live and has all others of its life
-// beside it, on owners that have lived on since.
-// Errors: FAILED_PRECONDITION naming the owner, what is missing there, and the remedy.
+// Checks that every part among `reports` on optimizer `name` is live, that all other parts of its
+// life exist, and that their owners have not been restarted since.
+// Errors: FAILED_PRECONDITION, which names the owner, what it lacks, and the remedy.
 absl::Status CheckWhole(const std::string& name, absl::Span<const PartReport> reports);
 
-// What the owners' reports mean for a trainer that names the optimizer over exactly these owners.
+// The meaning of the owners' reports for a trainer that names the optimizer over exactly these
+// owners.
 struct LifeVerdict {
   enum class Kind {
-    kJoin,         // the trainer joins `life`, or is the first if that is none
+    kJoin,         // the trainer joins `life`, or is the first one if that has no id
     kLost,         // only some parts of the optimizer are left
     kLoading,      // a load has not finished
     kOtherOwners,  // the optimizer was created over parameters on other owners
@@ -72,7 +73,7 @@ struct LifeVerdict {
 // Parts may be missing as long as nothing was stepped: they are being created.
 LifeVerdict JudgeLife(const std::string& name, absl::Span<const PartReport> reports);
 
-// One look at all owners, and what it means.
+// The reports of all owners at one time, and their meaning.
 struct LifeLook {
   std::vector<PartReport> reports;
   LifeVerdict verdict;
@@ -86,7 +87,8 @@ struct LifeLook {
 absl::StatusOr<LifeLook> LookAtLife(
     const std::string& name, absl::FunctionRef<absl::StatusOr<std::vector<PartReport>>()> ask);
 
-// Whether a step that was meant for `expected` may be applied in `now`. None stands for any life.
+// Checks that a step for the life `expected` may be applied in `now`. If `expected` is none, it
+// may.
 // Errors: FAILED_PRECONDITION: the optimizer is being loaded, was loaded, dropped or begun afresh.
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now);
 

@@ -131,7 +131,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
 
  private:
-  // Whether steps of an optimizer on several owners ask the lead for their turn.
+  // Returns whether steps of an optimizer on several owners ask the lead for their turn.
   bool TakesTurns() const {
     return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
@@ -148,9 +148,9 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
   absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
   std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
-  // Runs what handles so many elements: here, or on `large_steps_`.
+  // Runs `run`, which handles `elements` elements, on this thread or on `large_steps_`.
   void RunSized(int64_t elements, FlowId flow, Task run);
-  // Steps whose turn it is.
+  // Runs steps whose turn has come.
   void Run(std::vector<StepRequest> steps);
   void RunMeasure(std::vector<StepRequest> steps);
   void Start(std::unique_ptr<Batch> batch);
@@ -160,7 +160,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   // The elements that the steps read or write.
   int64_t StepElements(const Batch& batch) const;
   void Finish(Batch& batch, WriteClaims::ClaimId claim);
-  // Applies what applies of the batch and sets all its results.
+  // Applies those steps of the batch that may be applied, and sets all results.
   void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
@@ -239,7 +239,7 @@ void OwnerOptimizerImpl::RunMeasure(std::vector<StepRequest> steps) {
 
 void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
   if (large_steps_ == nullptr || elements <= kInlineElements) return run();
-  // Shared with the executor, which destroys what it refuses.
+  // Shared with the executor, which destroys a task that it refuses.
   auto task = std::make_shared<Task>(std::move(run));
   const absl::Status queued =
       large_steps_->SubmitAs({WorkLabel::Kind::kOwn, flow}, [task] { (*task)(); });
@@ -656,7 +656,7 @@ void OwnerOptimizerImpl::EndLife() {
   if (gate_ != nullptr) gate_->Recheck();
 }
 
-// ---- what it says of itself
+// ---- statistics
 
 OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   Stats stats;

@@ -28,10 +28,10 @@
 
 namespace psd::optim {
 
-// Up to so many elements a step is cheaper than handing it to another thread.
+// A step of at most this many elements takes less time than handing it to another thread.
 inline constexpr int64_t kInlineElements = 512 * 1024;
 
-// How far behind the gradients for one parameter were.
+// The staleness of the gradients for one parameter, in versions.
 struct ParameterStaleness {
   std::string parameter;  // its name, or its id
   uint64_t last = 0;      // of the last step whose version is known
@@ -73,7 +73,7 @@ class OwnerOptimizer : public store::Object {
   virtual const ParameterTable& table() const = 0;
   virtual const OptimizerSettings& settings() const = 0;
   virtual size_t num_groups() const = 0;
-  // The options that each group was created with, defaults included.
+  // The options with which each group was created, including defaults.
   virtual const std::vector<OptimizerSpec>& created() const = 0;
   // The present options of a group. Errors: INVALID_ARGUMENT if there is no such group.
   virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
@@ -162,7 +162,7 @@ class OwnerOptimizer : public store::Object {
                                   const LoadedCounters& counters) = 0;
   // Every step claims it: who has the claim knows that no step is under way.
   virtual GlobalId claim_id() const = 0;
-  // No step is applied any more, and those that wait are refused.
+  // Ends the part's life: no step is applied any more, and steps that wait are refused.
   virtual void EndLife() = 0;
 
   struct Stats {

@@ -28,7 +28,7 @@ struct ReservedGroups {
   std::vector<std::unique_ptr<SteppedParameter>> parameters;  // those of all groups
 };
 
-// What ReserveGroups refuses the groups for, but for memory. Nothing is reserved.
+// Checks the groups for all errors of ReserveGroups except lack of memory. Reserves nothing.
 absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
                          const OptimizerSettings& settings, const OptimizerRegistry& registry);
 

@@ -94,7 +94,7 @@ class DenseParameter : public SteppedParameter {
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
-  // Counts the step, and fills in everything but the gradient and what the caller has filled in.
+  // Counts the step, and sets all fields that the caller has not set, except the gradient.
   void Begin(StepArrays& arrays) {
     arrays.state = absl::MakeConstSpan(state_);
     arrays.elements = elements_;
