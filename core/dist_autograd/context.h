@@ -57,7 +57,8 @@ class ContextState {
   // OK, or the reason for which the first part of this context was lost.
   absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
-  // Workers that a pass has reached through others, as those have said. Within a bound.
+  // Adds workers that a pass has reached through others, which have reported them. Their number is
+  // bounded.
   void AddReached(const std::vector<std::string>& workers) PSD_EXCLUDES(mutex_);
   // The known workers, and those that were reached through them: all that may have gradients.
   std::vector<std::string> Reached() const PSD_EXCLUDES(mutex_);

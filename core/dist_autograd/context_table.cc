@@ -102,7 +102,8 @@ void ContextTable::EraseEntry(absl::flat_hash_map<GlobalId, Entry>::iterator ent
 }
 
 // A context that joins after the worker's later session has begun must not be taken for one of the
-// ended session. So those that the worker created are listed first, then it is asked about.
+// ended session. So the contexts that the worker created are listed first, and `has_later` is
+// called after that.
 std::vector<ContextTable::Erased> ContextTable::EraseOf(Origin session,
                                                         absl::FunctionRef<bool()> has_later) {
   std::vector<Erased> erased;

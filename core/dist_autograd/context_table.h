@@ -31,7 +31,7 @@ class ContextTable {
   static constexpr size_t kMaxReleased = 16'384;
   // The number of ended sessions that are remembered, because their functions may still run.
   static constexpr size_t kMaxEndedSessions = 65'536;
-  // For how many workers a context remembers the last pass of theirs that ended in it.
+  // The number of workers for which a context remembers the last of their passes that ended in it.
   static constexpr size_t kMaxInitiators = 4096;
   // So many contexts of a session are charged with the session itself.
   static constexpr size_t kOwnContexts = 4;

@@ -107,8 +107,9 @@ class CalleeSession {
   // will: `error` is the answer from now on.
   void OnAnswerRefused(CallId call_id, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
                        std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
-  // The caller has given the call up: it stops, unless it applies already; its answer is dropped,
-  // and a copy of the request that is still under way is stale. May be repeated. False, as below.
+  // The caller has given the call up. The call stops, unless it is being applied already; its
+  // answer is dropped, and a copy of the request that is still under way is stale. May be repeated.
+  // Returns false as OnAck does.
   bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
   // Forgets the answers that `ack` acknowledges. Returns false if `ack` breaks the protocol.
   bool OnAck(const Ack& ack, Actions& actions);

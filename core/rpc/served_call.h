@@ -31,7 +31,7 @@ class CancelState : public Opaque {
   std::vector<Task> callbacks_ PSD_GUARDED_BY(mutex_);
 };
 
-// Which of its caller's calls is answered.
+// Identifies the call to which an answer belongs.
 struct AnsweredCall {
   uint64_t epoch = 0;
   CallId id = 0;

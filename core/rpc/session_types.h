@@ -112,7 +112,7 @@ struct AnswerRoute {
   uint32_t attempt = 0;  // for ReplyMeta
 };
 
-// ---- Effects. The driver performs them in order, outside any lock of its own.
+// ---- Effects. The driver performs them in order, without holding a lock.
 
 struct DialAction {
   std::string peer;
@@ -147,7 +147,7 @@ struct CompleteAction {
 struct CancelWorkAction {
   std::shared_ptr<Opaque> work;
 };
-// The caller has given the call up, or the carrier has refused the answer: nobody takes it.
+// Nobody takes the answer: the caller has given the call up, or the carrier has refused the answer.
 struct AnswerDroppedAction {
   std::shared_ptr<Opaque> answer;
 };

@@ -53,7 +53,7 @@ class RegistrarLedger {
   };
   using Answers = std::vector<Answer>;
 
-  // At most so many members, barrier calls that wait, and bytes of the names and sets of barriers.
+  // The most members, waiting barrier calls, and bytes of the names and sets of barriers.
   static constexpr size_t kMaxMembers = 65'536;
   static constexpr size_t kMaxWaiting = 262'144;
   // At most so many lost owners are listed: those that were lost first.
@@ -126,7 +126,7 @@ class RegistrarLedger {
   size_t Trainers() const;
   // Returns the barrier with that key, and makes it if there is none. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);
-  // The one behind it.
+  // Returns the barrier behind the erased one.
   Barriers::iterator Erase(Barriers::iterator barrier);
   // Removes one call of each member and answers them, if all are there.
   Answers CompleteIfAll(Barriers::iterator barrier);

@@ -186,7 +186,7 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
       static_cast<int64_t>(std::min<uint64_t>(request->timeout_ms(), kMostTimeoutMs)));
   RegistrarLedger::Ticket ticket = 0;
   RegistrarLedger::Answers answers;
-  // An all-gather and a barrier of one name are two.
+  // An all-gather and a barrier of the same name are different barriers.
   const std::string name =
       absl::StrCat(request->gather() ? "all-gather " : "barrier ", request->name());
   {

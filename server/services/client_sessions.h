@@ -71,8 +71,8 @@ class ClientSessions {
     std::string client;
     std::vector<ContextId> contexts;  // to be released
   };
-  // The calls that run are to be stopped; the session is gone when they have finished. None if
-  // there is no such session, or if it ends already.
+  // Begins to end a session. The caller must stop its running calls; the session is removed when
+  // they have finished. Returns nothing if there is no such session, or if it is ending already.
   std::optional<Ended> Close(SessionId id);
   // Ends the sessions whose lease has ended.
   std::vector<Ended> Expire(absl::Time now);
@@ -93,14 +93,14 @@ class ClientSessions {
     // Equal for a request and its repetitions, and different for any other request.
     std::string fingerprint;
   };
-  // A mutating call has come. If it is to run, Finish must follow.
+  // Begins a mutating call. If the result says that the call is to run, Finish must follow.
   // Errors: ABORTED (no such session); INVALID_ARGUMENT (sequence 0; acknowledged already; used by
   // another method or with another request); UNAVAILABLE (the same call is running: ask again; the
   // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged, or
   // there is no memory to remember one more: nothing has changed).
   absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
-  // Returns what a call of the session is answered when it ended with `status`. ABORTED lets the
+  // Returns the answer to a call of the session that has ended with `status`. ABORTED lets the
   // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
   absl::Status AnswerOf(SessionId id, const absl::Status& status) const;
   // Returns false once the session ends. Calls that are not applied yet must not be applied then.

@@ -47,17 +47,17 @@ class HealthWatches {
   Steps Set(const std::string& service, bool serving);
 
   void Add(Watch watch);
-  // The request was in vain.
+  // Removes a watch whose request got no call.
   void Remove(Watch watch);
-  // A write of the present state, or the finish: when there are more than kMaxWatches, or when
-  // `service` is too long a name.
+  // Begins a watch. The step is a write of the present state, or the finish if there are more than
+  // kMaxWatches or the name `service` is too long.
   Step Begin(Watch watch, const std::string& service);
-  // Its write or its finish is over. `ok` false: nothing more can be written.
+  // The watch's write or finish is over. If `ok` is false, nothing more can be written.
   Step Completed(Watch watch, bool ok);
-  // gRPC is through with the call: the client has cancelled or gone, or the finish is sent. May
-  // come before Begin, from another thread.
+  // gRPC has ended the call: the client has cancelled or gone, or the finish is sent. May be called
+  // before Begin, on another thread.
   Step Done(Watch watch);
-  // Finishes all watches, those that begin later too.
+  // Finishes all watches, including those that begin later.
   Steps Stop();
 
  private:

@@ -40,7 +40,7 @@ rpc::CallOptions SelfCall() {
   return options;
 }
 
-// A client's session as optimizers know it: as that of a worker that never comes twice.
+// Returns the id of a client's session for optimizers: that of a worker with a single session.
 GlobalId MemberSession(ClientSessions::SessionId session) {
   return {session, 1};
 }
