@@ -80,7 +80,7 @@ class CalleeSession {
     if (leniency_.Use()) lease_until_ += by;
   }
   uint64_t hello_number() const { return hello_number_; }
-  // Where the latest hello came from. The session counts in that origin's share of the table.
+  // The origin of the latest hello. The session counts in that origin's share of the table.
   const std::string& origin() const { return origin_; }
   void OnHello(uint64_t number, LinkId link, std::string origin) {
     hello_number_ = number;

@@ -70,7 +70,7 @@ struct TurnCall {
 // An owner's answer to a question before a step.
 struct PrepareResult {
   uint64_t steps_accepted = 0;
-  // Of the gradients. Not finite if one of them is not finite; 0 if they were not measured.
+  // The sum for all gradients. Not finite if one of them is not; 0 if they were not measured.
   double sum_of_squares = 0;
   double loss_scale = 0;  // the optimizer's loss scale; 0 if it does not scale losses
 };
