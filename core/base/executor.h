@@ -77,9 +77,10 @@ struct ThreadPoolOptions {
 };
 
 // Own work goes first, except that one user task may always run: a user task that waits goes first
-// while no other one runs and another thread is left for own work. Within a kind, the flows are served in turn by the time that their tasks
-// took on a thread, waits inside a ScopedBlocking not counted. Thread-safe. The destructor shuts
-// down. A pool that the system refused a thread is like one that was shut down.
+// while no other one runs and another thread is left for own work. Within a kind, the flows are
+// served in turn by the time that their tasks took on a thread, waits inside a ScopedBlocking not
+// counted. Thread-safe. The destructor shuts down. A pool that the system refused a thread is like
+// one that was shut down.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(const ThreadPoolOptions& options);

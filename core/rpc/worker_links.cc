@@ -1,5 +1,6 @@
 // WorkerSessions: the links between workers. Decides which of two links the sessions of two workers
-// use, keeps links alive, and closes those that have fallen silent or on which no session has begun.
+// use, keeps links alive, and closes those that have fallen silent or on which no session has
+// begun.
 
 #include <algorithm>
 #include <utility>
@@ -160,10 +161,11 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
     WakeBy(std::min({state.last_sent + talk_every, state.last_heard + silence, greet_by}));
   }
   for (LinkId link : sessionless) {
-    CloseLink(now, link,
-              absl::UnavailableError(absl::StrCat(links_.at(link).origin, " began no session within ",
-                                                  absl::FormatDuration(silence))),
-              actions);
+    CloseLink(
+        now, link,
+        absl::UnavailableError(absl::StrCat(links_.at(link).origin, " began no session within ",
+                                            absl::FormatDuration(silence))),
+        actions);
   }
   for (LinkId link : silent) {
     ++probes_.silence_noticed;

@@ -194,8 +194,7 @@ void WorkerSessions::Tick(absl::Time now, Actions& actions) {
     for (auto& [link, state] : links_) {
       if (!state.leniency.Use()) continue;
       state.last_heard = now;
-      if (state.greet_by != absl::InfiniteFuture())
-        state.greet_by = now + options_.session.silence;
+      if (state.greet_by != absl::InfiniteFuture()) state.greet_by = now + options_.session.silence;
     }
   }
   size_t from = actions.size();

@@ -59,7 +59,7 @@ class EarlyStarts::Candidate {
   bool started() const PSD_EXCLUDES(mutex_);
   void Begin(const absl::Status& status, Leave leave) PSD_EXCLUDES(mutex_);
 
-  mutable Mutex mutex_;  // leaf
+  mutable Mutex mutex_;                 // leaf
   Start start_ PSD_GUARDED_BY(mutex_);  // null once it was called
 };
 

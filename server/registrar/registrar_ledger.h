@@ -68,13 +68,12 @@ class RegistrarLedger {
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
   // latest session in which it joined. `group_size` is the size that a trainer declares, 0 if it
-  // declares none. `former_rank` is the rank that an earlier join gave the worker, perhaps through a
-  // registrar that was restarted since. A name that another incarnation holds goes to the newcomer:
-  // the session rules admit no newcomer while the holder's session lives, so the holder is dead,
-  // and only the event of its end has not arrived yet.
-  // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
-  // a group size other than the declared one, naming both; RESOURCE_EXHAUSTED if the declared group
-  // or the job is full.
+  // declares none. `former_rank` is the rank that an earlier join gave the worker, perhaps through
+  // a registrar that was restarted since. A name that another incarnation holds goes to the
+  // newcomer: the session rules admit no newcomer while the holder's session lives, so the holder
+  // is dead, and only the event of its end has not arrived yet. Errors: ALREADY_EXISTS for an
+  // incarnation whose name another one took; FAILED_PRECONDITION for a group size other than the
+  // declared one, naming both; RESOURCE_EXHAUSTED if the declared group or the job is full.
   absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, uint64_t epoch,
                               Role role, uint32_t group_size, const std::string& address,
                               std::optional<uint32_t> former_rank = std::nullopt);

@@ -95,8 +95,8 @@ int StartWithEverMoreThreads(const WorkerOptions& options) {
 }
 
 TEST(RefusedThreads, EachFailsTheStartOfATrainer) {
-  // Three for functions and steps, two for callbacks, two for timers, one for the network; and those
-  // that gRPC will start, for which there must be room.
+  // Three for functions and steps, two for callbacks, two for timers, one for the network; and
+  // those that gRPC will start, for which there must be room.
   EXPECT_GE(StartWithEverMoreThreads(Options()), 8 + 7);
   EXPECT_EQ(alive, 0);
 }

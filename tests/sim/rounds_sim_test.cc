@@ -187,9 +187,9 @@ class World {
   // Returns a description of the first fault, or nothing.
   std::string Run() {
     for (int i = 0; i < kEvents; ++i) RandomEvent();
-    // From here on nobody fails, and all trainers clip alike: those that wait with other options are
-    // waiting for trainers that are refused, until their calls time out. When all trainers step, they
-    // come to an end together.
+    // From here on nobody fails, and all trainers clip alike: those that wait with other options
+    // are waiting for trainers that are refused, until their calls time out. When all trainers
+    // step, they come to an end together.
     for (Trainer& trainer : trainers_)
       while (trainer.waits && trainer.clips != clips_) TimeOut(trainer);
     for (int i = 0; i < kLastRounds; ++i) {

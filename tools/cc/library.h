@@ -1,5 +1,5 @@
-// Included first in every library and program of psd. GCC parses it once (tools/cc/precompiled.bzl);
-// with Clang it is empty, so every file still includes what it uses.
+// Included first in every library and program of psd. GCC parses it once
+// (tools/cc/precompiled.bzl); with Clang it is empty, so every file still includes what it uses.
 
 #include <algorithm>
 #include <atomic>

@@ -324,14 +324,13 @@ std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
 
 void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
   std::vector<GlobalId> ids = ClaimedIds(*batch);
-  store_.write_claims().Claim(
-      std::move(ids),
-      [self = shared_from_this(), batch = std::move(batch)](WriteClaims::ClaimId claim) mutable {
-        const FlowId flow = batch->steps[0].request.member.flow;
-        const int64_t elements = self->StepElements(*batch);
-        self->RunSized(elements, flow,
-                       [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
-      });
+  store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
+                                                  WriteClaims::ClaimId claim) mutable {
+    const FlowId flow = batch->steps[0].request.member.flow;
+    const int64_t elements = self->StepElements(*batch);
+    self->RunSized(elements, flow,
+                   [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
+  });
 }
 
 int64_t OwnerOptimizerImpl::StepElements(const Batch& batch) const {

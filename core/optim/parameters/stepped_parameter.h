@@ -77,9 +77,9 @@ class SteppedParameter {
   // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
   // when there is no memory to make a strided gradient contiguous or a sparse one dense.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
-  // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither. Its
-  // version is the sum's as defined by ReadVersion. A sum of f16 or bf16 gradients is kept in f32
-  // until Round. Errors: RESOURCE_EXHAUSTED.
+  // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
+  // Its version is the sum's as defined by ReadVersion. A sum of f16 or bf16 gradients is kept in
+  // f32 until Round. Errors: RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
   // Brings a sum into the form of a prepared gradient; must be called once, before Apply. Changes

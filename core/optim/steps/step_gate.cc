@@ -116,8 +116,7 @@ class GateBase : public StepGate {
       closed_ = std::move(why);
       std::vector<GlobalId> steps;
       for (const auto& [step, request] : waiting_) steps.push_back(step);
-      for (const GlobalId& step : steps)
-        TakeBack(step, closed_, actions);
+      for (const GlobalId& step : steps) TakeBack(step, closed_, actions);
     }
     Perform(std::move(actions));
   }

@@ -20,10 +20,9 @@ bool IsHalf(DType dtype) {
 absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
   const bool widened = IsHalf(gradient.dtype()) && sum.dtype() == DType::kF32;
   if (sum.shape() != gradient.shape() || (sum.dtype() != gradient.dtype() && !widened)) {
-    return absl::InvalidArgumentError(absl::StrCat("gradients ", sum.ToString(), " and ",
-                                                   gradient.ToString(),
-                                                   " cannot be added; they must be of one shape ",
-                                                   "and dtype"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients ", sum.ToString(), " and ", gradient.ToString(),
+                     " cannot be added; they must be of one shape ", "and dtype"));
   }
   if (!IsHalf(gradient.dtype())) {
     if (!own) return Add(sum, gradient);

@@ -312,10 +312,12 @@ TEST(WorkKindsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
   int users = 0;  // one at a time
   for (uint64_t i = 0; i < 100; ++i) {
     Promise<Unit> done;
-    ASSERT_TRUE(pool.SubmitAs(UserWork(i), [&users, done] {
-                      ++users;
-                      done.Set(Unit{});
-                    }).ok());
+    ASSERT_TRUE(pool.SubmitAs(UserWork(i),
+                              [&users, done] {
+                                ++users;
+                                done.Set(Unit{});
+                              })
+                    .ok());
     EXPECT_TRUE(done.future().Wait().ok());
   }
   EXPECT_EQ(users, 100);

@@ -53,8 +53,9 @@ TEST(HostPort, KnowsLoopbackAndAllInterfaces) {
     EXPECT_TRUE(ParseHostPort(address)->IsLoopback()) << address;
     EXPECT_FALSE(NeedsAdvertise(address)) << address;
   }
-  for (const char* address : {"0.0.0.0:7071", "[::]:5", "0:1", "[0:0:0:0:0:0:0:0]:1", "0x0:1", "00.0x0:1",
-                              "[::ffff:0.0.0.0]:1", "[::ffff:0:0%eth0]:1", "[::0.0.0.0]:1"}) {
+  for (const char* address :
+       {"0.0.0.0:7071", "[::]:5", "0:1", "[0:0:0:0:0:0:0:0]:1", "0x0:1", "00.0x0:1",
+        "[::ffff:0.0.0.0]:1", "[::ffff:0:0%eth0]:1", "[::0.0.0.0]:1"}) {
     EXPECT_FALSE(ParseHostPort(address)->IsLoopback()) << address;
     EXPECT_TRUE(NeedsAdvertise(address)) << address;
   }
