@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
+#include "core/base/remedy.h"
 #include "core/worker/gradient_service.h"
 #include "core/worker/value_service.h"
 
@@ -83,10 +84,12 @@ absl::StatusOr<Tensor> Context::Gradient(const Variable& leaf) const {
   PSD_RETURN_IF_ERROR(CheckUsable());
   PSD_RETURN_IF_ERROR(leaf.status());
   if (!leaf.requires_grad() || !leaf.is_leaf()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no gradient is collected for ", leaf.tensor().ToString(), ": it is ",
-        leaf.requires_grad() ? "the result of an operation or a call; ask for what it was made of"
-                             : "a constant; make it with requires_grad"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "no gradient is collected for ", leaf.tensor().ToString(), ": it is ",
+                          leaf.requires_grad()
+                              ? "the result of an operation or a call; ask for what it was made of"
+                              : "a constant")),
+                      "make it with requires_grad");
   }
   PSD_ASSIGN_OR_RETURN(dist_autograd::LeafGradient found, state_->Gradient(leaf.key()));
   return found.gradient;
@@ -103,16 +106,17 @@ absl::StatusOr<Value> Context::FetchGradient(const RRef& leaf) const {
 absl::StatusOr<Tensor> Context::Gradient(const RRef& parameter) const {
   PSD_ASSIGN_OR_RETURN(Value gradient, FetchGradient(parameter));
   if (const auto* dense = gradient.As<Variable>()) return dense->tensor();
-  return absl::InvalidArgumentError(absl::StrCat("the gradient of ", parameter.ToString(), " is ",
-                                                 gradient.KindName(),
-                                                 "; get it by SparseGradient"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                        "the gradient of ", parameter.ToString(), " is ", gradient.KindName())),
+                    "get it by SparseGradient");
 }
 
 absl::StatusOr<SparseTensor> Context::SparseGradient(const RRef& table) const {
   PSD_ASSIGN_OR_RETURN(Value gradient, FetchGradient(table));
   if (const SparseTensor* sparse = gradient.AsSparse()) return *sparse;
-  return absl::InvalidArgumentError(absl::StrCat("the gradient of ", table.ToString(), " is ",
-                                                 gradient.KindName(), "; get it by Gradient"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("the gradient of ", table.ToString(),
+                                                            " is ", gradient.KindName())),
+                    "get it by Gradient");
 }
 
 }  // namespace psd

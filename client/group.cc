@@ -7,6 +7,7 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/base/clock.h"
+#include "core/base/remedy.h"
 #include "core/base/timer.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/rref_context.h"
@@ -140,9 +141,9 @@ absl::Status Worker::Shutdown(absl::Duration drain) {
 absl::Status Worker::Shutdown(const ShutdownOptions& options) {
   if (state_->shut_down) return absl::OkStatus();
   if (options.group_timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group_timeout is ", absl::FormatDuration(options.group_timeout),
-                     "; give a positive time, or zero to wait without a limit"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "group_timeout is ", absl::FormatDuration(options.group_timeout))),
+                      "give a positive time, or zero to wait without a limit");
   }
   absl::Status status;
   if (options.with_group) status = state_->WaitForGroup(options.group_timeout);
@@ -155,8 +156,9 @@ absl::Status Worker::Shutdown(const ShutdownOptions& options) {
                          "references_held", "references are still held at shutdown",
                          {{"references", list}});
     if (status.ok() && options.refuse_held_references) {
-      status = absl::FailedPreconditionError(absl::StrCat(
-          name(), " still holds references at shutdown: ", list, "; let go of them before"));
+      status = WithRemedy(absl::FailedPreconditionError(
+                              absl::StrCat(name(), " still holds references at shutdown: ", list)),
+                          "let go of them before");
     }
   }
   state_->registrar_client->Stop();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -193,10 +194,10 @@ absl::Status CheckSavedOwners(const CheckpointIndex& index, const std::vector<st
   for (const SavedValue& value : index.values) {
     if (owner_map.count(value.owner) > 0) continue;
     if (std::find(owners.begin(), owners.end(), value.owner) != owners.end()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "what is missing goes back to where it was, and ", value.owner,
-        " of the save is not among the owners; attach it, or say which owner takes its place "
-        "(LoadOptions::owner_map)"));
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat("what is missing goes back to where it was, and ",
+                                       value.owner, " of the save is not among the owners")),
+                      "attach it, or say which owner takes its place (LoadOptions::owner_map)");
   }
   return absl::OkStatus();
 }

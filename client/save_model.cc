@@ -13,6 +13,7 @@
 #include "client/save_pace.h"
 #include "client/save_plan.h"
 #include "core/base/clock.h"
+#include "core/base/remedy.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/worker/checkpoint_service.h"
@@ -248,10 +249,12 @@ absl::Status Saver::CheckLives() {
       const absl::StatusOr<optim::PartReport>& now = asked[next++].Wait();
       if (!now.ok()) return Annotate(now.status(), absl::StrCat("saving ", part.owner));
       if (now->hosted && now->life.id.ToString() == part.life) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("nothing was saved: ", part.owner, "'s part of optimizer '", optimizer.name,
-                       "' was loaded, dropped or begun afresh beside the save, which would hold "
-                       "values from before and from after; save again"));
+      return WithRemedy(
+          absl::FailedPreconditionError(absl::StrCat(
+              "nothing was saved: ", part.owner, "'s part of optimizer '", optimizer.name,
+              "' was loaded, dropped or begun afresh beside the save, which would hold values from "
+              "before and from after")),
+          "save again");
     }
   }
   return absl::OkStatus();

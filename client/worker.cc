@@ -14,6 +14,7 @@
 #include "core/base/host_port.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/store/parameter.h"
@@ -145,9 +146,10 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
     const std::string& owner = options.owners[i].name;
     if (named.empty()) continue;
     if (!registrar.empty() && registrar != named) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(told_by, " names ", registrar, " as the registrar, ", owner, " names ",
-                       named, "; give all owners of a job the same one"));
+      return WithRemedy(
+          absl::FailedPreconditionError(absl::StrCat(
+              told_by, " names ", registrar, " as the registrar, ", owner, " names ", named)),
+          "give all owners of a job the same one");
     }
     registrar = named;
     told_by = owner;
@@ -157,9 +159,10 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
       std::find_if(options.owners.begin(), options.owners.end(),
                    [&](const OwnerAddress& owner) { return owner.name == registrar; });
   if (there == options.owners.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the registrar ", registrar, ", named by ", told_by,
-                     ", is not among WorkerOptions::owners; add it"));
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat("the registrar ", registrar, ", named by ", told_by,
+                                       ", is not among WorkerOptions::owners")),
+                      "add it");
   }
   runtime->peers().SetRegistrar(registrar);
   worker::JoinOptions join;
@@ -329,9 +332,10 @@ absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rr
   for (Value& value : fetched) {
     auto* variable = value.As<Variable>();
     if (variable == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(rrefs[variables.size()].ToString(), " is ", value.KindName(),
-                       ", not a tensor; fetch it with ToHere(rrefs, CallOptions)"));
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat(rrefs[variables.size()].ToString(), " is ",
+                                                  value.KindName(), ", not a tensor")),
+          "fetch it with ToHere(rrefs, CallOptions)");
     }
     variables.push_back(std::move(*variable));
   }
@@ -364,9 +368,10 @@ absl::StatusOr<Value> Worker::LocalValue(const RRef& rref) const {
     PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, rref.local_entry());
     return entry->Read();
   }
-  return absl::FailedPreconditionError(absl::StrCat(rref.ToString(), " has no local value on ",
-                                                    name(), ": its owner is ", rref.owner(),
-                                                    "; fetch it with ToHere"));
+  return WithRemedy(
+      absl::FailedPreconditionError(absl::StrCat(rref.ToString(), " has no local value on ", name(),
+                                                 ": its owner is ", rref.owner())),
+      "fetch it with ToHere");
 }
 
 Future<Values> Worker::RpcAsync(const Callee& callee, const Function& function,

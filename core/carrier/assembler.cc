@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::carrier {
@@ -312,11 +313,12 @@ absl::Status Assembler::LookForStall() {
     }
     const size_t least = (pieces + kMostLooks - 1) / kMostLooks;
     if (needed && before != 0 && before - unfinished < least) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the peer sends too slowly for the ", transfer->cost_bytes,
-                       " bytes of memory that its message holds and others wait for: of its ",
-                       pieces, " pieces, ", before - unfinished, " came since the last look, and ",
-                       least, " must come; send less in one message"));
+      return WithRemedy(absl::DeadlineExceededError(absl::StrCat(
+                            "the peer sends too slowly for the ", transfer->cost_bytes,
+                            " bytes of memory that its message holds and others wait for: of its ",
+                            pieces, " pieces, ", before - unfinished,
+                            " came since the last look, and ", least, " must come")),
+                        "send less in one message");
     }
   }
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::carrier {
@@ -185,26 +186,31 @@ MessageShape ShapeOf(const Message& message) {
 
 absl::Status CheckShape(const MessageShape& shape, const Limits& limits) {
   if (shape.header_bytes > limits.max_header_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message header of ", shape.header_bytes, " bytes exceeds max_header_bytes = ",
-        limits.max_header_bytes, "; send less per message or raise the limit"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "a message header of ", shape.header_bytes,
+                          " bytes exceeds max_header_bytes = ", limits.max_header_bytes)),
+                      "send less per message or raise the limit");
   }
   if (shape.buffer_bytes.size() > limits.max_buffers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message with ", shape.buffer_bytes.size(), " buffers exceeds max_buffers = ",
-        limits.max_buffers, "; send fewer per message or raise the limit"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("a message with ", shape.buffer_bytes.size(),
+                                       " buffers exceeds max_buffers = ", limits.max_buffers)),
+                      "send fewer per message or raise the limit");
   }
   size_t total = shape.TotalBytes();
   if (total > limits.max_message_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message of ", total, " bytes exceeds max_message_bytes = ", limits.max_message_bytes,
-        "; send less per message or raise the limit"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "a message of ", total,
+                          " bytes exceeds max_message_bytes = ", limits.max_message_bytes)),
+                      "send less per message or raise the limit");
   }
   size_t cost = AssemblyBytes(shape);
   if (total > kMaxInlineBytes && cost > limits.max_assembly_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a message that takes ", cost, " bytes to assemble exceeds max_assembly_bytes = ",
-        limits.max_assembly_bytes, "; send less per message or raise the limit"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            "a message that takes ", cost,
+            " bytes to assemble exceeds max_assembly_bytes = ", limits.max_assembly_bytes)),
+        "send less per message or raise the limit");
   }
   return absl::OkStatus();
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/posix_file.h"
 
@@ -140,8 +141,9 @@ class PosixFileSystem : public FileSystem {
     if (!file.open()) return PosixError("cannot open", folder, errno);
     if (::flock(*file, LOCK_EX | LOCK_NB) == 0) return std::make_unique<PosixLock>(std::move(file));
     if (errno != EWOULDBLOCK) return PosixError("cannot lock", folder, errno);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "another save into ", folder, " is under way; wait for it, or use another folder"));
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat("another save into ", folder, " is under way")),
+        "wait for it, or use another folder");
   }
 };
 

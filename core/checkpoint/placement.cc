@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::checkpoint {
@@ -63,9 +64,10 @@ absl::Status CheckMeetings(const CheckpointIndex& index, const Placement& placem
     const SavedValue& value = index.values[i];
     auto [there, fresh] = taken.emplace(Key(placement.values[i], value.name), value.owner);
     if (fresh) continue;
-    return absl::AlreadyExistsError(absl::StrCat(
-        "'", value.name, "' of ", there->second, " and that of ", value.owner, " would meet on ",
-        placement.values[i], ", where names are unique; send them to different owners"));
+    return WithRemedy(absl::AlreadyExistsError(absl::StrCat(
+                          "'", value.name, "' of ", there->second, " and that of ", value.owner,
+                          " would meet on ", placement.values[i], ", where names are unique")),
+                      "send them to different owners");
   }
   std::map<Key, size_t> optimizers;  // (owner now, name) -> index
   for (size_t i = 0; i < index.optimizers.size(); ++i) {
@@ -74,9 +76,10 @@ absl::Status CheckMeetings(const CheckpointIndex& index, const Placement& placem
       if (taken.count({owner, name}) == 0 &&
           optimizers.emplace(Key(owner, name), i).first->second == i)
         continue;
-      return absl::AlreadyExistsError(absl::StrCat(
-          "optimizer '", name, "' and something else of that name would meet on ", owner,
-          ", where names are unique; send their parameters to different owners"));
+      return WithRemedy(absl::AlreadyExistsError(absl::StrCat(
+                            "optimizer '", name, "' and something else of that name would meet on ",
+                            owner, ", where names are unique")),
+                        "send their parameters to different owners");
     }
   }
   return absl::OkStatus();

@@ -1,4 +1,5 @@
 #include "core/checkpoint/posix_file.h"
+#include "core/base/remedy.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -78,7 +79,8 @@ absl::Status PosixError(absl::string_view what, const std::string& path, int err
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return absl::ResourceExhaustedError(absl::StrCat(text, "; make room or use another disk"));
+      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(text)),
+                        "make room or use another disk");
     case ENOENT:
       return absl::NotFoundError(text);
     case EACCES:

@@ -88,10 +88,10 @@ class SaveFolderImpl : public SaveFolder {
   absl::StatusOr<std::string> Publish(const CheckpointIndex& index) override {
     const std::string text = EncodeIndex(index);
     if (text.size() > kMaxIndexBytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the index of ", Join(dir_, name_), " would have ", text.size(),
-                       " bytes, and a load reads at most ", kMaxIndexBytes,
-                       "; save fewer parameters, or some owners at a time"));
+      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                            "the index of ", Join(dir_, name_), " would have ", text.size(),
+                            " bytes, and a load reads at most ", kMaxIndexBytes)),
+                        "save fewer parameters, or some owners at a time");
     }
     PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), text));
     PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
@@ -182,14 +182,14 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
   PSD_RETURN_IF_ERROR(RemoveLeftovers(*files, dir));
   PSD_ASSIGN_OR_RETURN(std::vector<std::string> names, files->List(dir));
   if (std::find(names.begin(), names.end(), name) != names.end()) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(dir, " has a save called ", name, "; choose another name"));
+    return WithRemedy(absl::AlreadyExistsError(absl::StrCat(dir, " has a save called ", name)),
+                      "choose another name");
   }
   PSD_ASSIGN_OR_RETURN(uint64_t free, files->FreeBytes(dir));
   if (free < bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the save needs ", bytes, " bytes, and ", dir,
-                                                     " has ", free,
-                                                     " left; make room or use another disk"));
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          "the save needs ", bytes, " bytes, and ", dir, " has ", free, " left")),
+                      "make room or use another disk");
   }
   const std::string unfinished = Join(dir, UnfinishedName(unique));
   PSD_RETURN_IF_ERROR(files->MakeFolder(unfinished));
@@ -201,9 +201,11 @@ absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir) 
   if (latest.ok()) {
     const absl::string_view name = absl::string_view(*latest).substr(0, latest->find(' '));
     if (IsPlainName(name) && *latest == LatestLine(name)) return Join(dir, name);
-    return absl::InvalidArgumentError(
-        absl::StrCat(Join(dir, kLatestFileName), " does not hold the name of a save, its checksum ",
-                     "and the end of the line; give the folder of the save itself"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(Join(dir, kLatestFileName),
+                                                " does not hold the name of a save, its checksum ",
+                                                "and the end of the line")),
+        "give the folder of the save itself");
   }
   if (!absl::IsNotFound(latest.status())) return latest.status();
   if (files.Open(Join(dir, kIndexFileName)).ok()) return dir;

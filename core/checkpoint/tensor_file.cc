@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::checkpoint {
@@ -22,7 +23,8 @@ bool IsPartOf(const Tensor& tensor, const TensorSpec& spec) {
 }
 
 absl::Status Changed(absl::string_view name, absl::string_view what) {
-  return absl::AbortedError(absl::StrCat("'", name, "' ", what, " during the save; save again"));
+  return WithRemedy(absl::AbortedError(absl::StrCat("'", name, "' ", what, " during the save")),
+                    "save again");
 }
 
 }  // namespace

@@ -5,15 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::dist_autograd {
 namespace {
 
 absl::Status PassRuns(const Pass& pass) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("a backward pass is running in autograd context ",
-                   pass.info().context.ToString(), "; wait for it, or use a context of its own"));
+  return WithRemedy(
+      absl::FailedPreconditionError(absl::StrCat("a backward pass is running in autograd context ",
+                                                 pass.info().context.ToString())),
+      "wait for it, or use a context of its own");
 }
 
 }  // namespace
@@ -50,8 +52,9 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::FindOrJoin(GlobalId 
     return absl::AbortedError("the session that brought this context has ended");
   }
   if (entries_.size() >= kMaxContexts) {
-    return absl::ResourceExhaustedError(absl::StrCat(entries_.size(), " autograd contexts are open",
-                                                     " on ", self_.name, "; release some"));
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          entries_.size(), " autograd contexts are open", " on ", self_.name)),
+                      "release some");
   }
   PSD_RETURN_IF_ERROR(Charge(origin));
   Entry& entry = entries_[context];

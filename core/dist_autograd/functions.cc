@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/tensor/tensor.h"
 
@@ -91,9 +92,10 @@ absl::Status RecvFunction::Apply(const PassContext& pass, absl::Span<Tensor> gra
                                  absl::Span<Tensor>) {
   auto* sink = dynamic_cast<DistributedSink*>(pass.sink);
   if (sink == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a local backward has reached tensors that came from ", peer_, " in autograd context ",
-        context_.ToString(), "; run the context's backward instead"));
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat("a local backward has reached tensors that came from ",
+                                       peer_, " in autograd context ", context_.ToString())),
+                      "run the context's backward instead");
   }
   Tensors taken(std::make_move_iterator(gradients.begin()),
                 std::make_move_iterator(gradients.end()));

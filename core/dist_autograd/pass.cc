@@ -188,10 +188,11 @@ absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
   // Checked here because a GraphWalk may not meet it: the walk stops once it has met every recv
   // function of its own context.
   if (recv.context() != context_->id()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor that came from ", recv.peer(), " in autograd context ",
-                     recv.context().ToString(), " was used in context ", context_->id().ToString(),
-                     "; fetch it in this context, or detach it"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            "a tensor that came from ", recv.peer(), " in autograd context ",
+            recv.context().ToString(), " was used in context ", context_->id().ToString())),
+        "fetch it in this context, or detach it");
   }
   if (std::none_of(gradients.begin(), gradients.end(),
                    [](const Tensor& gradient) { return gradient.defined(); })) {

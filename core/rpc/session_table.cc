@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rpc {
@@ -101,8 +102,8 @@ absl::Status SessionTable::MayTakeOver(absl::Time now, const CalleeSession& hold
       absl::StrCat("the name ", holder.caller().name, " is held on ", self_.name,
                    " by incarnation ", IncarnationToString(holder.caller().incarnation));
   if (holder.link() != 0 && now - holder.last_heard() <= options_.silence) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(held, ", which is connected; choose another name or stop it"));
+    return WithRemedy(absl::AlreadyExistsError(absl::StrCat(held, ", which is connected")),
+                      "choose another name or stop it");
   }
   return absl::UnavailableError(absl::StrCat(held, ", which is silent; it is free in ",
                                              absl::FormatDuration(holder.lease_until() - now)));

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rpc {
@@ -135,10 +136,10 @@ void WorkerSessions::RefuseRead(LinkId link, CallId call, const CalleeSession& s
                                 Actions& actions) {
   ++probes_.read_refused;
   RefuseCall(link, call, session.epoch(),
-             absl::ResourceExhaustedError(absl::StrCat(
-                 options_.self.name, " runs ", options_.session.max_running_reads, " reads of ",
-                 session.caller().name,
-                 " already; wait for some of the answers, or raise max_running_reads there")),
+             WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                            options_.self.name, " runs ", options_.session.max_running_reads,
+                            " reads of ", session.caller().name, " already")),
+                        "wait for some of the answers, or raise max_running_reads there"),
              actions);
 }
 

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::rref {
 namespace {
 
 absl::Status BeingMade(GlobalId value) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("value ", value.ToString(), " is being made; wait for made()"));
+  return WithRemedy(
+      absl::FailedPreconditionError(absl::StrCat("value ", value.ToString(), " is being made")),
+      "wait for made()");
 }
 
 std::vector<GlobalId> ValuesOf(const ForkRun& run) {
@@ -78,9 +80,10 @@ UserBody::~UserBody() {
   core_->UserGone(data_.fork);
 }
 absl::StatusOr<store::EntryPtr> UserBody::local_entry() const {
-  return absl::FailedPreconditionError(
-      absl::StrCat("value ", data_.value.ToString(), " has no local value on ", core_->self().name,
-                   ": its owner is ", data_.owner, "; fetch it with ToHere"));
+  return WithRemedy(absl::FailedPreconditionError(
+                        absl::StrCat("value ", data_.value.ToString(), " has no local value on ",
+                                     core_->self().name, ": its owner is ", data_.owner)),
+                    "fetch it with ToHere");
 }
 
 void Core::Register() {

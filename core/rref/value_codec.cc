@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rref/tensor_pack.h"
 #include "core/rref/value_format.h"
@@ -24,13 +25,15 @@ using store::RemoteReference;
 using store::Value;
 
 absl::Status TooDeep() {
-  return absl::InvalidArgumentError(absl::StrCat("values are nested deeper than ",
-                                                 store::kMaxValueDepth, " levels; flatten them"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("values are nested deeper than ",
+                                                            store::kMaxValueDepth, " levels")),
+                    "flatten them");
 }
 
 absl::Status TooMany() {
-  return absl::InvalidArgumentError(absl::StrCat("more than ", store::kMaxValueItems,
-                                                 " values in one message; send them in parts"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("more than ", store::kMaxValueItems,
+                                                            " values in one message")),
+                    "send them in parts");
 }
 
 // The tensors as which a sparse tensor is sent: extents, indices and values.
@@ -156,9 +159,10 @@ class Encoder {
     return absl::OkStatus();
   }
   absl::Status AddField(const std::shared_ptr<store::Object>& object, int) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an object of type ", object == nullptr ? "none" : object->TypeName(),
-                     " does not leave its worker; pass an RRef to it"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "an object of type ", object == nullptr ? "none" : object->TypeName(),
+                          " does not leave its worker")),
+                      "pass an RRef to it");
   }
 
   absl::Status AddField(const std::shared_ptr<const SparseTensor>& sparse, int) {

@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
 #include "core/store/version_set.h"
@@ -115,9 +116,10 @@ void ParameterImpl::ReleaseFromSteps() {
 
 absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
   if (!elements.defined() || elements.dtype() != dtype_ || elements.shape() != shape_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(), " cannot take elements ",
-                     elements.ToString(), "; give the same shape and dtype"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(),
+                                       " cannot take elements ", elements.ToString())),
+                      "give the same shape and dtype");
   }
   PSD_ASSIGN_OR_RETURN(Tensor dense, elements.Contiguous());
   PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr buffer, NewBuffer());

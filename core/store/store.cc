@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/nearest_name.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/rows.h"
 
@@ -149,9 +150,9 @@ class StoreImpl : public Store {
 absl::Status CheckCreation(const std::string& name, const std::string& known,
                            const std::string& asked) {
   if (known.empty() || asked.empty() || known == asked) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("'", name, "' exists and was created by ", known, ", not by ", asked,
-                   "; create it the same way, look it up, or drop it first"));
+  return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                        "'", name, "' exists and was created by ", known, ", not by ", asked)),
+                    "create it the same way, look it up, or drop it first");
 }
 
 absl::Status StoreImpl::CheckName(absl::string_view name) const {
@@ -161,18 +162,20 @@ absl::Status StoreImpl::CheckName(absl::string_view name) const {
   }
   for (size_t i = 0; i < name.size(); ++i) {
     if (absl::ascii_isgraph(static_cast<unsigned char>(name[i]))) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("the name '", absl::CHexEscape(name), "' has character number ", i + 1,
-                     " that is no printable ASCII, or a blank; use letters, digits and / _ - ."));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "the name '", absl::CHexEscape(name), "' has character number ", i + 1,
+                          " that is no printable ASCII, or a blank")),
+                      "use letters, digits and / _ - .");
   }
   return absl::OkStatus();
 }
 
 absl::Status StoreImpl::CheckRoom() const {
   if (values_.size() < options_.max_values) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no room for 1 value more: the store holds ", values_.size(), " of at most ",
-                   options_.max_values, "; drop values or raise max_values"));
+  return WithRemedy(absl::ResourceExhaustedError(
+                        absl::StrCat("no room for 1 value more: the store holds ", values_.size(),
+                                     " of at most ", options_.max_values)),
+                    "drop values or raise max_values");
 }
 
 absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::string name,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/worker/life_codec.h"
@@ -91,8 +92,9 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
   const auto table = item.entry == nullptr ? nullptr : store::AsRows(item.entry->value);
   if (table == nullptr && (item.entry == nullptr || item.entry->parameter == nullptr)) {
     if (item.entry != nullptr && item.entry->value.As<Variable>() == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          item.entry->Label(), " is ", item.entry->KindName(), ", not a tensor; drop it first"));
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            item.entry->Label(), " is ", item.entry->KindName(), ", not a tensor")),
+                        "drop it first");
     }
     if (message.states_size() == 0 && message.first_row() == 0) return item;
     return absl::FailedPreconditionError(
@@ -195,8 +197,9 @@ absl::Status MakeValue(Runtime& runtime, const Incoming& item) {
   // The entry is ready at once, unless another call makes a value of that name. This code does not
   // wait for that call, because the import holds claims.
   if (entry.IsReady() && (made || !entry.Wait().ok())) return entry.Wait().status();
-  return absl::AbortedError(
-      absl::StrCat("another call has made '", item.name, "' while it was loaded; load again"));
+  return WithRemedy(absl::AbortedError(absl::StrCat("another call has made '", item.name,
+                                                    "' while it was loaded")),
+                    "load again");
 }
 
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {

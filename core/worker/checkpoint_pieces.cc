@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/worker/checkpoint_codec.h"
 #include "core/worker/checkpoint_export.h"
@@ -21,10 +22,11 @@ absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::Tenso
   uint64_t left = stats.limit_bytes == 0 ? UINT64_MAX : stats.limit_bytes;
   for (const checkpoint::TensorSpec& spec : specs) {
     if (spec.bytes() > left) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("room was asked for an array of ", spec.bytes(), " bytes, ", left,
-                       " of the memory budget of ", stats.limit_bytes,
-                       " bytes are left to it; raise the budget, or load elsewhere"));
+      return WithRemedy(
+          absl::ResourceExhaustedError(absl::StrCat("room was asked for an array of ", spec.bytes(),
+                                                    " bytes, ", left, " of the memory budget of ",
+                                                    stats.limit_bytes, " bytes are left to it")),
+          "raise the budget, or load elsewhere");
     }
     left -= spec.bytes();
   }

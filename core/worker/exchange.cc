@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/collect.h"
+#include "core/base/remedy.h"
 #include "core/rref/value_codec.h"
 #include "core/worker/runtime.h"
 
@@ -201,9 +202,10 @@ namespace {
 absl::StatusOr<Values> BorrowAll(Runtime& runtime, const rref::ForkRun& run, ReferenceUse use,
                                  std::vector<Future<Unit>>& borrowed) {
   if (run.owner != runtime.name() && borrowed.size() + run.forks.size() > kMaxBorrowed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a call with more than ", kMaxBorrowed,
-                     " references to values of other workers; pass fewer at once"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("a call with more than ", kMaxBorrowed,
+                                                " references to values of other workers")),
+        "pass fewer at once");
   }
   rref::RRefContext& context = runtime.rrefs();
   PSD_ASSIGN_OR_RETURN(const std::vector<rref::RRef> rrefs, use == ReferenceUse::kRead

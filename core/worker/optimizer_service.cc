@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "core/base/parallel_for.h"
+#include "core/base/remedy.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/rpc/draining.h"
@@ -286,8 +287,9 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   if (!groups.ok()) return call->Reply(groups.status());
   if (std::all_of(groups->begin(), groups->end(),
                   [](const ParameterGroup& group) { return group.parameters.empty(); })) {
-    return call->Reply(absl::InvalidArgumentError(
-        absl::StrCat("optimizer ", request->name(), ": it has no parameters; name at least one")));
+    return call->Reply(WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                                      "optimizer ", request->name(), ": it has no parameters")),
+                                  "name at least one"));
   }
   const OptimizerSettings settings = DecodeSettings(*request);
   // This check comes before a part is dropped to make room for the new one.
@@ -332,8 +334,9 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
         if (!entry.ok()) return call->Reply(entry.status());
         absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life);
         if (absl::IsNotFound(answer.status())) {
-          answer = absl::AbortedError(absl::StrCat(
-              (*entry)->Label(), " was dropped while it was created; create it again"));
+          answer = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
+                                                              " was dropped while it was created")),
+                              "create it again");
         }
         call->Reply(std::move(answer));
       });

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/settings_fields.h"
@@ -123,10 +124,11 @@ absl::Status CheckValue(store::Store& store, const SavedValue& wanted, uint64_t*
       there->value.shape == wanted.shape && there->value.requires_grad == wanted.requires_grad) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("'", wanted.name, "' exists as ",
-                   there.has_value() ? Describe(there->value) : (*entry)->KindName(),
-                   ", and the save has a ", Describe(wanted), "; drop it, or load elsewhere"));
+  return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                        "'", wanted.name, "' exists as ",
+                        there.has_value() ? Describe(there->value) : (*entry)->KindName(),
+                        ", and the save has a ", Describe(wanted))),
+                    "drop it, or load elsewhere");
 }
 
 absl::Status CheckState(const std::string& label, const std::vector<TensorSpec>& there,
@@ -167,8 +169,9 @@ absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
     saved.push_back({wanted.optimizer.type, group.created_with});
   const std::string there = Describe(optimizer->created(), optimizer->settings());
   if (const std::string want = Describe(saved, settings); there != want) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        label, " exists as ", there, ", and the save has ", want, "; drop it, or load elsewhere"));
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat(label, " exists as ", there, ", and the save has ", want)),
+                      "drop it, or load elsewhere");
   }
   std::map<std::string, const optim::SteppedParameter*> parameters;
   for (size_t i = 0; i < optimizer->table().size(); ++i) {
@@ -177,22 +180,26 @@ absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
     parameters[entry_of.name.empty() ? entry_of.id.ToString() : entry_of.name] = &parameter;
   }
   if (parameters.size() != wanted.optimizer.parameters.size()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(label, " steps ", parameters.size(), " parameters here, and the save has ",
-                     wanted.optimizer.parameters.size(), " for this owner; drop it first"));
+    return WithRemedy(
+        absl::FailedPreconditionError(
+            absl::StrCat(label, " steps ", parameters.size(), " parameters here, and the save has ",
+                         wanted.optimizer.parameters.size(), " for this owner")),
+        "drop it first");
   }
   for (size_t i = 0; i < wanted.optimizer.parameters.size(); ++i) {
     const std::string& name = wanted.optimizer.parameters[i].parameter;
     auto found = parameters.find(name);
     if (found == parameters.end()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(label, " exists and does not step '", name, "'; drop it first"));
+      return WithRemedy(absl::FailedPreconditionError(
+                            absl::StrCat(label, " exists and does not step '", name, "'")),
+                        "drop it first");
     }
     const auto named = store.Lookup(name);
     if (!named.ok() || (*named)->id != found->second->id()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(label, " steps a parameter that was called '", name,
-                       "' and has lost that name; drop the optimizer first"));
+      return WithRemedy(
+          absl::FailedPreconditionError(absl::StrCat(label, " steps a parameter that was called '",
+                                                     name, "' and has lost that name")),
+          "drop the optimizer first");
     }
     PSD_RETURN_IF_ERROR(CheckState(absl::StrCat(label, " for '", name, "'"),
                                    DescribeState(*found->second), wanted.state[i]));
@@ -315,10 +322,11 @@ absl::Status CheckContents(store::Store& store, const optim::OptimizerRegistry& 
   const store::Store::Stats stats = store.stats();
   if (stats.limit_bytes == 0 || stats.used_bytes + new_bytes <= stats.limit_bytes)
     return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "what is to be loaded here needs ", new_bytes, " bytes more, and the memory budget has ",
-      stats.limit_bytes - std::min(stats.used_bytes, stats.limit_bytes),
-      " left; raise it, or load into more owners"));
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "what is to be loaded here needs ", new_bytes, " bytes more, and the memory budget has ",
+          stats.limit_bytes - std::min(stats.used_bytes, stats.limit_bytes), " left")),
+      "raise it, or load into more owners");
 }
 
 }  // namespace psd::worker

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/autograd/sparse_leaf.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/rows.h"
 #include "core/tensor/ops/gather.h"
@@ -44,9 +45,8 @@ absl::StatusOr<Table> OpenTable(const store::Entry& entry) {
     return table;
   }
   if (entry.parameter == nullptr || entry.parameter->shape().rank() != 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it is a ", entry.KindName(),
-                     "; look up rows, or a parameter of two axes, and fetch others with ToHere"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat("it is a ", entry.KindName())),
+                      "look up rows, or a parameter of two axes, and fetch others with ToHere");
   }
   PSD_ASSIGN_OR_RETURN(store::PinnedVersion pinned, entry.parameter->Pin());
   table.dense = std::move(pinned.tensor);
@@ -60,9 +60,10 @@ absl::Status CheckSize(const Table& table, const Tensor& ids, int64_t limit) {
   if (!ids.defined()) return absl::InvalidArgumentError("its ids are undefined");
   const int64_t row_bytes = table.leaf.shape[1] * static_cast<int64_t>(ItemSize(table.leaf.dtype));
   if (ids.NumElements() <= limit / std::max<int64_t>(row_bytes, 1)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(ids.NumElements(), " rows of ", row_bytes,
-                                                   " bytes exceed the limit of ", limit,
-                                                   " bytes per result; ask for fewer at once"));
+  return WithRemedy(absl::ResourceExhaustedError(
+                        absl::StrCat(ids.NumElements(), " rows of ", row_bytes,
+                                     " bytes exceed the limit of ", limit, " bytes per result")),
+                    "ask for fewer at once");
 }
 
 absl::StatusOr<Value> ReadTable(const TableRead& read, bool record, int64_t limit) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/host_port.h"
+#include "core/base/remedy.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
@@ -34,16 +35,17 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOp
 
 absl::Status CheckAddresses(const RuntimeOptions& options) {
   if (!options.advertise.empty() && options.listen.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.name, " advertises ", options.advertise,
-                                                   " and does not listen; set `listen`"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          options.name, " advertises ", options.advertise, " and does not listen")),
+                      "set `listen`");
   }
   if (!options.advertise.empty())
     return Annotate(AdvertisedAddress("localhost:1", options.advertise).status(), "advertise");
   if (!NeedsAdvertise(options.listen)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(options.name, " is to listen on ", options.listen,
-                   ", all interfaces, which nobody can dial; say with `advertise` by what name or "
-                   "address other hosts reach it"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(options.name, " is to listen on ", options.listen,
+                                              ", all interfaces, which nobody can dial")),
+      "say with `advertise` by what name or address other hosts reach it");
 }
 
 // The threads that gRPC starts by itself once there are connections: for timers, for names, for

@@ -1,4 +1,5 @@
 #include "core/worker/save_table.h"
+#include "core/base/remedy.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -29,9 +30,9 @@ absl::StatusOr<SaveTable::SavePtr> SaveTable::Find(const Key& key) const {
   MutexLock lock(mutex_);
   const auto found = places_.find(key);
   if (found != places_.end() && found->second.save != nullptr) return found->second.save;
-  return absl::NotFoundError(absl::StrCat("no save ", key.second.counter,
-                                          " of this session is written here; its session may have "
-                                          "ended: start again"));
+  return WithRemedy(absl::NotFoundError(absl::StrCat("no save ", key.second.counter,
+                                                     " of this session is written here")),
+                    "its session may have ended: start again");
 }
 
 SaveTable::SavePtr SaveTable::Take(const Key& key) {

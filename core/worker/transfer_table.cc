@@ -3,15 +3,16 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::worker {
 namespace {
 
 absl::Status Unknown(GlobalId id) {
-  return absl::NotFoundError(
-      absl::StrCat("no transfer ", id.counter,
-                   " of this session is under way here; its session may have ended: start again"));
+  return WithRemedy(absl::NotFoundError(absl::StrCat("no transfer ", id.counter,
+                                                     " of this session is under way here")),
+                    "its session may have ended: start again");
 }
 
 absl::Status NotToBeFilled() {
@@ -53,10 +54,10 @@ absl::Status TransferTable::Put(GlobalId session, GlobalId id, std::shared_ptr<T
     std::swap(of_session[id], transfer);
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("this worker has ", of_session.size(),
-                   " large values on their way in and out here already; run fewer saves and loads "
-                   "at the same time"));
+  return WithRemedy(absl::ResourceExhaustedError(
+                        absl::StrCat("this worker has ", of_session.size(),
+                                     " large values on their way in and out here already")),
+                    "run fewer saves and loads at the same time");
 }
 
 absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Find(GlobalId session, GlobalId id) const {

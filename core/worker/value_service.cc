@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/program/program_codec.h"
 #include "core/program/run_program.h"
@@ -77,9 +78,10 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
   const char* grad = "";
   if (facts.has_value())
     grad = facts->requires_grad ? " that requires grad" : " that requires no grad";
-  return absl::FailedPreconditionError(
-      absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
-                   ", which is not what this call would create; drop it, or use another name"));
+  return WithRemedy(absl::FailedPreconditionError(
+                        absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
+                                     ", which is not what this call would create")),
+                    "drop it, or use another name");
 }
 
 // A value that is created stays, so the rest of the memory budget bounds it instead of the limit

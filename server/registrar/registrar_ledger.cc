@@ -95,10 +95,11 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
     joined.new_member = true;
   } else if (holder->incarnation != incarnation) {
     joined.answers = FailBarriersOf(
-        *holder, absl::AbortedError(
-                     absl::StrCat("barrier: ", name, " was restarted (incarnation ",
-                                  IncarnationToString(holder->incarnation), " is replaced by ",
-                                  IncarnationToString(incarnation), "); enter the barrier again")));
+        *holder, WithRemedy(absl::AbortedError(absl::StrCat(
+                                "barrier: ", name, " was restarted (incarnation ",
+                                IncarnationToString(holder->incarnation), " is replaced by ",
+                                IncarnationToString(incarnation), ")")),
+                            "enter the barrier again"));
     joined.new_member = true;
   }
   *holder = Member{name, incarnation, latest, holder->rank, role, address};

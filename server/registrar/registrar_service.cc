@@ -57,8 +57,9 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
 }
 
 absl::Status TooManyBytes() {
-  return absl::ResourceExhaustedError(absl::StrCat("all-gather: values of ", kMaxParkedBytes,
-                                                   " bytes wait here already; try again later"));
+  return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                        "all-gather: values of ", kMaxParkedBytes, " bytes wait here already")),
+                    "try again later");
 }
 
 }  // namespace
@@ -109,11 +110,12 @@ absl::Status RegistrarService::CheckJoin(const rpc::PeerInfo& caller, Role role,
   }
   if (role != Role::kOwner || owners_.empty() || owners_.count(caller.name) > 0)
     return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("registrar.join: ", caller.name,
-                                                  " is not among the owners that this registrar's "
-                                                  "configuration names (",
-                                                  absl::StrJoin(owners_, ", "),
-                                                  "); add it to `owners` there"));
+  return WithRemedy(
+      absl::PermissionDeniedError(absl::StrCat("registrar.join: ", caller.name,
+                                               " is not among the owners that this registrar's "
+                                               "configuration names (",
+                                               absl::StrJoin(owners_, ", "), ")")),
+      "add it to `owners` there");
 }
 
 void RegistrarService::ServeJoin(const CallPtr& call) {

@@ -136,14 +136,15 @@ absl::Status ClientSessions::CheckRepeated(const Call& call, const Mutation& mut
                                                    call.method, ", not of this ", mutation.method));
   }
   if (call.fingerprint != mutation.fingerprint) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", mutation.sequence, " is that of a ", call.method,
-                     " with another request, and this one was not applied; give every new request "
-                     "a number of its own, and repeat a request as it was"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "sequence ", mutation.sequence, " is that of a ", call.method,
+                          " with another request, and this one was not applied")),
+                      "give every new request a number of its own, and repeat a request as it was");
   }
   if (!call.running) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(call.method, " with sequence ", mutation.sequence,
-                                             " is being applied; repeat it for its answer"));
+  return WithRemedy(absl::UnavailableError(absl::StrCat(call.method, " with sequence ",
+                                                        mutation.sequence, " is being applied")),
+                    "repeat it for its answer");
 }
 
 absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, Mutation mutation,
@@ -159,9 +160,10 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, Mutati
   }
   Acknowledge(session, mutation.acknowledged);
   if (sequence <= session.acknowledged) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", sequence, " was acknowledged before (up to ",
-                     session.acknowledged, "); take the next number"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            "sequence ", sequence, " was acknowledged before (up to ", session.acknowledged, ")")),
+        "take the next number");
   }
   auto known = session.calls.find(sequence);
   if (known != session.calls.end()) {
@@ -172,10 +174,10 @@ absl::StatusOr<ClientSessions::Start> ClientSessions::Begin(SessionId id, Mutati
   if (!refused_.ok()) return refused_;
   if (session.calls.size() >= options_.max_unacknowledged_answers ||
       session.answer_bytes >= options_.max_unacknowledged_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        session.calls.size(), " answers (", session.answer_bytes,
-        " bytes) of this session are not "
-        "acknowledged; set `acknowledged` to the last sequence number whose answer has arrived"));
+    return WithRemedy(absl::ResourceExhaustedError(
+                          absl::StrCat(session.calls.size(), " answers (", session.answer_bytes,
+                                       " bytes) of this session are not acknowledged")),
+                      "set `acknowledged` to the last sequence number whose answer has arrived");
   }
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeCall(session, mutation));
   Call& call = session.calls[sequence];
@@ -219,8 +221,9 @@ absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
   if (!IsOpen(id)) return NoSession(id);
   auto it = sessions_.find(id);
   if (it->second.contexts.size() >= options_.max_contexts) {
-    return absl::ResourceExhaustedError(absl::StrCat("this session holds ", options_.max_contexts,
-                                                     " contexts; release those that are done"));
+    return WithRemedy(absl::ResourceExhaustedError(
+                          absl::StrCat("this session holds ", options_.max_contexts, " contexts")),
+                      "release those that are done");
   }
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeContext(it->second));
   it->second.contexts[context] = std::move(charge);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/clip_text.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::server {
@@ -29,8 +30,9 @@ absl::StatusOr<DType> DecodeDataType(v1::DataType type) {
   // The numbers are those of DType.
   const auto number = static_cast<uint64_t>(type);
   if (IsValidDType(number)) return static_cast<DType>(number);
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype ", static_cast<int>(type), " is none; see DataType in service.proto"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat("dtype ", static_cast<int>(type), " is none")),
+      "see DataType in service.proto");
 }
 
 v1::DataType EncodeDataType(DType dtype) {

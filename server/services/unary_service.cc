@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/program/program.h"
 #include "core/rpc/draining.h"
@@ -110,9 +111,9 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
       attributes["seed"] = static_cast<int64_t>(request.seed());
       break;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("initializer ",
-                                                     static_cast<int>(request.initializer()),
-                                                     " is none; see Initializer in service.proto"));
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                            "initializer ", static_cast<int>(request.initializer()), " is none")),
+                        "see Initializer in service.proto");
   }
   program::ProgramBuilder builder;
   const auto result = builder.Call(op, {}, std::move(attributes));
@@ -365,10 +366,11 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
   size_t bytes = 0;
   for (const store::PinnedVersion& version : pinned) bytes += version.tensor.NumBytes();
   if (bytes > kMaxPullBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("pull: ", bytes,
-                                                   " bytes do not fit one reply "
-                                                   "of ",
-                                                   kMaxPullBytes, "; pull fewer at a time"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat("pull: ", bytes,
+                                                              " bytes do not fit one reply "
+                                                              "of ",
+                                                              kMaxPullBytes)),
+                      "pull fewer at a time");
   }
   // The reply holds a copy of each, however often it is named, and the network another.
   PSD_RETURN_IF_ERROR(Charge(call, 2 * bytes));

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/clock.h"
+#include "core/base/remedy.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 
@@ -184,17 +185,19 @@ void ConnectionListener::AcceptAll(int listening) {
       if (error == EINTR || error == ECONNABORTED) continue;
       if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
       exhausted_ = true;
-      return Refusing(absl::ResourceExhaustedError(
-          absl::StrCat("no connection can be taken: ", std::strerror(error), " (limit ", limit,
-                       "); raise the limit (LimitNOFILE, ulimit -n)")));
+      return Refusing(WithRemedy(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "no connection can be taken: ", std::strerror(error), " (limit ", limit, ")")),
+          "raise the limit (LimitNOFILE, ulimit -n)"));
     }
     // A new descriptor is the lowest free number, so about `fd` descriptors are in use.
     if (limit != RLIM_INFINITY && static_cast<rlim_t>(fd) >= limit - Reserve(limit)) {
       close(fd);
-      Refusing(absl::ResourceExhaustedError(
-          absl::StrCat("connections are refused: ", fd, " of ", limit,
-                       " file descriptors are in use, the rest is for files and for connections "
-                       "of this worker's own; raise the limit (LimitNOFILE, ulimit -n)")));
+      Refusing(WithRemedy(absl::ResourceExhaustedError(
+                              absl::StrCat("connections are refused: ", fd, " of ", limit,
+                                           " file descriptors are in use, the rest is for files "
+                                           "and for connections of this worker's own")),
+                          "raise the limit (LimitNOFILE, ulimit -n)"));
       continue;
     }
     Refusing(absl::OkStatus());

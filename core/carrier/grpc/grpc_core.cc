@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
 #include "core/carrier/grpc/completion_tag.h"
@@ -117,9 +118,10 @@ absl::Status GrpcCore::Register(const LinkToken& token, std::shared_ptr<GrpcLink
   if (!connection.empty()) {
     const auto brought = brought_.find(connection);
     if (brought != brought_.end() && brought->second >= kLinksOfConnection) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the connection from ", connection, " has brought ", brought->second,
-                       " links already; use a connection for each"));
+      return WithRemedy(absl::ResourceExhaustedError(
+                            absl::StrCat("the connection from ", connection, " has brought ",
+                                         brought->second, " links already")),
+                        "use a connection for each");
     }
     if (links_.size() >= kUnchargedLinks) {
       PSD_ASSIGN_OR_RETURN(registered.charge, small_memory_.headers->Charge(kLinkBytes));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_link.h"
 
@@ -51,10 +52,11 @@ absl::Status GrpcLink::CheckRoom(const Message& message) const {
   if (message.buffers.empty() || queued_bytes_ + bytes <= send_limits_.max_send_queue_bytes) {
     return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a message of ", bytes, " bytes to ", address_, " with ", queued_bytes_,
-      " bytes waiting exceeds max_send_queue_bytes = ", send_limits_.max_send_queue_bytes,
-      "; wait for earlier ones or raise the limit"));
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "a message of ", bytes, " bytes to ", address_, " with ", queued_bytes_,
+          " bytes waiting exceeds max_send_queue_bytes = ", send_limits_.max_send_queue_bytes)),
+      "wait for earlier ones or raise the limit");
 }
 
 absl::Status GrpcLink::EnqueueInline(const Message& message) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
@@ -109,10 +110,11 @@ absl::Status CheckOwners(const std::string& name, absl::Span<const PartReport> r
     if (!part.hosted) continue;
     const auto known = Names(part.life.owners, [](const LifeOwner& each) { return each.name; });
     if (known == given) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("optimizer '", name, "' was created over parameters on ",
-                     absl::StrJoin(known, ", "), ", and these are on ", absl::StrJoin(given, ", "),
-                     "; give the same parameters, or another name"));
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat(
+            "optimizer '", name, "' was created over parameters on ", absl::StrJoin(known, ", "),
+            ", and these are on ", absl::StrJoin(given, ", "))),
+        "give the same parameters, or another name");
   }
   return absl::OkStatus();
 }
@@ -199,9 +201,10 @@ absl::StatusOr<LifeLook> LookAtLife(
       return LifeLook{std::move(reports), std::move(verdict)};
     before = std::move(reports);
   }
-  return absl::UnavailableError(absl::StrCat("the parts of optimizer '", name,
-                                             "' changed each of the ", kLooks,
-                                             " times that its owners were asked; try again"));
+  return WithRemedy(absl::UnavailableError(absl::StrCat("the parts of optimizer '", name,
+                                                        "' changed each of the ", kLooks,
+                                                        " times that its owners were asked")),
+                    "try again");
 }
 
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/parameters/stepped_rows.h"
 #include "core/store/rows.h"
@@ -43,8 +44,9 @@ absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
     for (const store::EntryPtr& entry : group.parameters) {
       const std::string label = LabelOf(*function, *entry);
       if (!seen.insert(entry->id).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(label, ": it is among the parameters twice; name it once"));
+        return WithRemedy(
+            absl::InvalidArgumentError(absl::StrCat(label, ": it is among the parameters twice")),
+            "name it once");
       }
       const bool rows = store::AsRows(entry->value) != nullptr;
       PSD_RETURN_IF_ERROR(

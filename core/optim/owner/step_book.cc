@@ -1,4 +1,5 @@
 #include "core/optim/owner/step_book.h"
+#include "core/base/remedy.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -28,10 +29,11 @@ std::optional<absl::Status> StepBook::Find(const StepRequest& request) {
     case Answer::kEnded:
       return absl::OkStatus();
     case Answer::kTooOld:
-      return absl::FailedPreconditionError(absl::StrCat(
-          "step ", request.step_id.ToString(),
-          " is older than those that are remembered: whether it was applied cannot be told any "
-          "more, and it is not applied now; compute a new step"));
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            "step ", request.step_id.ToString(),
+                            " is older than those that are remembered: whether it was applied "
+                            "cannot be told any more, and it is not applied now")),
+                        "compute a new step");
     case Answer::kSessionEnded:
       return absl::AbortedError("the caller's session has ended; the step was not applied");
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
@@ -41,8 +42,9 @@ absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gra
   size_t next = 0;
   for (ParameterGradient& each : gradients) {
     if (next > 0 && ids_[next - 1] == each.parameter) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "two gradients for ", parameters_[next - 1]->entry()->Label(), "; sum them first"));
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                            "two gradients for ", parameters_[next - 1]->entry()->Label())),
+                        "sum them first");
     }
     const std::optional<size_t> index = Find(each.parameter, next);
     if (!index.has_value()) {

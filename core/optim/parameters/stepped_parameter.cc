@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/rows/row_batches.h"
@@ -135,9 +136,10 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
 absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
   PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
   if (dtype() != DType::kF32 && dtype() != DType::kF64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(entry()->Label(), " is of ", DTypeName(dtype()),
-                     ", and sparse gradients are for f32 and f64; give a dense one"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(entry()->Label(), " is of ", DTypeName(dtype()),
+                                                ", and sparse gradients are for f32 and f64")),
+        "give a dense one");
   }
   for (const SparseTensor& part : gradient.sparse) {
     if (part.shape() == shape_ && part.dtype() == dtype_) continue;

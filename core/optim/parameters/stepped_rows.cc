@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/rows/row_batches.h"
@@ -108,9 +109,10 @@ void SteppedRows::StateReplaced() {
 
 absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {
   if (gradient.gradient->defined() || gradient.sparse.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
-        ", must be a sparse one, not ", gradient.gradient->ToString(), "; look its rows up"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
+                          ", must be a sparse one, not ", gradient.gradient->ToString())),
+                      "look its rows up");
   }
   for (const SparseTensor& part : gradient.sparse) {
     if (part.shape() == rows_->shape() && part.dtype() == rows_->dtype()) continue;
@@ -165,13 +167,15 @@ absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimiz
   const std::shared_ptr<store::Rows> rows = store::AsRows(entry.value);
   PSD_CHECK(rows != nullptr, "an entry of rows");
   if (!rows->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is a ", rows->TypeName(), " that does not require grad; create it with requires_grad"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat("it is a ", rows->TypeName(),
+                                                              " that does not require grad")),
+                      "create it with requires_grad");
   }
   if (function.rows() == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is a ", rows->TypeName(), ", whose gradients are sparse, and ", function.spec().type,
-        " takes dense ones only; use sgd, adagrad, rowwise_adagrad or sparse_adam"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "it is a ", rows->TypeName(), ", whose gradients are sparse, and ",
+                          function.spec().type, " takes dense ones only")),
+                      "use sgd, adagrad, rowwise_adagrad or sparse_adam");
   }
   return function.rows()->CheckOptions();
 }

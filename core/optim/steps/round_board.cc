@@ -1,4 +1,5 @@
 #include "core/optim/steps/round_board.h"
+#include "core/base/remedy.h"
 
 #include <algorithm>
 
@@ -22,9 +23,10 @@ absl::Status RoundBoard::Offer(GlobalId step, const RoundPlace& place, bool meas
           absl::StrCat("round ", place.word.number, " has other members than its other steps say"));
     }
     if (round.measures != measures || round.steps.count(place.turn) > 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the other members of round ", place.word.number,
-                       " are elsewhere in it than this step; compute a new step"));
+      return WithRemedy(absl::FailedPreconditionError(
+                            absl::StrCat("the other members of round ", place.word.number,
+                                         " are elsewhere in it than this step")),
+                        "compute a new step");
     }
   }
   Round& round = rounds_[members.front()];

@@ -1,4 +1,5 @@
 #include "core/optim/steps/round_ledger.h"
+#include "core/base/remedy.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -30,18 +31,18 @@ absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind) 
   }
   if (place == members_.end()) {
     if (members_.size() >= trainers_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("all ", trainers_,
-                       " places of this synchronous optimizer are taken; create it for more "
-                       "trainers, or let one leave"));
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            "all ", trainers_, " places of this synchronous optimizer are taken")),
+                        "create it for more trainers, or let one leave");
     }
     if (untaken_ > 0) --untaken_;
     place = members_.emplace(member, std::nullopt).first;
   }
   if (place->second.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this trainer's step ", place->second->ToString(),
-                     " is already in the round; wait for it before the next step"));
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat(
+            "this trainer's step ", place->second->ToString(), " is already in the round")),
+        "wait for it before the next step");
   }
   place->second = step;
   kind_ = kind;
