@@ -12,6 +12,7 @@ namespace {
 // are reused.
 constexpr size_t kMaxMapBytes = size_t{32} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
+constexpr size_t kMostHeaps = 64;
 
 }  // namespace
 
@@ -24,6 +25,9 @@ bool TrimRule::ShouldTrim(size_t free_bytes) {
 
 BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
   const size_t kept = std::min(kMaxKeptBytes, kept_bytes);
+  // Each heap of malloc keeps what its threads have freed until the next trim, and threads of
+  // another heap cannot use it. One for every GiB of the budget.
+  mallopt(M_ARENA_MAX, static_cast<int>(std::clamp<size_t>(kept_bytes >> 25, 1, kMostHeaps)));
   mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
   mallopt(M_MMAP_THRESHOLD, static_cast<int>(std::min(kMaxMapBytes, kept)));
 }
