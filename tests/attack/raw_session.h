@@ -16,14 +16,16 @@ namespace psd::attack {
 // Thread-safe.
 class RawSession {
  public:
-  // Opens a session of the worker `name` at `address`, or fails the test.
+  // Opens a session of the worker `name` at `address`. An owner without memory may refuse it.
   RawSession(carrier::Carrier& network, const std::string& address, const std::string& name);
   ~RawSession();
   RawSession(const RawSession&) = delete;
   RawSession& operator=(const RawSession&) = delete;
 
-  // Sends a call under a new id and, for a mutation, a new sequence number. Nothing is
-  // acknowledged. Errors: those of the link.
+  bool open() const { return epoch_ != 0; }
+
+  // Requires: open(). Sends a call under a new id and, for a mutation, a new sequence number.
+  // Nothing is acknowledged. Errors: those of the link.
   absl::Status Call(bool mutation, rpc::Header call);
 
   struct Answers {
