@@ -34,6 +34,10 @@ class BoundedMalloc {
 
  private:
   TrimRule rule_;
+  const size_t worth_bytes_;
+  // Of this process after the last trim. Free memory that was used and freed again since then shows
+  // only here.
+  size_t resident_after_ = 0;
 };
 
 }  // namespace psd::server
