@@ -245,8 +245,8 @@ class Worker {
   // Returns the names of the owners that this worker is attached to.
   std::vector<std::string> owners() const;
   // Returns all owners of the job: with a registrar those that have joined and listen, else those
-  // that this worker is attached to. The address is empty for an owner that the registrar expects
-  // by its configuration and that is absent.
+  // that this worker is attached to. The address is empty for an owner that is absent: the
+  // registrar's configuration names it, or it had joined and was lost.
   absl::StatusOr<std::vector<OwnerAddress>> JobOwners();
 
   // ---- values on owners

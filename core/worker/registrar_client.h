@@ -49,7 +49,8 @@ struct WorldMember {
 struct World {
   std::vector<WorldMember> members;  // sorted by rank
   uint32_t group_size = 0;           // 0 if not declared
-  // The owners that the registrar's configuration names and that have not joined.
+  // The owners that are not there: those that the registrar's configuration names and that have not
+  // joined, and those that joined and were lost.
   std::vector<std::string> absent_owners;
 };
 

@@ -322,6 +322,7 @@ TEST(WorkKindsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
   }
   EXPECT_EQ(users, 100);
   stop = true;
+  pool.Shutdown();  // its tasks use the function above
 }
 
 // A waits for B, both a user's, on one thread.

@@ -258,8 +258,21 @@ TEST_F(LargeTurnTest, ALargeRoundDoesNotRunOnTheThreadThatCompletesIt) {
   ASSERT_EQ(executor.waiting(), 1u) << "two gradients, one of each";
   executor.RunAll();
   EXPECT_EQ(ended_, 2);
+  std::map<uint64_t, RoundPlace> places;
   for (uint64_t trainer : {1, 2}) {
-    optimizer_->Measure(Request(trainer), [this](const absl::StatusOr<double>& sum) {
+    StepRequest turn = Request(trainer);
+    turn.step_id = {trainer, 100};
+    turn.measures = true;
+    turn.done = [&places, trainer](const absl::StatusOr<StepResult>& word) {
+      ASSERT_TRUE(word.ok()) << word.status();
+      places[trainer] = {{trainer, 100}, 0, word->round};
+    };
+    optimizer_->TakeTurn(std::move(turn));
+  }
+  for (uint64_t trainer : {1, 2}) {
+    StepRequest request = Request(trainer);
+    request.round = places[trainer];
+    optimizer_->Measure(std::move(request), [this](const absl::StatusOr<double>& sum) {
       EXPECT_TRUE(sum.ok()) << sum.status();
       ++ended_;
     });

@@ -127,7 +127,7 @@ TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
   EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
 }
 
-// In bf16, 256 + 1 is 256. The sum is made in f32 and rounded once, for the step and for its norm.
+// In bf16, 256 + 1 is 256. The sum is made in f32 and rounded once.
 TEST_F(RoundTest, ManySmallHalvesAreNotLost) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const EntryPtr half = NewParameter(std::string(DTypeName(dtype)), *ops::Cast(Full(0), dtype));
@@ -135,26 +135,16 @@ TEST_F(RoundTest, ManySmallHalvesAreNotLost) {
     const uint32_t trainers = dtype == DType::kF16 ? 2304 : 512;
     settings.mode = UpdateMode::Synchronous(trainers, UpdateMode::Reduction::kSum);
     const auto optimizer = *NewOptimizer(kSgd1, {half}, settings);
-    std::vector<double> norms;
-    uint64_t applied = 0;
-    for (const bool measures : {true, false}) {
-      for (uint64_t n = 1; n <= trainers; ++n) {
-        StepRequest request;
-        request.step_id = {n, 1};
-        request.member = {{n, 1}, "trainer"};
-        request.plan = *optimizer->table().Plan({{half->id, *ops::Cast(Full(-1), dtype)}});
-        if (measures) {
-          optimizer->Measure(std::move(request),
-                             [&](const absl::StatusOr<double>& sum) { norms.push_back(*sum); });
-        } else {
-          request.done = [&](const absl::StatusOr<StepResult>& result) { applied += result.ok(); };
-          optimizer->Step(std::move(request));
-        }
-      }
+    uint32_t applied = 0;
+    for (uint64_t n = 1; n <= trainers; ++n) {
+      StepRequest request;
+      request.step_id = {n, 1};
+      request.member = {{n, 1}, "trainer"};
+      request.plan = *optimizer->table().Plan({{half->id, *ops::Cast(Full(-1), dtype)}});
+      request.done = [&](const absl::StatusOr<StepResult>& result) { applied += result.ok(); };
+      optimizer->Step(std::move(request));
     }
     EXPECT_EQ(applied, trainers);
-    const auto all = static_cast<double>(trainers);
-    EXPECT_EQ(norms, std::vector<double>(trainers, kElements * all * all));
     const Tensor now = *ops::Cast(half->parameter->Pin()->tensor, DType::kF32);
     EXPECT_EQ(now.data<float>()[0], static_cast<float>(trainers));
   }
