@@ -6,20 +6,17 @@
 #include <set>
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "core/autograd/read_version.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/loss_scale.h"
 #include "core/optim/owner/parameter_groups.h"
+#include "core/optim/owner/step_batch.h"
 #include "core/optim/owner/step_book.h"
 #include "core/optim/owner/step_sweep.h"
-#include "core/optim/rows/sparse_gradient.h"
 #include "core/optim/steps/round_measure.h"
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
@@ -34,27 +31,6 @@ std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
   std::vector<OptimizerSpec> specs;
   for (const FunctionPtr& function : functions) specs.push_back(function->spec());
   return specs;
-}
-
-// Steps that are applied as one, with their results.
-struct Batch {
-  struct Step {
-    explicit Step(StepRequest r) : request(std::move(r)) {}
-    StepRequest request;
-    absl::StatusOr<StepResult> result = StepResult{};
-    bool applies = true;  // false once a check has refused the step; `result` says why
-  };
-  absl::InlinedVector<Step, 1> steps;
-};
-
-// The elements of the gradients, which is what measuring them reads.
-int64_t ElementsOf(const StepPlan& plan) {
-  int64_t elements = 0;
-  for (const ParameterGradient& each : plan.gradients) {
-    elements += each.rows == nullptr ? each.gradient->NumElements()
-                                     : each.rows->entries.values().NumElements();
-  }
-  return elements;
 }
 
 // The functions and the step count that a batch is run with, as they are at its turn.
@@ -145,35 +121,26 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
       PSD_EXCLUDES(mutex_);
   // The gate's view of turns.
   StepGate::Turns Turns();
-  absl::Status CheckVersion(size_t index, const ReadVersion& read) const;
-  absl::Status Check(const StepPlan& plan, absl::Span<const FunctionPtr> functions) const;
-  std::vector<GlobalId> ClaimedIds(const Batch& batch) const;
   // Runs `run`, which handles `elements` elements, on this thread or on `large_steps_`.
   void RunSized(int64_t elements, FlowId flow, Task run);
   // Runs steps whose turn has come.
   void Run(std::vector<StepRequest> steps);
   void RunMeasure(std::vector<StepRequest> steps);
-  void Start(std::unique_ptr<Batch> batch);
+  void Start(std::unique_ptr<StepBatch> batch);
 
   // The following functions run while the write claim is held.
 
-  // The elements that the steps read or write.
-  int64_t StepElements(const Batch& batch) const;
-  void Finish(Batch& batch, WriteClaims::ClaimId claim);
+  void Finish(StepBatch& batch, WriteClaims::ClaimId claim);
   // Applies those steps of the batch that may be applied, and sets all results.
-  void Apply(Batch& batch) PSD_EXCLUDES(mutex_);
+  void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
-  RunState Begin(Batch& batch) PSD_EXCLUDES(mutex_);
-  // Checks the steps that still apply and merges them into one plan and one set of terms. Returns
-  // nothing if no step is left.
-  absl::StatusOr<std::optional<StepPlan>> Merge(Batch& batch, const RunState& state,
-                                                StepTerms& terms);
+  RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
   void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
                   absl::Span<const Parameter::Write> writes);
-  void Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+  void Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
               absl::Span<const Parameter::Write> writes) PSD_EXCLUDES(mutex_);
   // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
-  void RecordOverflow(Batch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
+  void RecordOverflow(StepBatch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
                                              uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
@@ -210,14 +177,14 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
 void OwnerOptimizerImpl::Step(StepRequest request) {
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
     return gate_->Submit(std::move(request));
-  auto batch = std::make_unique<Batch>();
+  auto batch = std::make_unique<StepBatch>();
   batch->steps.emplace_back(std::move(request));
   Start(std::move(batch));
 }
 
 void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
   if (steps[0].measures) return RunMeasure(std::move(steps));
-  auto batch = std::make_unique<Batch>();
+  auto batch = std::make_unique<StepBatch>();
   for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
   Start(std::move(batch));
 }
@@ -312,52 +279,33 @@ StepResult OwnerOptimizerImpl::RepeatedResult() const {
   return result;
 }
 
-std::vector<GlobalId> OwnerOptimizerImpl::ClaimedIds(const Batch& batch) const {
-  std::vector<GlobalId> ids;
-  ids.reserve(batch.steps[0].request.plan.gradients.size() + 1);
-  for (const Batch::Step& step : batch.steps)
-    for (const ParameterGradient& each : step.request.plan.gradients) ids.push_back(each.parameter);
-  if (batch.steps.size() > 1) std::sort(ids.begin(), ids.end());
-  ids.insert(std::lower_bound(ids.begin(), ids.end(), claim_id_), claim_id_);
-  return ids;
-}
-
-void OwnerOptimizerImpl::Start(std::unique_ptr<Batch> batch) {
-  std::vector<GlobalId> ids = ClaimedIds(*batch);
+void OwnerOptimizerImpl::Start(std::unique_ptr<StepBatch> batch) {
+  std::vector<GlobalId> ids = ClaimedIds(*batch, claim_id_);
   store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
                                                   WriteClaims::ClaimId claim) mutable {
     const FlowId flow = batch->steps[0].request.member.flow;
-    const int64_t elements = self->StepElements(*batch);
+    const int64_t elements = StepElements(*batch, self->table_);
     self->RunSized(elements, flow,
                    [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
   });
 }
 
-int64_t OwnerOptimizerImpl::StepElements(const Batch& batch) const {
-  int64_t elements = 0;
-  for (const Batch::Step& step : batch.steps) {
-    const StepPlan& plan = step.request.plan;
-    for (size_t i = 0; i < plan.indices.size(); ++i)
-      elements += table_[plan.indices[i]].StepElements(plan.gradients[i]);
-  }
-  return elements;
-}
-
-void OwnerOptimizerImpl::Finish(Batch& batch, WriteClaims::ClaimId claim) {
+void OwnerOptimizerImpl::Finish(StepBatch& batch, WriteClaims::ClaimId claim) {
   Apply(batch);
-  for (Batch::Step& step : batch.steps) step.request.plan = {};
+  for (StepBatch::Step& step : batch.steps) step.request.plan = {};
   store_.write_claims().Release(claim);
-  for (Batch::Step& step : batch.steps) step.request.done(std::move(step.result));
+  for (StepBatch::Step& step : batch.steps) step.request.done(std::move(step.result));
 }
 
-void OwnerOptimizerImpl::Apply(Batch& batch) {
+void OwnerOptimizerImpl::Apply(StepBatch& batch) {
   const auto fail = [&batch](const absl::Status& error) {
-    for (Batch::Step& step : batch.steps)
+    for (StepBatch::Step& step : batch.steps)
       if (step.applies) step.result = error;
   };
   RunState state = Begin(batch);
   StepTerms terms;
-  absl::StatusOr<std::optional<StepPlan>> merged = Merge(batch, state, terms);
+  absl::StatusOr<std::optional<StepPlan>> merged =
+      MergeSteps(batch, table_, settings_.mode, state.functions, terms);
   if (!merged.ok()) return fail(merged.status());
   if (!merged->has_value()) return;
   if (terms.overflow) return RecordOverflow(batch, terms);
@@ -379,49 +327,18 @@ void OwnerOptimizerImpl::Apply(Batch& batch) {
   Record(batch, plan, terms, writes);
 }
 
-RunState OwnerOptimizerImpl::Begin(Batch& batch) {
+RunState OwnerOptimizerImpl::Begin(StepBatch& batch) {
   RunState state;
   MutexLock lock(mutex_);
   state.steps_accepted = steps_;
   state.functions = groups_.functions();
-  for (Batch::Step& step : batch.steps) {
+  for (StepBatch::Step& step : batch.steps) {
     const std::optional<absl::Status> known = book_.Find(step.request);
     if (!known.has_value()) continue;
     step.applies = false;
     step.result = known->ok() ? absl::StatusOr<StepResult>(RepeatedResult()) : *known;
   }
   return state;
-}
-
-absl::StatusOr<std::optional<StepPlan>> OwnerOptimizerImpl::Merge(Batch& batch,
-                                                                  const RunState& state,
-                                                                  StepTerms& terms) {
-  std::optional<StepPlan> merged;
-  size_t trainers = 0;
-  for (Batch::Step& step : batch.steps) {
-    if (!step.applies) continue;
-    StepRequest& request = step.request;
-    if (absl::Status fits = Check(request.plan, state.functions); !fits.ok()) {
-      step.applies = false;
-      step.result = std::move(fits);
-      continue;
-    }
-    if (request.begin_apply != nullptr && !request.begin_apply()) {
-      step.applies = false;
-      step.result = absl::CancelledError("the step was cancelled before it changed anything");
-      continue;
-    }
-    ++trainers;
-    if (!merged.has_value()) {
-      terms = request.terms;
-      merged = std::move(request.plan);
-    } else {
-      PSD_ASSIGN_OR_RETURN(merged, table_.Sum(*std::move(merged), std::move(request.plan)));
-    }
-  }
-  if (merged.has_value()) PSD_RETURN_IF_ERROR(table_.Round(*merged));
-  terms.gradient_scale *= settings_.mode.ReductionScale(trainers);
-  return merged;
 }
 
 void OwnerOptimizerImpl::Measure(StepRequest request,
@@ -436,45 +353,13 @@ void OwnerOptimizerImpl::Measure(StepRequest request,
   gate_->Submit(std::move(request));
 }
 
-absl::Status OwnerOptimizerImpl::CheckVersion(size_t index, const ReadVersion& read) const {
-  const UpdateMode& mode = settings_.mode;
-  const auto refuse = [&](const auto&... text) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the gradient for ", table_[index].entry()->Label(), text...,
-                     "; this optimizer takes at most ", mode.staleness, " versions behind"));
-  };
-  const uint64_t current = table_[index].version();
-  if (read.oldest() != 0 && current > read.oldest() && current - read.oldest() > mode.staleness) {
-    return refuse(" was computed from version ", read.oldest(), ", ", current - read.oldest(),
-                  " behind the current ", current, " (pull the parameters and compute it again)");
-  }
-  if (!read.has_unknown() || mode.allow_unknown_versions) return absl::OkStatus();
-  return refuse(
-      " does not say which version it was computed from (give the version, or create the optimizer "
-      "with UpdateMode::WithUnknownVersions)");
-}
-
-absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan,
-                                       absl::Span<const FunctionPtr> functions) const {
-  const bool bounded = settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness;
-  for (size_t i = 0; i < plan.indices.size(); ++i) {
-    const size_t index = plan.indices[i];
-    if (bounded) PSD_RETURN_IF_ERROR(CheckVersion(index, plan.gradients[i].version));
-    if (!plan.gradients[i].from_sparse) continue;
-    const SteppedParameter& parameter = table_[index];
-    PSD_RETURN_IF_ERROR(
-        Annotate(functions[parameter.group()]->rows()->CheckOptions(), parameter.entry()->Label()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan) const {
   GroupFunctions functions;
   {
     MutexLock lock(mutex_);
     functions = groups_.functions();
   }
-  return Check(plan, functions);
+  return CheckStep(plan, table_, settings_.mode, functions);
 }
 
 // Each parameter is stepped independently of the others, so their order does not matter.
@@ -505,12 +390,12 @@ void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms
   sweep.Run(helpers_);
 }
 
-void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTerms& terms,
+void OwnerOptimizerImpl::Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
                                 absl::Span<const Parameter::Write> writes) {
   StepResult result;
   result.parameters_stepped = static_cast<int>(plan.indices.size());
   result.trainers = 0;
-  for (const Batch::Step& step : batch.steps) result.trainers += step.applies;
+  for (const StepBatch::Step& step : batch.steps) result.trainers += step.applies;
   MutexLock lock(mutex_);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
@@ -525,18 +410,18 @@ void OwnerOptimizerImpl::Record(Batch& batch, const StepPlan& plan, const StepTe
   if (terms.loss_scale != 0) loss_scale_.Record(terms.loss_scale, /*overflow=*/false);
   result.steps_accepted = ++steps_;
   result.loss_scale = loss_scale_.scale();
-  for (Batch::Step& step : batch.steps) {
+  for (StepBatch::Step& step : batch.steps) {
     if (!step.applies) continue;
     book_.End(step.request);
     step.result = result;
   }
 }
 
-void OwnerOptimizerImpl::RecordOverflow(Batch& batch, const StepTerms& terms) {
+void OwnerOptimizerImpl::RecordOverflow(StepBatch& batch, const StepTerms& terms) {
   MutexLock lock(mutex_);
   loss_scale_.Record(terms.loss_scale, /*overflow=*/true);
   ++skipped_;
-  for (Batch::Step& step : batch.steps) {
+  for (StepBatch::Step& step : batch.steps) {
     if (!step.applies) continue;
     book_.End(step.request);
     step.result->steps_accepted = steps_;

@@ -1,0 +1,53 @@
+#pragma once
+
+// Steps that an owner applies as one: a single step, or a synchronous round.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/parameters/parameter_table.h"
+#include "core/optim/steps/step_request.h"
+
+namespace psd::optim {
+
+struct StepBatch {
+  struct Step {
+    explicit Step(StepRequest r) : request(std::move(r)) {}
+    StepRequest request;
+    absl::StatusOr<StepResult> result = StepResult{};
+    bool applies = true;  // false once a check has refused the step; `result` says why
+  };
+  absl::InlinedVector<Step, 1> steps;
+};
+
+// Returns the number of elements of a plan's gradients, which is what measuring them reads.
+int64_t ElementsOf(const StepPlan& plan);
+
+// Returns the number of elements that the steps read or write. Requires: the batch's claim is held.
+int64_t StepElements(const StepBatch& batch, const ParameterTable& table);
+
+// Returns the ids that the batch claims, sorted: those of its parameters, and `claim_id`.
+std::vector<GlobalId> ClaimedIds(const StepBatch& batch, GlobalId claim_id);
+
+// Checks a step of the parameters in `table`, each group of which is stepped by its function.
+// Errors: those of OwnerOptimizer::Check.
+absl::Status CheckStep(const StepPlan& plan, const ParameterTable& table, const UpdateMode& mode,
+                       absl::Span<const FunctionPtr> functions);
+
+// Checks the steps that still apply, and merges them into one plan and one set of terms. Returns
+// nothing if no step is left. Errors: RESOURCE_EXHAUSTED.
+absl::StatusOr<std::optional<StepPlan>> MergeSteps(StepBatch& batch, const ParameterTable& table,
+                                                   const UpdateMode& mode,
+                                                   absl::Span<const FunctionPtr> functions,
+                                                   StepTerms& terms);
+
+}  // namespace psd::optim
