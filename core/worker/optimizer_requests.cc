@@ -74,24 +74,6 @@ Future<RRef> OptimizerService::SendCreate(const std::string& owner, const std::s
       });
 }
 
-Future<optim::PartReport> OptimizerService::Part(const std::string& owner, const std::string& name,
-                                                 const rpc::CallOptions& options) {
-  v1::PartRequest message;
-  message.set_name(name);
-  return runtime_.agent()
-      .StartCall(owner, PlainRequest("optimizer.part", message), options)
-      .reply()
-      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<optim::PartReport> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message,
-                             ParseMessage<v1::PartReply>(reply->payload.header, "optimizer.part"));
-        optim::PartReport report{{owner, message.incarnation()}, message.hosted(), {}, 0};
-        PSD_ASSIGN_OR_RETURN(report.life, DecodeReportedLife(message));
-        report.steps = message.steps_accepted();
-        return report;
-      });
-}
-
 template <typename Message>
 Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimizer,
                                          Message& message, const rpc::CallOptions& options) {

@@ -375,24 +375,6 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   runtime_.values().DropHere(name, (*entry)->id).IgnoreError();
 }
 
-void OptimizerService::ServePart(const CallPtr& call) {
-  auto request = ParseMessage<v1::PartRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  v1::PartReply reply;
-  reply.set_incarnation(runtime_.incarnation());
-  auto entry = runtime_.store().Lookup(request->name());
-  // A value of another kind under this name is not reported here. The creation will report it,
-  // naming both kinds.
-  auto optimizer = entry.ok() ? FindOptimizer(runtime_.store(), (*entry)->id) : entry.status();
-  const auto life = optimizer.ok() ? (*optimizer)->life() : optim::OptimizerLife{};
-  if (optimizer.ok() && life.stage != optim::LifeStage::kEnded) {
-    reply.set_hosted(true);
-    EncodeReportedLife(life, reply);
-    reply.set_steps_accepted((*optimizer)->stats().steps);
-  }
-  call->Reply(PlainPayload(reply));
-}
-
 void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
   if (elements <= optim::kInlineElements) return run();
   absl::Status queued =
@@ -442,6 +424,9 @@ void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& s
                                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
   auto found = OptimizerIn(optimizer);
   if (!found.ok()) return done(found.status());
+  absl::Status allowed = CheckStepHere(optimizer.name, **found);
+  if (allowed.ok()) allowed = optim::CheckLife(step.life, (*found)->life());
+  if (!allowed.ok()) return done(std::move(allowed));
   auto collected = Collect(runtime_, *found, step.contexts);
   if (!collected.ok()) return done(collected.status());
   absl::StatusOr<StepPlan> plan = collected->Plan();

@@ -95,6 +95,13 @@ class OptimizerService {
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
+  // Whether a client that speaks to this owner only may use its part of a named optimizer. Asks the
+  // other owners of the part's life, as far as they can be reached. OK if there is no part.
+  // Errors: FAILED_PRECONDITION: those of optim::CheckWhole.
+  Future<Unit> CheckHere(const std::string& name, const rpc::CallOptions& options);
+  // Returns the life of this owner's part of a named optimizer. None if there is no part.
+  GlobalId LifeHere(const std::string& name) const { return ReportHere(name).life.id; }
+
   // Applies the gradients that the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
@@ -103,6 +110,8 @@ class OptimizerService {
   // the step has ended, which is never before its last byte is written. The step ends early only
   // when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is called
   // at most once, right before the first byte is written (see optim::StepRequest).
+  // Errors: those of OwnerOptimizer::Step; FAILED_PRECONDITION if another owner of the optimizer is
+  // known to have been started again, or if several owners must agree on the order of its steps.
   void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
                 absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
@@ -151,6 +160,10 @@ class OptimizerService {
   // dropped since; ABORTED if it is of another life than `expected`.
   absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
                                               GlobalId expected, const optim::OptimizerLife& life);
+  // Reports on this owner's part of a named optimizer.
+  optim::PartReport ReportHere(const std::string& name) const;
+  // Whether a client that names no other owner may step the part.
+  absl::Status CheckStepHere(const std::string& name, const optim::OwnerOptimizer& part) const;
   // Drops the part called `name` if it is of the life `replaced`.
   void DropPart(const std::string& name, GlobalId replaced);
   // Returns the life that a new part begins in, as its creator has asked.

@@ -230,6 +230,25 @@ absl::Status ClientSessions::AddContext(SessionId id, ContextId context) {
   return absl::OkStatus();
 }
 
+absl::Status ClientSessions::JoinLife(SessionId id, const std::string& optimizer, GlobalId life) {
+  if (!IsOpen(id)) return NoSession(id);
+  std::map<std::string, GlobalId>& lives = sessions_.find(id)->second.lives;
+  if (lives.size() >= options_.max_optimizers && lives.count(optimizer) == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this session uses ", options_.max_optimizers,
+                     " optimizers already; open another session for more"));
+  }
+  lives[optimizer] = life;
+  return absl::OkStatus();
+}
+
+GlobalId ClientSessions::LifeOf(SessionId id, const std::string& optimizer) const {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return {};
+  const auto life = session->second.lives.find(optimizer);
+  return life == session->second.lives.end() ? GlobalId{} : life->second;
+}
+
 absl::Status ClientSessions::CheckContext(SessionId id, ContextId context) const {
   if (!IsOpen(id)) return NoSession(id);
   auto it = sessions_.find(id);

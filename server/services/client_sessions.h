@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/table_shares.h"
 
@@ -26,6 +27,7 @@ struct ClientSessionOptions {
   size_t max_sessions = 4096;
   // Bounds for one session.
   size_t max_contexts = 4096;
+  size_t max_optimizers = 256;
   size_t max_unacknowledged_answers = 1024;
   size_t max_unacknowledged_bytes = size_t{16} << 20;
   // The budget that is charged for sessions and for what they remember; null if they are not
@@ -115,6 +117,12 @@ class ClientSessions {
   // Returns false if the session does not hold the context.
   bool RemoveContext(SessionId id, ContextId context);
 
+  // The session has created or joined a named optimizer in this life (optimizer_life.h).
+  // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
+  absl::Status JoinLife(SessionId id, const std::string& optimizer, GlobalId life);
+  // The life that the session's steps of the optimizer are for. None if it has not joined one.
+  GlobalId LifeOf(SessionId id, const std::string& optimizer) const;
+
   struct Info {
     SessionId id = 0;
     std::string client;
@@ -144,6 +152,7 @@ class ClientSessions {
     size_t running = 0;   // of `calls`
     bool ending = false;  // it is removed when none is running
     absl::flat_hash_map<ContextId, MemoryCharge> contexts;
+    std::map<std::string, GlobalId> lives;  // of optimizers, by name
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 

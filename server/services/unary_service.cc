@@ -41,6 +41,14 @@ rpc::CallOptions SelfCall() {
   return options;
 }
 
+// How long the other owners of an optimizer may take to say whether they have their parts. An owner
+// that takes longer counts as one that cannot be reached.
+rpc::CallOptions AskOwners() {
+  rpc::CallOptions options;
+  options.timeout = absl::Seconds(5);
+  return options;
+}
+
 // Returns the id of a client's session for optimizers: that of a worker with a single session.
 GlobalId MemberSession(ClientSessions::SessionId session) {
   return {session, 1};
@@ -447,13 +455,28 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
     if (!entry.ok()) return done(entry.status());
     parameters.push_back(runtime_.rrefs().LocalRRef(*entry));
   }
-  runtime_.optimizer_service()
-      .Create(runtime_.name(), request.name(), {{spec, parameters}}, {}, SelfCall())
-      .OnReady([this, &request, done](const absl::StatusOr<rref::RRef>& created) {
-        // It was dropped while it was created. To a client, ABORTED would be the end of its
-        // session.
-        if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
-        done(created.status());
+  worker::OptimizerService& service = runtime_.optimizer_service();
+  const std::string& name = request.name();
+  const ClientSessions::SessionId session = request.header().session();
+  service.CheckHere(name, AskOwners())
+      .OnReady([this, &request, &service, name, session, spec, parameters,
+                done](const absl::StatusOr<Unit>& usable) {
+        if (!usable.ok()) return done(usable.status());
+        service.Create(runtime_.name(), name, {{spec, parameters}}, {}, SelfCall())
+            .OnReady([this, &request, &service, name, session,
+                      done](const absl::StatusOr<rref::RRef>& created) {
+              // It was dropped while it was created. To a client, ABORTED would be the end of
+              // its session.
+              if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
+              if (!created.ok()) return done(created.status());
+              absl::Status joined;
+              {
+                const GlobalId life = service.LifeHere(name);
+                MutexLock lock(mutex_);
+                joined = sessions_.JoinLife(session, name, life);
+              }
+              done(joined);
+            });
       });
 }
 
@@ -526,12 +549,13 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   if (!context.ok()) return done(context.status());
   auto optimizer = runtime_.store().Lookup(request.optimizer());
   if (!optimizer.ok()) return done(optimizer.status());
+  worker::StepCall step;
   optim::Member member{MemberSession(header.session()), "", {kSessionFlows, header.session()}};
   {
     MutexLock lock(mutex_);
     member.name = sessions_.Client(header.session());
+    step.life = sessions_.LifeOf(header.session(), request.optimizer());
   }
-  worker::StepCall step;
   step.step = {header.session(), header.sequence()};
   step.contexts = {(*context)->id()};
   step.ended_before = header.acknowledged() + 1;

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/status.h"
 
@@ -30,6 +31,7 @@ ClientSessionOptions Options() {
   options.lease = absl::Seconds(10);
   options.max_sessions = 3;
   options.max_contexts = 2;
+  options.max_optimizers = 2;
   options.max_unacknowledged_answers = 4;
   options.max_unacknowledged_bytes = 100;
   return options;
@@ -309,6 +311,16 @@ TEST_F(ClientSessionsTest, AnotherRequestUnderTheSameNumberIsRefused) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("was not applied"));
   EXPECT_EQ(begin("one")->answer.reply, "answer");
+}
+
+TEST_F(ClientSessionsTest, ASessionRemembersTheLivesOfItsOptimizers) {
+  EXPECT_TRUE(sessions_.LifeOf(1, "a").IsNone());
+  ASSERT_TRUE(sessions_.JoinLife(1, "a", {5, 1}).ok());
+  ASSERT_TRUE(sessions_.JoinLife(1, "b", {5, 2}).ok());
+  EXPECT_EQ(sessions_.JoinLife(1, "c", {5, 3}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(sessions_.JoinLife(1, "a", {5, 4}).ok()) << "it is no further one";
+  EXPECT_EQ(sessions_.LifeOf(1, "a"), (GlobalId{5, 4}));
+  EXPECT_EQ(sessions_.JoinLife(2, "a", {5, 1}).code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(ClientSessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {

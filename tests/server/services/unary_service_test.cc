@@ -22,10 +22,12 @@
 #include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"
 #include "core/worker/optimizer_service.h"
+#include "core/worker/owner_contents.h"
 #include "core/worker/runtime.h"
 #include "core/worker/value_service.h"
 #include "proto/psd/v1/service.grpc.pb.h"
@@ -191,7 +193,60 @@ TEST_F(UnaryServiceTest, ANumberThatComesAgainWithAnotherRequestIsRefused) {
   EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "the first request, once";
 }
 
-// A step waits for the other trainer of its round.
+// As a load does, which begins another life.
+TEST_F(UnaryServiceTest, StepsOfASessionAreForTheLifeThatItHasJoined) {
+  CreateW();
+  worker::Runtime& runtime = server_->runtime();
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  const auto entry = *runtime.store().Lookup("main");
+  const auto optimizer = worker::OptimizerOf(*entry);
+  const std::vector<optim::LifeOwner> owners = {{"owner0", runtime.incarnation()}};
+  const uint64_t context = NewContext();
+  ASSERT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
+  ASSERT_TRUE(optimizer->SetLife({{1, 1}, {}, optim::LifeStage::kLoading}).ok());
+  const grpc::Status loading = Mutate(&Stub::GetOrCreateOptimizer, PlainSgd());
+  EXPECT_EQ(loading.error_code(), StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(loading.error_message(), HasSubstr("load has not finished"));
+  ASSERT_TRUE(optimizer->SetLife({{1, 2}, owners}).ok());
+  const grpc::Status before = Mutate(&Stub::Step, Step(context));
+  EXPECT_EQ(before.error_code(), StatusCode::FAILED_PRECONDITION) << before.error_message();
+  EXPECT_THAT(before.error_message(), HasSubstr("loaded or begun afresh"));
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  EXPECT_TRUE(Mutate(&Stub::Step, Step(context)).ok());
+  EXPECT_EQ(PullW(), std::vector<float>(4, -1));
+}
+
+// The part here was created, or loaded, with another one on an owner that is started again since.
+TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
+  CreateW();
+  worker::Runtime& runtime = server_->runtime();
+  worker::RuntimeOptions options;
+  options.name = "owner1";
+  options.listen = "127.0.0.1:0";
+  const auto other = *worker::Runtime::Create(std::move(options));
+  runtime.agent().AddPeer("owner1", *other->Start());
+  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  const auto optimizer = worker::OptimizerOf(**runtime.store().Lookup("main"));
+  const optim::LifeOwner here{"owner0", runtime.incarnation()};
+  ASSERT_TRUE(optimizer->SetLife({{1, 1}, {here, {"owner1", 77}}}).ok());
+  const grpc::Status create = Mutate(&Stub::GetOrCreateOptimizer, PlainSgd());
+  const uint64_t context = NewContext();
+  ASSERT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
+  const grpc::Status step = Mutate(&Stub::Step, Step(context));
+  for (const grpc::Status& refused : {create, step}) {
+    EXPECT_EQ(refused.error_code(), StatusCode::FAILED_PRECONDITION) << refused.error_message();
+    EXPECT_THAT(refused.error_message(), HasSubstr("owner1 was restarted"));
+    EXPECT_THAT(refused.error_message(), HasSubstr("--only-missing"));
+  }
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+  // An owner that cannot be reached is not judged.
+  ASSERT_TRUE(optimizer->SetLife({{1, 2}, {here, {"owner2", 77}}}).ok());
+  EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+  EXPECT_TRUE(Mutate(&Stub::Step, Step(context)).ok());
+}
+
+// A step that waits for the other trainer of its round.
 class UnaryRoundTest : public UnaryServiceTest {
  protected:
   UnaryRoundTest() {
