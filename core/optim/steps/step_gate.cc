@@ -95,7 +95,7 @@ class GateBase : public StepGate {
       const auto asked = last_asked_.find(session);
       if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
       if (asked != last_asked_.end()) last_asked_.erase(asked);
-      EndTurns([session](GlobalId, const Turn& turn) { return turn.session == session; });
+      EndTurnsOf(session);
       std::vector<GlobalId> steps;
       for (const auto& [step, request] : waiting_)
         if (request.member.session == session) steps.push_back(step);
@@ -155,6 +155,10 @@ class GateBase : public StepGate {
     actions.answers.push_back({std::move(request), std::move(answer)});
   }
 
+  void EndTurnsOf(GlobalId session) PSD_REQUIRES(mutex_) {
+    EndTurns([session](GlobalId, const Turn& turn) { return turn.session == session; });
+  }
+
   mutable Mutex mutex_;  // those that known_ locks are locked under it
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
@@ -192,8 +196,13 @@ class GateBase : public StepGate {
     if (turn != turns_.end() && turn->second.session == request.member.session &&
         request.takes_turn)
       return answer_now(turn->second.answer);  // it has the turn, and its answer was lost
-    if (running_.count(step) > 0)
-      return answer_now(absl::UnavailableError("the step is being applied just now; ask again"));
+    if (running_.count(step) > 0) {
+      // The call that runs may be another try of this one, so the turn is not over.
+      actions.answers.push_back(
+          {std::move(request),
+           absl::UnavailableError("the step is being applied just now; ask again")});
+      return;
+    }
     if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
     if (!closed_.ok()) return answer_now(closed_);
     const auto found = waiting_.find(step);
@@ -363,7 +372,11 @@ class RoundGate : public GateBase {
     std::sort(turns.begin(), turns.end());
     StepResult word;
     word.round = {++rounds_, turns};
-    for (const GlobalId& turn : turns) GiveTurn(turn, word, actions);
+    for (const GlobalId& turn : turns) {
+      // A member asks for its next turn when the last one has ended, and need not say so.
+      EndTurnsOf(waiting_.at(turn).member.session);
+      GiveTurn(turn, word, actions);
+    }
   }
 
   void RunRound(const std::vector<GlobalId>& steps, Actions& actions) PSD_REQUIRES(mutex_) {
