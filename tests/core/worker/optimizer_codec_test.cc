@@ -99,6 +99,53 @@ TEST(OptimizerCodecTest, ColumnsMustBeOfOneLength) {
   EXPECT_EQ(back->version, 7u);
 }
 
+TEST(RoundCodecTest, PlacesAndAnswersComeBack) {
+  const optim::RoundWord word{7, {{1, 5}, {2, 6}}};
+  v1::RoundPlace message;
+  EncodePlace({{2, 6}, 4, word}, message);
+  const auto place = DecodePlace(2, message);
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ(place->turn, (GlobalId{2, 6}));
+  EXPECT_EQ(place->turns_ended_before, 4u);
+  EXPECT_EQ(place->word, word);
+  message.clear_member_counters();
+  EXPECT_EQ(DecodePlace(2, message).status().code(), absl::StatusCode::kInvalidArgument);
+  message.clear_member_incarnations();
+  message.set_number(0);
+  EXPECT_EQ(DecodePlace(2, message).status().code(), absl::StatusCode::kInvalidArgument);
+
+  optim::StepResult result;
+  result.steps_accepted = 3;
+  result.round = word;
+  const auto answer = DecodeTurnReply(EncodeTurnReply(result));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->steps_accepted, 3u);
+  EXPECT_EQ(answer->round, word);
+}
+
+TEST(RoundCodecTest, WishesComeBackAndMustBeInRange) {
+  v1::TurnRequest message;
+  TurnWishes wishes;
+  EncodeWishes(wishes, message);
+  EXPECT_FALSE(message.has_clip_norm()) << "nothing is said of what is not wished";
+  EXPECT_EQ(DecodeWishes(message)->clip_norm, wishes.clip_norm);
+  wishes.terms.gradient_scale = 0.5;
+  wishes.terms.gradient_limit = 3;
+  wishes.clip_norm = 2;
+  wishes.measures = true;
+  EncodeWishes(wishes, message);
+  const auto back = DecodeWishes(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->terms, wishes.terms);
+  EXPECT_EQ(back->clip_norm, 2);
+  EXPECT_TRUE(back->measures);
+  message.set_clip_norm(-1);
+  EXPECT_EQ(DecodeWishes(message).status().code(), absl::StatusCode::kInvalidArgument);
+  message.set_clip_norm(1);
+  message.set_gradient_scale(std::numeric_limits<double>::quiet_NaN());
+  EXPECT_EQ(DecodeWishes(message).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(LifeCodecTest, NamesAndIncarnationsComeBack) {
   v1::CreateOptimizerRequest message;
   EncodeLife({{1, 2}, {{"a", 3}, {"b", 4}}}, message);
