@@ -28,7 +28,8 @@ struct ReservedGroups {
   std::vector<std::unique_ptr<SteppedParameter>> parameters;  // those of all groups
 };
 
-// Checks the groups for all errors of ReserveGroups except lack of memory. Reserves nothing.
+// Makes the checks of ReserveGroups, and reserves nothing. Errors: those of ReserveGroups, except
+// RESOURCE_EXHAUSTED.
 absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
                          const OptimizerSettings& settings, const OptimizerRegistry& registry);
 
