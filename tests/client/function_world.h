@@ -2,6 +2,7 @@
 
 // Workers with registered functions that call other workers, park or fail, for tests of calls.
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -76,7 +77,8 @@ inline std::vector<int64_t> IntsOf(const Value& value) {
 
 // The functions that every worker of these tests offers. They share `parking` with the test.
 struct Offer {
-  std::shared_ptr<Parking> parking = std::make_shared<Parking>();
+  std::shared_ptr<Parking> parking = std::make_shared<Parking>();  // shared with the functions
+  std::function<void(FunctionRegistry&)> more;  // registers further functions; may be null
 
   FunctionRegistry Functions() const {
     FunctionRegistry functions;
@@ -130,6 +132,7 @@ struct Offer {
                                                    std::move(arguments));
                                    })
                     .ok());
+    if (more != nullptr) more(functions);
     return functions;
   }
   worker::RuntimeOptions Options() const {
@@ -143,7 +146,7 @@ struct Offer {
 // functions.
 class FunctionWorld : public ::testing::Test {
  protected:
-  FunctionWorld() {
+  explicit FunctionWorld(Offer offer = {}) : offer_(std::move(offer)) {
     owner0_.runtime().agent().AddPeer("owner1", owner1_.address().address);
     owner1_.runtime().agent().AddPeer("owner0", owner0_.address().address);
   }
@@ -168,7 +171,7 @@ class FunctionWorld : public ::testing::Test {
     }
   }
 
-  Offer offer_;
+  const Offer offer_;
   Parking& parking_ = *offer_.parking;
   TestOwner owner0_{"owner0", offer_.Options()};
   TestOwner owner1_{"owner1", offer_.Options()};
