@@ -1,5 +1,7 @@
 #include "server/daemon/exhaustion.h"
 
+#include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -48,9 +50,18 @@ void OnTerminate() {
   otherwise();
 }
 
+// Libraries that take memory from the system themselves abort when it is refused (Abseil does).
+// Returns for other causes; the process aborts then.
+void OnAbort(int /*signal*/) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  if (mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+    Report("memory");
+}
+
 }  // namespace
 
 void ExitWhenExhausted(int exit_code) {
+  signal(SIGABRT, &OnAbort);
   exit_code_when_exhausted = exit_code;
   otherwise = std::set_terminate(&OnTerminate);
 }

@@ -318,6 +318,8 @@ void RegistrarService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch,
   bool left = false;
   {
     MutexLock lock(mutex_);
+    // When this worker stops, all sessions here end.
+    if (draining_ || peer.name == self_) departure = Departure::kOrderly;
     const size_t before = ledger_.size();
     answers = ledger_.Leave(peer.name, peer.incarnation, epoch, departure);
     left = ledger_.size() < before;

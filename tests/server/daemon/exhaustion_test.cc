@@ -1,6 +1,10 @@
 #include "server/daemon/exhaustion.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 
 #include "gtest/gtest.h"
@@ -22,6 +26,27 @@ TEST(ExhaustionDeathTest, SaysHowMuchMemoryWasAskedForAndTheLimits) {
       },
       ::testing::ExitedWithCode(5),
       "psd: the system refuses 1152921504606846976 bytes of memory at once; .*RLIMIT_AS");
+}
+
+void AbortWithSpaceFor(rlim_t bytes) {
+  const rlimit space = {bytes, bytes};
+  setrlimit(RLIMIT_AS, &space);
+  std::abort();
+}
+
+TEST(ExhaustionDeathTest, AnAbortWithoutMemoryIsAReasonAndAnyOtherStaysOne) {
+  EXPECT_EXIT(
+      {
+        ExitWhenExhausted(5);
+        AbortWithSpaceFor(4096);
+      },
+      ::testing::ExitedWithCode(5), "psd: the system refuses memory; .*address space 4096 bytes");
+  EXPECT_EXIT(
+      {
+        ExitWhenExhausted(5);
+        AbortWithSpaceFor(RLIM_INFINITY);
+      },
+      ::testing::KilledBySignal(SIGABRT), "");
 }
 
 }  // namespace
