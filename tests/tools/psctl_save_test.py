@@ -210,6 +210,10 @@ class SaveTest(unittest.TestCase):
                                      address=self.second.address)
         self.assertEqual(code, 0, errors)
         for owner in self.owners:
+            with self.assertRaises(grpc.RpcError) as raised:
+                owner.step(4)
+            self.assertIn("create the optimizer again", raised.exception.details())
+            owner.create()
             owner.step(4)
         self.assertEqual(self.elements(), expected)
 

@@ -209,23 +209,24 @@ absl::StatusOr<LifeLook> LookAtLife(
 
 absl::Status CheckLife(GlobalId expected, const OptimizerLife& now) {
   if (now.stage == LifeStage::kLoading) {
-    return absl::FailedPreconditionError(
-        "a load of the optimizer has not finished; when it has, pull the parameters and create the "
-        "DistributedOptimizer again");
+    return WithRemedy(absl::FailedPreconditionError("a load of the optimizer has not finished"),
+                      "when it has, pull the parameters and create the optimizer again");
   }
   const bool same = expected.IsNone() || expected == now.id;
   if (now.stage == LifeStage::kLive && same) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the optimizer was dropped, loaded or begun afresh since this trainer created it; pull the "
-      "parameters and create the DistributedOptimizer again");
+  return WithRemedy(
+      absl::FailedPreconditionError(
+          "the optimizer was dropped, loaded or begun afresh since this trainer created it"),
+      "pull the parameters and create the optimizer again");
 }
 
 absl::Status CheckLoad(GlobalId load, const OptimizerLife& now) {
   const bool same = load.IsNone() || load == now.id;
   if (same && (now.stage == LifeStage::kLoading || load.IsNone())) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "another load of the optimizer has begun, or it was dropped, since this load began; wait for "
-      "the other load, and load again if it was stopped");
+  return WithRemedy(
+      absl::FailedPreconditionError("another load of the optimizer has begun, or it was dropped, "
+                                    "since this load began"),
+      "wait for the other load, and load again if it was stopped");
 }
 
 absl::Status RestartedOwner(const std::string& name, const std::string& owner) {
