@@ -5,8 +5,14 @@ def _precompile(kwargs, tests):
     if any([option.startswith("-O") for option in kwargs.get("copts", [])]):
         return
     header = "psd_test_precompiled" if tests else "psd_library_precompiled"
-    kwargs["copts"] = ["-include", "%s.h" % header] + kwargs.get("copts", [])
-    kwargs["deps"] = [Label("//tools/cc:" + header)] + kwargs.get("deps", [])
+    kwargs["copts"] = select({
+        str(Label("//tools/cc:off")): [],
+        "//conditions:default": ["-include", "%s.h" % header],
+    }) + kwargs.get("copts", [])
+    kwargs["deps"] = select({
+        str(Label("//tools/cc:off")): [],
+        "//conditions:default": [Label("//tools/cc:" + header)],
+    }) + kwargs.get("deps", [])
 
 def cc_library(srcs = [], **kwargs):
     if srcs:

@@ -12,7 +12,7 @@ def _precompiled_header_impl(ctx):
     headers = dep_context.compilation_context
 
     if toolchain.compiler == "clang":
-        # An empty header: this build shows that every file includes what it uses.
+        # A precompiled header of GCC is none for Clang.
         ctx.actions.write(header, "")
     else:
         ctx.actions.expand_template(template = source, output = header, substitutions = {})
