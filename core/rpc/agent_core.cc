@@ -286,7 +286,8 @@ void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& 
       // An error is complete without buffers.
       if (!refused.ok() && header->status.ok()) {
         return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-          sessions_.OnAnswerWithoutRoom(now, link, header->call_id, refused, actions);
+          sessions_.OnAnswerWithoutRoom(
+              now, link, {header->call_id, header->epoch, header->attempt}, refused, actions);
         });
       }
       return OnReply(link, *std::move(header), std::move(message.buffers));
@@ -381,6 +382,8 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
     message.buffers = std::move(result->buffers);
   } else {
     header.status = result.status();
+    // An error gives nothing, so the references that were counted for the answer are taken back.
+    for (Task& take_back : call.TakeOnDropped()) take_back();
   }
   size_t bytes = BytesOf(header, message.buffers);
   const bool is_read = call.sequence() == 0;

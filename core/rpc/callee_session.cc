@@ -116,8 +116,10 @@ void CalleeSession::OnCallsOver(CallId lowest_open) {
 
 bool CalleeSession::HoldCall() {
   if (charge_ == nullptr) return true;
-  refusal_ = held_calls_.Add(*options_.memory, kCallBytes);
-  return refusal_.ok();
+  absl::Status held = held_calls_.Add(*options_.memory, kCallBytes);
+  if (held.ok()) return true;
+  refusal_ = std::move(held);  // copies of refused mutations get it later, so success leaves it
+  return false;
 }
 
 void CalleeSession::ReleaseCalls(size_t calls) {
@@ -227,6 +229,9 @@ bool CalleeSession::WithinBounds() const {
 
 void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions) {
   acknowledged_.Add(first, last);
+  // Calls that are over count as refused too, so that the numbers lie side by side. They are looked
+  // up in acknowledged_ first.
+  if (last_refused_ != 0) refused_.Add(first, last);
   auto record = records_.lower_bound(first);
   while (record != records_.end() && record->first <= last) {
     if (record->second.answer == nullptr) {

@@ -76,6 +76,7 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
   call.started = now;
   if (state_ == State::kOpen && !peer_leaving_) {
     SendOrWait(id, call, actions);
+    DrainWindow(actions);  // what was sent may have announced answers
     return;
   }
   next_expiry_ = std::min(next_expiry_, now + options_.retry_window);
@@ -121,9 +122,12 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t b
   return body;
 }
 
-void CallerSession::OnAnswerWithoutRoom(CallId id, const absl::Status& why, Actions& actions) {
-  auto call = pending_.find(id);
-  if (call == pending_.end() || call->second.sends == 0) return;
+void CallerSession::OnAnswerWithoutRoom(const ReplyMeta& reply, const absl::Status& why,
+                                        Actions& actions) {
+  auto call = pending_.find(reply.call_id);
+  if (call == pending_.end() || call->second.sends == 0 || reply.epoch != epoch_) return;
+  if (call->second.sequence == 0 && reply.attempt != 0 && reply.attempt != call->second.sends)
+    return;
   absl::Status status = Annotate(
       why, absl::StrCat(peer_.name, " has answered, and ", self_.name, " cannot take the answer"));
   if (call->second.spec.kind == MethodKind::kMutation) {
@@ -143,8 +147,11 @@ void CallerSession::OnCancelled(CallId id, Actions& actions) {
   if (given_up->second != 0) {
     settled_.Add(given_up->second);
     --in_flight_;
+  } else {
+    ++unannounced_reads_;  // the callee remembers the cancel until it hears that the call is over
   }
   given_up_.erase(given_up);
+  AnnounceIfDue(actions);
   DrainWindow(actions);
 }
 
@@ -460,6 +467,7 @@ void CallerSession::SendPending(Actions& actions) {
       SendOrWait(id, call->second, actions);
     }
   }
+  DrainWindow(actions);  // what was sent may have announced answers
 }
 
 void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused,

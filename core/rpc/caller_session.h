@@ -77,7 +77,7 @@ class CallerSession {
   std::shared_ptr<Opaque> OnAnswer(const ReplyMeta& reply, size_t bytes, Actions& actions);
   // The callee's answer has come, and this worker has no memory for it. The call fails with `why`
   // as if it were given up, so that the callee takes back what its answer gave.
-  void OnAnswerWithoutRoom(CallId id, const absl::Status& why, Actions& actions);
+  void OnAnswerWithoutRoom(const ReplyMeta& reply, const absl::Status& why, Actions& actions);
   // The callee has received the cancel of a call that was given up.
   void OnCancelled(CallId id, Actions& actions);
   // The carrier has refused to send the request, and would refuse it again.

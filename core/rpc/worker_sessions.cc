@@ -71,12 +71,12 @@ std::shared_ptr<Opaque> WorkerSessions::OnAnswer(absl::Time now, LinkId link,
   return body;
 }
 
-void WorkerSessions::OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id,
+void WorkerSessions::OnAnswerWithoutRoom(absl::Time now, LinkId link, const ReplyMeta& reply,
                                          const absl::Status& why, Actions& actions) {
   LinkState* state = Heard(now, link);
   if (state == nullptr || state->caller == nullptr) return;
   const size_t from = actions.size();
-  state->caller->OnAnswerWithoutRoom(id, why, actions);
+  state->caller->OnAnswerWithoutRoom(reply, why, actions);
   NoteSent(now, actions, from);
 }
 

@@ -72,8 +72,8 @@ class WorkerSessions {
   std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, const ReplyMeta& reply,
                                    size_t bytes, Actions& actions);
   // Fails the call whose answer came on `link` and found no room, see CallerSession.
-  void OnAnswerWithoutRoom(absl::Time now, LinkId link, CallId id, const absl::Status& why,
-                           Actions& actions);
+  void OnAnswerWithoutRoom(absl::Time now, LinkId link, const ReplyMeta& reply,
+                           const absl::Status& why, Actions& actions);
   void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
                      Actions& actions);
 

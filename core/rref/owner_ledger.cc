@@ -40,6 +40,8 @@ bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) 
   if (it->second != value) return false;  // a false claim: the fork is one of another value
   held.forks.erase(it);
   held.deleted.Add(fork);
+  const size_t needed = (held.forks.size() + held.deleted.size()) * kForkBytes;
+  if (held.charge.bytes() > needed) held.charge.Subtract(held.charge.bytes() - needed);
   return DropOne(value);
 }
 

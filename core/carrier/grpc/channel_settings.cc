@@ -13,6 +13,8 @@
 namespace psd::carrier {
 namespace {
 
+constexpr int kMaxStreamsPerConnection = 1024;
+
 using Settings = std::vector<std::pair<const char*, int>>;
 
 // Returns the number of bytes that gRPC reads ahead of psd on one stream. No account counts them.
@@ -88,6 +90,9 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
   // Until TLS is agreed and the peer's settings have come; the connection ends after it.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options.handshake_timeout / absl::Milliseconds(1)));
+  // What gRPC holds for a call, which no account counts, is bounded on each connection. The others
+  // wait at the client; the streams of many links fit.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // Otherwise two servers could listen on the same port and would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   int ping_interval = static_cast<int>(options.keepalive_time / absl::Milliseconds(2));
