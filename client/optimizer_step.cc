@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -10,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "client/optimizer_state.h"
 #include "client/psd.h"
+#include "core/base/remedy.h"
 #include "core/optim/steps/step_decision.h"
 
 namespace psd {
@@ -148,7 +151,8 @@ StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
       attempt->asked[i] = !outcome.owners[i].status.ok();
   }
   StepOutcome retried = state_->Run(std::move(attempt));
-  if (!outcome.attempt->decided) return retried;
+  // The owners of a refused outcome have only been asked to measure.
+  if (!outcome.attempt->decided || !outcome.refused.ok()) return retried;
   for (size_t i = 0; i < outcome.owners.size() && i < retried.owners.size(); ++i)
     if (outcome.owners[i].status.ok()) retried.owners[i] = outcome.owners[i];
   return retried;
@@ -231,6 +235,8 @@ bool DistributedOptimizer::State::GoesInRounds(const optim::StepWishes& wishes) 
 
 void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes,
                                              StepOutcome& outcome) {
+  // Some owners may have applied the step already, so a round that is skipped does not end it.
+  const bool begun = attempt.decided && !attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
   worker::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
   optim::StepWishes unmeasured = wishes;
@@ -246,7 +252,17 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
   if (answer.ok()) {
     attempt.round = {turn->id(), call.ended_before, answer->round};
     attempt.lead_steps = answer->steps_accepted;
-    if (Decide(attempt, outcome)) Apply(attempt, outcome);
+    if (Decide(attempt, outcome)) {
+      if (begun && attempt.terms.overflow) {
+        attempt.terms.overflow = false;
+        outcome.owners.clear();
+        outcome.refused = WithRemedy(
+            absl::AbortedError("the round of this retry was skipped, because gradients overflowed"),
+            "try again");
+      } else {
+        Apply(attempt, outcome);
+      }
+    }
   }
   // The other members wait for this one wherever it has not stepped, until they hear that it does
   // not come.
@@ -267,8 +283,11 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   if (wishes.NeedsMeasure() || attempt.options.check_first || (lead_decides && !in_round)) {
     if (!Prepare(attempt, wishes.NeedsMeasure(), answers, outcome)) return false;
   }  // otherwise the step needs no exchange before it
+  // In the order of the owners' names, so that all trainers get the same bits.
+  std::map<std::string, double> by_owner;
+  for (size_t i = 0; i < parts.size(); ++i) by_owner[parts[i].owner] = answers[i].sum_of_squares;
   std::vector<double> sums;
-  for (const PrepareResult& answer : answers) sums.push_back(answer.sum_of_squares);
+  for (const auto& [owner, sum] : by_owner) sums.push_back(sum);
   const optim::StepDecision decision = DecideStep(wishes, sums);
   if (!wishes.detect_overflow && !std::isfinite(decision.gradient_norm)) {
     outcome.refused = NoNorm(parts, answers);

@@ -99,8 +99,6 @@ class OptimizerService {
   // other owners of the part's life, as far as they can be reached. OK if there is no part.
   // Errors: FAILED_PRECONDITION: those of optim::CheckWhole.
   Future<Unit> CheckHere(const std::string& name, const rpc::CallOptions& options);
-  // Returns the life of this owner's part of a named optimizer. None if there is no part.
-  GlobalId LifeHere(const std::string& name) const { return ReportHere(name).life.id; }
 
   // Applies the gradients that the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,

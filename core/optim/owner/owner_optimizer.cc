@@ -343,8 +343,10 @@ RunState OwnerOptimizerImpl::Begin(StepBatch& batch) {
 
 void OwnerOptimizerImpl::Measure(StepRequest request,
                                  absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
-  if (settings_.mode.kind != UpdateMode::Kind::kSynchronous)
+  if (settings_.mode.kind != UpdateMode::Kind::kSynchronous) {
+    if (absl::Status rounded = table_.Round(request.plan); !rounded.ok()) return done(rounded);
     return done(table_.SumOfSquares(request.plan));
+  }
   request.measures = true;
   request.done = [done = std::move(done)](absl::StatusOr<StepResult> result) mutable {
     if (!result.ok()) return done(result.status());
