@@ -54,7 +54,8 @@ void OnTerminate() {
 // Returns for other causes; the process aborts then.
 void OnAbort(int /*signal*/) {
   constexpr size_t kBytes = size_t{1} << 20;
-  if (mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED)
+  if (mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+      MAP_FAILED)
     Report("memory");
 }
 
@@ -85,6 +86,6 @@ __attribute__((weak)) void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 __attribute__((weak)) void operator delete(void* memory, size_t /*size*/) noexcept {
-  std::free(memory);
+  ::operator delete(memory);  // which may be the program's own
 }
 #endif

@@ -82,6 +82,9 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
   const bool same_life = holder != nullptr && holder->incarnation == incarnation;
   const uint64_t latest = same_life ? std::max(epoch, holder->epoch) : epoch;
   Joined joined;
+  const bool replaces_owner = holder != nullptr && !same_life &&
+                              holder->role == Role::kOwner;  // whose end is not known yet
+  joined.was_lost = role == Role::kOwner && (replaces_owner || lost_owners_.count(name) > 0);
   if (holder == nullptr) {
     if (members_.size() >= kMaxMembers) {
       return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(

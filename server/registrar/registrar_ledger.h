@@ -64,6 +64,7 @@ class RegistrarLedger {
     uint32_t rank = 0;
     uint32_t world_size = 0;
     bool new_member = false;  // false if it had joined before
+    bool was_lost = false;    // an owner that was missed until now
     Answers answers;          // barriers that fail because an earlier incarnation was replaced
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the

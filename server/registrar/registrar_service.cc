@@ -138,7 +138,8 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   Deliver(joined->answers);
   if (joined->new_member && !call->BeginApply()) {
     // The session has ended meanwhile, perhaps before the join; so the join is undone here.
-    SessionEnded(call->caller(), call->session_epoch(), Departure::kOrderly);
+    SessionEnded(call->caller(), call->session_epoch(),
+                 joined->was_lost ? Departure::kLost : Departure::kOrderly);
     return call->Reply(absl::CancelledError("registrar.join: given up while it was carried out"));
   }
   if (joined->new_member) {

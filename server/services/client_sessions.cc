@@ -242,6 +242,11 @@ absl::Status ClientSessions::JoinLife(SessionId id, const std::string& optimizer
   return absl::OkStatus();
 }
 
+void ClientSessions::ForgetLife(SessionId id, const std::string& optimizer) {
+  const auto session = sessions_.find(id);
+  if (session != sessions_.end()) session->second.lives.erase(optimizer);
+}
+
 GlobalId ClientSessions::LifeOf(SessionId id, const std::string& optimizer) const {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return {};

@@ -120,6 +120,8 @@ class ClientSessions {
   // The session has created or joined a named optimizer in this life (optimizer_life.h).
   // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
   absl::Status JoinLife(SessionId id, const std::string& optimizer, GlobalId life);
+  // The session has dropped the optimizer.
+  void ForgetLife(SessionId id, const std::string& optimizer);
   // The life that the session's steps of the optimizer are for. None if it has not joined one.
   GlobalId LifeOf(SessionId id, const std::string& optimizer) const;
 

@@ -17,6 +17,7 @@
 #include "core/store/store.h"
 #include "core/worker/gradient_service.h"
 #include "core/worker/optimizer_service.h"
+#include "core/worker/owner_contents.h"
 #include "core/worker/status_service.h"
 #include "core/worker/value_service.h"
 #include "server/services/request_fingerprint.h"
@@ -469,9 +470,12 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
               // its session.
               if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
               if (!created.ok()) return done(created.status());
+              // The life of what was created: its name may be another optimizer's by now.
+              const auto entry = created->local_entry();
+              if (!entry.ok()) return done(entry.status());
+              const GlobalId life = worker::OptimizerOf(**entry)->life().id;
               absl::Status joined;
               {
-                const GlobalId life = service.LifeHere(name);
                 MutexLock lock(mutex_);
                 joined = sessions_.JoinLife(session, name, life);
               }
@@ -481,8 +485,14 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
 }
 
 void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {
-  Mutate(call, "Drop", request, reply,
-         [&](const Done& done) { done(runtime_.values().DropHere(request.name())); });
+  Mutate(call, "Drop", request, reply, [&](const Done& done) {
+    const absl::Status dropped = runtime_.values().DropHere(request.name());
+    if (dropped.ok()) {
+      MutexLock lock(mutex_);
+      sessions_.ForgetLife(request.header().session(), request.name());
+    }
+    done(dropped);
+  });
 }
 
 // ---- contexts and steps
