@@ -111,6 +111,7 @@ void ThreadPool::Perform(Work work) {
   current_waited = absl::ZeroDuration();
   BeginSmallCharges();
   std::exchange(work.task, nullptr)();
+  EndSmallCharges();
   const absl::Duration cost = options_.clock->Now() - begun - current_waited;
   MutexLock lock(mutex_);
   if (is_users) --users_running_;

@@ -246,7 +246,7 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;
-  budget->hosted_ = account(AccountKind::kHosted, all, NewHeapAllocator());
+  budget->hosted_ = account(AccountKind::kHosted, all - limit_bytes / 64, NewHeapAllocator());
   budget->transit_ = account(AccountKind::kTransit, in_transit, reused);
   budget->essential_ = account(AccountKind::kTransit, all, reused);
   return budget;

@@ -29,27 +29,18 @@ SmallCharges& AccountOf(SmallChargesId id) {
   return *accounts.all[id - 1];
 }
 
-// Moves all that this thread has not moved.
-void MoveAll() {
-  internal::UnmovedCharges& unmoved = internal::unmoved_charges;
-  const int64_t bytes = std::exchange(unmoved.bytes, 0);
-  if (unmoved.id == 0 || bytes == 0) return;
-  if (bytes > 0) return AccountOf(unmoved.id).Add(static_cast<size_t>(bytes));
-  AccountOf(unmoved.id).Credit(static_cast<size_t>(-bytes));
-}
-
 // Makes `id` the account of this thread.
 void SwitchTo(SmallChargesId id) {
   struct AtThreadEnd {
     ~AtThreadEnd() {
-      MoveAll();
+      internal::MoveAll();
       internal::unmoved_charges.id = 0;
     }
   };
   thread_local AtThreadEnd at_end;
   static_cast<void>(at_end);
   if (internal::unmoved_charges.id == id) return;
-  MoveAll();
+  internal::MoveAll();
   internal::unmoved_charges.id = id;
 }
 
@@ -64,6 +55,15 @@ SmallChargesId KeepSmallCharges(std::shared_ptr<SmallCharges> account) {
 }
 
 namespace internal {
+
+// Moves all that this thread has not moved.
+void MoveAll() {
+  UnmovedCharges& unmoved = unmoved_charges;
+  const int64_t bytes = std::exchange(unmoved.bytes, 0);
+  if (unmoved.id == 0 || bytes == 0) return;
+  if (bytes > 0) return AccountOf(unmoved.id).Add(static_cast<size_t>(bytes));
+  AccountOf(unmoved.id).Credit(static_cast<size_t>(-bytes));
+}
 
 absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes) {
   SwitchTo(id);

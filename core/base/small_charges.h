@@ -46,6 +46,7 @@ inline thread_local UnmovedCharges unmoved_charges = {};
 
 absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes);
 void CreditSlowly(SmallChargesId id, int64_t bytes);
+void MoveAll();
 
 }  // namespace internal
 
@@ -69,6 +70,13 @@ inline void CreditSmallPiece(SmallChargesId id, size_t bytes) {
 // The work of a peer's call begins on this thread: it has taken nothing yet.
 inline void BeginSmallCharges() {
   internal::unmoved_charges.task_bytes = 0;
+}
+
+// The work has ended, and this thread may sleep for long: all but a small sum is moved.
+inline void EndSmallCharges() {
+  constexpr int64_t kLeft = int64_t{4} << 10;
+  const int64_t bytes = internal::unmoved_charges.bytes;
+  if (ABSL_PREDICT_FALSE(bytes > kLeft || bytes < -kLeft)) internal::MoveAll();
 }
 
 }  // namespace psd

@@ -28,8 +28,6 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
 constexpr size_t kManyGradients = 64;
 // What the entry of a gradient takes, without the gradient, and a part of a sparse gradient.
 constexpr size_t kEntryBytes = 256;
-// What a context may take of the share for small calls.
-constexpr size_t kModestBytes = size_t{64} << 10;
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -196,7 +194,7 @@ absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(std::vector<
 
 absl::Status ContextState::Charge(size_t bytes) {
   if (memory_ == nullptr) return absl::OkStatus();
-  const bool modest = charge_.bytes() + bytes <= kModestBytes;
+  const bool modest = charge_.bytes() + bytes <= modest_bytes_;
   const absl::Status charged =
       charge_.Add(modest ? *memory_->essential() : *memory_->transit(), bytes);
   return charged.ok() ? charged

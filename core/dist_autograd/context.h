@@ -32,10 +32,14 @@ class ContextState {
   // What a context takes with its first messages and gradients.
   static constexpr size_t kContextBytes = size_t{2} << 10;
 
+  // What a context that its session pays for may take of the share for small calls.
+  static constexpr size_t kModestBytes = size_t{16} << 10;
+
   // Messages and entries of gradients are charged to `memory`, those that kContextBytes do not
-  // cover; null: they are not charged.
-  ContextState(GlobalId id, IdSource& ids, std::shared_ptr<MemoryBudget> memory = nullptr)
-      : id_(id), ids_(ids), memory_(std::move(memory)) {}
+  // cover; null: they are not charged. The first `modest_bytes` use what is left to small calls.
+  ContextState(GlobalId id, IdSource& ids, std::shared_ptr<MemoryBudget> memory = nullptr,
+               size_t modest_bytes = 0)
+      : id_(id), ids_(ids), memory_(std::move(memory)), modest_bytes_(modest_bytes) {}
   ContextState(const ContextState&) = delete;
   ContextState& operator=(const ContextState&) = delete;
 
@@ -132,7 +136,8 @@ class ContextState {
   const GlobalId id_;
   IdSource& ids_;
   const std::shared_ptr<MemoryBudget> memory_;  // shared with the worker
-  mutable Mutex mutex_;                         // leaf
+  const size_t modest_bytes_;
+  mutable Mutex mutex_;  // leaf
   StepwiseCharge charge_ PSD_GUARDED_BY(mutex_){size_t{4} << 10, kContextBytes / 2};
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
   // Some of the known ones, each with our session there that has its part; epoch 0: not known yet.

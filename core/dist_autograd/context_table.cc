@@ -57,8 +57,11 @@ absl::StatusOr<std::shared_ptr<ContextState>> ContextTable::FindOrJoin(GlobalId 
                       "release some");
   }
   PSD_RETURN_IF_ERROR(Charge(origin));
+  const bool paid_for = memory_ != nullptr && held_.at(origin).charge.bytes() <=
+                                                  kOwnContexts * ContextState::kContextBytes;
   Entry& entry = entries_[context];
-  entry.state = std::make_shared<ContextState>(context, ids_, memory_);
+  entry.state = std::make_shared<ContextState>(context, ids_, memory_,
+                                               paid_for ? ContextState::kModestBytes : 0);
   entry.origin = origin;
   return entry.state;
 }

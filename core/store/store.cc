@@ -53,6 +53,10 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
   PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(kEntryBytes + entry.name.size() +
                                                         entry.value.NumBytes() - counted_bytes));
   PSD_RETURN_IF_ERROR(memory.TakeOver(counted));
+  PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([](const Tensor& tensor) {
+    tensor.GiveUpSmallCharge();
+    return absl::OkStatus();
+  }));
   return rest;
 }
 

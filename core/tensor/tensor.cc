@@ -128,14 +128,16 @@ struct alignas(kBlockAlignment) Tensor::Owner {
   static Owner* Create(std::shared_ptr<const void> storage, size_t size) {
     return new (TakeSmallMemory(BytesFor(size))) Owner(std::move(storage), size);
   }
-  static Owner* Of(Impl* impl) { return reinterpret_cast<Owner*>(impl - impl->number) - 1; }
+  static Owner* Of(Impl* impl) {
+    return reinterpret_cast<Owner*>(impl - impl->number.load(std::memory_order_relaxed)) - 1;
+  }
 
   // Creates tensor `number`. Must be called once for each number below `size`.
   Tensor Make(size_t number, const Shape& shape, int64_t elements, DType dtype,
               const std::byte* data) {
     Impl* impl = reinterpret_cast<Impl*>(this + 1) + number;
     new (impl) Impl(shape, elements, dtype, Keeper::kOwner, data);
-    impl->number = static_cast<uint32_t>(number);
+    impl->number.store(static_cast<uint32_t>(number), std::memory_order_relaxed);
     return Tensor(impl);
   }
 
@@ -144,12 +146,26 @@ struct alignas(kBlockAlignment) Tensor::Owner {
   std::atomic<uint32_t> in_use;  // how many of its tensors are alive
 };
 
+// Returns the bytes of a description of Keeper::kItself with its elements.
+inline size_t Tensor::PieceBytes(const Impl& impl) {
+  return sizeof(Impl) + BytesBehind(static_cast<size_t>(impl.num_elements) * ItemSize(impl.dtype));
+}
+
+void Tensor::GiveUpSmallCharge() const {
+  if (!defined()) return;
+  Impl* impl = impl_;
+  if (impl->keeper == Keeper::kBase) impl = static_cast<ViewImpl*>(impl)->base.impl_;
+  if (impl->keeper != Keeper::kItself) return;
+  const SmallChargesId charges = impl->number.exchange(0, std::memory_order_relaxed);
+  if (charges != 0) CreditSmallPiece(charges, PieceBytes(*impl) + kBesideTensorBytes);
+}
+
 void Tensor::Free(Impl* impl) {
   switch (impl->keeper) {
     case Keeper::kItself: {
-      const size_t elements = static_cast<size_t>(impl->num_elements) * ItemSize(impl->dtype);
-      const size_t bytes = sizeof(Impl) + BytesBehind(elements);
-      if (impl->number != 0) CreditSmallPiece(impl->number, bytes + kBesideTensorBytes);
+      const size_t bytes = PieceBytes(*impl);
+      const SmallChargesId charges = impl->number.load(std::memory_order_relaxed);
+      if (charges != 0) CreditSmallPiece(charges, bytes + kBesideTensorBytes);
       return DestroyPiece(impl, bytes);
     }
     case Keeper::kBase:
@@ -187,7 +203,7 @@ inline absl::StatusOr<Tensor> Tensor::InOnePiece(const Shape& shape, int64_t ele
   void* piece = TakeSmallMemory(piece_bytes);
   const std::byte* data = static_cast<const std::byte*>(piece) + sizeof(Impl);
   Impl* const impl = new (piece) Impl(shape, elements, dtype, Keeper::kItself, data);
-  impl->number = charges;
+  impl->number.store(charges, std::memory_order_relaxed);
   return Tensor(impl);
 }
 

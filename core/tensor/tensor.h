@@ -148,6 +148,10 @@ class Tensor {
   // return false, because that is not known of them.
   bool IsExclusive() const;
 
+  // The elements are charged elsewhere from now on: if they are a small piece that was charged to
+  // an account (MemoryScope), the charge is given up. Thread-safe.
+  void GiveUpSmallCharge() const;
+
   // Returns the object that keeps the elements alive. Tensors with the same address here share
   // their storage.
   std::shared_ptr<const void> storage() const;
@@ -180,7 +184,7 @@ class Tensor {
     std::atomic<uint32_t> handles{1};
     // For kOwner the number of the tensor in its run; for kItself the id of the account that it is
     // charged to (SmallChargesId), or 0.
-    uint32_t number = 0;
+    std::atomic<uint32_t> number{0};
     DType dtype = DType::kF32;
     Layout layout = Layout::kContiguous;
     Keeper keeper = Keeper::kItself;
@@ -197,6 +201,7 @@ class Tensor {
            count.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
   static void Free(Impl* impl);
+  static size_t PieceBytes(const Impl& impl);
 
   static Layout LayoutOf(const Shape& shape, int64_t elements, const Strides& strides);
   // Returns a contiguous tensor whose uninitialised elements lie behind its description, in one
