@@ -3,13 +3,13 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/aligned_mapping.h"
+#include "core/base/aligned_memory.h"
 #include "core/base/mutex.h"
 #include "core/base/small_memory.h"
 
@@ -36,7 +36,7 @@ absl::Status OutOfMemory(size_t bytes) {
 class MallocBlock : public Block {
  public:
   MallocBlock(std::byte* data, size_t size) : Block(data, size) {}
-  ~MallocBlock() override { std::free(data()); }
+  ~MallocBlock() override { FreeAligned(data()); }
 };
 
 constexpr size_t kMaxSmallBytes = size_t{64} << 10;
@@ -118,7 +118,8 @@ class HeapAllocator : public Allocator {
   }
 
   static absl::StatusOr<std::shared_ptr<Block>> AllocateMiddle(size_t bytes) {
-    void* address = std::aligned_alloc(kBlockAlignment, RoundUp(bytes, kBlockAlignment));
+    static_assert(kBlockAlignment <= kMallocAlignment);
+    void* address = AllocateAligned(bytes);
     if (address == nullptr) return OutOfMemory(bytes);
     return std::make_shared<MallocBlock>(static_cast<std::byte*>(address), bytes);
   }

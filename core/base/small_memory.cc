@@ -6,6 +6,7 @@
 #include <new>
 
 #include "absl/types/span.h"
+#include "core/base/aligned_memory.h"
 #include "core/base/slab_heap.h"
 #include "core/base/small_memory_limit.h"
 
@@ -30,6 +31,7 @@ constexpr bool kKeeps = true;
 #endif
 
 constexpr size_t kUnit = kSmallMemoryUnit;
+static_assert(kUnit <= kMallocAlignment);
 constexpr size_t kStepBits = 3;
 constexpr size_t kSteps = size_t{1} << kStepBits;  // size classes per power of two
 static_assert(kUnitClasses < 2 * kSteps);
@@ -54,10 +56,12 @@ size_t BytesOfClass(size_t index) {
 }
 
 void* Allocate(size_t bytes) {
-  return ::operator new (bytes, std::align_val_t{kUnit});
+  void* const address = AllocateAligned(bytes);
+  if (address == nullptr) throw std::bad_alloc();
+  return address;
 }
 void Free(void* address) {
-  ::operator delete (address, std::align_val_t{kUnit});
+  FreeAligned(address);
 }
 
 // The limits on what moves between a thread's list and the heap at once.

@@ -145,7 +145,8 @@ class Daemon {
       const MemoryLimit limit = FindMemoryLimit();
       config_.memory_budget_bytes = DefaultMemoryBudget(limit, config_.daemons_on_host);
       why = absl::StrCat("80 % of ", limit.source, ", ", limit.bytes,
-                         " bytes, divided by daemons_on_host = ", config_.daemons_on_host);
+                         " bytes, divided by daemons_on_host = ", config_.daemons_on_host,
+                         "; at least 64 MiB of it are left free");
     }
     malloc_.emplace(config_.memory_budget_bytes / 32);
     LimitKeptSmallMemory(config_.memory_budget_bytes);

@@ -2,6 +2,7 @@
 
 #include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <vector>
@@ -79,7 +80,11 @@ MemoryLimit FindMemoryLimit(const std::string& root) {
 }
 
 size_t DefaultMemoryBudget(const MemoryLimit& limit, int daemons_on_host) {
-  return static_cast<size_t>(limit.bytes / 10 * 8 / static_cast<uint64_t>(daemons_on_host));
+  // Each program needs about 50 MiB that no budget counts: code, stacks, the network library.
+  constexpr uint64_t kLeftFree = uint64_t{64} << 20;
+  const uint64_t share = limit.bytes / static_cast<uint64_t>(daemons_on_host);
+  const uint64_t without_program = share > 2 * kLeftFree ? share - kLeftFree : share / 2;
+  return static_cast<size_t>(std::min(share / 10 * 8, without_program));
 }
 
 }  // namespace psd::server

@@ -18,7 +18,8 @@ struct MemoryLimit {
 // test can give its own /proc and /sys. If /proc/meminfo is hidden, sysinfo(2) is used.
 MemoryLimit FindMemoryLimit(const std::string& root = "");
 
-// Returns 80 % of `limit`, divided by `daemons_on_host`, which is at least 1.
+// Returns 80 % of a daemon's share of `limit`, which is divided by `daemons_on_host` (at least 1).
+// Of a share below 320 MiB it leaves 64 MiB for the program itself, and at most half.
 size_t DefaultMemoryBudget(const MemoryLimit& limit, int daemons_on_host);
 
 }  // namespace psd::server

@@ -42,9 +42,9 @@ namespace psd::attack {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kBudget = 128 * kMiB;
+constexpr size_t kBudget = 256 * kMiB;
 // What an owner may keep for reuse, and what its heap may have scattered, once an attack is over.
-constexpr size_t kKept = 24 * kMiB;
+constexpr size_t kKept = kBudget / 8;
 
 // The answers to an attacker's calls.
 struct Answers {
@@ -243,7 +243,7 @@ TEST_F(MemoryAttackTest, PullsThatNameOneValueSixtyTimes) {
 }
 
 TEST_F(MemoryAttackTest, PullsOfReadersThatDoNotRead) {
-  constexpr int kCalls = 60, kMebibytes = 30;
+  constexpr int kCalls = 60, kMebibytes = 60;
   const auto attacker = NewAttacker();
   const LargeValue large(*attacker, name(), kMebibytes);
   std::optional<UnaryClient> client;
@@ -327,7 +327,7 @@ std::string Wire(carrier::FrameEncoder& frames) {
 }
 
 TEST_F(MemoryAttackTest, AnnouncedHeadersOfSixteenMebibytes) {
-  constexpr size_t kHeaders = 110, kHeaderBytes = 16 * kMiB;
+  constexpr size_t kHeaders = 210, kHeaderBytes = 16 * kMiB;
   const std::string method = "/psd.v1.Worker/Exchange";
   std::optional<carrier::RawPeer> control, bulk;
   Repeat(
@@ -361,7 +361,7 @@ TEST_F(MemoryAttackTest, AnnouncedHeadersOfSixteenMebibytes) {
 // ---------------------------------------------------------------- contexts
 
 TEST_F(MemoryAttackTest, PushedGradientsOfSixteenMebibytes) {
-  constexpr int kGradients = 122, kMebibytes = 16;
+  constexpr int kGradients = 210, kMebibytes = 16;
   const auto attacker = NewAttacker();
   EXPECT_TRUE(attacker->SetDefaultTimeout(absl::Milliseconds(300)).ok());
   const Tensor gradient = Must(Tensor::Zeros({kMebibytes << 18}, DType::kF32));
@@ -406,7 +406,7 @@ Function History(int64_t elements, int products) {
 }
 
 TEST_F(MemoryAttackTest, HistoriesOfProgramsInContexts) {
-  constexpr int kCalls = 4, kElements = 15'000, kProducts = 9'000;
+  constexpr int kCalls = 8, kElements = 15'000, kProducts = 9'000;
   const auto attacker = NewAttacker();
   const RRef scalar = MakeParameter(*attacker, name(), "scalar", Tensor::Of<float>({1}, {1.0F}));
   std::vector<Context> contexts;
@@ -478,16 +478,16 @@ class ProgramAttackTest : public MemoryAttackTest {
 };
 
 TEST_F(ProgramAttackTest, SevenResultsOfHalfTheBudget) {
-  Run(4, int64_t{16} << 20, 7);
+  Run(4, int64_t{32} << 20, 7);
 }
 TEST_F(ProgramAttackTest, ManyResultsOfLessThanSixtyFourKibibytes) {
-  Run(8, 15'000, 4'000);
+  Run(16, 15'000, 4'000);
 }
 
 // ---------------------------------------------------------------- remembered answers
 
 TEST_F(MemoryAttackTest, AnswersThatAreNeverAcknowledged) {
-  constexpr int kSessions = 12, kCalls = 3000, kElements = 14'000;
+  constexpr int kSessions = 20, kCalls = 3000, kElements = 14'000;
   ProgramBuilder builder;
   const ProgramBuilder::Ref result = builder.Call(
       "zeros", {},

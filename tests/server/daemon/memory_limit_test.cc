@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // Provides a /proc and a /sys in a folder of its own.
@@ -90,6 +91,11 @@ TEST_F(MemoryLimitTest, AHiddenMeminfoIsAskedOfTheSystem) {
 TEST(DefaultMemoryBudget, IsFourFifthsAmongTheDaemons) {
   EXPECT_EQ(DefaultMemoryBudget({10 * kGiB, ""}, 1), 8 * kGiB);
   EXPECT_EQ(DefaultMemoryBudget({10 * kGiB, ""}, 4), 2 * kGiB);
+}
+TEST(DefaultMemoryBudget, LeavesRoomForTheProgramsOfSmallContainers) {
+  EXPECT_EQ(DefaultMemoryBudget({200 * kMiB, ""}, 1), 136 * kMiB);
+  EXPECT_EQ(DefaultMemoryBudget({400 * kMiB, ""}, 2), 136 * kMiB);
+  EXPECT_EQ(DefaultMemoryBudget({100 * kMiB, ""}, 1), 50 * kMiB);
 }
 
 }  // namespace
