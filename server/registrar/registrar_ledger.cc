@@ -17,6 +17,13 @@ size_t BytesOf(const std::pair<std::string, std::vector<std::string>>& key) {
   return bytes;
 }
 
+absl::Status SessionIsOver(const std::string& member, uint64_t epoch, uint64_t joined_in) {
+  return WithRemedy(
+      absl::AbortedError(absl::StrCat("barrier: ", member, " entered in its session ", epoch,
+                                      ", and has joined again in session ", joined_in)),
+      "enter the barrier again");
+}
+
 }  // namespace
 
 const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarnation) const {
@@ -75,13 +82,17 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
             holder == nullptr ? "one that has left" : IncarnationToString(holder->incarnation))),
         "start the worker again");
   }
+  Joined joined;
+  const bool same_life = holder != nullptr && holder->incarnation == incarnation;
+  if (same_life && epoch < holder->epoch) {
+    // A request of an earlier session may be handled after one of a later session.
+    joined.rank = holder->rank;
+    joined.world_size = static_cast<uint32_t>(members_.size());
+    return joined;
+  }
   absl::Status group = CheckGroup(holder, role, group_size);
   if (!group.ok()) return Annotate(group, name);
 
-  // A request of an earlier session may be handled after one of a later session.
-  const bool same_life = holder != nullptr && holder->incarnation == incarnation;
-  const uint64_t latest = same_life ? std::max(epoch, holder->epoch) : epoch;
-  Joined joined;
   const bool replaces_owner = holder != nullptr && !same_life &&
                               holder->role == Role::kOwner;  // whose end is not known yet
   joined.was_lost = role == Role::kOwner && (replaces_owner || lost_owners_.count(name) > 0);
@@ -104,8 +115,10 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
                                 IncarnationToString(incarnation), ")")),
                             "enter the barrier again"));
     joined.new_member = true;
+  } else if (holder->epoch < epoch) {
+    joined.answers = FailCallsBefore(epoch, name);
   }
-  *holder = Member{name, incarnation, latest, holder->rank, role, address};
+  *holder = Member{name, incarnation, epoch, holder->rank, role, address};
   names_.Take(name, incarnation);
   if (role == Role::kOwner) lost_owners_.erase(name);
   if (role == Role::kTrainer) group_size_ = group_size;
@@ -130,12 +143,13 @@ RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarna
                                                 ") left the job before all had arrived")));
 }
 
-absl::Status RegistrarLedger::CheckEntry(const Member* member,
+absl::Status RegistrarLedger::CheckEntry(const Member* member, uint64_t epoch,
                                          const std::vector<std::string>& members) const {
   if (member == nullptr) {
     return absl::FailedPreconditionError(
         "barrier: this worker has not joined the job, or was replaced; join first");
   }
+  if (epoch < member->epoch) return SessionIsOver(member->name, epoch, member->epoch);
   if (waiting() >= kMaxWaiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat("barrier: ", kMaxWaiting, " calls wait in barriers already"));
@@ -163,17 +177,17 @@ absl::Status RegistrarLedger::CheckEntry(const Member* member,
 }
 
 RegistrarLedger::Answers RegistrarLedger::EnterBarrier(Ticket ticket, const std::string& name,
-                                                       Incarnation incarnation,
+                                                       Incarnation incarnation, uint64_t epoch,
                                                        const std::string& barrier,
                                                        const std::vector<std::string>& members) {
   BarrierKey key{barrier, members};
   std::sort(key.second.begin(), key.second.end());
-  absl::Status status = CheckEntry(Find(name, incarnation), key.second);
+  absl::Status status = CheckEntry(Find(name, incarnation), epoch, key.second);
   if (!status.ok()) return {{ticket, std::move(status)}};
   absl::StatusOr<Barriers::iterator> found = FindOrAdd(std::move(key));
   if (!found.ok()) return {{ticket, found.status()}};
   (*found)->second[name].push_back(ticket);
-  barrier_of_ticket_[ticket] = {*found, name};
+  waiting_[ticket] = {*found, name, epoch};
   return CompleteIfAll(*found);
 }
 
@@ -204,7 +218,7 @@ RegistrarLedger::Answers RegistrarLedger::CompleteIfAll(Barriers::iterator it) {
   for (auto member = it->second.begin(); member != it->second.end();) {
     const Ticket ticket = member->second.front();
     answers.push_back({ticket, absl::OkStatus()});
-    barrier_of_ticket_.erase(ticket);
+    waiting_.erase(ticket);
     member->second.pop_front();
     member = member->second.empty() ? it->second.erase(member) : std::next(member);
   }
@@ -226,7 +240,7 @@ RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
     for (const auto& [member, tickets] : it->second) {
       for (Ticket ticket : tickets) {
         answers.push_back({ticket, status});
-        barrier_of_ticket_.erase(ticket);
+        waiting_.erase(ticket);
       }
     }
     it = Erase(it);
@@ -234,10 +248,20 @@ RegistrarLedger::Answers RegistrarLedger::FailBarriersOf(const Member& gone,
   return answers;
 }
 
+RegistrarLedger::Answers RegistrarLedger::FailCallsBefore(uint64_t epoch, const std::string& name) {
+  Answers answers;
+  for (const auto& [ticket, call] : waiting_) {
+    if (call.member == name && call.epoch < epoch)
+      answers.push_back({ticket, SessionIsOver(name, call.epoch, epoch)});
+  }
+  for (const Answer& answer : answers) Withdraw(answer.ticket);
+  return answers;
+}
+
 std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) const {
-  auto it = barrier_of_ticket_.find(ticket);
-  if (it == barrier_of_ticket_.end()) return std::nullopt;
-  const auto& [key, arrived] = *it->second.first;
+  auto it = waiting_.find(ticket);
+  if (it == waiting_.end()) return std::nullopt;
+  const auto& [key, arrived] = *it->second.barrier;
   std::vector<std::string> missing;
   if (!key.second.empty()) {
     for (const std::string& name : key.second) {
@@ -252,15 +276,15 @@ std::optional<std::vector<std::string>> RegistrarLedger::Missing(Ticket ticket) 
 }
 
 bool RegistrarLedger::Withdraw(Ticket ticket) {
-  auto it = barrier_of_ticket_.find(ticket);
-  if (it == barrier_of_ticket_.end()) return false;
-  const Barriers::iterator barrier = it->second.first;
-  auto member = barrier->second.find(it->second.second);
+  auto it = waiting_.find(ticket);
+  if (it == waiting_.end()) return false;
+  const Barriers::iterator barrier = it->second.barrier;
+  auto member = barrier->second.find(it->second.member);
   std::deque<Ticket>& tickets = member->second;
   tickets.erase(std::find(tickets.begin(), tickets.end(), ticket));
   if (tickets.empty()) barrier->second.erase(member);
   if (barrier->second.empty()) Erase(barrier);
-  barrier_of_ticket_.erase(it);
+  waiting_.erase(it);
   return true;
 }
 

@@ -41,6 +41,8 @@ struct Member {
 //     incarnation of a member has the same rank if the name had not left.
 //   - Requests of an incarnation whose name another one has taken have no effect, and neither have
 //     those of an incarnation that has not joined.
+//   - Once a member has joined in a session, its requests of earlier sessions have no effect, and
+//     its calls of earlier sessions that wait in barriers fail with ABORTED.
 //   - An owner that was lost is listed as such until an owner of that name joins.
 //   - Every call that waits in a barrier ends exactly once: it completes, fails, or is withdrawn.
 class RegistrarLedger {
@@ -65,7 +67,7 @@ class RegistrarLedger {
     uint32_t world_size = 0;
     bool new_member = false;  // false if it had joined before
     bool was_lost = false;    // an owner that was missed until now
-    Answers answers;          // barriers that fail because an earlier incarnation was replaced
+    Answers answers;  // calls that fail because an earlier incarnation or session was replaced
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
   // latest session in which it joined. `group_size` is the size that a trainer declares, 0 if it
@@ -87,12 +89,15 @@ class RegistrarLedger {
 
   // Enters a barrier, which completes when all `members` have entered it; if `members` is empty,
   // all trainers of the declared group. A member may wait in one barrier several times at once,
-  // from several threads: its first call meets the others' first, its second their second.
+  // from several threads: its first call meets the others' first, its second their second. `epoch`
+  // is that of the session in which the caller asks.
   // Errors, as the answer to `ticket`: FAILED_PRECONDITION (the caller has not joined, or no group
-  // size was declared), INVALID_ARGUMENT (the caller is not in the set, or a member is repeated),
-  // NOT_FOUND (a member that has not joined), RESOURCE_EXHAUSTED.
+  // size was declared), ABORTED (the caller has joined in a later session), INVALID_ARGUMENT (the
+  // caller is not in the set, or a member is repeated), NOT_FOUND (a member that has not joined),
+  // RESOURCE_EXHAUSTED.
   Answers EnterBarrier(Ticket ticket, const std::string& name, Incarnation incarnation,
-                       const std::string& barrier, const std::vector<std::string>& members);
+                       uint64_t epoch, const std::string& barrier,
+                       const std::vector<std::string>& members);
 
   // Returns the names of the members that have not entered the barrier in which `ticket` waits. If
   // not all trainers of a declared group have joined, only those that have joined can be named.
@@ -110,7 +115,7 @@ class RegistrarLedger {
   // The group size that the present trainers have declared; 0 if none.
   uint32_t group_size() const { return group_size_; }
   size_t size() const { return members_.size(); }
-  size_t waiting() const { return barrier_of_ticket_.size(); }
+  size_t waiting() const { return waiting_.size(); }
 
  private:
   // The barrier's name and its set of members.
@@ -118,10 +123,16 @@ class RegistrarLedger {
   // For each member its calls that wait, in order.
   using Barrier = std::map<std::string, std::deque<Ticket>>;
   using Barriers = std::map<BarrierKey, Barrier>;
+  struct WaitingCall {
+    Barriers::iterator barrier;
+    std::string member;
+    uint64_t epoch = 0;  // of the session in which the call came
+  };
 
   const Member* Find(const std::string& name, Incarnation incarnation) const;
   absl::Status CheckGroup(const Member* known, Role role, uint32_t group_size) const;
-  absl::Status CheckEntry(const Member* member, const std::vector<std::string>& members) const;
+  absl::Status CheckEntry(const Member* member, uint64_t epoch,
+                          const std::vector<std::string>& members) const;
   uint32_t RankFor(std::optional<uint32_t> former_rank) const;
   size_t Trainers() const;
   // Returns the barrier with that key, and makes it if there is none. Errors: RESOURCE_EXHAUSTED.
@@ -132,6 +143,8 @@ class RegistrarLedger {
   Answers CompleteIfAll(Barriers::iterator barrier);
   // Every barrier that cannot complete without `gone` fails.
   Answers FailBarriersOf(const Member& gone, const absl::Status& status);
+  // The calls of a member that wait and came in sessions before `epoch` fail.
+  Answers FailCallsBefore(uint64_t epoch, const std::string& name);
 
   std::map<std::string, Member> members_;  // by name
   std::set<uint32_t> ranks_;               // taken
@@ -140,8 +153,7 @@ class RegistrarLedger {
   NameFence names_{2 * kMaxMembers};
   Barriers barriers_;
   size_t key_bytes_ = 0;  // of barriers_
-  std::map<Ticket, std::pair<Barriers::iterator, std::string>>
-      barrier_of_ticket_;  // and its member
+  std::map<Ticket, WaitingCall> waiting_;
 };
 
 }  // namespace psd::server

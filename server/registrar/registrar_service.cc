@@ -202,7 +202,8 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
     } else if (parked_bytes_ > kMaxParkedBytes) {
       answers = {{ticket, TooManyBytes()}};
     } else {
-      answers = ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation, name,
+      answers = ledger_.EnterBarrier(ticket, call->caller().name, call->caller().incarnation,
+                                     call->session_epoch(), name,
                                      {request->members().begin(), request->members().end()});
     }
   }

@@ -110,13 +110,55 @@ TEST_F(RegistrarLedgerTest, TheEndOfAnEarlierSessionDoesNotRemoveWhoHasJoinedInA
   EXPECT_THAT(ledger_.World(), IsEmpty());
 }
 
+TEST_F(RegistrarLedgerTest, ARequestToJoinOfAnEarlierSessionChangesNothing) {
+  ASSERT_TRUE(ledger_.Join("a", 1, /*epoch=*/5, Role::kOwner, 0, "host:5").ok());
+  const auto late = ledger_.Join("a", 1, /*epoch=*/3, Role::kTrainer, 4, "host:3");
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_FALSE(late->new_member);
+  ASSERT_THAT(ledger_.World(), SizeIs(1));
+  EXPECT_EQ(ledger_.World()[0].role, Role::kOwner);
+  EXPECT_EQ(ledger_.World()[0].address, "host:5");
+  EXPECT_EQ(ledger_.group_size(), 0u);
+}
+
+TEST_F(RegistrarLedgerTest, ABarrierCallOfAnEarlierSessionDoesNotMeetTheOthers) {
+  Join("b", 2);
+  ASSERT_TRUE(ledger_.Join("a", 1, /*epoch=*/5, Role::kTrainer, 0, "").ok());
+  EXPECT_THAT(ledger_.EnterBarrier(1, "b", 2, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  const auto late = ledger_.EnterBarrier(2, "a", 1, /*epoch=*/3, "x", {"a", "b"});
+  ASSERT_THAT(late, SizeIs(1));
+  EXPECT_EQ(late[0].ticket, 2u);
+  EXPECT_EQ(late[0].status.code(), absl::StatusCode::kAborted) << late[0].status;
+  EXPECT_EQ(ledger_.waiting(), 1u) << "the other still waits";
+  const auto met = ledger_.EnterBarrier(3, "a", 1, /*epoch=*/5, "x", {"a", "b"});
+  ASSERT_THAT(met, SizeIs(2));
+  EXPECT_TRUE(met[0].status.ok() && met[1].status.ok());
+}
+
+TEST_F(RegistrarLedgerTest, ACallThatWaitsFailsWhenItsMemberJoinsInALaterSession) {
+  Join("a", 1);
+  Join("b", 2);
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, /*epoch=*/1, "y", {"a", "b"}), IsEmpty());
+  const auto again = ledger_.Join("a", 1, /*epoch=*/2, Role::kTrainer, 0, "");
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_THAT(again->answers, SizeIs(1));
+  EXPECT_EQ(again->answers[0].ticket, 1u);
+  EXPECT_EQ(again->answers[0].status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(ledger_.EnterBarrier(3, "b", 2, /*epoch=*/1, "x", {"a", "b"}), IsEmpty())
+      << "nobody of the later session is there yet";
+  EXPECT_THAT(ledger_.EnterBarrier(4, "a", 1, /*epoch=*/2, "x", {"a", "b"}), SizeIs(2));
+  EXPECT_THAT(ledger_.EnterBarrier(5, "a", 1, /*epoch=*/2, "y", {"a", "b"}), SizeIs(2))
+      << "the other's barrier did not fail";
+}
+
 TEST_F(RegistrarLedgerTest, WhoHasMetCannotWithdraw) {
   Join("a", 1);
   Join("b", 2);
-  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
-  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, "x", {"a", "b"}), SizeIs(2));
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, /*epoch=*/1, "x", {"a", "b"}), SizeIs(2));
   EXPECT_FALSE(ledger_.Withdraw(1));
-  EXPECT_THAT(ledger_.EnterBarrier(3, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(3, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
   EXPECT_TRUE(ledger_.Withdraw(3));
 }
 
@@ -176,27 +218,30 @@ TEST_F(RegistrarLedgerTest, RPC_53_ABarrierCompletesWhenAllHaveArrived) {
   Join("a", 1);
   Join("b", 2);
   Join("c", 3);
-  EXPECT_THAT(ledger_.EnterBarrier(10, "a", 1, "x", {"a", "b"}), IsEmpty());
-  EXPECT_THAT(ledger_.EnterBarrier(11, "c", 3, "x", {"c", "b"}), IsEmpty()) << "another set";
-  EXPECT_THAT(ledger_.EnterBarrier(12, "b", 2, "y", {"b", "a"}), IsEmpty()) << "another name";
-  const auto answers = ledger_.EnterBarrier(13, "b", 2, "x", {"b", "a"});
+  EXPECT_THAT(ledger_.EnterBarrier(10, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(11, "c", 3, /*epoch=*/1, "x", {"c", "b"}), IsEmpty())
+      << "another set";
+  EXPECT_THAT(ledger_.EnterBarrier(12, "b", 2, /*epoch=*/1, "y", {"b", "a"}), IsEmpty())
+      << "another name";
+  const auto answers = ledger_.EnterBarrier(13, "b", 2, /*epoch=*/1, "x", {"b", "a"});
   ASSERT_THAT(answers, SizeIs(2));
   EXPECT_EQ(answers[0].ticket, 10u);
   EXPECT_EQ(answers[1].ticket, 13u);
   EXPECT_TRUE(answers[0].status.ok() && answers[1].status.ok());
   EXPECT_EQ(ledger_.waiting(), 2u);
-  EXPECT_THAT(ledger_.EnterBarrier(14, "c", 3, "z", {"c"}), SizeIs(1)) << "a set of one";
+  EXPECT_THAT(ledger_.EnterBarrier(14, "c", 3, /*epoch=*/1, "z", {"c"}), SizeIs(1))
+      << "a set of one";
 }
 
 TEST_F(RegistrarLedgerTest, RPC_53_SeveralThreadsOfAMemberMeetInOrder) {
   Join("a", 1);
   Join("b", 2);
-  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
-  EXPECT_THAT(ledger_.EnterBarrier(2, "a", 1, "x", {"a", "b"}), IsEmpty());
-  auto first = ledger_.EnterBarrier(3, "b", 2, "x", {"a", "b"});
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
+  auto first = ledger_.EnterBarrier(3, "b", 2, /*epoch=*/1, "x", {"a", "b"});
   ASSERT_THAT(first, SizeIs(2));
   EXPECT_EQ(first[0].ticket, 1u);
-  auto second = ledger_.EnterBarrier(4, "b", 2, "x", {"a", "b"});
+  auto second = ledger_.EnterBarrier(4, "b", 2, /*epoch=*/1, "x", {"a", "b"});
   ASSERT_THAT(second, SizeIs(2));
   EXPECT_EQ(second[0].ticket, 2u);
   EXPECT_EQ(ledger_.waiting(), 0u);
@@ -205,10 +250,11 @@ TEST_F(RegistrarLedgerTest, RPC_53_SeveralThreadsOfAMemberMeetInOrder) {
 TEST_F(RegistrarLedgerTest, TheDeclaredGroupIsWaitedForWhoeverItIs) {
   Join("owner0", 1, Role::kOwner);
   Join("t0", 2, Role::kTrainer, 2);
-  EXPECT_THAT(ledger_.EnterBarrier(1, "t0", 2, "", {}), IsEmpty()) << "t1 has not even joined";
+  EXPECT_THAT(ledger_.EnterBarrier(1, "t0", 2, /*epoch=*/1, "", {}), IsEmpty())
+      << "t1 has not even joined";
   Join("t1", 3, Role::kTrainer, 2);
-  EXPECT_THAT(ledger_.EnterBarrier(2, "t1", 3, "", {}), SizeIs(2));
-  EXPECT_THAT(ledger_.EnterBarrier(3, "t0", 2, "", {}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "t1", 3, /*epoch=*/1, "", {}), SizeIs(2));
+  EXPECT_THAT(ledger_.EnterBarrier(3, "t0", 2, /*epoch=*/1, "", {}), IsEmpty());
   auto failed = ledger_.Leave("t1", 3, 1);
   ASSERT_THAT(failed, SizeIs(1));
   EXPECT_EQ(failed[0].status.code(), absl::StatusCode::kUnavailable);
@@ -220,7 +266,7 @@ TEST_F(RegistrarLedgerTest, BarrierMistakes) {
   Join("t0", 2);
   auto code = [&](const std::string& name, Incarnation incarnation,
                   const std::vector<std::string>& members) {
-    auto answers = ledger_.EnterBarrier(9, name, incarnation, "x", members);
+    auto answers = ledger_.EnterBarrier(9, name, incarnation, /*epoch=*/1, "x", members);
     EXPECT_THAT(answers, SizeIs(1));
     return answers.empty() ? absl::StatusCode::kOk : answers[0].status.code();
   };
@@ -239,26 +285,27 @@ TEST_F(RegistrarLedgerTest, NamesAndSetsOfBarriersAreBoundedAndCountedOnce) {
   const std::vector<std::string> both = {"a", "b"};
   const std::string one(RegistrarLedger::kMaxKeyBytes / 2 + 1, 'x');
   const std::string other(one.size(), 'y');
-  EXPECT_TRUE(ledger_.EnterBarrier(1, "a", 1, one, both).empty());
-  EXPECT_TRUE(ledger_.EnterBarrier(2, "a", 1, one, both).empty()) << "another call to the same";
-  const auto refused = ledger_.EnterBarrier(3, "b", 2, other, both);
+  EXPECT_TRUE(ledger_.EnterBarrier(1, "a", 1, /*epoch=*/1, one, both).empty());
+  EXPECT_TRUE(ledger_.EnterBarrier(2, "a", 1, /*epoch=*/1, one, both).empty())
+      << "another call to the same";
+  const auto refused = ledger_.EnterBarrier(3, "b", 2, /*epoch=*/1, other, both);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ledger_.EnterBarrier(4, "b", 2, one, both).size(), 2u);
+  EXPECT_EQ(ledger_.EnterBarrier(4, "b", 2, /*epoch=*/1, one, both).size(), 2u);
   EXPECT_TRUE(ledger_.Withdraw(2));
-  EXPECT_TRUE(ledger_.EnterBarrier(5, "b", 2, other, both).empty());
+  EXPECT_TRUE(ledger_.EnterBarrier(5, "b", 2, /*epoch=*/1, other, both).empty());
 }
 
 TEST_F(RegistrarLedgerTest, RPC_54_WhoGivesUpIsNotAnsweredAndDoesNotCount) {
   Join("a", 1);
   Join("b", 2);
-  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(1, "a", 1, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
   EXPECT_EQ(ledger_.Missing(1), std::vector<std::string>{"b"});
   ledger_.Withdraw(1);
   EXPECT_EQ(ledger_.Missing(1), std::nullopt);
   ledger_.Withdraw(1);
   ledger_.Withdraw(77);
-  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, "x", {"a", "b"}), IsEmpty());
+  EXPECT_THAT(ledger_.EnterBarrier(2, "b", 2, /*epoch=*/1, "x", {"a", "b"}), IsEmpty());
   EXPECT_EQ(ledger_.waiting(), 1u);
 }
 
@@ -320,8 +367,8 @@ class RandomHistory {
   void Enter(const std::string& name, Incarnation incarnation) {
     std::set<std::string> members = {name, Name(), Name()};
     waiting_.insert(++last_ticket_);
-    Note(ledger_.EnterBarrier(last_ticket_, name, incarnation, Below(2) == 0 ? "x" : "y",
-                              {members.begin(), members.end()}));
+    Note(ledger_.EnterBarrier(last_ticket_, name, incarnation, /*epoch=*/1,
+                              Below(2) == 0 ? "x" : "y", {members.begin(), members.end()}));
   }
 
   void Note(const RegistrarLedger::Answers& answers) {
