@@ -1,8 +1,13 @@
-// Hosts that open more sessions of workers than they need, while others come.
+// Hosts that open more sessions than they need, of workers or of clients of the unary service,
+// while others come.
 //
 //   bazel run -c opt //tests/attack:session_attack_test -- --rounds=6 --places=65536
 //
 // lets six hosts attack one after the other, and prints a line about each.
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -19,6 +24,7 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/log.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -26,6 +32,9 @@
 #include "core/rpc/header_codec.h"
 #include "core/rpc/rpc_agent.h"
 #include "gtest/gtest.h"
+#include "proto/psd/v1/service.grpc.pb.h"
+#include "server/daemon/config.h"
+#include "server/daemon/server.h"
 #include "tests/client/test_world.h"
 #include "tests/core/carrier/tcp_route.h"
 
@@ -59,12 +68,21 @@ class Host {
     }
     return route_->address();
   }
+  // The one connection on which it uses the unary service.
+  v1::ParameterService::Stub& OneConnection() {
+    if (stub_ == nullptr) {
+      stub_ = v1::ParameterService::NewStub(
+          grpc::CreateChannel(RouteForOneConnection(), grpc::InsecureChannelCredentials()));
+    }
+    return *stub_;
+  }
 
  private:
   const int owner_port_;
   const std::string own_address_;
   int connections_ = 0;
   std::unique_ptr<carrier::TcpRoute> route_;
+  std::unique_ptr<v1::ParameterService::Stub> stub_;
 };
 
 // Opens a session. Errors: the owner's.
@@ -163,6 +181,24 @@ TEST(SessionAttack, WorkersSessionsOfOneHostLetOthersIn) {
     return opened;
   });
   network->Shutdown();
+}
+
+// All sessions of a host come on one connection, as fast as they are answered.
+TEST(SessionAttack, ClientsSessionsOfOneHostLetOthersIn) {
+  constexpr int kPlaces = 4096;
+  server::DaemonConfig config;
+  config.name = "owner0";
+  config.listen = "127.0.0.1:0";
+  config.lease = config.retry_window = kLease;
+  const auto owner = Must(server::Server::Create(config, {}, NewNullLogger()));
+  Attack(Must(owner->Start()), kPlaces, [](Host& from) -> absl::Status {
+    v1::OpenSessionRequest request;
+    request.set_client("client");
+    v1::OpenSessionReply reply;
+    grpc::ClientContext context;
+    const grpc::Status opened = from.OneConnection().OpenSession(&context, request, &reply);
+    return {static_cast<absl::StatusCode>(opened.error_code()), opened.error_message()};
+  });
 }
 
 }  // namespace

@@ -9,9 +9,6 @@
 namespace psd::carrier {
 namespace {
 
-// A stream on which the peer has sent nothing is ended after this time.
-constexpr absl::Duration kHelloTimeout = absl::Seconds(10);
-
 absl::StatusOr<HelloFrame> DecodeHello(const grpc::ByteBuffer& bytes, const Limits& limits) {
   ReceivedBytes chunks;
   if (!chunks.Open(bytes)) return absl::InvalidArgumentError("an unreadable network message");
@@ -41,7 +38,9 @@ void GrpcAcceptor::AcceptNext(grpc::AsyncGenericService* service,
 void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
   stream->SetOwner(shared_from_this());
   std::weak_ptr<GrpcAcceptor> weak = shared_from_this();
-  core_->timers().RunAfter(kHelloTimeout, [weak, pending = std::weak_ptr<GrpcStream>(stream)] {
+  // Twice the time of a connection, so that a connection without any hello ends as a whole.
+  const absl::Duration patience = 2 * core_->options().handshake_timeout;
+  core_->timers().RunAfter(patience, [weak, pending = std::weak_ptr<GrpcStream>(stream)] {
     auto self = weak.lock();
     auto late = pending.lock();
     if (self != nullptr && late != nullptr) late->AbortIfOwnedBy(self.get());

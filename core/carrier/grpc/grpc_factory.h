@@ -60,7 +60,8 @@ struct GrpcCarrierOptions {
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
   // An accepted connection ends if its peer takes longer than this for TLS, its first settings and
   // its first call. If connections without a call take more than a quarter of the file descriptors,
-  // the oldest of them end earlier.
+  // the oldest of them end earlier. A further stream on which the peer sends nothing ends after
+  // twice this time.
   absl::Duration handshake_timeout = absl::Seconds(5);
   // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
   // before.

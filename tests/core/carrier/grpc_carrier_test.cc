@@ -352,6 +352,22 @@ TEST_F(SilentPeersTest, EndAlsoWithAStreamOnWhichNothingComes) {
   EXPECT_EQ(peer.Finish().error_code(), grpc::StatusCode::UNAVAILABLE) << "with its connection";
 }
 
+TEST_F(SilentPeersTest, AStreamOnWhichNothingComesEndsAloneOnAConnectionThatWasHeard) {
+  const auto greet = [this] {
+    auto peer = std::make_unique<RawPeer>(address_, "/psd.v1.Worker/Exchange");
+    peer->Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(1, StreamRole::kControl)); }));
+    EXPECT_FALSE(peer->Receive());
+    EXPECT_EQ(peer->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    return peer;
+  };
+  const auto heard = greet();
+  RawPeer silent(address_, "/psd.v1.Worker/Exchange");
+  EXPECT_FALSE(silent.Receive());
+  EXPECT_EQ(silent.Finish().error_code(), grpc::StatusCode::CANCELLED)
+      << "not with its connection, which would be UNAVAILABLE";
+  greet();
+}
+
 TEST(GrpcCarrier, OptionsOutOfRangeAreRefused) {
   GrpcCarrierOptions options;
   options.poll_threads = 0;
