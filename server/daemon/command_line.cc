@@ -44,18 +44,19 @@ absl::Status ParseReadyFd(absl::string_view text, CommandLine& line) {
 }
 
 constexpr RunFlag kRunFlags[] = {
-    {"config", "FILE", "Read this YAML file; flags win over it.",
+    {"config", "FILE", "Read the configuration from this YAML file. Flags take precedence.",
      ParsePath<&CommandLine::config_path>},
     {"dev", "",
-     "One owner for trying things out: name owner0, 127.0.0.1:7071, or any free port if that one "
-     "is "
-     "taken.",
+     "Try things out: run owner0 at 127.0.0.1:7071, or at any free port if that one is taken.",
      ParseSwitch<&CommandLine::dev>},
-    {"check_config", "", "Print the configuration that would be used, or every problem, and exit.",
+    {"check_config", "",
+     "Print the configuration that would be used, or all its problems, and exit.",
      ParseSwitch<&CommandLine::check_config>},
-    {"address_file", "FILE", "When ready, write the address to this file (replaced as a whole).",
+    {"address_file", "FILE",
+     "When ready, write the address to this file, which is replaced as a whole.",
      ParsePath<&CommandLine::address_file>},
-    {"ready_fd", "N", "When ready, write the address and a newline to this descriptor, close it.",
+    {"ready_fd", "N",
+     "When ready, write the address and a newline to this open file descriptor and close it.",
      ParseReadyFd},
     {"version", "", "Print the version and exit.", ParseSwitch<&CommandLine::version>},
     {"help", "", "Print this and exit.", ParseSwitch<&CommandLine::help>},
@@ -144,10 +145,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> argum
 
 std::string UsageText() {
   std::string text =
-      "psd: an owner of parameters.\n\n"
-      "  psd --dev                  one owner on loopback, no configuration\n"
-      "  psd --config FILE          as the file says\n"
-      "  psd --name owner0 ...      as the flags say\n\n"
+      "psd: a daemon that holds parameters for trainers (an owner).\n\n"
+      "  psd --dev                  runs owner0 on loopback without a configuration\n"
+      "  psd --config FILE          runs the owner that the file describes\n"
+      "  psd --name owner0 ...      runs the owner that the flags describe\n\n"
       "How to run:\n";
   for (const RunFlag& flag : kRunFlags) {
     const std::string name =
@@ -162,9 +163,14 @@ std::string UsageText() {
                           standard.empty() ? "none" : standard);
   }
   absl::StrAppend(&text,
-                  "\nExit codes: 0 stopped in order; 1 failure while running; 2 wrong usage or "
-                  "configuration;\n3 cannot listen; 4 told twice to stop before calls had ended; "
-                  "5 the system refuses threads\nor memory.\n");
+                  "\nExit codes:\n"
+                  "  0  stopped in order, or printed what was asked for\n"
+                  "  1  failed while starting or running\n"
+                  "  2  wrong flags or configuration; nothing was started\n"
+                  "  3  cannot listen at the address\n"
+                  "  4  a second signal to stop cut off calls that were running\n"
+                  "  5  the system refuses threads or memory; the last line names the limits\n"
+                  "  6  the stop took longer than drain_timeout and 10 s and was cut off\n");
   return text;
 }
 

@@ -186,58 +186,61 @@ constexpr ConfigField kFields[] = {
     {"name", "name", kWorkerNameRule, "This owner's name, unique in the job. Required.", ParseName,
      [](const C& c) { return c.name; }},
     {"listen", "host:port", "port 0 to 65535; 0 takes any free port",
-     "Where to serve. Beyond loopback only with `insecure: true`.", ParseListen,
+     "The address to serve at. Addresses other than loopback need --insecure.", ParseListen,
      [](const C& c) { return c.listen; }},
     {"advertise", "host[:port]",
      "empty, or a host, and a port if it is another than the one listened on",
-     "Where others reach this owner: a name or address that all hosts of the job resolve to it. "
-     "Required when it listens on all interfaces (0.0.0.0). Empty: the address listened on.",
+     "The address at which others reach this owner: a name or address that all hosts of the job "
+     "resolve to this host. Required if this owner listens on all interfaces (0.0.0.0). If empty, "
+     "others use the address listened on.",
      ParseAdvertise, [](const C& c) { return c.advertise; }},
     {"insecure", "bool", "true or false",
-     "Serve beyond loopback without encryption or authentication: whoever reaches the port can "
-     "read "
-     "and change everything.",
+     "Serve beyond loopback without encryption or authentication. Anybody who reaches the port can "
+     "then read and change everything, so use this only in networks that you trust.",
      ParseBoolField<&C::insecure>, PrintBool<&C::insecure>},
     {"registrar", "name=host:port", "empty, or a worker's name and address",
-     "The owner that hands out ranks and knows the world; the same in every daemon of a job. "
-     "Empty: "
-     "this one.",
+     "The owner that hands out ranks and keeps the list of workers. Give all daemons of a job the "
+     "same. If empty, this owner is the registrar.",
      ParseRegistrar, FormatRegistrar},
     {"owners", "name,name,…", "empty, or names of workers",
-     "All owners of the job, this one included. The registrar lets no other join as an owner, and "
-     "a "
-     "save is refused while one of them is missing. Empty: whoever joins as an owner is one.",
+     "The names of all owners of the job, including this one. The registrar then lets no other "
+     "worker join as an owner, and a save is refused while an owner is missing. If empty, every "
+     "worker that joins as an owner is one.",
      ParseOwners, [](const C& c) { return absl::StrJoin(c.owners, ","); }},
     {"memory_budget", "size", "0 to 1024TiB; 0 takes 80 % of what this process may have",
-     "Memory that this owner may take: three quarters of it for hosted values, the rest for "
-     "messages, gradients and results under way. What does not fit is refused with "
-     "RESOURCE_EXHAUSTED. 0: 80 % of the least of the machine's memory and the limits of its "
-     "control groups, divided by daemons_on_host.",
+     "The memory that this owner may take, in bytes or with KiB, MiB, GiB, TiB. Hosted values may "
+     "take three quarters of it; messages, gradients and results under way have the rest. Requests "
+     "for which there is no room are refused with RESOURCE_EXHAUSTED. 0 means 80 % of the "
+     "machine's memory or of the lowest limit of its control groups, whichever is less, divided by "
+     "daemons_on_host.",
      ParseMemoryBudget, [](const C& c) { return PrintSize(c.memory_budget_bytes); }},
     {"daemons_on_host", "count", "1 to 1024",
-     "Owners that share this machine's memory, or this container's, where memory_budget is 0.",
+     "The number of owners that share the memory of this machine or container. Used only if "
+     "memory_budget is 0.",
      ParseInt<&C::daemons_on_host, 1, 1024>, PrintInt<&C::daemons_on_host>},
     {"checkpoint_root", "folder", "empty, or an absolute path",
-     "The folder below which this owner writes its own files of a save, where the save's folder is "
-     "the same for it; mounted at the same path as where the save is asked for. Empty: its values "
-     "go to whoever saves.",
+     "The folder below which this owner writes its own files of a save. The worker that saves must "
+     "see the same folder at the same path: on one host, or on a file system that both mount. If "
+     "empty, this owner sends its values to the worker that saves, which writes them.",
      ParseRoot, [](const C& c) { return c.checkpoint_root; }},
-    {"threads", "count", "1 to 1024", "Threads that run functions, programs and large steps.",
+    {"threads", "count", "1 to 1024",
+     "The number of threads that run functions, programs and large steps.",
      ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
     {"max_queued_functions", "count", "1 to 1000000",
-     "Calls that may wait for a thread, half of them of one session; beyond it they are refused "
-     "with RESOURCE_EXHAUSTED.",
+     "The number of calls that may wait for a thread. One session may fill half of these places. "
+     "Further calls are refused with RESOURCE_EXHAUSTED.",
      ParseInt<&C::max_queued_functions, 1, 1'000'000>, PrintInt<&C::max_queued_functions>},
     {"lease", "time", "100ms to 1h",
-     "How long what a silent peer holds here (references, contexts, pins) is kept.",
+     "How long this owner keeps what a silent peer holds here (references, contexts, pins).",
      ParseTime<&C::lease, 100, 3'600'000>, PrintTime<&C::lease>},
-    {"retry_window", "time", "100ms to 1h",
-     "How long a call to a peer that does not answer is tried again.",
+    {"retry_window", "time", "100ms to 1h, at least the lease",
+     "How long a call to a peer that does not answer is retried.",
      ParseTime<&C::retry_window, 100, 3'600'000>, PrintTime<&C::retry_window>},
     {"drain_timeout", "time", "0 to 1h",
-     "How long SIGTERM waits for calls that are running before it cancels them.",
+     "How long SIGTERM waits for running calls before it cancels them. The service manager's stop "
+     "timeout must be longer.",
      ParseTime<&C::drain_timeout, 0, 3'600'000>, PrintTime<&C::drain_timeout>},
-    {"log_level", "level", "debug, info, warning, error or off", "The least level that is logged.",
+    {"log_level", "level", "debug, info, warning, error or off", "The lowest level that is logged.",
      ParseLevel, PrintLevel},
     {"log_json", "bool", "true or false", "Log one JSON object per line instead of text.",
      ParseBoolField<&C::log_json>, PrintBool<&C::log_json>},

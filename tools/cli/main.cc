@@ -25,17 +25,21 @@ constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
 constexpr Command kCommands[] = {
-    {"status", "", "Prints the worker's values, optimizers, sessions and memory.", "", 0, 0,
+    {"status", "", "Prints the owner's values, optimizers, sessions and memory.", "", 0, 0,
      RunStatus},
-    {"list", "[PREFIX]", "Prints the named values, sorted.", "", 0, 1, RunList},
-    {"drop", "NAME", "Drops a name; holders of the value keep it.", "", 1, 1, RunDrop},
-    {"ping", "", "Exits with code 0 if the owner serves; for probes.", "", 0, 0, RunPing},
-    {"check", "FILE", "Checks a configuration file of psd.", "", 1, 1, RunCheck},
-    {"save", "DIR", "Saves all owners' values and optimizers while training goes on.",
+    {"list", "[PREFIX]", "Prints the values whose names start with PREFIX, sorted by name.", "", 0,
+     1, RunList},
+    {"drop", "NAME", "Removes a name. A value that workers still hold lives on.", "", 1, 1,
+     RunDrop},
+    {"ping", "", "Exits with code 0 if the owner serves, else with 1. For probes.", "", 0, 0,
+     RunPing},
+    {"check", "FILE", "Checks a configuration file of psd. Prints it in full, or all its problems.",
+     "", 1, 1, RunCheck},
+    {"save", "DIR", "Saves the values and optimizers of all owners while training goes on.",
      "--owners --name --full_speed --leave_out", 1, 1, RunSave},
-    {"load", "DIR", "Loads the latest save of DIR, or the save DIR, into the job's owners.",
+    {"load", "DIR", "Loads a save into the owners of the job: DIR, or the latest one in DIR.",
      "--owners --map --spread --only-missing --accept-skew", 1, 1, RunLoad},
-    {"inspect", "FILE", "Prints the contents of a save or a safetensors file; compares checksums.",
+    {"inspect", "FILE", "Prints what a save or a safetensors file holds, and compares checksums.",
      "", 1, 1, RunInspect},
 };
 
@@ -45,19 +49,21 @@ void PrintUsage(std::FILE* out) {
     const std::string call = absl::StrCat(command.name, " ", command.arguments);
     std::fprintf(out, "  psctl %-16s %s\n", call.c_str(), std::string(command.help).c_str());
   }
-  std::fprintf(out,
-               "\n  --address HOST:PORT  the owner (default $PSD_ADDRESS, else 127.0.0.1:7071)\n"
-               "  --timeout TIME       how long to wait for an answer (default 5s)\n"
-               "  --json               status, list, ping: output for programs\n"
-               "  --owners A=HOST:PORT,…  save, load: use these owners, not the registrar's list\n"
-               "  --name NAME          save: the name of the save (default: the time)\n"
-               "  --leave_out A,B      save: leave out the values of these owners\n"
-               "  --full_speed         save: leave no time to the steps of training\n"
-               "  --map OLD=NEW,…      load: the values of saved owner OLD go to NEW\n"
-               "  --spread             load: spread all values over all owners by bytes\n"
-               "  --only-missing       load: only values that owners have lost; others stay\n"
-               "  --accept-skew        load: even if other owners took steps since the save\n"
-               "\nExit codes: 0 success; 1 failure; 2 wrong usage.\n");
+  std::fprintf(
+      out,
+      "\n  --address HOST:PORT  the owner (default $PSD_ADDRESS, else 127.0.0.1:7071)\n"
+      "  --timeout TIME       how long to wait for an answer (500ms, 5s, 2m; default 5s)\n"
+      "  --json               status, list, ping: print JSON for programs\n"
+      "  --owners A=HOST:PORT,…  save, load: use these owners instead of the registrar's list\n"
+      "  --name NAME          save: the name of the save (default: the present time)\n"
+      "  --leave_out A,B      save: leave out the values of these owners\n"
+      "  --full_speed         save: take all the time, not a seventh, so that steps wait\n"
+      "  --map OLD=NEW,…      load: give the values of the saved owner OLD to NEW\n"
+      "  --spread             load: spread all values evenly over all owners by their bytes\n"
+      "  --only-missing       load: load only what owners have lost, and keep the rest\n"
+      "  --accept-skew        load: with --only-missing, even if other owners have\n"
+      "                       taken steps since the save\n"
+      "\nExit codes: 0 success; 1 failure; 2 wrong usage.\n");
 }
 
 int Refuse(const std::string& problem) {
