@@ -2,12 +2,20 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/byte_buffer.h"
 #include "core/carrier/grpc/grpc_link.h"
 
 namespace psd::carrier {
 namespace {
+
+// What an accepted stream takes beside its messages. Streams without a hello beyond so many are
+// charged.
+constexpr size_t kStreamBytes = size_t{16} << 10;
+constexpr size_t kUnchargedStreams = 64;
 
 absl::StatusOr<HelloFrame> DecodeHello(const grpc::ByteBuffer& bytes, const Limits& limits) {
   ReceivedBytes chunks;
@@ -37,6 +45,11 @@ void GrpcAcceptor::AcceptNext(grpc::AsyncGenericService* service,
 
 void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
   stream->SetOwner(shared_from_this());
+  const absl::Status admitted = Admit(*stream);
+  if (!admitted.ok()) {
+    stream->Decline({grpc::StatusCode::UNAVAILABLE, std::string(admitted.message())});
+    return;
+  }
   std::weak_ptr<GrpcAcceptor> weak = shared_from_this();
   // Twice the time of a connection, so that a connection without any hello ends as a whole.
   const absl::Duration patience = 2 * core_->options().handshake_timeout;
@@ -48,8 +61,38 @@ void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
   stream->Read();
 }
 
+absl::Status GrpcAcceptor::Admit(const GrpcStream& stream) {
+  Silent silent{stream.Peer(), nullptr};
+  MutexLock lock(mutex_);
+  const auto found = silent_of_.find(silent.connection);
+  if (found != silent_of_.end() && found->second >= kSilentOfConnection) {
+    return WithRemedy(absl::ResourceExhaustedError(
+                          absl::StrCat("the connection from ", silent.connection, " has ",
+                                       found->second, " streams without a hello already")),
+                      "send a hello on each stream at once");
+  }
+  if (silent_.size() >= kUnchargedStreams) {
+    PSD_ASSIGN_OR_RETURN(silent.charge, core_->small_memory().headers->Charge(kStreamBytes));
+  }
+  ++silent_of_[silent.connection];
+  silent_.emplace(&stream, std::move(silent));
+  return absl::OkStatus();
+}
+
+void GrpcAcceptor::Forget(const GrpcStream* stream) {
+  Silent gone;  // its charge is given back without the lock
+  MutexLock lock(mutex_);
+  const auto found = silent_.find(stream);
+  if (found == silent_.end()) return;
+  gone = std::move(found->second);
+  silent_.erase(found);
+  const auto of_connection = silent_of_.find(gone.connection);
+  if (--of_connection->second == 0) silent_of_.erase(of_connection);
+}
+
 void GrpcAcceptor::OnRead(const std::shared_ptr<GrpcStream>& stream,
                           const grpc::ByteBuffer& bytes) {
+  Forget(stream.get());
   absl::StatusOr<HelloFrame> hello = DecodeHello(bytes, core_->options().limits);
   if (!hello.ok()) {
     stream->Decline({grpc::StatusCode::INVALID_ARGUMENT, std::string(hello.status().message())});

@@ -173,6 +173,40 @@ TEST_F(HostilePeerTest, OneConnectionBringsFewLinks) {
   EXPECT_NE(declined.find("has brought 16 links already"), std::string::npos) << declined;
 }
 
+TEST_F(HostilePeerTest, OneConnectionHasFewStreamsWithoutAHello) {
+  constexpr int kStreams = 40, kMost = 16;
+  std::vector<std::unique_ptr<RawPeer>> peers;  // over one connection
+  for (int i = 0; i < kStreams; ++i) {
+    peers.push_back(std::make_unique<RawPeer>(address_, "/psd.v1.Worker/Exchange"));
+  }
+  CondVar changed;
+  int refused = 0, ended = 0;
+  std::vector<std::thread> threads;
+  for (const auto& peer : peers) {
+    threads.emplace_back([&, raw = peer.get()] {
+      EXPECT_FALSE(raw->Receive());
+      const std::string why = raw->Finish().error_message();
+      MutexLock lock(mutex_);
+      ++ended;
+      refused += absl::StrContains(why, "has 16 streams without a hello already");
+      changed.NotifyAll();
+    });
+  }
+  {
+    MutexLock lock(mutex_);
+    while (refused < kStreams - kMost && ended < kStreams) changed.Wait(mutex_);
+  }
+  for (const auto& peer : peers) peer->Cancel();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, kStreams - kMost);
+  // The places are free again once the server has noticed.
+  for (bool taken = false; !taken;) {
+    RawPeer late(address_, "/psd.v1.Worker/Exchange");
+    late.Send(Wire([](FrameEncoder& e) { e.Hello(HelloWith(8, StreamRole::kControl)); }));
+    taken = late.Receive();
+  }
+}
+
 TEST_F(HostilePeerTest, OtherMethodsAreUnimplemented) {
   RawPeer peer(address_, "/psd.v1.Worker/Other");
   EXPECT_FALSE(peer.Receive());

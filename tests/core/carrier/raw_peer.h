@@ -39,6 +39,8 @@ class RawPeer {
     stream_->Read(&bytes, nullptr);
     return Await();
   }
+  // Ends the stream. May be called while another thread waits.
+  void Cancel() { context_.TryCancel(); }
   grpc::Status Finish() {
     if (finished_) return status_;
     finished_ = true;
