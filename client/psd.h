@@ -84,10 +84,11 @@ using worker::ReadValues;        // converts all arguments or results of a call
 using worker::RowsQuery;         // a table and the ids of the rows that are wanted
 using worker::Typed;             // makes a C++ function one that can be registered
 using worker::TypedMethod;       // the same for a member function
-using Values = std::vector<Value>;
+using Values = std::vector<Value>;  // the arguments or the results of a call
 
 // ---------------------------------------------------------------------------------------------
-// Creation programs. GetOrCreate runs one on the owner to make a value that does not exist yet.
+// Creation programs: programs without inputs and with one result. GetOrCreate runs one on the owner
+// to make a value that does not exist yet.
 
 // Every element is uniform in [low, high). The same seed gives the same elements on every machine.
 Program Uniform(const Shape& shape, double low, double high, uint64_t seed,
@@ -115,7 +116,7 @@ class Function {
   static Function Registered(std::string name);
 
   const std::shared_ptr<const Program>& program() const { return program_; }
-  const program::Fingerprint& fingerprint() const { return fingerprint_; }  // the program's
+  const program::Fingerprint& fingerprint() const { return fingerprint_; }  // only for programs
   const std::string& name() const { return name_; }                         // empty for programs
 
  private:
@@ -141,8 +142,8 @@ struct WorkerOptions {
   // is not host:port fails at once with INVALID_ARGUMENT.
   std::vector<OwnerAddress> owners;
   absl::Duration start_timeout = absl::Seconds(30);
-  // If false, the worker attaches to the owners without joining the job: it gets no rank and counts
-  // in no group. For tools that inspect or save a job.
+  // If false, the worker attaches to the owners without joining the job: it gets no rank (rank() is
+  // 0) and counts in no group. For tools that inspect or save a job.
   bool join = true;
   // The "host:port" at which other workers reach this one. If empty, the worker does not listen;
   // owners call it back on the connections that it opened.
@@ -176,9 +177,9 @@ struct CallOptions {
   // The most time that the call may take. Without a value the worker's default timeout applies;
   // absl::ZeroDuration() means no timeout. A negative timeout fails with INVALID_ARGUMENT.
   std::optional<absl::Duration> timeout;
-  // The context that records the call, so that gradients can flow back through it. Null records
-  // nothing, and neither does a call under a NoGradGuard. A context that was moved from fails the
-  // call with FAILED_PRECONDITION.
+  // The context that records the call, so that gradients can flow back through it. It is read only
+  // while the call is being started. If it is null, or under a NoGradGuard, nothing is recorded. A
+  // context that was moved from fails the call with FAILED_PRECONDITION.
   const Context* context = nullptr;
 };
 
@@ -188,7 +189,8 @@ struct ShutdownOptions {
   // If true, Shutdown first waits until every trainer of the declared group shuts down too and none
   // of them has a call under way. This worker serves calls until then.
   bool with_group = false;
-  absl::Duration group_timeout = absl::ZeroDuration();  // of that wait; zero means no timeout
+  // The timeout of the wait for the group. absl::ZeroDuration() means no timeout.
+  absl::Duration group_timeout = absl::ZeroDuration();
   // If true, references that are still held make Shutdown return FAILED_PRECONDITION. If false they
   // are only logged.
   bool refuse_held_references = false;
@@ -206,8 +208,8 @@ struct CreateOptions {
 // One named value in a listing.
 struct ValueInfo {
   std::string name;
-  std::string kind;  // "tensor f32[128, 784]", "optimizer/adam", …
-  uint64_t version = 0;
+  std::string kind;      // "tensor f32[128, 784]", "optimizer/adam", …
+  uint64_t version = 0;  // see Assign
   size_t bytes = 0;
 };
 
@@ -235,7 +237,7 @@ class Worker {
 
   const std::string& name() const;
   int rank() const;
-  // Returns this worker.
+  // Returns the name, incarnation and rank of this worker.
   WorkerInfo Info() const;
   // Returns the worker called `name`, and makes it reachable from here if it listens.
   // Errors: NOT_FOUND naming the nearest name.
@@ -254,17 +256,18 @@ class Worker {
   // Returns a reference to the value called `name` on `owner`. If there is no such value, the owner
   // makes it by running `create`. If several workers ask at the same time, the value is made once
   // and all get a reference to it.
-  // Errors: FAILED_PRECONDITION if the value exists with another shape, dtype or requires_grad.
+  // Errors: FAILED_PRECONDITION if the value exists with another shape, dtype or other options.
   absl::StatusOr<RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                    const Program& create, CreateOptions options = {});
   // Returns a reference to an existing value.
   // Errors: NOT_FOUND naming the owner and the nearest name there.
   absl::StatusOr<RRef> Lookup(const std::string& owner, const std::string& name);
-  // Removes the name. The value itself lives on as long as any worker holds an RRef to it.
+  // Removes the name of a value, or of the owner's part of an optimizer. A value lives on as long
+  // as any worker holds an RRef to it. An optimizer ends: trainers that still use it are refused.
   absl::Status Drop(const std::string& owner, const std::string& name);
   // Replaces the elements of a parameter by a new version, or writes every row of a table. A lookup
   // that runs meanwhile may see old and new rows, but each row is whole. Returns the number of the
-  // new version.
+  // new version; an applied step makes a new version too.
   absl::StatusOr<uint64_t> Assign(const RRef& rref, const Tensor& elements);
   // Returns the values on `owner` whose names start with `prefix`, sorted by name.
   absl::StatusOr<std::vector<ValueInfo>> List(const std::string& owner,
@@ -308,13 +311,16 @@ class Worker {
   // ---- calls
 
   // About callbacks (OnReady, Then) of the futures that this worker, its RRefs and its functions
-  // return: if the result is there already, a callback runs at once on the caller's thread, else on
-  // a thread that is kept for callbacks. A callback may therefore compute, make calls and wait for
-  // them. At most `threads` callbacks run at the same time, not counting those that wait for a
-  // future. A callback must not shut the worker down.
+  // return: if the result is there already, a callback runs at once on the thread that calls
+  // OnReady or Then; otherwise it runs on a thread that is kept for callbacks. A callback may
+  // therefore compute, make calls and wait for them. At most `threads` callbacks run at the same
+  // time, not counting those that wait for a future. A callback must not throw (OnReady) and must
+  // not shut the worker down. The handover to the thread makes an empty call about a fifth slower if
+  // the calls follow each other (docs/architecture.md).
 
-  // Runs `function` on `callee`, which may be this worker, and returns its results. client/calls.h
-  // has helpers that wait for several calls and that call methods of objects.
+  // Runs `function` on `callee`, which may be this worker, and returns its results. A callee is
+  // given by its name, its WorkerInfo or its rank. client/calls.h has helpers that wait for several
+  // calls and that call methods of objects.
   absl::StatusOr<Values> RpcSync(const Callee& callee, const Function& function,
                                  const Values& arguments, const CallOptions& options = {});
   Future<Values> RpcAsync(const Callee& callee, const Function& function, const Values& arguments,
@@ -396,7 +402,10 @@ class Context {
   // Computes the gradients of the sum of `roots`, which have one element each, with respect to all
   // leaves that require grad. Each gradient is added to this context on the worker that owns the
   // leaf. Returns when all workers are done. May be repeated; gradients accumulate.
-  // Errors: see dist_autograd::DistAutograd::Backward.
+  // Errors: INVALID_ARGUMENT (no roots; a root that has several elements, is a leaf, or does not
+  // require grad; a timeout that is not positive); FAILED_PRECONDITION (another pass is running in
+  // this context); DEADLINE_EXCEEDED naming the gradients that are missing; and the errors of
+  // operators and of the workers that take part.
   absl::Status Backward(const std::vector<Variable>& roots,
                         const dist_autograd::BackwardOptions& options = {});
   // The same from a root that any worker owns. Errors: INVALID_ARGUMENT if it is no tensor.
@@ -448,8 +457,8 @@ class Context {
 using optim::OptimizerSpec;
 
 // The options of the optimizers. Formulas, names and defaults are those of torch.optim. Each struct
-// converts to the OptimizerSpec that DistributedOptimizer::Create takes. stochastic_rounding is for
-// bf16 parameters: rounding to nearest would lose small steps there.
+// converts to the OptimizerSpec that DistributedOptimizer::Create takes. stochastic_rounding is
+// accepted for bf16 parameters only: rounding to nearest would lose their small steps.
 struct Sgd {
   double lr = 0.01;
   double momentum = 0;
@@ -457,8 +466,8 @@ struct Sgd {
   double weight_decay = 0;
   bool nesterov = false;
   bool maximize = false;
-  bool stochastic_rounding = false;  // of bf16 parameters, which it needs
-  operator OptimizerSpec() const;    // NOLINT: options are a spec
+  bool stochastic_rounding = false;
+  operator OptimizerSpec() const;  // NOLINT: options are a spec
 };
 
 struct Adagrad {
@@ -497,7 +506,7 @@ struct AdamW {
 };
 
 struct Adamax {
-  double lr = 1e-3;  // as PyTorch's functional Adamax; its class has 0.002
+  double lr = 1e-3;  // the default of PyTorch's functional adamax; the class Adamax has 0.002
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -551,7 +560,7 @@ struct SparseAdam {
 };
 
 // For tables only: Adagrad with one accumulator per row, to which the mean of the squares of the
-// row's gradient is added. As in FBGEMM and TorchRec.
+// row's gradient is added. FBGEMM and TorchRec use the same formula.
 struct RowwiseAdagrad {
   double lr = 0.01;
   double lr_decay = 0;
@@ -573,14 +582,15 @@ struct ParameterGroup {
 //   schedule      Sets the learning rate by the number of accepted steps, for example
 //                 Schedule::Cosine(10'000).WithWarmup(500). The owner with the smallest name counts
 //                 the steps. With several owners every step needs one more exchange.
-//   loss_scaling  LossScaling::Dynamic() scales losses; see StepOptions::loss_scale. Every step
-//                 needs one more exchange.
+//   loss_scaling  LossScaling::Dynamic() adapts the factor by which trainers multiply their losses;
+//                 see StepOptions::loss_scale. Every step needs one more exchange.
 //   mode          Says when a step is applied:
 //     UpdateMode::Asynchronous()       Each step is applied on its own, as it comes.
 //     UpdateMode::Synchronous(n)       Steps are applied in rounds: one step of each of n trainers,
-//                                      applied as one, with the mean (or the sum) of their
-//                                      gradients. Every step waits for its round. A trainer that
-//                                      dies or leaves is dropped from the round.
+//                                      applied as one, with the mean of their gradients, or the
+//                                      sum if UpdateMode::Reduction::kSum is given as well.
+//                                      Every step waits for its round. A trainer that dies or
+//                                      leaves is dropped from the round.
 //     UpdateMode::BoundedStaleness(s)  Each step is applied on its own, but a gradient that was
 //                                      computed from a version more than s behind is refused with
 //                                      FAILED_PRECONDITION, and so is one of an unknown version
@@ -633,8 +643,8 @@ struct OwnerOutcome {
   absl::Status status;          // OK if the step was applied there, or had nothing to do there
   bool fate_unknown = false;    // the step may or may not have been applied
   bool held_back = false;       // not applied only because another owner's check failed
-  uint64_t steps_accepted = 0;  // by that owner, from all trainers together
-  int parameters_stepped = 0;
+  uint64_t steps_accepted = 0;  // so far, by that owner, from all trainers together
+  int parameters_stepped = 0;   // in this step, on that owner
   // The most versions that a parameter had moved on since a gradient was computed from it.
   uint64_t max_staleness = 0;
   int trainers = 0;  // the number of trainers whose gradients were applied: several in a round
