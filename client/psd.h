@@ -315,8 +315,8 @@ class Worker {
   // OnReady or Then; otherwise it runs on a thread that is kept for callbacks. A callback may
   // therefore compute, make calls and wait for them. At most `threads` callbacks run at the same
   // time, not counting those that wait for a future. A callback must not throw (OnReady) and must
-  // not shut the worker down. The handover to the thread makes an empty call about a fifth slower if
-  // the calls follow each other (docs/architecture.md).
+  // not shut the worker down. The handover to the thread makes an empty call about a fifth slower
+  // if the calls follow each other (docs/architecture.md).
 
   // Runs `function` on `callee`, which may be this worker, and returns its results. A callee is
   // given by its name, its WorkerInfo or its rank. client/calls.h has helpers that wait for several
