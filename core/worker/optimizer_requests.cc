@@ -51,6 +51,7 @@ Future<RRef> OptimizerService::SendCreate(const std::string& owner, const std::s
   message.set_replaced_incarnation(terms.replaced.incarnation);
   message.set_replaced_counter(terms.replaced.counter);
   message.set_unfinished(terms.unfinished);
+  message.set_turns_ended_before(runtime_.ids().Next().counter);
   for (const GroupRequest& group : groups) {
     message.set_type(group.spec.type);
     v1::OptimizerGroup& wire = *message.add_groups();

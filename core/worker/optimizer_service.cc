@@ -330,9 +330,10 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
   options.creation = std::move(agreement);
   runtime_.store()
       .GetOrCreate(request->name(), options, std::move(create))
-      .OnReady([this, call, expected, life = *life](const absl::StatusOr<EntryPtr>& entry) {
+      .OnReady([this, call, expected, life = *life,
+                before = request->turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
-        absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life);
+        absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life, before);
         if (absl::IsNotFound(answer.status())) {
           answer = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
                                                               " was dropped while it was created")),
@@ -345,14 +346,15 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
 absl::StatusOr<rpc::Payload> OptimizerService::AnswerCreation(rpc::ServerCall& call,
                                                               const EntryPtr& entry,
                                                               GlobalId expected,
-                                                              const optim::OptimizerLife& life) {
+                                                              const optim::OptimizerLife& life,
+                                                              uint64_t turns_ended_before) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(runtime_.store(), entry->id));
   if (life.stage == optim::LifeStage::kLoading) PSD_RETURN_IF_ERROR(optimizer->SetLife(life));
   if (!expected.IsNone() && expected != optimizer->life().id)
     return absl::AbortedError(
         absl::StrCat(entry->Label(), " is of another life than was asked for"));
   // If the session has ended before, nobody would notice its end any more.
-  if (!call.cancelled()) optimizer->Join(SessionOf(call));
+  if (!call.cancelled()) optimizer->Join(SessionOf(call), turns_ended_before);
   return ReferenceReply(runtime_, call, entry);
 }
 

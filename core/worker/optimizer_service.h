@@ -154,10 +154,12 @@ class OptimizerService {
   void ServeSetOptions(const CallPtr& call);
   void ServeLeave(const CallPtr& call);
 
-  // Returns the answer to a creation that made or found `entry`. Errors: NOT_FOUND if it has been
-  // dropped since; ABORTED if it is of another life than `expected`.
+  // Returns the answer to a creation that made or found `entry`, which the caller joins (see
+  // OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it is of
+  // another life than `expected`.
   absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
-                                              GlobalId expected, const optim::OptimizerLife& life);
+                                              GlobalId expected, const optim::OptimizerLife& life,
+                                              uint64_t turns_ended_before);
   // Reports on this owner's part of a named optimizer.
   optim::PartReport ReportHere(const std::string& name) const;
   // Whether a client that names no other owner may step the part.

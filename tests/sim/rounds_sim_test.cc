@@ -1,7 +1,8 @@
 // Three trainers step an optimizer on three owners in synchronous rounds: the lead's rules of
 // docs/decisions/0016-one-lead.md under random histories. Messages overtake each other, calls time
 // out on one owner and not on the others, failed steps are tried again or dropped, the trainers
-// change whether they clip by norm, and die and are started again.
+// change whether they clip by norm, lose their session with one owner and create the optimizer
+// again, and die and are started again.
 //
 // The same world without the lead's word, in which every owner collects its rounds by itself, shows
 // that the histories are hard enough.
@@ -47,7 +48,8 @@ class Owner {
   virtual void EndTurn(GlobalId session, GlobalId turn) = 0;
   virtual void EndSession(GlobalId session) = 0;
 
-  void Join(GlobalId session) { book_.Join(session); }
+  // The trainer's turns with numbers below `before` were for its former sessions here.
+  virtual void Join(GlobalId session, uint64_t before) { book_.Join(session, before); }
   const std::vector<GlobalId>& applied() const { return applied_; }
 
  protected:
@@ -86,6 +88,10 @@ class FollowingOwner : public Owner {
             {[this](GlobalId turn) { return book_.Expects(turn); },
              [this](GlobalId turn) { book_.EndTurn(turn); }})) {}
 
+  void Join(GlobalId session, uint64_t before) override {
+    const std::optional<GlobalId> former = book_.Join(session, before);
+    if (former.has_value()) gate_->Leave(*former, 0);
+  }
   void Submit(StepRequest request) override { gate_->Submit(std::move(request)); }
   void Withdraw(uint64_t ticket) override { gate_->Withdraw(ticket); }
   void EndTurn(GlobalId session, GlobalId turn) override {
@@ -209,10 +215,12 @@ class World {
  private:
   enum class Phase { kTurn, kMeasure, kStep };
   struct Trainer {
-    GlobalId session;
-    uint64_t numbers = 0;         // of steps and turns, so far
-    uint64_t step = 0, turn = 0;  // the last ones
-    std::set<uint64_t> open;      // steps that may be asked for again
+    Incarnation incarnation = 0;
+    uint64_t epochs[kOwners] = {};  // of its sessions with the owners
+    uint64_t used[kOwners] = {};    // those in which its present step began
+    uint64_t numbers = 0;           // of steps and turns, so far
+    uint64_t step = 0, turn = 0;    // the last ones
+    std::set<uint64_t> open;        // steps that may be asked for again
     bool waits = false;
     bool clips = false;
     Phase phase = Phase::kTurn;
@@ -239,8 +247,16 @@ class World {
     const uint64_t attempt = trainer.attempt;
     trainer = Trainer{};
     trainer.attempt = attempt + 1;
-    trainer.session = {++incarnations_, 1};
-    for (const std::unique_ptr<Owner>& owner : owners_) owner->Join(trainer.session);
+    trainer.incarnation = ++incarnations_;
+    for (uint64_t& epoch : trainer.epochs) epoch = ++epochs_;
+    Create(trainer);
+  }
+
+  // Creates the optimizer on all owners, or joins it.
+  void Create(Trainer& trainer) {
+    const uint64_t before = ++trainer.numbers;
+    for (size_t i = 0; i < kOwners; ++i)
+      owners_[i]->Join({trainer.incarnation, trainer.epochs[i]}, before);
   }
 
   void RandomEvent() {
@@ -263,15 +279,32 @@ class World {
       case 8:
         if (!trainer.waits && !trainer.open.empty()) Retry(trainer);
         return;
+      case 9:
+        return LoseSession(trainer, Draw(kOwners));
       default:
         if (!messages_.empty()) Deliver();
     }
   }
 
+  void SendEndOfSession(const Trainer& trainer, size_t owner) {
+    const GlobalId session{trainer.incarnation, trainer.epochs[owner]};
+    Send([this, owner, session] { owners_[owner]->EndSession(session); });
+  }
   void Die(Trainer& trainer) {
-    const GlobalId session = trainer.session;
-    for (const auto& owner : owners_) Send([&owner, session] { owner->EndSession(session); });
+    for (size_t i = 0; i < kOwners; ++i) SendEndOfSession(trainer, i);
     Start(trainer);
+  }
+
+  // The trainer creates the optimizer again at once, in a new session, and gives up what it stepped
+  // with the former one. The owner may hear of the end of the old session later.
+  void LoseSession(Trainer& trainer, size_t owner) {
+    SendEndOfSession(trainer, owner);
+    trainer.epochs[owner] = ++epochs_;
+    Create(trainer);
+    trainer.open.clear();
+    if (!trainer.waits) return;
+    trainer.open.insert(trainer.step);
+    if (trainer.pending.count(owner) > 0) Hear(trainer, owner, /*ok=*/false);
   }
 
   // One call, to one owner.
@@ -296,6 +329,7 @@ class World {
     trainer.waits = true;
     trainer.clips = clips_;
     trainer.turn = ++trainer.numbers;
+    std::copy(std::begin(trainer.epochs), std::end(trainer.epochs), std::begin(trainer.used));
     Begin(trainer, has_lead_ ? Phase::kTurn : trainer.clips ? Phase::kMeasure : Phase::kStep);
   }
 
@@ -308,6 +342,10 @@ class World {
     for (size_t i = 0; i < kOwners; ++i) {
       if (phase == Phase::kTurn && i != kLead) continue;
       if (!has_lead_ && trainer.applied[trainer.step].count(i) > 0) continue;
+      if (HasLost(trainer, i)) {
+        trainer.failed = true;
+        continue;
+      }
       trainer.pending[i] = ++tickets_;
       calls.emplace_back(i, Request(trainer, i));
     }
@@ -315,14 +353,20 @@ class World {
       auto shared = std::make_shared<StepRequest>(std::move(request));  // a Message can be copied
       Send([this, i = i, shared] { owners_[i]->Submit(std::move(*shared)); });
     }
+    if (trainer.pending.empty()) Fail(trainer);
+  }
+
+  // Whether the session in which the trainer's step began on this owner has ended.
+  static bool HasLost(const Trainer& trainer, size_t owner) {
+    return trainer.used[owner] != trainer.epochs[owner];
   }
 
   StepRequest Request(Trainer& trainer, size_t owner) {
     StepRequest request;
-    request.step_id = {trainer.session.incarnation, trainer.step};
+    request.step_id = {trainer.incarnation, trainer.step};
     request.ended_before = *trainer.open.begin();
     request.ticket = trainer.pending[owner];
-    request.member = {trainer.session, "trainer"};
+    request.member = {{trainer.incarnation, trainer.used[owner]}, "trainer"};
     request.measures = trainer.phase == Phase::kMeasure;
     if (trainer.phase == Phase::kTurn) {
       request.step_id.counter = request.ended_before = trainer.turn;
@@ -338,7 +382,7 @@ class World {
       Send([this, &trainer, owner, attempt, word, ok = result.ok()] {
         if (trainer.attempt != attempt || trainer.pending.count(owner) == 0) return;
         if (trainer.phase == Phase::kTurn)
-          trainer.place = {{trainer.session.incarnation, trainer.turn}, trainer.turn, word};
+          trainer.place = {{trainer.incarnation, trainer.turn}, trainer.turn, word};
         Hear(trainer, owner, ok);
       });
     };
@@ -356,19 +400,22 @@ class World {
     trainer.waits = false;
     ++trainer.attempt;
     trainer.open.erase(trainer.step);
-    ended_.insert({trainer.session.incarnation, trainer.step});
+    ended_.insert({trainer.incarnation, trainer.step});
   }
 
   // The step is tried again at once or later, or its outcome is dropped.
   void Fail(Trainer& trainer) {
     trainer.waits = false;
     ++trainer.attempt;
-    const GlobalId turn{trainer.session.incarnation, trainer.turn};
-    if (has_lead_) {
-      for (const auto& owner : owners_)
-        Send([&owner, session = trainer.session, turn] { owner->EndTurn(session, turn); });
+    const GlobalId turn{trainer.incarnation, trainer.turn};
+    bool lost = false;
+    for (size_t i = 0; i < kOwners; ++i) {
+      lost |= HasLost(trainer, i);
+      if (!has_lead_ || HasLost(trainer, i)) continue;
+      const GlobalId session{trainer.incarnation, trainer.used[i]};
+      Send([this, i, session, turn] { owners_[i]->EndTurn(session, turn); });
     }
-    switch (Draw(3)) {
+    switch (lost ? 1 : Draw(3)) {
       case 0:
         return Try(trainer);
       case 1:
@@ -391,7 +438,7 @@ class World {
 
   std::mt19937_64 random_;
   const bool has_lead_;
-  uint64_t incarnations_ = 0, tickets_ = 0;
+  uint64_t incarnations_ = 0, epochs_ = 0, tickets_ = 0;
   bool clips_ = false;  // the option that the trainers' program has at the moment
   std::unique_ptr<Owner> owners_[kOwners];
   Trainer trainers_[kTrainers];

@@ -68,7 +68,10 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   std::string TypeName() const override { return absl::StrCat("optimizer/", type_); }
   const ParameterTable& table() const override { return table_; }
   const OptimizerSettings& settings() const override { return settings_; }
-  size_t num_groups() const override PSD_EXCLUDES(mutex_);
+  size_t num_groups() const override PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return groups_.size();
+  }
   absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
   const std::vector<OptimizerSpec>& created() const override { return created_; }
   void Step(StepRequest request) override;
@@ -80,7 +83,7 @@ class OwnerOptimizerImpl : public OwnerOptimizer,
   }
   void TakeTurn(StepRequest request) override;
   void EndTurn(GlobalId session, GlobalId turn, bool applied) override PSD_EXCLUDES(mutex_);
-  void Join(GlobalId session) override PSD_EXCLUDES(mutex_);
+  void Join(GlobalId session, uint64_t turns_ended_before) override PSD_EXCLUDES(mutex_);
   void Leave(GlobalId session, uint64_t before) override {
     if (gate_ != nullptr) gate_->Leave(session, before);
   }
@@ -257,10 +260,14 @@ StepGate::Turns OwnerOptimizerImpl::Turns() {
   return {expects, end};
 }
 
-void OwnerOptimizerImpl::Join(GlobalId session) {
+void OwnerOptimizerImpl::Join(GlobalId session, uint64_t turns_ended_before) {
   if (gate_ == nullptr) return;
-  MutexLock lock(mutex_);
-  book_.Join(session);
+  std::optional<GlobalId> former;
+  {
+    MutexLock lock(mutex_);
+    former = book_.Join(session, turns_ended_before);
+  }
+  if (former.has_value()) gate_->Leave(*former, 0);
 }
 
 void OwnerOptimizerImpl::EndSession(GlobalId session) {
@@ -433,11 +440,6 @@ void OwnerOptimizerImpl::RecordOverflow(StepBatch& batch, const StepTerms& terms
 }
 
 // ---- options and state
-
-size_t OwnerOptimizerImpl::num_groups() const {
-  MutexLock lock(mutex_);
-  return groups_.size();
-}
 
 absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
   MutexLock lock(mutex_);

@@ -120,8 +120,10 @@ class OwnerOptimizer : public store::Object {
   // answered CANCELLED, and nobody waits for the turn's step any more.
   virtual void EndTurn(GlobalId session, GlobalId turn, bool applied) = 0;
   // A trainer with this session has created or joined the optimizer. The members of named rounds
-  // wait for the steps of such trainers only.
-  virtual void Join(GlobalId session) = 0;
+  // wait for the steps of such trainers only. If the session is a new one of the trainer, a former
+  // one leaves now, and nobody waits for the trainer's turns with numbers below
+  // `turns_ended_before` any more.
+  virtual void Join(GlobalId session, uint64_t turns_ended_before) = 0;
   // See StepGate.
   virtual void Leave(GlobalId session, uint64_t before) = 0;
   // The session never comes back: it leaves, and nothing of it is applied any more.

@@ -55,6 +55,14 @@ bool StepBook::WasApplied(const StepRequest& request) const {
   return steps_.Find(request.member.session, request.step_id) == Answer::kEnded;
 }
 
+std::optional<GlobalId> StepBook::Join(GlobalId session, uint64_t turns_ended_before) {
+  const std::optional<GlobalId> last = turns_.LastSession(session.incarnation);
+  if (last.has_value() && last->counter >= session.counter) return std::nullopt;
+  turns_.Meet(session);
+  turns_.Acknowledge(session.incarnation, turns_ended_before);
+  return last;
+}
+
 void StepBook::EndTurn(GlobalId session, GlobalId turn) {
   if (turns_.Find(session, turn) == Answer::kNew) turns_.End(session, turn);
 }

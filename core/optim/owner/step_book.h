@@ -34,8 +34,11 @@ class StepBook {
   // The step has been applied. Requires: Find says nothing.
   void End(const StepRequest& request) { steps_.End(request.member.session, request.step_id); }
 
-  // A trainer that has created the optimizer has this session here.
-  void Join(GlobalId session) { turns_.Meet(session); }
+  // A trainer that has created the optimizer has this session here. If the session is a new one,
+  // the trainer's turns with numbers below `turns_ended_before` were for former sessions: they are
+  // over, even if the notice of a former session's end is still to come. Returns the last former
+  // session if the new one is known to follow it: that one has ended.
+  std::optional<GlobalId> Join(GlobalId session, uint64_t turns_ended_before);
   // Whether the step of a turn may still come.
   bool Expects(GlobalId turn) const { return turns_.Expects(turn); }
   // The turn is over: nothing is given to it, and nobody waits for its step.

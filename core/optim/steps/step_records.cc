@@ -33,10 +33,8 @@ void StepRecords::End(GlobalId session, GlobalId step) {
 }
 
 void StepRecords::End(GlobalId step) {
-  const auto place = trainers_.find(step.incarnation);
-  if (place == trainers_.end() || !place->second.last_epoch.has_value()) return;
-  const GlobalId session{step.incarnation, *place->second.last_epoch};
-  if (Find(session, step) == Answer::kNew) End(session, step);
+  const std::optional<GlobalId> session = LastSession(step.incarnation);
+  if (session.has_value() && Find(*session, step) == Answer::kNew) End(*session, step);
 }
 
 void StepRecords::Meet(GlobalId session) {
@@ -65,9 +63,14 @@ void StepRecords::EndSession(GlobalId session) {
 }
 
 bool StepRecords::Expects(GlobalId step) const {
-  const auto place = trainers_.find(step.incarnation);
-  if (place == trainers_.end() || !place->second.last_epoch.has_value()) return false;
-  return Find({step.incarnation, *place->second.last_epoch}, step) == Answer::kNew;
+  const std::optional<GlobalId> session = LastSession(step.incarnation);
+  return session.has_value() && Find(*session, step) == Answer::kNew;
+}
+
+std::optional<GlobalId> StepRecords::LastSession(Incarnation trainer) const {
+  const auto place = trainers_.find(trainer);
+  if (place == trainers_.end() || !place->second.last_epoch.has_value()) return std::nullopt;
+  return GlobalId{trainer, *place->second.last_epoch};
 }
 
 size_t StepRecords::remembered() const {

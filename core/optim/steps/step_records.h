@@ -53,6 +53,8 @@ class StepRecords {
   // Whether the step may still come: its trainer has a session here that has not ended, and the
   // step has not ended.
   bool Expects(GlobalId step) const;
+  // The trainer's last session that has stepped here or was met, if one is remembered.
+  std::optional<GlobalId> LastSession(Incarnation trainer) const;
   // Whether anything is remembered of a trainer.
   bool Knows(Incarnation trainer) const { return trainers_.count(trainer) > 0; }
   // The number of ended steps that are remembered one by one.

@@ -1,14 +1,20 @@
 // Turns of steps over the wire. The messages that end them arrive.
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/optim/options/optimizer_config.h"
+#include "core/optim/steps/step_request.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -102,6 +108,53 @@ TEST(TurnsTest, AMessageOfLeavingIsSentUntilItArrives) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(alone->round.members.size(), 1u);
   EXPECT_GT(refusals, 3);
+}
+
+// The word on a round names a turn of the trainer's former session, and arrives after the trainer
+// has created the optimizer again.
+TEST(TurnsTest, NobodyWaitsForATurnOfATrainerThatHasLostItsSessionAndIsBack) {
+  std::atomic<bool> cut{false};
+  testing::PickyRules rules;
+  rules.refuses = [&](const carrier::Message&) -> absl::Status {
+    return cut ? absl::UnavailableError("the network is down") : absl::OkStatus();
+  };
+  rules.loses = [&](const carrier::Message&) { return cut.load(); };
+  RuntimeOptions short_leases, picky;
+  short_leases.session.lease = absl::Seconds(2);
+  picky.carrier = std::make_shared<testing::PickyCarrier>(*carrier::NewGrpcCarrier({}), rules);
+  const auto owner = Start("owner0", std::move(short_leases));
+  const auto lost = Start("trainer0", std::move(picky)), other = Start("trainer1");
+  const optim::UpdateMode rounds = optim::UpdateMode::Synchronous(2);
+  const rref::RRef before = Join(*lost, *owner, rounds), theirs = Join(*other, *owner, rounds);
+  const GlobalId turn = other->ids().Next();
+  const auto take = [](Runtime& trainer, const rref::RRef& optimizer, GlobalId id) {
+    return trainer.optimizer_service().TakeTurn(optimizer, {id, id.counter}, {});
+  };
+  auto first = take(*lost, before, lost->ids().Next()), second = take(*other, theirs, turn);
+  ASSERT_TRUE(first.Wait().ok()) << first.Wait().status();
+  ASSERT_TRUE(second.Wait().ok()) << second.Wait().status();
+  ASSERT_EQ(second.Wait()->round.members.size(), 2u);
+
+  const auto sessions = [&] {
+    const std::vector<rpc::PeerStatus> peers = owner->agent().Peers();
+    return std::count_if(peers.begin(), peers.end(), [](const rpc::PeerStatus& each) {
+      return each.peer.name == "trainer0" && each.epoch_here != 0;
+    });
+  };
+  cut = true;
+  while (sessions() > 0) std::this_thread::yield();
+  cut = false;
+  while (lost->rrefs().CheckUsable(before).ok()) std::this_thread::yield();
+  Join(*lost, *owner, rounds);
+
+  StepCall step;
+  step.step = other->ids().Next();
+  step.round = {turn, turn.counter, second.Wait()->round};
+  rpc::CallOptions patience;
+  patience.timeout = absl::Seconds(20);
+  const auto stepped = other->optimizer_service().Step(theirs, step, patience).Wait();
+  ASSERT_TRUE(stepped.ok()) << stepped.status();
+  EXPECT_EQ(stepped->trainers, 1);
 }
 
 }  // namespace

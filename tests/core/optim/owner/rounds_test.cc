@@ -39,7 +39,7 @@ class RoundTest : public OwnerOptimizerTest {
     request.step_id = id.IsNone() ? ids_.Next() : id;
     request.ticket = ++last_ticket_;
     request.life = life_;
-    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
     request.terms = terms;
     request.round = Place(n);
@@ -57,7 +57,7 @@ class RoundTest : public OwnerOptimizerTest {
     StepRequest request;
     request.step_id = step;
     request.round = Place(n);
-    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(static_cast<double>(n))}});
     optimizer_->Measure(std::move(request), [this, n](const absl::StatusOr<double>& sum) {
       measured_[n].push_back(sum);
@@ -69,12 +69,17 @@ class RoundTest : public OwnerOptimizerTest {
     request.step_id = {n, turn};
     request.ended_before = ended_before;
     request.measures = measures;
-    request.member = {{n, 1}, std::string(1, static_cast<char>('a' + n))};
+    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.done = [this, n, turn](const absl::StatusOr<StepResult>& result) {
       turns_[n].push_back(result.status());
       if (result.ok()) places_[n] = {{n, turn}, turn, result->round};
     };
     optimizer_->TakeTurn(std::move(request));
+  }
+  // The present session of trainer n.
+  GlobalId Session(uint64_t n) const {
+    const auto epoch = epochs_.find(n);
+    return {n, epoch == epochs_.end() ? 1 : epoch->second};
   }
   // The place of trainer n in the last round that the lead has named for it.
   RoundPlace Place(uint64_t n) const {
@@ -92,6 +97,7 @@ class RoundTest : public OwnerOptimizerTest {
   std::shared_ptr<OwnerOptimizer> optimizer_;
   std::map<uint64_t, std::vector<absl::Status>> turns_;
   std::map<uint64_t, std::vector<absl::StatusOr<double>>> measured_;
+  std::map<uint64_t, uint64_t> epochs_;  // of those trainers whose session is not their first
   std::map<uint64_t, RoundPlace> places_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
@@ -306,6 +312,56 @@ TEST_F(RoundTest, AMemberWhoseSessionHasEndedIsNotWaitedForByALaterWord) {
   EXPECT_EQ(LastCode(2), absl::StatusCode::kAborted);
   TakeTurn(1, 7, 7);
   EXPECT_EQ(Place(1).word.number, 2u) << "the seat is empty";
+}
+
+// Trainer 2 loses its session with this owner, and creates the optimizer again in the next one.
+TEST_F(RoundTest, ATurnOfAFormerSessionIsNotExpectedOnceItsTrainerHasJoinedAgain) {
+  enum class Notice { kBeforeItJoins, kBeforeTheWord, kLast };  // of the end of its session
+  for (const Notice notice : {Notice::kBeforeItJoins, Notice::kBeforeTheWord, Notice::kLast}) {
+    SCOPED_TRACE(static_cast<int>(notice));
+    answers_.clear();
+    epochs_.clear();
+    Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+    const float before = First(a_);
+    for (uint64_t n : {1, 2}) optimizer_->Join(Session(n), 3);
+    NameRound(5);
+    if (notice == Notice::kBeforeItJoins) optimizer_->EndSession({2, 1});
+    epochs_[2] = 2;
+    optimizer_->Join(Session(2), 7);
+    if (notice == Notice::kBeforeTheWord) optimizer_->EndSession({2, 1});
+    Offer(1, {1, 4});
+    ASSERT_EQ(answers_[1].size(), 1u) << "nobody comes in the turn of the session that has ended";
+    EXPECT_EQ(answers_[1][0]->trainers, 1);
+    if (notice == Notice::kLast) optimizer_->EndSession({2, 1});
+    optimizer_->Join(Session(2), 11);  // another part of the trainer's program joins, too
+    TakeTurn(2, 10, 10);               // first: its place was empty, so nobody would wait for it
+    TakeTurn(1, 9, 9);
+    ASSERT_EQ(Place(2).word.members.size(), 2u) << turns_[2].back();
+    Offer(1, {1, 8});
+    EXPECT_EQ(answers_[1].size(), 1u) << "its turn of the new session is waited for";
+    Offer(2, {2, 8});
+    ASSERT_EQ(answers_[1].size(), 2u);
+    EXPECT_EQ(answers_[1][1]->trainers, 2);
+    EXPECT_EQ(First(a_), before + 4);
+  }
+}
+
+TEST_F(RoundTest, AMemberThatJoinsAgainEndsTheWaitForItsFormerSession) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  for (uint64_t n : {1, 2}) optimizer_->Join(Session(n), 3);
+  NameRound(5);
+  Offer(1, {1, 4});
+  ASSERT_TRUE(answers_.empty());
+  epochs_[2] = 2;
+  optimizer_->Join(Session(2), 7);
+  ASSERT_EQ(answers_[1].size(), 1u);
+  EXPECT_EQ(answers_[1][0]->trainers, 1);
+  Offer(2, {2, 4});
+  EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled) << "a message of the former session";
+  TakeTurn(2, 10, 10);
+  EXPECT_EQ(turns_[2].size(), 1u) << "it has its place, not a second one: " << turns_[2].back();
+  TakeTurn(1, 9, 9);
+  EXPECT_EQ(Place(2).word.members.size(), 2u);
 }
 
 // It was applied here and failed on another owner, where it is tried again.

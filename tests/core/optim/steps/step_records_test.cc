@@ -1,6 +1,7 @@
 #include "core/optim/steps/step_records.h"
 
 #include <cstdint>
+#include <optional>
 
 #include "core/base/ids.h"
 #include "gmock/gmock.h"
@@ -117,7 +118,10 @@ TEST(StepRecordsTest, AStepIsExpectedWhileItsTrainerIsHereAndTheStepHasNotEnded)
   EXPECT_FALSE(records.Expects({5, 7}));
   records.Meet(kSession);
   EXPECT_FALSE(records.Expects({5, 7})) << "its session has ended for ever";
+  EXPECT_EQ(records.LastSession(5), kSession);
+  EXPECT_EQ(records.LastSession(6), std::nullopt);
   records.Meet({5, 2});
+  EXPECT_EQ(records.LastSession(5), (GlobalId{5, 2}));
   EXPECT_TRUE(records.Expects({5, 7}));
 }
 
