@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "core/worker/functions.h"
@@ -18,7 +19,9 @@
 namespace psd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST_F(OptimizerTest, OPT_01_OnePartPerOwnerInOrderOfFirstAppearance) {
   RRef second = Make("owner1", "second", 0), third = Make("owner0", "third", 0);
@@ -92,6 +95,40 @@ TEST_F(OptimizerTest, OPT_16_OPT_17_ContextsKeepTheirGradientsToThemselves) {
   ASSERT_TRUE(optimizer->Step(second).ok());
   EXPECT_EQ(First(w_), 7);
   EXPECT_EQ(First(b_), 9) << "stepped again with an old gradient";
+}
+
+TEST_F(OptimizerTest, TwoContextsWithGradientsAtOneOwnerAreSteppedApart) {
+  const RRef v = Make("owner0", "v", 20);
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_, v}));
+  const Context first = Collect(*trainer_, {{w_, 1}, {v, 2}});
+  const Context second = Collect(*trainer_, {{w_, 4}, {v, 8}});
+  ASSERT_TRUE(optimizer->Step(first).ok());
+  EXPECT_EQ(First(w_), 9);
+  EXPECT_EQ(First(v), 18);
+  EXPECT_THAT(Elements(Must(second.Gradient(w_))), ElementsAre(4, 4));
+  EXPECT_THAT(Elements(Must(second.Gradient(v))), ElementsAre(8, 8));
+  ASSERT_TRUE(optimizer->Step(second).ok());
+  EXPECT_EQ(First(w_), 5);
+  EXPECT_EQ(First(v), 10);
+  EXPECT_THAT(Elements(Must(first.Gradient(w_))), ElementsAre(1, 1));
+  EXPECT_THAT(Elements(Must(first.Gradient(v))), ElementsAre(2, 2));
+}
+
+TEST_F(OptimizerTest, AVariableOfOneContextInAnotherIsAnErrorThatNamesBothAndHarmsNotTheFirst) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {w_}));
+  Context first = Must(trainer_->NewContext()), second = Must(trainer_->NewContext());
+  const Variable of_first = Must(trainer_->ToHere({w_}, first))[0];
+  const Variable of_second = Must(trainer_->ToHere({w_}, second))[0];
+  for (const Variable& loss : {Sum(of_first * of_second), Sum(of_first)}) {
+    const absl::Status mixed = second.Backward({loss});
+    EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument) << mixed;
+    EXPECT_THAT(mixed.message(),
+                AllOf(HasSubstr(first.id().ToString()), HasSubstr(second.id().ToString())));
+  }
+  EXPECT_FALSE(first.Gradient(w_).ok()) << "no pass of the first context has run";
+  ASSERT_TRUE(first.Backward({Sum(of_first)}).ok());
+  ASSERT_TRUE(optimizer->Step(first).ok());
+  EXPECT_EQ(First(w_), 9);
 }
 
 TEST_F(OptimizerTest, OPT_18_AnOptimizerWithoutParametersIsRefused) {
