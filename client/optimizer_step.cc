@@ -235,6 +235,12 @@ bool DistributedOptimizer::State::GoesInRounds(const optim::StepWishes& wishes) 
 
 void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes,
                                              StepOutcome& outcome) {
+  // An owner takes no step of a session that has ended, and other members of the round would wait
+  // there for a turn that nobody ends.
+  for (const OptimizerPart& part : parts) {
+    outcome.refused = worker->runtime->rrefs().CheckUsable(part.optimizer);
+    if (!outcome.refused.ok()) return;
+  }
   // Some owners may have applied the step already, so a round that is skipped does not end it.
   const bool begun = attempt.decided && !attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());

@@ -1,17 +1,22 @@
 // Trainers that step one optimizer of several owners in synchronous rounds.
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
 #include "core/carrier/grpc/grpc_factory.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/rref_context.h"
 #include "core/worker/runtime.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"
@@ -206,6 +211,64 @@ TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
   EXPECT_EQ(mine->RetryFailed(cut_off).status(), absl::OkStatus());
   EXPECT_EQ(b.get().status(), absl::OkStatus());
   for (const RRef& value : values) EXPECT_EQ(Read(*hasty, value)[0], 10 - 1 - 4 - 2);
+}
+
+// Both trainers lose their sessions with one owner, and one of them steps with the optimizer that
+// it had created before.
+TEST(LeadTest, AnOptimizerOfALostSessionTakesNoTurnForWhichOthersWouldWait) {
+  std::atomic<bool> cut{false};
+  testing::PickyRules rules;
+  rules.refuses = [&](const carrier::Message&) -> absl::Status {
+    return cut ? absl::UnavailableError("the network is down") : absl::OkStatus();
+  };
+  rules.loses = [&](const carrier::Message&) { return cut.load(); };
+  worker::RuntimeOptions picky;
+  picky.session.lease = absl::Seconds(2);
+  picky.carrier = std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})), rules);
+  TestOwner lead("owner0"), follower("owner1", std::move(picky));
+  auto trainer = StartTrainer("trainer0", {lead.address(), follower.address()});
+  auto other = StartTrainer("trainer1", {lead.address(), follower.address()});
+  MakeParameter(*trainer, "owner0", "w", Tensor::Of<float>({1}, {10}));
+  MakeParameter(*trainer, "owner1", "b", Tensor::Of<float>({1}, {10}));
+  const auto parameters = [](Worker& worker) {
+    return std::vector<RRef>{Must(worker.Lookup("owner0", "w")),
+                             Must(worker.Lookup("owner1", "b"))};
+  };
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  const auto create = [&](Worker& worker) {
+    return Must(DistributedOptimizer::Create(worker, "main", kSgd1, parameters(worker), settings));
+  };
+  const auto old = create(*trainer);
+  const RRef mine = parameters(*trainer)[1], theirs = parameters(*other)[1];
+  const auto has_sessions = [&] {
+    const std::vector<rpc::PeerStatus> peers = follower.runtime().agent().Peers();
+    return std::any_of(peers.begin(), peers.end(), [](const rpc::PeerStatus& peer) {
+      return peer.peer.name != "owner1" && peer.epoch_here != 0;
+    });
+  };
+  cut = true;
+  while (has_sessions()) std::this_thread::yield();
+  cut = false;
+  while (trainer->runtime().rrefs().CheckUsable(mine).ok()) std::this_thread::yield();
+  while (other->runtime().rrefs().CheckUsable(theirs).ok()) std::this_thread::yield();
+
+  const auto fresh = create(*trainer), others = create(*other);
+  StepOptions patient;
+  patient.timeout = absl::Seconds(20);
+  const auto step = [&](Worker& worker, DistributedOptimizer& optimizer) {
+    return std::async(std::launch::async, [&] {
+      const std::vector<RRef> values = parameters(worker);
+      return optimizer.StepDetailed(Collect(worker, {{values[0], 1}, {values[1], 1}}), patient);
+    });
+  };
+  auto waits = step(*other, *others);
+  const StepOutcome refused = step(*trainer, *old).get();
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAborted) << refused.status();
+  EXPECT_TRUE(refused.owners.empty());
+  EXPECT_EQ(step(*trainer, *fresh).get().status(), absl::OkStatus());
+  EXPECT_EQ(waits.get().status(), absl::OkStatus());
+  for (const RRef& value : parameters(*trainer)) EXPECT_EQ(Read(*trainer, value)[0], 8);
 }
 
 TEST_F(ModesTest, TrainersThatMeasureAndTrainersThatDoNotAreToldSo) {
