@@ -590,7 +590,8 @@ struct ParameterGroup {
 //                                      applied as one, with the mean of their gradients, or the
 //                                      sum if UpdateMode::Reduction::kSum is given as well.
 //                                      Every step waits for its round. A trainer that dies or
-//                                      leaves is dropped from the round.
+//                                      leaves is dropped from the round. A step over several
+//                                      owners needs one more exchange than a step on one.
 //     UpdateMode::BoundedStaleness(s)  Each step is applied on its own, but a gradient that was
 //                                      computed from a version more than s behind is refused with
 //                                      FAILED_PRECONDITION, and so is one of an unknown version
