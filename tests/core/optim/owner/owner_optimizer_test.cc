@@ -359,10 +359,10 @@ TEST_F(OwnerOptimizerTest, OPT_48_AnOldLifesDecisionsDoNotDisplaceANewOnes) {
                           [&](absl::StatusOr<GroupOptions> r) { result = std::move(r); });
     return result.status();
   };
-  optimizer->SetLife({kOldLife, {{"owner0", 7}, {"owner1", 77}}});
+  ASSERT_TRUE(optimizer->SetLife({kOldLife, {{"owner0", 7}, {"owner1", 77}}}).ok());
   ASSERT_TRUE(set(0.5, 9, kOldLife).ok());
   // The lead has been restarted and counts from 1.
-  optimizer->SetLife({kLife, {{"owner0", 5}, {"owner1", 77}}});
+  ASSERT_TRUE(optimizer->SetLife({kLife, {{"owner0", 5}, {"owner1", 77}}}).ok());
   EXPECT_EQ(set(0.125, 10, kOldLife).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(set(1, 1, kLife).ok());
   EXPECT_TRUE(set(0.25, 2, kLife).ok());
