@@ -97,6 +97,7 @@ std::shared_ptr<Answer> AgentCore::ErrorInstead(const AnsweredCall& call, const 
   header.kind = MessageKind::kReply;
   header.call_id = call.id;
   header.epoch = call.epoch;
+  if (!on_dropped.empty()) header.attempt = 1;  // the caller is to give the call up
   header.status = WithDetail(
       why, ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
   return std::make_shared<Answer>(call, carrier::Message{EncodeHeader(header), {}},

@@ -351,7 +351,8 @@ void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer,
 }
 
 // Returns what is remembered of an answer: nothing for a read. If there is no memory to remember
-// it, it is sent once, and the caller gets an error if it asks again.
+// it, it is sent once. A caller that asks again gets an error, upon which it gives the call up, so
+// that what the answer gave is taken back.
 std::shared_ptr<Answer> AgentCore::Keep(ServedCall& call, const carrier::Message& message) const {
   const AnsweredCall answered{call.session_epoch(), call.id(), call.sequence()};
   if (answered.sequence == 0)

@@ -103,7 +103,10 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t b
   std::shared_ptr<Opaque> body = std::move(found->second.spec.body);
   uint64_t sequence = found->second.sequence;
   pending_.erase(found);
-  if (sequence != 0) {
+  if (!is_read && reply.attempt != 0) {
+    // The answer itself was lost. The callee must hear that nobody has what it gave.
+    GiveUp(reply.call_id, sequence, actions);
+  } else if (!is_read) {
     settled_.Add(sequence);
     --in_flight_;
     ++unannounced_;
@@ -115,8 +118,7 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t b
     AnnounceIfDue(actions);
   } else if (sends > 1) {
     // The answer may be that of an earlier attempt. The answers to the others may give something.
-    given_up_.emplace(reply.call_id, 0);
-    if (state_ == State::kOpen) SendCancel(reply.call_id, 0, actions);
+    GiveUp(reply.call_id, 0, actions);
   }
   SayGoodbyeIfDone(actions);
   return body;
@@ -255,13 +257,17 @@ void CallerSession::SendCancel(CallId id, uint64_t sequence, Actions& actions) {
   SendControl(link_, std::move(header), actions);
 }
 
+void CallerSession::GiveUp(CallId id, uint64_t sequence, Actions& actions) {
+  given_up_.emplace(id, sequence);
+  if (state_ == State::kOpen) SendCancel(id, sequence, actions);
+}
+
 void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions& actions) {
   CallId id = call->first;
   Pending pending = std::move(call->second);
   pending_.erase(call);
   if (pending.sends > 0 && !FaultOn("given_up_counts_as_received")) {
-    given_up_.emplace(id, pending.sequence);
-    if (state_ == State::kOpen) SendCancel(id, pending.sequence, actions);
+    GiveUp(id, pending.sequence, actions);
   } else if (pending.sequence != 0) {  // no copy of it is anywhere
     settled_.Add(pending.sequence);
     --in_flight_;

@@ -149,6 +149,8 @@ class CallerSession {
   void DrainWindow(Actions& actions);
   void AnnounceIfDue(Actions& actions);
   void SendCancel(CallId id, uint64_t sequence, Actions& actions);
+  // Remembers to cancel the call on the peer, and does so now if the session is open.
+  void GiveUp(CallId id, uint64_t sequence, Actions& actions);
   void SendCancels(Actions& actions);
   void SendPending(Actions& actions);
 

@@ -67,7 +67,9 @@ struct Header {
   std::string method;
   // Read request: how often the caller has sent it. Reply to a read, if it gives something (forks):
   // the attempt that it answers. The caller takes such an answer only if it has not sent the read
-  // again since.
+  // again since. Reply to a mutation: 1 if it is an error that stands for an answer which gave
+  // something and was not kept. The caller then gives the call up, so that the callee takes back
+  // what the lost answer gave.
   uint32_t attempt = 0;
   uint64_t timeout_us = 0;  // the time left when sent; 0: no timeout. Welcome: the session's lease
 

@@ -103,7 +103,9 @@ struct RequestMeta {
 struct ReplyMeta {
   CallId call_id = 0;
   uint64_t epoch = 0;    // of the session in which it was given
-  uint32_t attempt = 0;  // of a read whose answer gives something: the attempt that it answers
+  // Of a read whose answer gives something: the attempt that it answers. Of a mutation: 1 for an
+  // error that stands for an answer which gave something and was not kept.
+  uint32_t attempt = 0;
 };
 
 // Where an answer is to be sent.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/executor.h"
+#include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/faulty/faulty_network.h"
@@ -57,6 +58,7 @@ class AgentTest : public ::testing::Test {
     options.carrier = worker->carrier;
     options.executor = worker->executor;
     options.timers = worker->timers;
+    options.memory = memory_;
     worker->agent = *RpcAgent::Create(std::move(options));
     return worker;
   }
@@ -100,6 +102,7 @@ class AgentTest : public ::testing::Test {
     return times;
   }();
   carrier::Limits limits_;                           // of workers that are made from now on
+  std::shared_ptr<MemoryAccount> memory_;            // of workers that are made from now on
   testing::PickyRules rules_;                        // of workers that are made from now on
   std::shared_ptr<carrier::FaultyNetwork> network_;  // shared with its carriers
   Incarnation next_incarnation_ = 0x100;

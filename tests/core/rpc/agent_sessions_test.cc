@@ -3,12 +3,16 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/buffer.h"
+#include "core/base/future.h"
+#include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
 #include "gtest/gtest.h"
@@ -70,6 +74,50 @@ TEST_F(AgentSessionsTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
   EXPECT_EQ(call.reply().Wait()->payload.header, "taken");
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   EXPECT_EQ(dropped, 1);
+}
+
+// The callee has no memory to keep the answer until its caller has it, and its one copy is lost.
+TEST_F(AgentSessionsTest, WhatALostAnswerGaveIsTakenBackThoughItWasNotKept) {
+  memory_ = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
+  b_.reset();
+  b_ = NewWorker("b", 1);
+  AddPark(*b_, "test.park", MethodKind::kMutation);
+  AddEcho(*b_);
+  StartBoth();
+  Promise<Unit> dropped;
+  const Future<Unit> taken_back = dropped.future();
+  Call call = a_->agent->StartCall("b", Ask("test.park"), {absl::ZeroDuration(), false});
+  ServerCallPtr served = TakeParked();
+  EXPECT_TRUE(served->BeginApply());
+  network_->SetBlackHole("b", "a", true);
+  served->OnAnswerDropped([dropped = std::move(dropped)] { dropped.Set(Unit{}); });
+  served->Reply(Payload{std::string(size_t{100} << 10, 'x'), {}});
+  served.reset();
+  network_->Cut("a", "b");
+  network_->SetBlackHole("b", "a", false);
+  const absl::Status status = call.reply().Wait().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "the answer could not be kept")) << status;
+  EXPECT_TRUE(GetDetail(status)->fate_unknown);
+  EXPECT_TRUE(taken_back.Wait().ok()) << taken_back.Wait().status();
+}
+
+TEST_F(AgentSessionsTest, AnAnswerThatWasNotKeptIsTakenWithWhatItGives) {
+  memory_ = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
+  b_.reset();
+  b_ = NewWorker("b", 1);
+  AddPark(*b_, "test.park", MethodKind::kMutation);
+  AddEcho(*b_);
+  StartBoth();
+  std::atomic<int> dropped{0};
+  Call call = a_->agent->StartCall("b", Ask("test.park"), {});
+  ServerCallPtr served = TakeParked();
+  served->OnAnswerDropped([&] { ++dropped; });
+  served->Reply(Payload{std::string(size_t{100} << 10, 'x'), {}});
+  ASSERT_TRUE(call.reply().Wait().ok()) << call.reply().Wait().status();
+  EXPECT_EQ(call.reply().Wait()->payload.header.size(), size_t{100} << 10);
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
+  EXPECT_EQ(dropped, 0);
 }
 
 TEST_F(AgentSessionsTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {

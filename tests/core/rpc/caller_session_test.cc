@@ -124,6 +124,17 @@ TEST_F(CallerSessionTest, AnAnswerThatGivesNothingEndsTheOtherAttempts) {
   EXPECT_EQ(Cancelled(), std::vector<CallId>{1}) << "the second may give something";
 }
 
+TEST_F(CallerSessionTest, AnErrorInThePlaceOfAnAnswerThatWasNotKeptIsNoAcknowledgement) {
+  Ask(1);
+  EXPECT_NE(session_.OnAnswer({1, 3, 1}, 10, actions_), nullptr);
+  EXPECT_EQ(Cancelled(), std::vector<CallId>{1}) << "the callee takes back what the answer gave";
+  Ask(2);
+  EXPECT_EQ(Requests().back().ack.watermark, 0u);
+  session_.OnCancelled(1, actions_);
+  Ask(3);
+  EXPECT_EQ(Requests().back().ack.watermark, 1u);
+}
+
 TEST_F(CallerSessionTest, ThePeerIsToldWhichCallsAreOver) {
   Ask(4);
   Ask(5, absl::InfiniteFuture(), MethodKind::kRead);
