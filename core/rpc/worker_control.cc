@@ -106,6 +106,7 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   }
   Answer(link, hello, outcome, actions);
   if (outcome.kind != HelloOutcome::Kind::kWelcome) return;
+  if (state.peer.incarnation == 0) greeted_[peer.name].push_back(link);
   state.peer = std::move(peer);
   state.epoch = outcome.epoch;
   state.greet_by = absl::InfiniteFuture();

@@ -51,6 +51,11 @@ void WorkerSessions::OnLinkClosed(absl::Time now, LinkId link, Actions& actions)
   if (found == links_.end()) return;
   LinkState state = found->second;
   links_.erase(found);
+  if (const auto greeted = greeted_.find(state.peer.name); greeted != greeted_.end()) {
+    std::vector<LinkId>& links = greeted->second;
+    links.erase(std::remove(links.begin(), links.end(), link), links.end());
+    if (links.empty()) greeted_.erase(greeted);
+  }
   Detach(now, link, state, actions);
 }
 
@@ -90,8 +95,10 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
 LinkId WorkerSessions::BestLink(const PeerInfo& peer) const {
   LinkId best = 0;
   if (peer.incarnation == 0) return best;
-  for (const auto& [link, state] : links_) {
-    if (state.peer == peer && (best == 0 || IsBetter(link, best))) best = link;
+  const auto greeted = greeted_.find(peer.name);
+  if (greeted == greeted_.end()) return best;
+  for (const LinkId link : greeted->second) {
+    if (links_.at(link).peer == peer && (best == 0 || IsBetter(link, best))) best = link;
   }
   return best;
 }

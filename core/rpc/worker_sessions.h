@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/rpc/callee_session.h"
@@ -181,6 +182,8 @@ class WorkerSessions {
   uint64_t hellos_ = 0;
   std::map<std::string, std::unique_ptr<CallerSession>> callers_;  // by peer name
   std::map<LinkId, LinkState> links_;
+  // By peer name: the links on which a worker of that name has said hello.
+  absl::flat_hash_map<std::string, std::vector<LinkId>> greeted_;
   CallId next_call_ = 1;
   absl::Time next_wake_ = absl::InfinitePast();
   absl::Time leaving_since_ = absl::InfiniteFuture();
