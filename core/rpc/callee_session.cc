@@ -101,7 +101,7 @@ void CalleeSession::RememberRead(CallId call_id, ReadRecord read) {
   if (!is_new) return;
   if (!HoldCall()) {
     reads_.erase(record);
-  } else if (reads_.size() > options_.max_running_reads) {
+  } else if (reads_.size() > kMaxRememberedReads) {
     reads_.erase(reads_.begin());
     ReleaseCalls(1);
   }
@@ -158,7 +158,7 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
     return {link_, 0};
   }
   ReleaseCalls(1);
-  if (running.given_up || link_ == 0) {  // nobody takes it
+  if (running.given_up || link_ == 0 || call_id < lowest_open_) {  // nobody takes it
     actions.push_back(AnswerDroppedAction{std::move(answer)});
     return {};
   }

@@ -46,6 +46,9 @@ class CalleeSession {
   static constexpr size_t kSessionBytes = size_t{32} << 10;
   // A call with what it runs in and the answer that is remembered.
   static constexpr size_t kCallBytes = size_t{1} << 10;
+  // The most reads that were answered or given up and are remembered until they are known to be
+  // over at the caller. If there are more, the oldest is forgotten.
+  static constexpr size_t kMaxRememberedReads = 16'384;
 
   // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234". `charge` is of
   // kSessionBytes.

@@ -238,6 +238,26 @@ TEST_F(CalleeSessionTest, AReadThatIsOverHasWhatItsAnswerGave) {
   EXPECT_EQ(Count<AnswerDroppedAction>(), 0u);
 }
 
+TEST_F(CalleeSessionTest, HoweverFewReadsMayRunWhatTheyGaveIsRemembered) {
+  options_.max_running_reads = 1;
+  session_->set_link(1);
+  for (CallId id = 1; id <= 3; ++id) {
+    EXPECT_EQ(Ask(id, 0, {}, 1), RequestVerdict::kRun);
+    session_->OnReply(id, std::make_shared<Opaque>(), 10, /*gives=*/true, actions_);
+  }
+  for (CallId id = 1; id <= 3; ++id) session_->OnCancel(id, 0, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 3u);
+}
+
+TEST_F(CalleeSessionTest, AnAnswerToAReadThatIsOverMeanwhileIsDropped) {
+  session_->set_link(1);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  session_->OnCallsOver(2);
+  EXPECT_EQ(session_->OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/true, actions_).link,
+            0u);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
+}
+
 TEST_F(CalleeSessionTest, ReadsThatGiveNothingAreNotRemembered) {
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRun);
   EXPECT_EQ(Ask(1, 0), RequestVerdict::kRunning);
