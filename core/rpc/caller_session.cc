@@ -477,10 +477,12 @@ void CallerSession::SendPending(Actions& actions) {
 }
 
 void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused,
-                              Actions& actions) {
+                              bool peer_uses_link, Actions& actions) {
   if (link != link_ || state_ != State::kGreeting || refused.sequence != hello_number_) return;
   const absl::Status& status = refused.status;
-  actions.push_back(CloseLinkAction{link, status});
+  // A peer that has no place for this worker may call it all the same.
+  if (!peer_uses_link || !absl::IsResourceExhausted(status))
+    actions.push_back(CloseLinkAction{link, status});
   if (backoff_ == absl::ZeroDuration()) backoff_ = options_.reconnect_min;
   GoDown(now);
   trouble_ = absl::StrCat("it does not let ", self_.name, " in: ", status.message());

@@ -62,6 +62,8 @@ class CallerSession {
     address_ = std::move(address);
     added_ = true;
   }
+  // Whether calls wait for the peer, which cannot be dialled, to open a link.
+  bool WaitsForPeer() const { return state_ == State::kDown && !Dialable() && !pending_.empty(); }
   // Whether this object can be deleted: the peer connected by itself, was never added, and is gone.
   bool Forgettable() const {
     return !added_ && state_ == State::kDown && pending_.empty() && !expected_back_;
@@ -91,8 +93,10 @@ class CallerSession {
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
   void OnWelcome(absl::Time now, LinkId link, const Header& welcome, Actions& actions);
   // The peer has refused the hello. UNAVAILABLE means for now; all other codes fail the pending
-  // calls.
-  void OnRefused(absl::Time now, LinkId link, const Header& refused, Actions& actions);
+  // calls. The link is closed, unless `peer_uses_link` (the peer's own session on this worker uses
+  // it) and the peer only lacks a place for this worker (RESOURCE_EXHAUSTED).
+  void OnRefused(absl::Time now, LinkId link, const Header& refused, bool peer_uses_link,
+                 Actions& actions);
   // The peer has no session with the epoch and callee incarnation that `ended` quotes.
   void OnSessionEnded(absl::Time now, LinkId link, const Header& ended, Actions& actions);
   // The peer is about to stop. If it admits no new session, pending calls fail unless they wait for

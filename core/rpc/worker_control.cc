@@ -56,7 +56,7 @@ void WorkerSessions::OnOutcome(absl::Time now, LinkId link, CallerSession& calle
       caller.OnWelcome(now, link, header, actions);
       break;
     case MessageKind::kRefused:
-      caller.OnRefused(now, link, header, actions);
+      caller.OnRefused(now, link, header, PeerUses(link), actions);
       break;
     default:
       caller.OnSessionEnded(now, link, header, actions);

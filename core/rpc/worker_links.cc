@@ -115,6 +115,11 @@ bool WorkerSessions::IsBetter(LinkId link, LinkId than) const {
   return state.dialled == (options_.self.name < state.peer.name);
 }
 
+bool WorkerSessions::PeerUses(LinkId link) {
+  const CalleeSession* session = table_.Find(links_.at(link).epoch);
+  return session != nullptr && session->link() == link;
+}
+
 PeerInfo WorkerSessions::PeerOf(LinkId link) const {
   auto found = links_.find(link);
   if (found == links_.end()) return PeerInfo{};

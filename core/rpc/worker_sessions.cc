@@ -42,6 +42,11 @@ CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSp
   }
   size_t from = actions.size();
   caller->second->Start(now, id, std::move(spec), actions);
+  // The peer's own link may be here already, if the peer had no place for this worker before.
+  if (caller->second->WaitsForPeer()) {
+    if (const LinkId link = BestLink(table_.HolderOf(peer)); link != 0)
+      caller->second->OnLink(now, link, actions);
+  }
   NoteSent(now, actions, from);
   WakeBy(caller->second->NextWake());
   return id;

@@ -149,6 +149,8 @@ class WorkerSessions {
   void Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions);
   LinkId BestLink(const PeerInfo& peer) const;
   bool IsBetter(LinkId link, LinkId than) const;
+  // Whether the session that the peer has here uses the link.
+  bool PeerUses(LinkId link);
 
   void OnHello(absl::Time now, LinkId link, LinkState& state, const Header& hello,
                Actions& actions);

@@ -71,6 +71,55 @@ TEST(WorkerSessionsHello, ARefusalSaysWhatToDo) {
   }
 }
 
+// "owner0" greets "trainer0" on the trainer's own link and is refused with `why`. Adds what the
+// owner does then to `actions`.
+void RefuseTheOwner(WorkerSessions& owner, const absl::Status& why, Actions& actions) {
+  Header refused;
+  refused.kind = MessageKind::kRefused;
+  refused.name = "trainer0";
+  refused.incarnation = 7;
+  refused.sequence = 1;
+  refused.status = why;
+  owner.OnControl(kNow, 1, refused, actions);
+}
+
+template <typename A>
+size_t CountOf(const Actions& actions) {
+  return static_cast<size_t>(std::count_if(actions.begin(), actions.end(), [](const Action& a) {
+    return std::holds_alternative<A>(a);
+  }));
+}
+
+// Otherwise a worker whose table of sessions is full could call nobody.
+TEST(WorkerSessionsHello, APeerThatHasNoPlaceForThisWorkerKeepsItsOwnLink) {
+  WorkerSessions owner(OwnerOptions());
+  Actions actions;
+  GreetFromTrainer(owner, actions);
+  actions.clear();
+  RefuseTheOwner(owner, absl::ResourceExhaustedError("2 of 2 sessions are open"), actions);
+  EXPECT_EQ(CountOf<CloseLinkAction>(actions), 0u);
+  EXPECT_EQ(owner.table().sessions().begin()->second->link(), 1u);
+  // A call that waits for the trainer asks it again.
+  CallSpec connect;
+  connect.connect_only = true;
+  connect.wait_for_ready = true;
+  actions.clear();
+  owner.StartCall(kNow, "trainer0", connect, actions);
+  ASSERT_EQ(CountOf<std::unique_ptr<SendControlAction>>(actions), 1u);
+  const auto& sent = *std::get<std::unique_ptr<SendControlAction>>(actions[0]);
+  EXPECT_EQ(sent.header.kind, MessageKind::kHello);
+  EXPECT_EQ(sent.link, 1u);
+}
+
+TEST(WorkerSessionsHello, APeerThatTakesThisWorkerForAnotherLosesItsLink) {
+  WorkerSessions owner(OwnerOptions());
+  Actions actions;
+  GreetFromTrainer(owner, actions);
+  actions.clear();
+  RefuseTheOwner(owner, absl::AlreadyExistsError("another has the name"), actions);
+  EXPECT_EQ(CountOf<CloseLinkAction>(actions), 1u);
+}
+
 class WorkerSessionsTest : public ::testing::Test {
  protected:
   // Dials "owner0" as link 1 and gets its welcome. The owner has not sent a hello of its own.
