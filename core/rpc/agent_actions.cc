@@ -84,24 +84,22 @@ void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
                           carrier::Message message) {
   absl::Status sent = Send(link, std::move(message));
   if (sent.ok() || absl::IsUnavailable(sent)) return;
-  // The answer is there, but the carrier does not take it: say so, now and to repeated requests.
-  const std::shared_ptr<Answer> error =
-      ErrorInstead(answer->call, Annotate(sent, "the answer cannot be sent"), {});
-  OnAnswerRefused(answer, error);
-  Send(link, error->message).IgnoreError();
+  // A caller that waits for the answer gets an error. The answer of a mutation stays remembered:
+  // the caller may have an earlier copy of it.
+  if (answer->call.sequence == 0) OnAnswerRefused(answer);
+  Send(link, ErrorInstead(*answer, Annotate(sent, "the answer cannot be sent"))).IgnoreError();
 }
 
-std::shared_ptr<Answer> AgentCore::ErrorInstead(const AnsweredCall& call, const absl::Status& why,
-                                                std::vector<Task> on_dropped) const {
+carrier::Message AgentCore::ErrorInstead(const Answer& answer, const absl::Status& why) const {
+  const AnsweredCall& call = answer.call;
   Header header;
   header.kind = MessageKind::kReply;
   header.call_id = call.id;
   header.epoch = call.epoch;
-  if (!on_dropped.empty()) header.attempt = 1;  // the caller is to give the call up
+  if (call.sequence != 0 && !answer.on_dropped.empty()) header.attempt = 1;
   header.status = WithDetail(
       why, ErrorDetail{options_.self.name, "", "ask for less at a time", call.sequence != 0});
-  return std::make_shared<Answer>(call, carrier::Message{EncodeHeader(header), {}},
-                                  std::move(on_dropped));
+  return {EncodeHeader(header), {}};
 }
 
 void AgentCore::Do(CompleteAction action) {

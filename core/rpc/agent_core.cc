@@ -339,20 +339,14 @@ bool AgentCore::BeginApply(const ServedCall& call) {
   return !stopped_ && sessions_.BeginApply(call.session_epoch(), call.id());
 }
 
-// `error` is the answer from now on.
-void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer,
-                                std::shared_ptr<Answer> error) {
-  const AnsweredCall call = answer->call;
-  const size_t bytes = error->message.header.size();
+void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer) {
   Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    sessions_.OnAnswerRefused(call.epoch, call.id, call.sequence, answer, std::move(error), bytes,
-                              actions);
+    sessions_.OnAnswerRefused(answer->call.epoch, answer->call.id, answer, actions);
   });
 }
 
 // Returns what is remembered of an answer: nothing for a read. If there is no memory to remember
-// it, it is sent once. A caller that asks again gets an error, upon which it gives the call up, so
-// that what the answer gave is taken back.
+// it, it is sent once, and a caller that asks again gets an error.
 std::shared_ptr<Answer> AgentCore::Keep(ServedCall& call, const carrier::Message& message) const {
   const AnsweredCall answered{call.session_epoch(), call.id(), call.sequence()};
   if (answered.sequence == 0)
@@ -362,8 +356,10 @@ std::shared_ptr<Answer> AgentCore::Keep(ServedCall& call, const carrier::Message
   if (bytes > CalleeSession::kCallBytes && options_.memory != nullptr) {
     absl::StatusOr<MemoryCharge> charged = options_.memory->Charge(bytes);
     if (!charged.ok()) {
-      return ErrorInstead(answered, Annotate(charged.status(), "the answer could not be kept"),
-                          call.TakeOnDropped());
+      Answer lost(answered, {}, call.TakeOnDropped());
+      carrier::Message error =
+          ErrorInstead(lost, Annotate(charged.status(), "the answer could not be kept"));
+      return std::make_shared<Answer>(answered, std::move(error), std::move(lost.on_dropped));
     }
     charge = *std::move(charged);
   }

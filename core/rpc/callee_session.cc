@@ -171,22 +171,12 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
   return {link_, 0};
 }
 
-void CalleeSession::OnAnswerRefused(CallId call_id, uint64_t sequence,
-                                    const std::shared_ptr<Opaque>& answer,
-                                    std::shared_ptr<Opaque> error, size_t bytes, Actions& actions) {
-  if (sequence == 0) {
-    auto record = reads_.find(call_id);
-    // It gave nothing, or was dropped meanwhile.
-    if (record == reads_.end() || record->second.answer != answer) return;
-    record->second.answer = nullptr;
-  } else {
-    auto record = records_.find(sequence);
-    // Given up meanwhile, or refused on another link too.
-    if (record == records_.end() || record->second.answer != answer) return;
-    remembered_bytes_ = remembered_bytes_ - record->second.bytes + bytes;
-    record->second.answer = std::move(error);
-    record->second.bytes = bytes;
-  }
+void CalleeSession::OnAnswerRefused(CallId call_id, const std::shared_ptr<Opaque>& answer,
+                                    Actions& actions) {
+  auto record = reads_.find(call_id);
+  // It gave nothing, or was dropped meanwhile.
+  if (record == reads_.end() || record->second.answer != answer) return;
+  record->second.answer = nullptr;
   actions.push_back(AnswerDroppedAction{answer});
 }
 

@@ -106,10 +106,8 @@ class CalleeSession {
   // dropped; of a read only such an answer is remembered.
   AnswerRoute OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, bool gives,
                       Actions& actions);
-  // The carrier did not take the answer of that mutation, or of a read (sequence 0), and never
-  // will: `error` is the answer from now on.
-  void OnAnswerRefused(CallId call_id, uint64_t sequence, const std::shared_ptr<Opaque>& answer,
-                       std::shared_ptr<Opaque> error, size_t bytes, Actions& actions);
+  // The carrier did not take the answer of that read, and never will.
+  void OnAnswerRefused(CallId call_id, const std::shared_ptr<Opaque>& answer, Actions& actions);
   // The caller has given the call up. The call stops, unless it is being applied already; its
   // answer is dropped, and a copy of the request that is still under way is stale. May be repeated.
   // Returns false as OnAck does.

@@ -181,13 +181,11 @@ AnswerRoute WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
   return route;
 }
 
-void WorkerSessions::OnAnswerRefused(uint64_t epoch, CallId id, uint64_t sequence,
-                                     const std::shared_ptr<Opaque>& answer,
-                                     std::shared_ptr<Opaque> error, size_t bytes,
-                                     Actions& actions) {
+void WorkerSessions::OnAnswerRefused(uint64_t epoch, CallId id,
+                                     const std::shared_ptr<Opaque>& answer, Actions& actions) {
   CalleeSession* session = table_.Find(epoch);
   if (session == nullptr) return;  // it took all that it held along
-  session->OnAnswerRefused(id, sequence, answer, std::move(error), bytes, actions);
+  session->OnAnswerRefused(id, answer, actions);
 }
 
 // ---------------------------------------------------------------- time

@@ -99,9 +99,8 @@ class WorkerSessions {
   // These two: see CalleeSession.
   AnswerRoute OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
                       size_t bytes, bool gives, Actions& actions);
-  void OnAnswerRefused(uint64_t epoch, CallId id, uint64_t sequence,
-                       const std::shared_ptr<Opaque>& answer, std::shared_ptr<Opaque> error,
-                       size_t bytes, Actions& actions);
+  void OnAnswerRefused(uint64_t epoch, CallId id, const std::shared_ptr<Opaque>& answer,
+                       Actions& actions);
 
   // ---- Time. Tick must be called at NextWake(), which is at most the stall detector's max_tick()
   // ahead.

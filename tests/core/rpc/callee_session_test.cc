@@ -73,31 +73,27 @@ TEST_F(CalleeSessionTest, AnotherRequestUnderTheNumberOfAnAnsweredOneIsAViolatio
   EXPECT_EQ(ask(5), RequestVerdict::kReplayed);
 }
 
-TEST_F(CalleeSessionTest, AnAnswerThatIsRefusedIsDroppedOnceAndTheErrorIsRepeated) {
+TEST_F(CalleeSessionTest, AReadsAnswerThatIsRefusedIsDroppedOnce) {
   const auto answer = std::make_shared<Opaque>();
-  const auto error = std::make_shared<Opaque>();
-  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_->OnReply(1, answer, 10, /*gives=*/false, actions_);
-  session_->OnAnswerRefused(1, 1, answer, error, 3, actions_);
+  session_->set_link(1);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  session_->OnReply(1, answer, 10, /*gives=*/true, actions_);
+  session_->OnAnswerRefused(1, answer, actions_);
   ASSERT_EQ(Count<AnswerDroppedAction>(), 1u);
   EXPECT_EQ(std::get<AnswerDroppedAction>(actions_.back()).answer, answer);
-  EXPECT_EQ(session_->remembered_bytes(), 3u);
-  session_->OnAnswerRefused(1, 1, answer, std::make_shared<Opaque>(), 4, actions_);
-  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u) << "refused on another link too";
-  EXPECT_EQ(Ask(1, 1), RequestVerdict::kReplayed);
-  EXPECT_EQ(std::get<SendAnswerAction>(actions_.back()).answer, error);
-  Ask(2, 2, Ack{1, {}});
-  EXPECT_EQ(session_->remembered_bytes(), 0u);
+  session_->OnAnswerRefused(1, answer, actions_);
+  session_->OnCancel(1, 0, actions_);
+  EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
 }
 
 TEST_F(CalleeSessionTest, ARefusalThatComesAfterTheCancelDropsNothingMore) {
   const auto answer = std::make_shared<Opaque>();
-  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  session_->OnReply(1, answer, 10, /*gives=*/false, actions_);
-  session_->OnCancel(1, 1, actions_);
-  session_->OnAnswerRefused(1, 1, answer, std::make_shared<Opaque>(), 3, actions_);
+  session_->set_link(1);
+  EXPECT_EQ(Ask(1, 0, {}, 1), RequestVerdict::kRun);
+  session_->OnReply(1, answer, 10, /*gives=*/true, actions_);
+  session_->OnCancel(1, 0, actions_);
+  session_->OnAnswerRefused(1, answer, actions_);
   EXPECT_EQ(Count<AnswerDroppedAction>(), 1u);
-  EXPECT_EQ(session_->remembered_bytes(), 0u);
 }
 
 TEST_F(CalleeSessionTest, NumbersMayArriveOutOfOrder) {
