@@ -13,7 +13,14 @@ namespace {
 
 constexpr uint64_t kSeedsPerTest = 25'000;
 
-void ExpectEveryProbe(const SessionProbes& p) {
+void Add(const World::Counts& from, World::Counts& to) {
+  to.calls_refused += from.calls_refused;
+  to.answers_refused += from.answers_refused;
+  to.answers_without_room += from.answers_without_room;
+  to.answers_not_kept += from.answers_not_kept;
+}
+
+void ExpectEveryProbe(const SessionProbes& p, const World::Counts& counts) {
   EXPECT_GT(p.resumed, 0u);
   EXPECT_GT(p.session_ended, 0u);
   EXPECT_GT(p.callee_restarted, 0u);
@@ -30,12 +37,11 @@ void ExpectEveryProbe(const SessionProbes& p) {
   EXPECT_GT(p.refused_dial, 0u);
   EXPECT_GT(p.dialled_both, 0u);
   EXPECT_GT(p.goodbye, 0u);
-}
-
-void Accumulate(const SessionProbes& from, SessionProbes& to) {
-  const auto* source = reinterpret_cast<const uint64_t*>(&from);
-  auto* target = reinterpret_cast<uint64_t*>(&to);
-  for (size_t i = 0; i < sizeof(from) / sizeof(uint64_t); ++i) target[i] += source[i];
+  EXPECT_GT(p.read_refused, 0u);
+  EXPECT_GT(counts.calls_refused, p.read_refused) << "for lack of memory";
+  EXPECT_GT(counts.answers_refused, 0u);
+  EXPECT_GT(counts.answers_without_room, 0u);
+  EXPECT_GT(counts.answers_not_kept, 0u);
 }
 
 void RunSeeds(uint64_t first) {
@@ -45,13 +51,15 @@ void RunSeeds(uint64_t first) {
     return;
   }
   SessionProbes probes;
+  World::Counts counts;
   for (uint64_t seed = first; seed < first + kSeedsPerTest; ++seed) {
     World world(seed);
     std::string broken = world.Run();
     ASSERT_EQ(broken, "") << "replay with --test_env=PSD_SIM_SEED=" << seed;
-    Accumulate(world.probes(), probes);
+    AddProbes(world.probes(), probes);
+    Add(world.counts(), counts);
   }
-  ExpectEveryProbe(probes);
+  ExpectEveryProbe(probes, counts);
 }
 
 TEST(SessionSim, RPC_61_NothingIsLostOrDoneTwiceInAThousandHistories) {

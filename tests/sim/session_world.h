@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "core/base/memory_budget.h"
 #include "core/rpc/worker_sessions.h"
 #include "server/registrar/registrar_ledger.h"
 
@@ -23,6 +24,7 @@ namespace psd::rpc::sim {
 struct SimCall : Opaque {
   uint64_t uid = 0;
   MethodKind kind = MethodKind::kMutation;
+  bool gives = false;  // its answer gives something
   bool joins = false;  // makes the caller a member at the callee, as long as its session lives
   int caller = 0;      // process
   std::string peer;
@@ -30,19 +32,50 @@ struct SimCall : Opaque {
   Incarnation only_incarnation = 0;
   int completed = 0;
   absl::Status status;
-  bool ok = false;
   bool orphaned = false;  // its caller died
   Incarnation answered_by = 0;
   std::vector<Incarnation> applied_at;
-  uint32_t attempt = 0;  // of a read: the latest that was sent
+  uint32_t attempt = 0;          // of a read: the latest that was sent
+  // Of a read: the latest attempt that a session refused to run, and the callee.
+  uint32_t refused_attempt = 0;
+  Incarnation refused_by = 0;
 };
 
-struct SimAnswer;
+// Identifies a call at its callee.
+struct CallKey {
+  CallId id = 0;
+  uint64_t sequence = 0;  // 0: a read
+  uint64_t epoch = 0;     // of the session in which it is answered
+};
+
+// What an answer gives, a fork for instance. The callee holds it under the caller's session until
+// the caller has taken it, it is taken back, or the session has ended.
+struct SimGrant {
+  int at = 0;  // process
+  uint64_t epoch = 0;
+  std::shared_ptr<SimCall> call;
+  bool held = true;
+  bool taken = false;
+};
+
+struct SimAnswer : Opaque {
+  CallKey call;
+  Incarnation from = 0;
+  uint32_t attempt = 0;  // see ReplyMeta
+  absl::Status status;
+  // Null: nothing. An error has it if it stands for an answer that was not kept. Shared with that
+  // answer and with the oracle.
+  std::shared_ptr<SimGrant> gives;
+};
 
 // What may be put back to how it was, to show that the histories are hard enough.
 struct Rules {
   bool notices_carry_epochs = true;  // otherwise whoever's session has ended is no member any more
 };
+
+std::string NameOf(int worker);
+// Adds each counter of `from` to that of `to`.
+void AddProbes(const SessionProbes& from, SessionProbes& to);
 
 class World {
  public:
@@ -52,15 +85,21 @@ class World {
   std::string Run();
 
   const SessionProbes& probes() const { return probes_; }
-  uint64_t deliveries() const { return deliveries_; }
+  // Counts of rare events beside the probes.
+  struct Counts {
+    uint64_t calls_refused = 0;         // by a session without memory or with too many reads
+    uint64_t answers_refused = 0;       // by the carrier
+    uint64_t answers_without_room = 0;  // at the caller; they ended a call
+    uint64_t answers_not_kept = 0;      // whose caller asked again and got the error
+  };
+  const Counts& counts() const { return counts_; }
 
  private:
   struct Wire {
     Header control;  // for requests and replies only the kind
     RequestMeta meta;
     std::shared_ptr<SimCall> call;
-    CallId call_id = 0;
-    std::shared_ptr<Opaque> answer;
+    std::shared_ptr<SimAnswer> answer;
     std::string from;  // name of the sender
     std::string to;
   };
@@ -75,6 +114,7 @@ class World {
     bool leaving = false;  // in an orderly way: it begins nothing new
     absl::Time paused_until = absl::InfinitePast();
     absl::Time tick_at = absl::InfiniteFuture();
+    std::shared_ptr<MemoryAccount> memory;  // shared with its sessions; null: there is no limit
     server::RegistrarLedger members;
     std::map<std::string, uint64_t> joined;  // in which session each caller joined last
     std::map<int, uint64_t> greeted;         // by process: the number of the latest greeting
@@ -127,6 +167,8 @@ class World {
   void Deliver(LinkId link, int end, const WirePtr& wire, absl::Duration delay);
   void DeliverLate(const WirePtr& wire);
   void Receive(Process& process, LinkId link, const WirePtr& wire);
+  void ReceiveRequest(Process& process, LinkId link, const Wire& wire, Actions& actions);
+  void ReceiveAnswer(Process& process, LinkId link, const Wire& wire, Actions& actions);
   void CloseEnd(LinkId link, int end, absl::Duration delay);
   void Cut(LinkId link);
 
@@ -140,26 +182,40 @@ class World {
   void Serve(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta);
   void Answer(Process& process, const std::shared_ptr<SimCall>& call, const RequestMeta& meta,
               bool ok);
-  static void Join(Process& process, const Process& caller, uint64_t epoch);
-  void GiveFork(const Process& process, const std::shared_ptr<SimAnswer>& answer);
-  void DropFork(Opaque& dropped);
-  void EndForks(const Process& process, uint64_t epoch);
-  void EndSession(Process& process, const PeerInfo& peer, uint64_t epoch);
+  static std::shared_ptr<SimAnswer> NewAnswer(const Process& process, const CallKey& call,
+                                              absl::Status status);
+  static std::shared_ptr<SimAnswer> ErrorInstead(const Process& process, const CallKey& call);
+  // Sends `sent`; `kept` is what the session remembers of it.
+  void SendAnswer(Process& process, LinkId link, const std::shared_ptr<SimAnswer>& kept,
+                  const std::shared_ptr<SimAnswer>& sent);
   void Fault();
   void StopProcess();
   void RestartProcess();
   void TakeOver();
   void Heal();
-  std::string JudgeMembers() const;
+
+  // ---- The oracle.
+  static void Join(Process& process, const Process& caller, uint64_t epoch);
+  // Returns null if the session has ended.
+  std::shared_ptr<SimGrant> Give(const Process& process, const std::shared_ptr<SimCall>& call,
+                                 uint64_t epoch);
+  void Take(SimGrant& grant);
+  void TakeBack(const SimAnswer& dropped);
+  void EndGrants(const Process& process, uint64_t epoch);
+  void EndSession(Process& process, const PeerInfo& peer, uint64_t epoch);
   bool Settled() const;
-  bool SessionLives(const SimAnswer& answer) const;
-  bool Leaks(const SimAnswer& answer) const;
+  bool SessionLives(const SimGrant& grant) const;
+  bool Leaks(const SimGrant& grant) const;
+  std::string JudgeKept() const;
+  std::string JudgeMembers() const;
   std::string Judge() const;
   std::string JudgeCall(const SimCall& call) const;
 
   std::mt19937_64 random_;
   const Rules rules_;
   SessionOptions options_;
+  size_t max_sessions_ = 65'536;
+  size_t memory_bytes_ = 0;  // of each process; 0: as much as it wants
   absl::Time now_ = absl::UnixEpoch();
   uint64_t order_ = 0;
   bool faulty_ = true;
@@ -172,9 +228,9 @@ class World {
   int names_ = 0;
   int owners_ = 0;
   std::vector<std::shared_ptr<SimCall>> calls_;
-  std::vector<std::shared_ptr<SimAnswer>> given_;  // answers that give something
+  std::vector<std::shared_ptr<SimGrant>> given_;  // shared with the answers
   SessionProbes probes_;
-  uint64_t deliveries_ = 0;
+  Counts counts_;
   std::string broken_;  // the first rule seen broken
 };
 
