@@ -96,6 +96,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void Do(CompleteAction action);
   void Do(CancelWorkAction action);
   void Do(AnswerDroppedAction action);
+  void Do(AnswerTakenAction /*action*/) {}
   void Do(SessionEndedAction action);
   void Do(SessionLostAction action);
   void OnDialed(const std::string& peer, LinkPtr link, LinkHandler& handler) PSD_EXCLUDES(mutex_);

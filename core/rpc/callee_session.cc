@@ -228,6 +228,8 @@ void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions)
       --mutations_running_;
       auto running = running_.find(record->second.call_id);
       if (running != running_.end()) CancelRunning(running->second, actions);
+    } else {
+      actions.push_back(AnswerTakenAction{std::move(record->second.answer)});
     }
     remembered_bytes_ -= record->second.bytes;
     record = records_.erase(record);

@@ -102,7 +102,7 @@ struct RequestMeta {
 // The part of a reply that the session rules read.
 struct ReplyMeta {
   CallId call_id = 0;
-  uint64_t epoch = 0;    // of the session in which it was given
+  uint64_t epoch = 0;  // of the session in which it was given
   // Of a read whose answer gives something: the attempt that it answers. Of a mutation: 1 for an
   // error that stands for an answer which gave something and was not kept.
   uint32_t attempt = 0;
@@ -153,6 +153,11 @@ struct CancelWorkAction {
 struct AnswerDroppedAction {
   std::shared_ptr<Opaque> answer;
 };
+// The answer is not remembered any more: its caller has acknowledged it, or has given the call up.
+// It is destroyed with this action.
+struct AnswerTakenAction {
+  std::shared_ptr<Opaque> answer;
+};
 // A peer's session on this worker has ended.
 struct SessionEndedAction {
   PeerInfo peer;
@@ -166,9 +171,10 @@ struct SessionLostAction {
   absl::Status reason;
 };
 
-using Action = std::variant<DialAction, CloseLinkAction, std::unique_ptr<SendControlAction>,
-                            SendRequestAction, SendAnswerAction, CompleteAction, CancelWorkAction,
-                            AnswerDroppedAction, SessionEndedAction, SessionLostAction>;
+using Action =
+    std::variant<DialAction, CloseLinkAction, std::unique_ptr<SendControlAction>, SendRequestAction,
+                 SendAnswerAction, CompleteAction, CancelWorkAction, AnswerDroppedAction,
+                 AnswerTakenAction, SessionEndedAction, SessionLostAction>;
 using Actions = absl::InlinedVector<Action, 2>;
 
 inline void SendControl(LinkId link, Header header, Actions& actions) {

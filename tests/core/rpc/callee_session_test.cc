@@ -110,6 +110,18 @@ TEST_F(CalleeSessionTest, RPC_61_AnAcknowledgedAnswerIsForgottenAndItsCopiesAreS
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
 }
 
+// Its end may take long, and the driver calls the session under a lock.
+TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsDestroyedByTheDriver) {
+  auto answer = std::make_shared<Opaque>();
+  const std::weak_ptr<Opaque> watched = answer;
+  EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
+  session_->OnReply(1, std::move(answer), 10, /*gives=*/false, actions_);
+  EXPECT_TRUE(session_->OnAck(Ack{1, {}}, actions_));
+  EXPECT_FALSE(watched.expired());
+  actions_.clear();
+  EXPECT_TRUE(watched.expired());
+}
+
 TEST_F(CalleeSessionTest, RPC_34_ACancelThatOvertakesItsRequestStopsIt) {
   session_->OnCancel(1, 1, actions_);
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
