@@ -25,14 +25,15 @@ size_t ResidentBytes() {
 
 }  // namespace
 
-bool TrimRule::ShouldTrim(size_t free_bytes) {
-  least_free_bytes_ = std::min(least_free_bytes_, free_bytes);
-  if (free_bytes - least_free_bytes_ <= worth_bytes_) return false;
-  least_free_bytes_ = free_bytes;
-  return true;
+bool TrimRule::ShouldTrim(const HeapSize& now) {
+  least_.free_bytes = std::min(least_.free_bytes, now.free_bytes);
+  least_.resident_bytes = std::min(least_.resident_bytes, now.resident_bytes);
+  return now.free_bytes - least_.free_bytes > worth_bytes_ ||
+         (now.free_bytes > worth_bytes_ &&
+          now.resident_bytes - least_.resident_bytes > worth_bytes_);
 }
 
-BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes), worth_bytes_(kept_bytes) {
+BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
   const size_t kept = std::min(kMaxKeptBytes, kept_bytes);
   // Each heap of malloc keeps what its threads have freed until the next trim, and threads of
   // another heap cannot use it. One for every GiB of the budget.
@@ -42,11 +43,10 @@ BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes), worth_bytes
 }
 
 void BoundedMalloc::TrimIfWorth() {
-  const size_t free_bytes = mallinfo2().fordblks;
-  const bool grown = free_bytes > worth_bytes_ && ResidentBytes() > resident_after_ + worth_bytes_;
-  if (!rule_.ShouldTrim(free_bytes) && !grown) return;
+  const HeapSize now = {mallinfo2().fordblks, ResidentBytes()};
+  if (!rule_.ShouldTrim(now)) return;
   malloc_trim(0);
-  resident_after_ = ResidentBytes();
+  rule_.Trimmed({now.free_bytes, ResidentBytes()});
 }
 
 }  // namespace psd::server

@@ -7,17 +7,24 @@
 
 namespace psd::server {
 
+struct HeapSize {
+  size_t free_bytes = 0;      // that malloc could hand out; trimmed memory counts, without pages
+  size_t resident_bytes = 0;  // of the whole process
+};
+
 // Decides when to trim malloc: when `worth_bytes` more are free than at the lowest point since the
-// last trim. (Trimmed memory still counts as free; it has only lost its pages.) Thread-compatible.
+// last trim, or resident while that many are free. (Free memory that was used and freed again since
+// the trim shows only as resident.) Thread-compatible.
 class TrimRule {
  public:
   explicit TrimRule(size_t worth_bytes) : worth_bytes_(worth_bytes) {}
 
-  bool ShouldTrim(size_t free_bytes);
+  bool ShouldTrim(const HeapSize& now);
+  void Trimmed(const HeapSize& after) { least_ = after; }
 
  private:
   const size_t worth_bytes_;
-  size_t least_free_bytes_ = 0;  // since the last trim
+  HeapSize least_;  // since the last trim
 };
 
 // Controls malloc for the whole process. Must be created before the first thread starts.
@@ -34,10 +41,6 @@ class BoundedMalloc {
 
  private:
   TrimRule rule_;
-  const size_t worth_bytes_;
-  // Of this process after the last trim. Free memory that was used and freed again since then shows
-  // only here.
-  size_t resident_after_ = 0;
 };
 
 }  // namespace psd::server

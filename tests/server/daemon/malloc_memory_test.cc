@@ -7,23 +7,43 @@ namespace {
 
 TEST(TrimRule, TrimsWhenMuchBecameFree) {
   TrimRule rule(100);
-  EXPECT_FALSE(rule.ShouldTrim(100));
-  EXPECT_TRUE(rule.ShouldTrim(101));
+  EXPECT_FALSE(rule.ShouldTrim({100, 0}));
+  EXPECT_TRUE(rule.ShouldTrim({101, 0}));
 }
 
 TEST(TrimRule, WhatWasTrimmedIsNotTrimmedAgain) {
   TrimRule rule(100);
-  EXPECT_TRUE(rule.ShouldTrim(500));
-  EXPECT_FALSE(rule.ShouldTrim(500));
-  EXPECT_FALSE(rule.ShouldTrim(600));
-  EXPECT_TRUE(rule.ShouldTrim(601));
+  rule.Trimmed({500, 0});
+  EXPECT_FALSE(rule.ShouldTrim({500, 0}));
+  EXPECT_FALSE(rule.ShouldTrim({600, 0}));
+  EXPECT_TRUE(rule.ShouldTrim({601, 0}));
 }
 
 TEST(TrimRule, WhatWasUsedAgainCountsAgain) {
   TrimRule rule(100);
-  EXPECT_TRUE(rule.ShouldTrim(500));
-  EXPECT_FALSE(rule.ShouldTrim(50));
-  EXPECT_TRUE(rule.ShouldTrim(151));
+  rule.Trimmed({500, 0});
+  EXPECT_FALSE(rule.ShouldTrim({50, 0}));
+  EXPECT_TRUE(rule.ShouldTrim({151, 0}));
+}
+
+TEST(TrimRule, WhatWasUsedAndFreedBetweenTwoLooksIsResident) {
+  TrimRule rule(100);
+  rule.Trimmed({500, 1000});
+  EXPECT_FALSE(rule.ShouldTrim({500, 1100}));
+  EXPECT_TRUE(rule.ShouldTrim({500, 1101}));
+}
+
+TEST(TrimRule, TheLowestPointCountsWhereTheLastTrimCameAtAHighOne) {
+  TrimRule rule(100);
+  rule.Trimmed({500, 3000});
+  EXPECT_FALSE(rule.ShouldTrim({500, 1000}));
+  EXPECT_TRUE(rule.ShouldTrim({500, 1101}));
+}
+
+TEST(TrimRule, ALargeProcessWithLittleFreeIsNotTrimmed) {
+  TrimRule rule(100);
+  rule.Trimmed({0, 1000});
+  EXPECT_FALSE(rule.ShouldTrim({100, 5000}));
 }
 
 }  // namespace
