@@ -5,8 +5,8 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/base/remedy.h"
-#include "core/worker/gradient_service.h"
-#include "core/worker/value_service.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/values/value_service.h"
 
 namespace psd {
 

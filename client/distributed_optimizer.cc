@@ -95,9 +95,9 @@ absl::StatusOr<std::vector<optim::PartReport>> DistributedOptimizer::State::AskP
   return reports;
 }
 
-absl::StatusOr<std::vector<worker::PartTerms>> DistributedOptimizer::State::ChooseLife(
+absl::StatusOr<std::vector<services::PartTerms>> DistributedOptimizer::State::ChooseLife(
     const JoinOptions& join) const {
-  std::vector<worker::PartTerms> terms(parts.size());
+  std::vector<services::PartTerms> terms(parts.size());
   if (name.empty()) return terms;
   PSD_ASSIGN_OR_RETURN(const optim::LifeLook look,
                        optim::LookAtLife(name, [this] { return AskParts(); }));
@@ -116,7 +116,8 @@ absl::StatusOr<std::vector<worker::PartTerms>> DistributedOptimizer::State::Choo
 
 // Several trainers may create the optimizer at the same time. The lead takes the life of one of
 // them, and the others join that life, so the lead is asked first.
-absl::Status DistributedOptimizer::State::CreateParts(const std::vector<worker::PartTerms>& terms) {
+absl::Status DistributedOptimizer::State::CreateParts(
+    const std::vector<services::PartTerms>& terms) {
   std::vector<size_t> order(parts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (!order.empty()) std::swap(order[0], order[lead]);
@@ -144,7 +145,7 @@ absl::Status DistributedOptimizer::State::CreateParts(const std::vector<worker::
 absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join) {
   absl::Status created;
   for (int looks = 0; looks < kLooks; ++looks) {
-    PSD_ASSIGN_OR_RETURN(std::vector<worker::PartTerms> terms, ChooseLife(join));
+    PSD_ASSIGN_OR_RETURN(std::vector<services::PartTerms> terms, ChooseLife(join));
     created = CreateParts(terms);
     if (!terms.empty()) life = terms[0].life.id;
     // Another trainer was faster; try again and join the life that it began.

@@ -9,12 +9,12 @@
 #include "core/base/clock.h"
 #include "core/base/remedy.h"
 #include "core/base/timer.h"
+#include "core/rpc/registrar/registrar_client.h"
 #include "core/rref/fork_data.h"
 #include "core/rref/rref_context.h"
 #include "core/rref/value_codec.h"
-#include "core/worker/call_service.h"
-#include "core/worker/registrar_client.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
 
 namespace psd {
 namespace {
@@ -109,7 +109,7 @@ absl::Status Worker::State::WaitForGroup(absl::Duration timeout) {
       timeout > absl::ZeroDuration() ? clock.Now() + timeout : absl::InfiniteFuture();
   int64_t quiet_at = -1;
   for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kMostPause)) {
-    const worker::CallService::Activity mine = runtime->calls().activity();
+    const services::CallService::Activity mine = runtime->calls().activity();
     const Value told =
         Value::OfList({static_cast<int64_t>(mine.served), static_cast<int64_t>(mine.under_way)});
     absl::Duration left = absl::ZeroDuration();

@@ -17,10 +17,10 @@
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
 #include "core/optim/options/settings_fields.h"
-#include "core/worker/checkpoint_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 
 namespace psd {
 namespace {
@@ -32,8 +32,8 @@ using checkpoint::SavedValue;
 using checkpoint::SaveReader;
 using checkpoint::TensorSpec;
 using checkpoint::ValueKind;
-using worker::ImportItem;
-using worker::OwnerContents;
+using services::ImportItem;
+using services::OwnerContents;
 
 constexpr size_t kBatchItems = 512;
 constexpr size_t kImportsAhead = 3;
@@ -156,11 +156,11 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
     OwnerPart& part = parts[homes[i]];
     if (part.optimizers.empty() || part.optimizers.back() != number) {
       part.optimizers.push_back(number);
-      worker::HostedOptimizer& hosted = part.contents.optimizers.emplace_back();
+      services::HostedOptimizer& hosted = part.contents.optimizers.emplace_back();
       hosted.optimizer = optimizer;
       hosted.optimizer.parameters.clear();
     }
-    worker::HostedOptimizer& hosted = part.contents.optimizers.back();
+    services::HostedOptimizer& hosted = part.contents.optimizers.back();
     hosted.optimizer.parameters.push_back(state);
     std::vector<TensorSpec>& arrays = hosted.state.emplace_back();
     for (const checkpoint::SavedSlot& slot : state.slots)
@@ -204,8 +204,8 @@ absl::Status Loader::CreateParameters() {
     for (size_t i : part.values) {
       const SavedValue& value = index_.values[i];
       if (value.kind == ValueKind::kTensor) continue;
-      const auto hosted = value.kind == ValueKind::kRows ? worker::ValueService::Hosted::kRows
-                                                         : worker::ValueService::Hosted::kTensor;
+      const auto hosted = value.kind == ValueKind::kRows ? services::ValueService::Hosted::kRows
+                                                         : services::ValueService::Hosted::kTensor;
       if (asked.size() == kCreationsAhead) PSD_RETURN_IF_ERROR(take());
       asked.emplace_back(value.name, worker_.runtime().values().GetOrCreate(
                                          part.owner, value.name, Zeros(value.shape, value.dtype),
@@ -235,15 +235,15 @@ absl::Status Loader::CreateOptimizers() {
 
 absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
                                                          const SavedOptimizer& optimizer) {
-  worker::OptimizerService& service = worker_.runtime().optimizer_service();
-  std::vector<worker::GroupRequest> groups;
+  services::OptimizerService& service = worker_.runtime().optimizer_service();
+  std::vector<services::GroupRequest> groups;
   for (const checkpoint::SavedGroup& group : optimizer.groups)
     groups.push_back({{optimizer.type, group.created_with}, {}});
   for (const SavedState& state : optimizer.parameters)
     groups[state.group].parameters.push_back(part.rrefs.at(state.parameter));
   PSD_ASSIGN_OR_RETURN(optim::OptimizerSettings settings,
                        optim::SettingsFromFields(optimizer.settings));
-  worker::PartTerms terms;
+  services::PartTerms terms;
   terms.unfinished = true;
   terms.life.id = load_;
   PSD_ASSIGN_OR_RETURN(
@@ -263,7 +263,7 @@ absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
 
 // Sets the options of all parts. If parts stay, all parts get the options of those.
 absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
-  worker::OptimizerService& service = worker_.runtime().optimizer_service();
+  services::OptimizerService& service = worker_.runtime().optimizer_service();
   const SavedOptimizer& optimizer = index_.optimizers[number];
   const std::map<std::string, KeptPart>& kept = optimizers_.at(number).kept;
   const size_t first_kept = parts.size();
@@ -286,7 +286,7 @@ absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
 
 uint64_t BytesOf(const ImportItem& item) {
   uint64_t bytes = item.elements.NumBytes();
-  for (const worker::ImportedState& state : item.states)
+  for (const services::ImportedState& state : item.states)
     for (const Tensor& array : state.arrays) bytes += array.NumBytes();
   return bytes;
 }
@@ -353,13 +353,13 @@ absl::Status Loader::RestoreOptimizers() {
 }
 
 absl::Status Loader::RestoreParts(bool kept) {
-  std::map<std::string, std::vector<worker::RestoredOptimizer>> by_owner;
+  std::map<std::string, std::vector<services::RestoredOptimizer>> by_owner;
   for (const auto& [number, loaded] : optimizers_) {
     const SavedOptimizer& optimizer = index_.optimizers[number];
     for (const optim::LifeOwner& owner : loaded.life.owners) {
       const auto stays = loaded.kept.find(owner.name);
       if (kept != (stays != loaded.kept.end())) continue;
-      worker::RestoredOptimizer& restored = by_owner[owner.name].emplace_back();
+      services::RestoredOptimizer& restored = by_owner[owner.name].emplace_back();
       restored = {optimizer.name,
                   optimizer.steps_accepted,
                   optimizer.loss_scale,

@@ -17,8 +17,8 @@ using checkpoint::SavedOptimizer;
 using checkpoint::SavedPart;
 using checkpoint::SavedValue;
 using optim::PartReport;
-using worker::HostedValue;
-using worker::OwnerContents;
+using services::HostedValue;
+using services::OwnerContents;
 
 const SavedPart& PartOf(const SavedOptimizer& optimizer, const std::string& owner) {
   for (const SavedPart& part : optimizer.parts)

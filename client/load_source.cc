@@ -10,7 +10,7 @@ using checkpoint::SavedOptimizer;
 using checkpoint::SavedState;
 using checkpoint::SavedValue;
 using checkpoint::ValueKind;
-using worker::ImportItem;
+using services::ImportItem;
 
 LoadSource::LoadSource(const checkpoint::SaveReader& save) : save_(save), index_(save.index()) {
   for (size_t number = 0; number < index_.optimizers.size(); ++number) {
@@ -31,7 +31,7 @@ ImportItem LoadSource::DescribeItem(size_t number) const {
   item.name = value.name;
   for (const StateRef& ref : StatesOf(value)) {
     const SavedState& saved = index_.optimizers[ref.optimizer].parameters[ref.parameter];
-    worker::ImportedState& state = item.states.emplace_back();
+    services::ImportedState& state = item.states.emplace_back();
     state.optimizer = index_.optimizers[ref.optimizer].name;
     state.steps = saved.steps;
     for (const checkpoint::SavedSlot& slot : saved.slots) state.slots.push_back(slot.name);

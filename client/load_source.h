@@ -15,7 +15,7 @@
 #include "client/pieces.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_reader.h"
-#include "core/worker/checkpoint_types.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 
 namespace psd {
 
@@ -27,10 +27,10 @@ class LoadSource {
   // Returns the bytes of the value and its state.
   uint64_t Bytes(size_t number) const;
   // Returns the value's description without its tensors.
-  worker::ImportItem DescribeItem(size_t number) const;
+  services::ImportItem DescribeItem(size_t number) const;
   // Returns the value with all its tensors, or with those of `rows` only. Errors: those of reading.
-  absl::StatusOr<worker::ImportItem> ReadItem(size_t number,
-                                              std::optional<checkpoint::RowRange> rows) const;
+  absl::StatusOr<services::ImportItem> ReadItem(size_t number,
+                                                std::optional<checkpoint::RowRange> rows) const;
   // Returns sources for the value's arrays: the elements, then the state. They refer to this
   // object, which must outlive them.
   std::vector<PieceSource> SourcesOf(size_t number) const;

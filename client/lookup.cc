@@ -9,7 +9,7 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/autograd/functions/row_repeats.h"
-#include "core/worker/rows_service.h"
+#include "core/services/rows/rows_service.h"
 
 namespace psd {
 namespace {

@@ -15,7 +15,7 @@ std::vector<PartReport> ReportsOf(const std::string& name, const ContentsByOwner
   for (const auto& [owner, hosts] : contents) {
     PartReport& report = reports.emplace_back();
     report.owner = {owner, hosts.incarnation};
-    for (const worker::HostedOptimizer& hosted : hosts.optimizers) {
+    for (const services::HostedOptimizer& hosted : hosts.optimizers) {
       if (hosted.optimizer.name != name) continue;
       report.hosted = true;
       report.life = hosted.life;
@@ -29,7 +29,7 @@ absl::Status CheckWholeModel(const ContentsByOwner& contents,
                              absl::FunctionRef<bool(const std::string& owner)> may_miss) {
   std::set<std::string> names;
   for (const auto& [owner, hosts] : contents)
-    for (const worker::HostedOptimizer& hosted : hosts.optimizers)
+    for (const services::HostedOptimizer& hosted : hosts.optimizers)
       names.insert(hosted.optimizer.name);
   for (const std::string& name : names) {
     std::vector<PartReport> reports = ReportsOf(name, contents);

@@ -9,11 +9,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "core/optim/owner/optimizer_life.h"
-#include "core/worker/checkpoint_types.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 
 namespace psd {
 
-using ContentsByOwner = std::map<std::string, worker::OwnerContents>;
+using ContentsByOwner = std::map<std::string, services::OwnerContents>;
 
 // Returns one report for each owner, saying which part of the optimizer `name` it has.
 std::vector<optim::PartReport> ReportsOf(const std::string& name, const ContentsByOwner& contents);

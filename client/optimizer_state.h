@@ -16,7 +16,7 @@
 #include "core/optim/owner/optimizer_life.h"
 #include "core/optim/steps/step_decision.h"
 #include "core/optim/steps/step_request.h"
-#include "core/worker/optimizer_service.h"
+#include "core/services/optimizers/optimizer_service.h"
 
 namespace psd {
 
@@ -24,7 +24,7 @@ namespace psd {
 struct OptimizerPart {
   std::string owner;
   // All groups of the optimizer, each with the parameters that this owner holds, maybe none.
-  std::vector<worker::GroupRequest> groups;
+  std::vector<services::GroupRequest> groups;
   RRef optimizer;
 };
 
@@ -46,18 +46,18 @@ struct DistributedOptimizer::State {
   // Creates or joins the parts on all owners. Other trainers may do so at the same time.
   absl::Status CreateOnOwners(const JoinOptions& join);
   // Asks all owners to create their parts. `terms` has one element for each part.
-  absl::Status CreateParts(const std::vector<worker::PartTerms>& terms);
+  absl::Status CreateParts(const std::vector<services::PartTerms>& terms);
   // Asks all owners which part of the named optimizer they have.
   absl::StatusOr<std::vector<optim::PartReport>> AskParts() const;
   // Returns for each part the life that it is to be created in or joined at.
-  absl::StatusOr<std::vector<worker::PartTerms>> ChooseLife(const JoinOptions& join) const;
+  absl::StatusOr<std::vector<services::PartTerms>> ChooseLife(const JoinOptions& join) const;
   // Gives the other owners the options that the lead has. Mends what trainers have left undone that
   // died between the lead's decision and the others' answers.
   absl::Status FollowLead();
   absl::Status FollowLead(size_t group);
   absl::StatusOr<optim::GroupOptions> OptionsOf(size_t part, size_t group) const;
   // Changes options on the lead. A version other than 0 was decided before, see
-  // worker::OptimizerService::SetOptions.
+  // services::OptimizerService::SetOptions.
   absl::StatusOr<optim::GroupOptions> DecideOptions(size_t group,
                                                     const std::map<std::string, double>& changes,
                                                     uint64_t version = 0);
@@ -71,7 +71,7 @@ struct DistributedOptimizer::State {
   // Brings the lead up to a decision that it has forgotten, because its part was dropped and made
   // anew in the same life. Returns false if it knows that decision, or a later one.
   absl::StatusOr<bool> Remind(size_t group, const FollowersAnswer& answer);
-  worker::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
+  services::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
   // Errors: FAILED_PRECONDITION if this worker knows that one of several owners was restarted.
   absl::Status CheckOwnersLive() const;
@@ -92,7 +92,7 @@ struct DistributedOptimizer::State {
   // gradients. Returns false if the step must not be applied; `outcome` says why.
   bool Decide(StepAttempt& attempt, StepOutcome& outcome);
   bool Prepare(const StepAttempt& attempt, bool measure,
-               std::vector<worker::PrepareResult>& answers, StepOutcome& outcome);
+               std::vector<services::PrepareResult>& answers, StepOutcome& outcome);
   void Apply(const StepAttempt& attempt, StepOutcome& outcome);
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 using optim::StepResult;
 using optim::UpdateMode;
-using worker::PrepareResult;
+using services::PrepareResult;
 
 optim::StepWishes ToWishes(const StepOptions& options, const OptimizerSettings& settings,
                            size_t contexts) {
@@ -244,7 +244,7 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
   // Some owners may have applied the step already, so a round that is skipped does not end it.
   const bool begun = attempt.decided && !attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
-  worker::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
+  services::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
   optim::StepWishes unmeasured = wishes;
   unmeasured.clip_norm = std::numeric_limits<double>::infinity();
   unmeasured.detect_overflow = false;

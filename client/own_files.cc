@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/save_files.h"
 #include "core/base/status.h"
-#include "core/worker/save_service.h"
+#include "core/services/checkpoint/save_service.h"
 
 namespace psd {
 namespace {
@@ -26,21 +26,23 @@ class Own : public SaveFiles {
   // If this message is lost, the owner gives the files up when our session there ends.
   ~Own() override { saves_.Close(owner_, id_, call_); }
 
-  Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) override {
+  Future<services::Exported> Copy(const std::vector<services::ExportItem>& items) override {
     return saves_.Write(owner_, id_, next_++, items, call_);
   }
-  absl::Status Take(const worker::ExportItem&, const worker::ExportedItem&) override {
+  absl::Status Take(const services::ExportItem&, const services::ExportedItem&) override {
     return absl::OkStatus();
   }
 
-  Future<worker::FetchedPiece> CopyPiece(GlobalId held, const worker::PieceRange& range,
-                                         size_t file) override {
+  Future<services::FetchedPiece> CopyPiece(GlobalId held, const services::PieceRange& range,
+                                           size_t file) override {
     return saves_.WritePiece(owner_, id_, next_++, held, range, file, call_);
   }
-  absl::Status TakePiece(size_t, const worker::FetchedPiece&) override { return absl::OkStatus(); }
+  absl::Status TakePiece(size_t, const services::FetchedPiece&) override {
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<std::vector<SavedFile>> Finish(
-      const std::vector<worker::StepCount>& counts) override {
+      const std::vector<services::StepCount>& counts) override {
     const auto answer = saves_.Finish(owner_, id_, next_++, counts, call_);
     const auto& saved = answer.Wait();
     if (!saved.ok()) return saved.status();
@@ -73,7 +75,7 @@ class Own : public SaveFiles {
     return absl::OkStatus();
   }
 
-  worker::SaveService& saves_;
+  services::SaveService& saves_;
   checkpoint::SaveFolder& folder_;
   const std::string owner_;
   const GlobalId id_;
@@ -93,7 +95,7 @@ absl::Status LookAtAll(checkpoint::SaveFolder& folder, const std::vector<FileSpe
 struct Asked {
   size_t owner = 0;  // of the plan's
   GlobalId id;
-  Future<worker::SaveService::Opened> opened;
+  Future<services::SaveService::Opened> opened;
 };
 
 class Opener {
@@ -140,7 +142,7 @@ class Opener {
 
   absl::StatusOr<std::vector<Asked>> AskAll(const std::vector<OwnerPlan>& owners) {
     std::vector<Asked> asked;
-    worker::OwnFiles wanted;
+    services::OwnFiles wanted;
     for (size_t i = 0; i < owners.size(); ++i) {
       if (!owners[i].writes_files) continue;
       if (asked.empty()) {
@@ -156,7 +158,7 @@ class Opener {
 
   // Returns null if the owner's values are to be streamed, after adding the reason to `chosen`.
   absl::StatusOr<std::unique_ptr<SaveFiles>> Take(const OwnerPlan& owner, GlobalId id,
-                                                  const worker::SaveService::Opened& opened,
+                                                  const services::SaveService::Opened& opened,
                                                   ChosenFiles& chosen) {
     std::string why_not = opened.why_not;
     if (opened.here) {

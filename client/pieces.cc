@@ -11,13 +11,13 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
-#include "core/worker/checkpoint_service.h"
+#include "core/services/checkpoint/checkpoint_service.h"
 
 namespace psd {
 namespace {
 
-using worker::CheckpointService;
-using worker::PieceRange;
+using services::CheckpointService;
+using services::PieceRange;
 
 constexpr size_t kPiecesAhead = 3;
 
@@ -72,7 +72,7 @@ absl::Status SaveAll(const Held& held, size_t number, const std::vector<PieceTar
   std::vector<uint64_t> sizes;
   for (const PieceTarget& target : targets) sizes.push_back(target.bytes);
   PieceRanges ranges(std::move(sizes), options.piece_bytes);
-  std::deque<std::pair<PieceRange, Future<worker::FetchedPiece>>> asked;
+  std::deque<std::pair<PieceRange, Future<services::FetchedPiece>>> asked;
   for (bool more = true; more || !asked.empty();) {
     const absl::Time started = Clock::Steady().Now();
     while (more && asked.size() < (pace.Training(started) ? 1 : kPiecesAhead)) {
@@ -119,12 +119,12 @@ absl::Status FillAll(CheckpointService& service, const std::string& owner, Globa
 
 }  // namespace
 
-absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
-                                                  const std::string& owner, size_t number,
-                                                  const worker::ExportItem& item,
-                                                  const std::vector<PieceTarget>& targets,
-                                                  SaveFiles& files, SavePace& pace,
-                                                  const PieceOptions& options) {
+absl::StatusOr<services::ExportedItem> SaveInPieces(worker::Runtime& runtime,
+                                                    const std::string& owner, size_t number,
+                                                    const services::ExportItem& item,
+                                                    const std::vector<PieceTarget>& targets,
+                                                    SaveFiles& files, SavePace& pace,
+                                                    const PieceOptions& options) {
   const GlobalId id = runtime.ids().Next();
   const auto answer = runtime.checkpoints().Hold(owner, item, id, options.call);
   const auto& exported = answer.Wait();
@@ -135,7 +135,7 @@ absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
 }
 
 absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
-                          worker::ImportItem item, const std::vector<PieceSource>& sources,
+                          services::ImportItem item, const std::vector<PieceSource>& sources,
                           const PieceOptions& options) {
   CheckpointService& service = runtime.checkpoints();
   item.room = runtime.ids().Next();

@@ -14,8 +14,8 @@
 #include "core/base/buffer.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/checkpoint_types.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 
 namespace psd {
 
@@ -37,12 +37,12 @@ struct PieceTarget {
 // piece by piece into `files`, pausing as `pace` says. `targets` has one element for each array:
 // the elements, then the state. `number` is the owner's number in `pace`. Returns the value's
 // version and step counts, without tensors.
-absl::StatusOr<worker::ExportedItem> SaveInPieces(worker::Runtime& runtime,
-                                                  const std::string& owner, size_t number,
-                                                  const worker::ExportItem& item,
-                                                  const std::vector<PieceTarget>& targets,
-                                                  SaveFiles& files, SavePace& pace,
-                                                  const PieceOptions& options);
+absl::StatusOr<services::ExportedItem> SaveInPieces(worker::Runtime& runtime,
+                                                    const std::string& owner, size_t number,
+                                                    const services::ExportItem& item,
+                                                    const std::vector<PieceTarget>& targets,
+                                                    SaveFiles& files, SavePace& pace,
+                                                    const PieceOptions& options);
 
 // An array, and a function that reads `bytes` of its bytes from byte `first` on.
 struct PieceSource {
@@ -54,7 +54,7 @@ struct PieceSource {
 // the owner import `item`, which has no tensors of its own, with these arrays. The value and its
 // state change together.
 absl::Status LoadInPieces(worker::Runtime& runtime, const std::string& owner,
-                          worker::ImportItem item, const std::vector<PieceSource>& sources,
+                          services::ImportItem item, const std::vector<PieceSource>& sources,
                           const PieceOptions& options);
 
 }  // namespace psd

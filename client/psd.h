@@ -60,12 +60,12 @@
 #include "core/program/program.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
+#include "core/services/calls/functions.h"
+#include "core/services/calls/typed_function.h"
+#include "core/services/rows/rows_query.h"
 #include "core/store/value.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
-#include "core/worker/functions.h"
-#include "core/worker/rows_query.h"
-#include "core/worker/typed_function.h"
 
 namespace psd {
 
@@ -73,17 +73,17 @@ namespace worker {
 class Runtime;
 }
 
-using program::Program;          // a graph of operators that an owner can run; see ProgramBuilder
-using program::ProgramBuilder;   // builds a Program, one operator call at a time
-using rref::RRef;                // a counted reference to a value on its owner
-using store::Value;              // an argument or result: tensor, number, string, list, RRef, …
-using worker::FunctionCall;      // passed to a registered function: tells who called it, and more
-using worker::FunctionRegistry;  // the registered functions that this worker offers
-using worker::ReadValue;         // converts a Value to a C++ type: ReadValue<double>(results[0])
-using worker::ReadValues;        // converts all arguments or results of a call
-using worker::RowsQuery;         // a table and the ids of the rows that are wanted
-using worker::Typed;             // makes a C++ function one that can be registered
-using worker::TypedMethod;       // the same for a member function
+using program::Program;            // a graph of operators that an owner can run; see ProgramBuilder
+using program::ProgramBuilder;     // builds a Program, one operator call at a time
+using rref::RRef;                  // a counted reference to a value on its owner
+using services::FunctionCall;      // passed to a registered function: tells who called it, and more
+using services::FunctionRegistry;  // the registered functions that this worker offers
+using services::ReadValue;         // converts a Value to a C++ type: ReadValue<double>(results[0])
+using services::ReadValues;        // converts all arguments or results of a call
+using services::RowsQuery;         // a table and the ids of the rows that are wanted
+using services::Typed;             // makes a C++ function one that can be registered
+using services::TypedMethod;       // the same for a member function
+using store::Value;                // an argument or result: tensor, number, string, list, RRef, …
 using Values = std::vector<Value>;  // the arguments or the results of a call
 
 // ---------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/checkpoint_types.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 
 namespace psd {
 
@@ -31,20 +31,21 @@ class SaveFiles {
   virtual ~SaveFiles() = default;
 
   // Asks the owner for values, or rows of them.
-  virtual Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) = 0;
+  virtual Future<services::Exported> Copy(const std::vector<services::ExportItem>& items) = 0;
   // Writes one item of Copy's answer into the files that `asked` names, unless the owner has.
-  virtual absl::Status Take(const worker::ExportItem& asked, const worker::ExportedItem& item) = 0;
+  virtual absl::Status Take(const services::ExportItem& asked,
+                            const services::ExportedItem& item) = 0;
 
   // Asks for a piece of the copy that the owner holds under the id `held`.
-  virtual Future<worker::FetchedPiece> CopyPiece(GlobalId held, const worker::PieceRange& range,
-                                                 size_t file) = 0;
+  virtual Future<services::FetchedPiece> CopyPiece(GlobalId held, const services::PieceRange& range,
+                                                   size_t file) = 0;
   // Appends CopyPiece's answer to the file, unless the owner has.
-  virtual absl::Status TakePiece(size_t file, const worker::FetchedPiece& piece) = 0;
+  virtual absl::Status TakePiece(size_t file, const services::FetchedPiece& piece) = 0;
 
   // Appends the step counts and returns when all files are on the disk. Called once, as the last
   // call.
   virtual absl::StatusOr<std::vector<checkpoint::SavedFile>> Finish(
-      const std::vector<worker::StepCount>& counts) = 0;
+      const std::vector<services::StepCount>& counts) = 0;
 
   // Names the owner in messages: "owner0".
   virtual std::string Describe() const = 0;

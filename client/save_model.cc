@@ -14,21 +14,21 @@
 #include "client/save_plan.h"
 #include "core/base/clock.h"
 #include "core/base/remedy.h"
+#include "core/base/version.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/save_folder.h"
-#include "core/worker/checkpoint_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/version.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/optimizers/optimizer_service.h"
 
 namespace psd {
 namespace {
 
 using checkpoint::SavedOptimizer;
 using checkpoint::TensorSpec;
-using worker::ExportedItem;
-using worker::ExportItem;
-using worker::OwnerContents;
+using services::ExportedItem;
+using services::ExportItem;
+using services::OwnerContents;
 
 constexpr size_t kBatchItems = 512;
 constexpr size_t kExportsAhead = 3;
@@ -80,7 +80,7 @@ class Saver {
     std::vector<ExportItem> items;  // one for each piece
     bool last = false;              // the owner has no further batch
     bool in_pieces = false;         // a single value too large for a message; not asked for yet
-    Future<worker::Exported> exported;
+    Future<services::Exported> exported;
   };
 
   // Makes the next batch and asks the owner for it. Returns nullopt after the last one.
@@ -224,7 +224,7 @@ absl::Status Saver::Take(const Batch& batch) {
 }
 
 absl::Status Saver::FinishFiles(size_t owner) {
-  std::vector<worker::StepCount> counts;
+  std::vector<services::StepCount> counts;
   for (const ValuePlan& value : plan_.owners[owner].values) {
     for (const StatePlan& state : value.states) {
       const SavedOptimizer& optimizer = plan_.index.optimizers[state.optimizer];
@@ -270,7 +270,7 @@ absl::Status Saver::Tell(uint64_t bytes) {
 absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSystem>& files) {
   const absl::Time now = absl::Now();
   plan_.index.created = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", now, absl::UTCTimeZone());
-  plan_.index.psd_version = worker::kVersion;
+  plan_.index.psd_version = kVersion;
   std::string name = options_.name;
   if (name.empty()) name = absl::FormatTime("%Y-%m-%dT%H-%M-%E3SZ", now, absl::UTCTimeZone());
   const GlobalId unique = worker_.runtime().ids().Next();

@@ -59,7 +59,7 @@ size_t FindOrAddOptimizer(CheckpointIndex& index, const std::string& owner,
 std::string LeadOf(const SavedOptimizer& optimizer, const ContentsByOwner& contents) {
   std::string lead;
   for (const checkpoint::SavedPart& part : optimizer.parts) {
-    for (const worker::HostedOptimizer& hosted : contents.at(part.owner).optimizers) {
+    for (const services::HostedOptimizer& hosted : contents.at(part.owner).optimizers) {
       if (hosted.optimizer.name != optimizer.name) continue;
       for (const optim::LifeOwner& owner : hosted.life.owners)
         if (lead.empty() || owner.name < lead) lead = owner.name;
@@ -76,7 +76,7 @@ size_t AddStateFile(OwnerPlan& owner) {
 // Plans the files for an owner's part of an optimizer: one file for all state, except that each
 // state array of a table has a file of its own. A table is copied in row ranges, so its arrays grow
 // side by side, and a file can only be appended to.
-absl::Status PlanOptimizer(const worker::HostedOptimizer& hosted, CheckpointIndex& index,
+absl::Status PlanOptimizer(const services::HostedOptimizer& hosted, CheckpointIndex& index,
                            OwnerPlan& owner, std::map<std::string, ValuePlan*>& values) {
   if (hosted.optimizer.parameters.empty()) return absl::OkStatus();
   const size_t number = FindOrAddOptimizer(index, owner.owner, hosted.optimizer);
@@ -137,7 +137,7 @@ void PlanFiles(const CheckpointIndex& index, OwnerPlan& owner) {
 
 }  // namespace
 
-absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& contents,
+absl::Status PlanOwner(const std::string& name, const services::OwnerContents& contents,
                        SavePlan& plan) {
   OwnerPlan& owner = plan.owners.emplace_back();
   owner.owner = name;
@@ -145,13 +145,13 @@ absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& con
   owner.files.push_back({checkpoint::ValuesFileName(name), {}});
   owner.values.reserve(contents.values.size());
   // Values with wide elements come first, so that all tensors are aligned in their file.
-  std::vector<const worker::HostedValue*> sorted;
-  for (const worker::HostedValue& hosted : contents.values) sorted.push_back(&hosted);
+  std::vector<const services::HostedValue*> sorted;
+  for (const services::HostedValue& hosted : contents.values) sorted.push_back(&hosted);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) {
     return ItemSize(a->value.dtype) > ItemSize(b->value.dtype);
   });
   std::map<std::string, ValuePlan*> by_name;
-  for (const worker::HostedValue* hosted : sorted) {
+  for (const services::HostedValue* hosted : sorted) {
     checkpoint::SavedValue& value = plan.index.values.emplace_back(hosted->value);
     value.owner = name;
     value.file = owner.files[0].name;
@@ -162,7 +162,7 @@ absl::Status PlanOwner(const std::string& name, const worker::OwnerContents& con
     if (value.kind == checkpoint::ValueKind::kRows) each.rows = value.shape[0];
     by_name[value.name] = &each;
   }
-  for (const worker::HostedOptimizer& hosted : contents.optimizers) {
+  for (const services::HostedOptimizer& hosted : contents.optimizers) {
     owner.steps_accepted += hosted.optimizer.steps_accepted;
     PSD_RETURN_IF_ERROR(PlanOptimizer(hosted, plan.index, owner, by_name));
   }

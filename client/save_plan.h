@@ -13,7 +13,7 @@
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/worker/checkpoint_types.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 
 namespace psd {
 
@@ -52,7 +52,7 @@ struct SavePlan {
 // Adds the contents of `owner` to `plan`. Versions and counts of steps stay open until the values
 // are copied. After an error `plan` must not be used. Errors: INTERNAL if an optimizer steps a
 // value that is not among the contents, or its state is not described.
-absl::Status PlanOwner(const std::string& owner, const worker::OwnerContents& contents,
+absl::Status PlanOwner(const std::string& owner, const services::OwnerContents& contents,
                        SavePlan& plan);
 
 // Says in the plan which optimizers that scale losses are saved without their lead, the only owner

@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/save_files.h"
 #include "core/base/status.h"
+#include "core/services/checkpoint/checkpoint_service.h"
 #include "core/tensor/tensor.h"
-#include "core/worker/checkpoint_service.h"
 
 namespace psd {
 namespace {
@@ -23,14 +23,15 @@ class Streamed : public SaveFiles {
         specs_(std::move(specs)),
         call_(call) {}
 
-  Future<worker::Exported> Copy(const std::vector<worker::ExportItem>& items) override {
+  Future<services::Exported> Copy(const std::vector<services::ExportItem>& items) override {
     return checkpoints_.Export(owner_, items, call_);
   }
 
-  absl::Status Take(const worker::ExportItem& asked, const worker::ExportedItem& item) override {
+  absl::Status Take(const services::ExportItem& asked,
+                    const services::ExportedItem& item) override {
     PSD_RETURN_IF_ERROR(Open());
     std::vector<Tensor> arrays = {item.elements};
-    for (const worker::ExportedState& state : item.states)
+    for (const services::ExportedState& state : item.states)
       arrays.insert(arrays.end(), state.arrays.begin(), state.arrays.end());
     if (arrays.size() != asked.files.size()) {
       return absl::InternalError(
@@ -41,20 +42,20 @@ class Streamed : public SaveFiles {
     return absl::OkStatus();
   }
 
-  Future<worker::FetchedPiece> CopyPiece(GlobalId held, const worker::PieceRange& range,
-                                         size_t) override {
+  Future<services::FetchedPiece> CopyPiece(GlobalId held, const services::PieceRange& range,
+                                           size_t) override {
     return checkpoints_.Fetch(owner_, held, range, call_);
   }
 
-  absl::Status TakePiece(size_t file, const worker::FetchedPiece& piece) override {
+  absl::Status TakePiece(size_t file, const services::FetchedPiece& piece) override {
     PSD_RETURN_IF_ERROR(Open());
     return files_[file]->AppendBytes(piece.bytes.view());
   }
 
   absl::StatusOr<std::vector<SavedFile>> Finish(
-      const std::vector<worker::StepCount>& counts) override {
+      const std::vector<services::StepCount>& counts) override {
     PSD_RETURN_IF_ERROR(Open());
-    for (const worker::StepCount& count : counts)
+    for (const services::StepCount& count : counts)
       PSD_RETURN_IF_ERROR(files_[count.file]->Append(Tensor::Scalar(count.steps)));
     std::vector<SavedFile> saved;
     for (std::unique_ptr<TensorFile>& file : files_) {
@@ -77,7 +78,7 @@ class Streamed : public SaveFiles {
     return absl::OkStatus();
   }
 
-  worker::CheckpointService& checkpoints_;
+  services::CheckpointService& checkpoints_;
   checkpoint::SaveFolder& folder_;
   const std::string owner_;
   const std::vector<FileSpec> specs_;

@@ -17,11 +17,11 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
+#include "core/services/status/info_service.h"
+#include "core/services/values/value_service.h"
 #include "core/store/parameter.h"
-#include "core/worker/call_service.h"
-#include "core/worker/info_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
 
 namespace psd {
 namespace {
@@ -102,7 +102,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   return runtime;
 }
 
-worker::CallTarget ToTarget(const Function& function) {
+services::CallTarget ToTarget(const Function& function) {
   return {function.program(), function.fingerprint(), function.name()};
 }
 
@@ -133,12 +133,12 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
       call.timeout = std::max(until - Clock::Steady().Now(), absl::Nanoseconds(1));
     return call;
   };
-  std::vector<Future<worker::WorkerInfo>> asked;
+  std::vector<Future<services::WorkerInfo>> asked;
   for (const OwnerAddress& owner : options.owners) {
     asked.push_back(
         Awaited(runtime->info().Ask(owner.name, left()), "asking for the registrar of", owner));
   }
-  PSD_ASSIGN_OR_RETURN(const std::vector<worker::WorkerInfo> infos,
+  PSD_ASSIGN_OR_RETURN(const std::vector<services::WorkerInfo> infos,
                        AwaitAll(*runtime, options.owners, asked));
   std::string registrar, told_by;
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -165,12 +165,12 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
                       "add it");
   }
   runtime->peers().SetRegistrar(registrar);
-  worker::JoinOptions join;
+  rpc::JoinOptions join;
   join.registrar = registrar;
-  join.role = worker::WorkerRole::kTrainer;
+  join.role = rpc::WorkerRole::kTrainer;
   join.group_size = options.group_size;
   join.address = runtime->address();
-  const std::vector<Future<worker::Membership>> joined = {
+  const std::vector<Future<rpc::Membership>> joined = {
       Awaited(registrar_client->Join(join, left()), "joining the job through", *there)};
   return AwaitAll(*runtime, {*there}, joined).status();
 }
@@ -207,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
   PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(ToRuntimeOptions(options)));
   state->default_timeout_ns = absl::ToInt64Nanoseconds(options.default_timeout);
   state->options = std::move(options);
-  state->registrar_client = std::make_unique<worker::RegistrarClient>(
+  state->registrar_client = std::make_unique<rpc::RegistrarClient>(
       state->runtime->agent(), state->runtime->timers(), state->runtime->logger());
   PSD_RETURN_IF_ERROR(state->runtime->Start());
   PSD_RETURN_IF_ERROR(state->Attach());
@@ -246,15 +246,14 @@ absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
   const rpc::CallOptions call = state_->ToCallOptions({});
   for (const OwnerAddress& owner : state_->options.owners) {
-    PSD_ASSIGN_OR_RETURN(worker::WorkerInfo info,
+    PSD_ASSIGN_OR_RETURN(services::WorkerInfo info,
                          state_->runtime->info().Ask(owner.name, call).Wait());
     if (info.registrar.empty()) continue;
-    PSD_ASSIGN_OR_RETURN(worker::World world,
-                         worker::AskWorld(state_->runtime->agent(), info.registrar, call).Wait());
+    PSD_ASSIGN_OR_RETURN(rpc::World world,
+                         rpc::AskWorld(state_->runtime->agent(), info.registrar, call).Wait());
     std::vector<OwnerAddress> owners;
-    for (const worker::WorldMember& member : world.members) {
-      if (member.role == worker::WorkerRole::kOwner)
-        owners.push_back({member.name, member.address});
+    for (const rpc::WorldMember& member : world.members) {
+      if (member.role == rpc::WorkerRole::kOwner) owners.push_back({member.name, member.address});
     }
     for (const std::string& name : world.absent_owners) owners.push_back({name, ""});
     return owners;
@@ -271,7 +270,7 @@ absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::st
                                          const Program& create, CreateOptions options) {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());
   PSD_RETURN_IF_ERROR(state_->MakeReachable(owner));
-  using Hosted = worker::ValueService::Hosted;
+  using Hosted = services::ValueService::Hosted;
   return state_->runtime->values()
       .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}),
                    options.rows ? Hosted::kRows : Hosted::kTensor)
@@ -303,7 +302,7 @@ absl::StatusOr<std::vector<ValueInfo>> Worker::List(const std::string& owner,
   auto listing = state_->runtime->values().List(owner, prefix, state_->ToCallOptions({}));
   PSD_RETURN_IF_ERROR(listing.Wait());
   std::vector<ValueInfo> values;
-  for (const worker::ListedValue& value : *listing.Wait()) {
+  for (const services::ListedValue& value : *listing.Wait()) {
     values.push_back({value.name, value.kind, value.version, value.bytes});
   }
   return values;

@@ -8,8 +8,8 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/base/nearest_name.h"
-#include "core/worker/registrar_client.h"
-#include "core/worker/runtime.h"
+#include "core/rpc/registrar/registrar_client.h"
+#include "core/runtime/runtime.h"
 
 namespace psd {
 
@@ -50,11 +50,11 @@ absl::StatusOr<std::vector<WorkerInfo>> Worker::State::AskInfos() {
   if (registrar.empty()) {
     return std::vector<WorkerInfo>{{options.name, runtime->incarnation(), 0}};
   }
-  PSD_ASSIGN_OR_RETURN(worker::World world,
-                       worker::AskWorld(runtime->agent(), registrar, ToCallOptions({})).Wait());
+  PSD_ASSIGN_OR_RETURN(rpc::World world,
+                       rpc::AskWorld(runtime->agent(), registrar, ToCallOptions({})).Wait());
   std::vector<WorkerInfo> infos;
   infos.reserve(world.members.size());
-  for (const worker::WorldMember& member : world.members) {
+  for (const rpc::WorldMember& member : world.members) {
     infos.push_back({member.name, member.incarnation, static_cast<int>(member.rank)});
   }
   return infos;

@@ -11,16 +11,17 @@
 
 #include "client/open_ids.h"
 #include "client/psd.h"
-#include "core/worker/exchange.h"
-#include "core/worker/registrar_client.h"
-#include "core/worker/runtime.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/rpc/registrar/registrar_client.h"
+#include "core/runtime/runtime.h"
 
 namespace psd {
 
 struct Worker::State {
   WorkerOptions options;
   std::unique_ptr<worker::Runtime> runtime;
-  std::unique_ptr<worker::RegistrarClient> registrar_client;
+  std::unique_ptr<rpc::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
   // Shared with the steps, which outcomes in the user's hand may keep open.
   const std::shared_ptr<OpenIds> open_steps = std::make_shared<OpenIds>();
@@ -37,7 +38,7 @@ struct Worker::State {
   // The rpc options of a call, and the context that records it, or null.
   struct CallPlan {
     rpc::CallOptions options;
-    worker::ContextPtr context;
+    dist_autograd::ContextPtr context;
   };
   // Errors: FAILED_PRECONDITION after shutdown and for a context that was moved from;
   // INVALID_ARGUMENT for a negative timeout.

@@ -10,7 +10,7 @@
 #include "bench/stats.h"
 #include "bench/workloads/cases.h"
 #include "core/rref/rref_context.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 
 namespace psd::bench {
 namespace {

@@ -153,4 +153,6 @@ class ContextState {
   bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;
 };
 
+using ContextPtr = std::shared_ptr<ContextState>;
+
 }  // namespace psd::dist_autograd

@@ -95,4 +95,7 @@ class Value {
   Variant variant_;
 };
 
+// The arguments or results of a call.
+using Values = std::vector<Value>;
+
 }  // namespace psd::store

@@ -18,7 +18,7 @@
 #include "core/base/small_memory_limit.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
-#include "core/worker/version.h"
+#include "core/base/version.h"
 #include "server/daemon/command_line.h"
 #include "server/daemon/config_file.h"
 #include "server/daemon/exhaustion.h"
@@ -194,7 +194,7 @@ class Daemon {
                   {"incarnation", IncarnationToString(server_->runtime().incarnation())},
                   {"address", address_},
                   {"registrar", server_->runtime().options().registrar},
-                  {"version", worker::kVersion}});
+                  {"version", kVersion}});
     return absl::OkStatus();
   }
 
@@ -250,7 +250,7 @@ int RunDaemon(int argc, char** argv, ServerExtensions extensions) {
       absl::MakeConstSpan(argv + (argc > 0 ? 1 : 0), static_cast<size_t>(argc > 0 ? argc - 1 : 0)));
   if (!line.ok()) return FailWithProblems(line.status());
   if (line->help) return std::fputs(UsageText().c_str(), stdout) < 0 ? kExitFailure : kExitOk;
-  if (line->version) return std::printf("psd %s\n", worker::kVersion) < 0 ? kExitFailure : kExitOk;
+  if (line->version) return std::printf("psd %s\n", kVersion) < 0 ? kExitFailure : kExitOk;
 
   bool may_move = false;
   auto config = MakeConfig(*line, &may_move);

@@ -111,8 +111,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
     server->registrar_ = std::make_unique<RegistrarService>(
         runtime.agent(), runtime.timers(), runtime.logger(),
         std::set<std::string>(config.owners.begin(), config.owners.end()));
-  server->membership_ = std::make_unique<worker::RegistrarClient>(runtime.agent(), runtime.timers(),
-                                                                  runtime.logger());
+  server->membership_ =
+      std::make_unique<rpc::RegistrarClient>(runtime.agent(), runtime.timers(), runtime.logger());
   ClientSessionOptions sessions;
   sessions.lease = config.lease;
   sessions.memory = runtime.options().memory;
@@ -127,9 +127,9 @@ Server::~Server() {
 
 absl::StatusOr<std::string> Server::Start() {
   PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());
-  worker::JoinOptions join;
+  rpc::JoinOptions join;
   join.registrar = runtime_->options().registrar;
-  join.role = worker::WorkerRole::kOwner;
+  join.role = rpc::WorkerRole::kOwner;
   join.address = address;
   if (!config_.IsRegistrar())
     runtime_->agent().AddPeer(config_.registrar_name, config_.registrar_address);

@@ -4,7 +4,7 @@
 // needs only this main:
 //
 //   int main(int argc, char** argv) {
-//     psd::worker::FunctionRegistry functions;
+//     psd::services::FunctionRegistry functions;
 //     PSD_CHECK(functions.Register("scale", Scale).ok(), "a name is taken");
 //     return psd::server::RunDaemon(argc, argv, {std::move(functions)});
 //   }
@@ -16,9 +16,9 @@
 #include "absl/time/time.h"
 #include "core/base/log.h"
 #include "core/optim/options/optimizer_registry.h"
-#include "core/worker/functions.h"
-#include "core/worker/registrar_client.h"
-#include "core/worker/runtime.h"
+#include "core/rpc/registrar/registrar_client.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/functions.h"
 #include "server/daemon/config.h"
 #include "server/registrar/registrar_service.h"
 #include "server/services/unary_service.h"
@@ -27,7 +27,7 @@ namespace psd::server {
 
 // The functions and optimizer types that a daemon offers. The built-in optimizers are included.
 struct ServerExtensions {
-  worker::FunctionRegistry functions;
+  services::FunctionRegistry functions;
   optim::OptimizerRegistry optimizers = optim::OptimizerRegistry::Builtin();
 };
 
@@ -67,7 +67,7 @@ class Server {
   std::shared_ptr<GrpcServices> grpc_services_;  // shared with the carrier
   std::unique_ptr<worker::Runtime> runtime_;
   std::unique_ptr<RegistrarService> registrar_;  // null if another daemon is the registrar
-  std::unique_ptr<worker::RegistrarClient> membership_;
+  std::unique_ptr<rpc::RegistrarClient> membership_;
   std::unique_ptr<UnaryService> unary_;
 };
 

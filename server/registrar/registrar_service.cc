@@ -12,14 +12,14 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rpc/draining.h"
-#include "core/worker/message_io.h"
+#include "core/rpc/message_io.h"
 #include "proto/psd/v1/registrar.pb.h"
 
 namespace psd::server {
 namespace {
 
-using worker::ParseMessage;
-using worker::PlainPayload;
+using rpc::ParseMessage;
+using rpc::PlainPayload;
 
 constexpr size_t kMaxBarrierNameBytes = 512;
 constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker

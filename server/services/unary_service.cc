@@ -12,14 +12,14 @@
 #include "core/base/ids.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/optim/owner/hosted_optimizer.h"
 #include "core/program/program.h"
 #include "core/rpc/draining.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/status/status_service.h"
+#include "core/services/values/value_service.h"
 #include "core/store/store.h"
-#include "core/worker/gradient_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/owner_contents.h"
-#include "core/worker/status_service.h"
-#include "core/worker/value_service.h"
 #include "server/services/request_fingerprint.h"
 #include "server/services/unary_call.h"
 #include "server/services/unary_codec.h"
@@ -456,7 +456,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
     if (!entry.ok()) return done(entry.status());
     parameters.push_back(runtime_.rrefs().LocalRRef(*entry));
   }
-  worker::OptimizerService& service = runtime_.optimizer_service();
+  services::OptimizerService& service = runtime_.optimizer_service();
   const std::string& name = request.name();
   const ClientSessions::SessionId session = request.header().session();
   service.CheckHere(name, AskOwners())
@@ -473,7 +473,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
               // The life of what was created: its name may be another optimizer's by now.
               const auto entry = created->local_entry();
               if (!entry.ok()) return done(entry.status());
-              const GlobalId life = worker::OptimizerOf(**entry)->life().id;
+              const GlobalId life = optim::OptimizerOf(**entry)->life().id;
               absl::Status joined;
               {
                 MutexLock lock(mutex_);
@@ -544,7 +544,7 @@ absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   PSD_ASSIGN_OR_RETURN(auto context, FindContext(request.header().session(), request.context()));
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(request.parameter()));
   PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
-  return worker::AddGradient(*context, *entry, request.version(), std::move(gradient));
+  return services::AddGradient(*context, *entry, request.version(), std::move(gradient));
 }
 
 void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request,
@@ -559,7 +559,7 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   if (!context.ok()) return done(context.status());
   auto optimizer = runtime_.store().Lookup(request.optimizer());
   if (!optimizer.ok()) return done(optimizer.status());
-  worker::StepCall step;
+  services::StepCall step;
   optim::Member member{MemberSession(header.session()), "", {kSessionFlows, header.session()}};
   {
     MutexLock lock(mutex_);

@@ -17,7 +17,7 @@
 #include "core/base/mutex.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/client_sessions.h"
 #include "server/services/unary_call.h"

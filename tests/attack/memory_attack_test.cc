@@ -25,7 +25,7 @@
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/program/program_codec.h"
-#include "core/worker/message_io.h"
+#include "core/rpc/message_io.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -496,7 +496,7 @@ TEST_F(MemoryAttackTest, AnswersThatAreNeverAcknowledged) {
   target.set_program(program::EncodeProgram(Must(builder.Build({result}))));
   rpc::Header call;
   call.method = "call.run";
-  call.attachments.push_back(worker::FieldsAttachment(target));
+  call.attachments.push_back(rpc::FieldsAttachment(target));
   const auto network = Must(carrier::NewGrpcCarrier({}));
   std::vector<std::unique_ptr<RawSession>> sessions;
   int named = 0;

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
-#include "core/worker/call_service.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -27,9 +27,9 @@ const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
 // The function "cube" computes x³ by two calls to owner1. It makes the second one when the first
 // is answered, on the thread that handles the answer.
-Future<Values> Cube(const worker::FunctionCall& call, Values arguments) {
+Future<Values> Cube(const services::FunctionCall& call, Values arguments) {
   const Function mul = Function::Operator("mul", 2);
-  const worker::CallTarget target{mul.program(), mul.fingerprint(), ""};
+  const services::CallTarget target{mul.program(), mul.fingerprint(), ""};
   Promise<Values> cube;
   call.runtime.calls()
       .Run("owner1", target, {arguments[0], arguments[0]}, call.context, {})
@@ -50,7 +50,7 @@ worker::RuntimeOptions WithCube() {
       options.functions
           .Register(
               "new_leaf",
-              [](const worker::FunctionCall&, const Values&) {
+              [](const services::FunctionCall&, const Values&) {
                 return absl::StatusOr<Values>({Variable(Tensor::Of<float>({2}, {3, 4}), true)});
               })
           .ok());

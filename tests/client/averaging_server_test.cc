@@ -11,9 +11,9 @@
 #include "client/psd.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/runtime/runtime.h"
 #include "core/store/value.h"
 #include "core/tensor/sparse_tensor.h"
-#include "core/worker/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
@@ -116,7 +116,7 @@ class AveragingServerTest : public ::testing::Test {
   }
 
   worker::RuntimeOptions Options() {
-    using worker::FunctionCall;
+    using services::FunctionCall;
     worker::RuntimeOptions options;
     EXPECT_TRUE(options.functions
                     .Register("averager",

@@ -21,9 +21,9 @@
 namespace psd {
 namespace {
 
+using services::FunctionCall;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using worker::FunctionCall;
 
 using CallsTest = FunctionWorld;
 

@@ -10,7 +10,7 @@
 
 #include "client/psd.h"
 #include "core/base/mutex.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -18,9 +18,9 @@
 namespace psd {
 namespace {
 
+using services::FunctionCall;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using worker::FunctionCall;
 
 constexpr int kThreads = 2;
 
@@ -34,7 +34,7 @@ class FairnessTest : public ::testing::Test {
     worker::RuntimeOptions options;
     options.threads = kThreads;
     options.max_queued_functions = 1'000;  // fewer than the calls that a session may have in flight
-    auto add = [&](const std::string& name, worker::Function function) {
+    auto add = [&](const std::string& name, services::Function function) {
       EXPECT_TRUE(options.functions.Register(name, std::move(function)).ok());
     };
     // Keeps its thread busy, so that the owner does not replace it as it does a waiting thread.

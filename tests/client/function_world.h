@@ -13,8 +13,8 @@
 #include "client/calls.h"
 #include "client/psd.h"
 #include "core/base/mutex.h"
-#include "core/worker/call_service.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 
@@ -82,10 +82,10 @@ struct Offer {
 
   FunctionRegistry Functions() const {
     FunctionRegistry functions;
-    auto add = [&](const std::string& name, worker::Function function) {
+    auto add = [&](const std::string& name, services::Function function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
-    using worker::FunctionCall;
+    using services::FunctionCall;
     using Result = absl::StatusOr<Values>;
     add("echo", [](const FunctionCall&, Values arguments) -> Result { return arguments; });
     add("who", [](const FunctionCall& call, Values) -> Result {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
-#include "core/worker/runtime.h"
-#include "core/worker/status_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/status/status_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/daemon/config.h"
@@ -134,7 +134,7 @@ TEST_F(GroupTest, RPC_63_AStrangerThatLeftIsLookedForAgain) {
 
 TEST_F(GroupTest, RREF_11_AReferenceReachesAWorkerThatNeverMetItsOwner) {
   auto a = StartListening("a"), b = Start("b");
-  worker::CallTarget echo{nullptr, {}, "echo"};
+  services::CallTarget echo{nullptr, {}, "echo"};
   RRef made = Must(daemon_->runtime().calls().Remote("a", echo, {7}, nullptr, {}));
   Future<Values> call = b->RpcAsync("owner0", Named("park"), {});
   parking_.Take().Set(Values{made});
@@ -281,7 +281,7 @@ TEST_F(GroupTest, RPC_67_AServerThatBatchesGradientsIntoOneStep) {
   worker::RuntimeOptions options;
   ASSERT_TRUE(options.functions
                   .RegisterAsync("update",
-                                 [batcher](const worker::FunctionCall&, Values arguments) {
+                                 [batcher](const services::FunctionCall&, Values arguments) {
                                    Promise<Values> mine;
                                    std::vector<Promise<Values>> ready;
                                    Tensor model;
@@ -322,7 +322,7 @@ TEST_F(GroupTest, RPC_67_AnAgentAndObserversThatCallBack) {
   auto agent_calls = std::make_shared<std::atomic<int>>(0);
   auto functions = [&](bool agent) {
     FunctionRegistry registry;
-    auto play = [](const worker::FunctionCall& call, Values arguments) -> absl::StatusOr<Values> {
+    auto play = [](const services::FunctionCall& call, Values arguments) -> absl::StatusOr<Values> {
       int64_t reward = 0;
       for (int64_t step = 0; step < IntOf(arguments[0]); ++step) {
         PSD_ASSIGN_OR_RETURN(Values action,
@@ -331,7 +331,7 @@ TEST_F(GroupTest, RPC_67_AnAgentAndObserversThatCallBack) {
       }
       return Values{reward};
     };
-    auto act = [agent_calls](const worker::FunctionCall&, Values) -> absl::StatusOr<Values> {
+    auto act = [agent_calls](const services::FunctionCall&, Values) -> absl::StatusOr<Values> {
       ++*agent_calls;
       return Values{1};
     };

@@ -11,11 +11,11 @@
 #include "client/psd.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/checkpoint_service.h"
-#include "core/worker/checkpoint_types.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/checkpoint/checkpoint_types.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -424,9 +424,9 @@ TEST_F(HalfModel, WhatIsBeingLoadedIsNotSaved) {
   Train(3);
   auto trainer = Attach();
   ASSERT_TRUE(Save(*trainer).ok());
-  worker::CheckpointService& service = trainer->runtime().checkpoints();
-  const worker::OwnerContents there = Must(service.Describe("owner0", {}).Wait());
-  worker::ExportItem item;
+  services::CheckpointService& service = trainer->runtime().checkpoints();
+  const services::OwnerContents there = Must(service.Describe("owner0", {}).Wait());
+  services::ExportItem item;
   item.value = there.values.at(0).id;
   item.optimizers = {there.optimizers.at(0).id};
   ASSERT_TRUE(service.Export("owner0", {item}, {}).Wait().ok());
@@ -453,7 +453,7 @@ TEST_F(HalfModel, APartThatStaysIsComparedAtTheEndOfTheLoadToo) {
     if (progress.activity != "loading") return true;
     const RRef part = Must(runtime.values().Lookup("owner0", kName, {}).Wait());
     const auto life = Must(runtime.optimizer_service().Part("owner0", kName, {}).Wait()).life;
-    const worker::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
+    const services::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
     EXPECT_TRUE(runtime.optimizer_service().Step(part, step, {}).Wait().ok());
     return true;
   };
@@ -479,7 +479,7 @@ TEST_F(HalfModel, ALoadThatStoppedAtItsEndIsNotBegunAfreshOver) {
     if (progress.activity != "loading") return true;
     const RRef part = Must(runtime.values().Lookup("owner0", kName, {}).Wait());
     const auto life = Must(runtime.optimizer_service().Part("owner0", kName, {}).Wait()).life;
-    const worker::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
+    const services::StepCall step{runtime.ids().Next(), {}, {}, 0, false, life.id};
     EXPECT_TRUE(runtime.optimizer_service().Step(part, step, {}).Wait().ok());
     return true;
   };

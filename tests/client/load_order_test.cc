@@ -10,11 +10,11 @@
 #include "absl/time/time.h"
 #include "client/checkpoint.h"
 #include "client/psd.h"
-#include "core/worker/checkpoint_import.h"
-#include "core/worker/checkpoint_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/checkpoint_import.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
@@ -25,8 +25,8 @@ namespace {
 constexpr int64_t kRows = 10;
 
 // Five rows of zeros from row `first` on, with a momentum of 1 in the state of "main".
-worker::ImportItem Half(int64_t first) {
-  worker::ImportItem item;
+services::ImportItem Half(int64_t first) {
+  services::ImportItem item;
   item.name = "table";
   item.first_row = first;
   item.elements = Must(Tensor::Full(Shape{kRows / 2, 2}, DType::kF32, 0));
@@ -46,7 +46,7 @@ TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
     rows.requires_grad = true;
     const RRef table = Must(trainer->GetOrCreate("owner", "table", Zeros(Shape{kRows, 2}), rows));
     auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Sgd{1, 0.5}, {table}));
-    worker::CheckpointService& service = trainer->runtime().checkpoints();
+    services::CheckpointService& service = trainer->runtime().checkpoints();
     for (int64_t first : order) {
       const absl::Status imported = service.Import("owner", {Half(first)}, {}, {}).Wait().status();
       ASSERT_TRUE(imported.ok()) << imported;
@@ -78,20 +78,22 @@ TEST(LoadOrder, AValueThatIsMadeMeanwhileIsNotReplaced) {
   auto trainer = StartTrainer("trainer", {owner.address()});
   CreateOptions parameter;
   parameter.requires_grad = true;
-  worker::Incoming fresh;
+  services::Incoming fresh;
   fresh.name = "fresh";
   fresh.elements = Must(Tensor::Full(Shape{2}, DType::kF32, 7));
   Must(trainer->GetOrCreate("owner", "fresh", Zeros(Shape{2}), parameter));
-  EXPECT_EQ(worker::MakeValue(runtime, fresh).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(services::MakeValue(runtime.store(), runtime.rrefs(), fresh).code(),
+            absl::StatusCode::kAborted);
 
-  worker::Incoming replaced = fresh;
+  services::Incoming replaced = fresh;
   replaced.name = "replaced";
   Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), {}));
   replaced.entry = *runtime.store().Lookup("replaced");
-  EXPECT_TRUE(worker::MakeValue(runtime, replaced).ok());
+  EXPECT_TRUE(services::MakeValue(runtime.store(), runtime.rrefs(), replaced).ok());
   ASSERT_TRUE(runtime.values().DropHere("replaced").ok());
   Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), parameter));
-  EXPECT_EQ(worker::MakeValue(runtime, replaced).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(services::MakeValue(runtime.store(), runtime.rrefs(), replaced).code(),
+            absl::StatusCode::kFailedPrecondition);
   for (const char* name : {"fresh", "replaced"}) {
     const auto now = runtime.store().Lookup(name);
     EXPECT_TRUE(now.ok() && (*now)->parameter != nullptr) << name << " is no more";
@@ -134,10 +136,10 @@ TEST_F(StoppedLoad, ItsImportsHaveEndedWhenItReturns) {
 }
 
 TEST_F(StoppedLoad, AnImportThatWasGivenUpIsNotAppliedLater) {
-  worker::CheckpointService& service = trainer_->runtime().checkpoints();
+  services::CheckpointService& service = trainer_->runtime().checkpoints();
   {
     const HeldParameter held(owner_, w_);
-    worker::ImportItem item;
+    services::ImportItem item;
     item.name = "w";
     item.elements = Tensor::Of<float>(Shape{2}, {5, 5});
     rpc::CallOptions brief;

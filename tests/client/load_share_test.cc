@@ -9,7 +9,7 @@
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/placement.h"
-#include "core/worker/checkpoint_types.h"
+#include "core/services/checkpoint/checkpoint_types.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,7 +41,7 @@ class LoadShareTest : public ::testing::Test {
       main.parts.push_back({owner, kSaved.ToString(), kSteps});
       placement_.values.push_back(owner);
       placement_.optimizers[0].push_back(owner);
-      worker::OwnerContents& contents = contents_[owner];
+      services::OwnerContents& contents = contents_[owner];
       contents.incarnation = 10 + contents_.size() - 1;
       contents.values.push_back({{}, value});
       contents.optimizers.emplace_back().optimizer.name = "main";
@@ -52,7 +52,7 @@ class LoadShareTest : public ::testing::Test {
   // owner1 had `second`.
   void Set(const std::string& owner, GlobalId life, Incarnation first, Incarnation second,
            uint64_t steps = kSteps) {
-    worker::HostedOptimizer& part = contents_[owner].optimizers[0];
+    services::HostedOptimizer& part = contents_[owner].optimizers[0];
     part.life = {life, {{"owner0", first}, {"owner1", second}}};
     part.optimizer.steps_accepted = steps;
   }

@@ -11,10 +11,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
+#include "core/runtime/runtime.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "core/store/store.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
 #include "tests/client/test_world.h"
@@ -25,7 +25,7 @@ namespace {
 class OptimizerCreation : public FunctionWorld {};
 
 TEST_F(OptimizerCreation, RREF_23_AnOptimizerOverWhatIsBeingMadeWaitsForIt) {
-  worker::OptimizerService& service = trainer_->runtime().optimizer_service();
+  services::OptimizerService& service = trainer_->runtime().optimizer_service();
   for (const std::string owner : {"trainer0", "owner0"}) {
     const RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
     const Future<RRef> created = service.Create(owner, "", {{{"sgd", {}}, {slow}}}, {}, {});

@@ -11,7 +11,7 @@
 #include "client/psd.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"

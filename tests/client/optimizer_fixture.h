@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "client/psd.h"
-#include "core/worker/runtime.h"
-#include "core/worker/status_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/status/status_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 

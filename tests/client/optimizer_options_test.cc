@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "client/psd.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"
 #include "tests/client/test_world.h"

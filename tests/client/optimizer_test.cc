@@ -8,9 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
-#include "core/worker/functions.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/functions.h"
+#include "core/services/values/value_service.h"
+#include "core/store/value.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"
@@ -191,8 +192,8 @@ TEST_F(OptimizerTest, AccumulatesOverContexts) {
 
 TEST(NestedCallTest, AnOwnerThatWasReachedThroughAnotherOnlyIsSteppedToo) {
   worker::RuntimeOptions options;
-  const auto fetch = [](const worker::FunctionCall& call,
-                        const worker::Values& arguments) -> absl::StatusOr<worker::Values> {
+  const auto fetch = [](const services::FunctionCall& call,
+                        const store::Values& arguments) -> absl::StatusOr<store::Values> {
     const std::vector<RRef> wanted = {RRef::FromValue(arguments[0])};
     return call.runtime.values().Fetch(wanted, call.context, {}).Wait();
   };

@@ -21,13 +21,13 @@
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
+#include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/runtime/runtime.h"
+#include "core/services/checkpoint/save_service.h"
+#include "core/services/checkpoint/save_table.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
-#include "core/worker/message_io.h"
-#include "core/worker/runtime.h"
-#include "core/worker/save_service.h"
-#include "core/worker/save_table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -270,7 +270,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
   AddOwner("a", Root("shared"));
   std::vector<std::unique_ptr<Worker>> workers;
   int here = 0;
-  for (size_t i = 0; i <= worker::SaveTable::kMaxSaves; ++i) {
+  for (size_t i = 0; i <= services::SaveTable::kMaxSaves; ++i) {
     const std::string folder = dir_ + "/shared/.saving-" + std::to_string(i), token(32, 'a');
     std::filesystem::create_directory(folder);
     std::ofstream(folder + "/token") << token;
@@ -285,7 +285,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
       EXPECT_THAT(opened.why_not, HasSubstr("4 saves already"));
     }
   }
-  EXPECT_EQ(here, static_cast<int>(worker::SaveTable::kMaxSaves));
+  EXPECT_EQ(here, static_cast<int>(services::SaveTable::kMaxSaves));
 }
 
 // Room that a peer has not filled must not show it the former contents of the owner's memory.
@@ -295,7 +295,7 @@ TEST_F(OwnFilesTest, RoomForALoadIsZeros) {
   const auto call = [&](const char* method, const auto& message) {
     return worker->runtime()
         .agent()
-        .StartCall("a", worker::PlainRequest(method, message), {})
+        .StartCall("a", rpc::PlainRequest(method, message), {})
         .reply()
         .Wait();
   };
@@ -320,7 +320,7 @@ TEST_F(OwnFilesTest, HostileCalls) {
   auto worker = Attach();
   Train(*worker);
   const auto call = [&](const char* method, const auto& message, bool as_buffer) {
-    rpc::Request request = worker::PlainRequest(method, message);
+    rpc::Request request = rpc::PlainRequest(method, message);
     if (as_buffer) {
       request.payload.buffers.push_back(Buffer::FromString(std::move(request.payload.header)));
       request.payload.header.clear();
@@ -339,7 +339,7 @@ TEST_F(OwnFilesTest, HostileCalls) {
     open.add_files()->set_name(name);
     const auto reply = call("save.open", open, true);
     if (!reply.ok()) return true;
-    return !Must(worker::ParseMessage<v1::OpenSaveReply>(reply->payload.header, "")).here();
+    return !Must(rpc::ParseMessage<v1::OpenSaveReply>(reply->payload.header, "")).here();
   };
   for (const char* name :
        {"../values-a.safetensors", "values-b.safetensors", "latest", "token", ""})

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "client/calls.h"
-#include "core/worker/early_starts.h"
-#include "core/worker/gradient_service.h"
-#include "core/worker/rows_service.h"
-#include "core/worker/value_service.h"
+#include "core/services/calls/early_starts.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/rows/rows_service.h"
+#include "core/services/values/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/references_world.h"
@@ -84,7 +84,7 @@ TEST_F(ReferencesCreationTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
 }
 
 TEST_F(ReferencesCreationTest, RREF_21_FunctionsThatHoldNoThreadKeepNoOtherFromStarting) {
-  constexpr int kParked = 2 * worker::EarlyStarts::kMost;
+  constexpr int kParked = 2 * services::EarlyStarts::kMost;
   {
     RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
     Promise<Values> creation = parking_.Take();

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 #include "client/calls.h"
-#include "core/worker/value_service.h"
+#include "core/services/values/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/references_world.h"

@@ -14,10 +14,10 @@
 #include "client/psd.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
+#include "core/services/values/value_service.h"
 #include "core/store/value.h"
-#include "core/worker/call_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
 #include "tests/client/test_world.h"
@@ -49,7 +49,7 @@ struct Drawer {
   std::vector<RRef> kept PSD_GUARDED_BY(mutex);
 };
 
-inline absl::StatusOr<Values> FetchHere(const worker::FunctionCall& call, const RRef& rref) {
+inline absl::StatusOr<Values> FetchHere(const services::FunctionCall& call, const RRef& rref) {
   rpc::CallOptions options;
   return call.runtime.values().Fetch({rref}, nullptr, options).Wait();
 }
@@ -106,9 +106,9 @@ class ReferencesWorld : public FunctionWorld {
   }
   static void AddFunctions(FunctionRegistry& functions, const std::shared_ptr<Drawer>& drawer,
                            const std::shared_ptr<Parking>& parking) {
-    using worker::FunctionCall;
+    using services::FunctionCall;
     using Result = absl::StatusOr<Values>;
-    auto add = [&](const std::string& name, worker::Function function) {
+    auto add = [&](const std::string& name, services::Function function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
     add("fetch", [](const FunctionCall& call, Values arguments) -> Result {
@@ -137,14 +137,14 @@ class ReferencesWorld : public FunctionWorld {
       return Values{Value::OfList(std::move(own))};
     });
     add("remote", [](const FunctionCall& call, Values arguments) -> Result {
-      worker::CallTarget target{nullptr, {}, "echo"};
+      services::CallTarget target{nullptr, {}, "echo"};
       PSD_ASSIGN_OR_RETURN(RRef made,
                            call.runtime.calls().Remote(*arguments[0].As<std::string>(), target,
                                                        {arguments[1]}, nullptr, {}));
       return Values{made};
     });
     add("begin", [](const FunctionCall& call, const Values& arguments) -> Result {
-      worker::CallTarget target{nullptr, {}, "park"};
+      services::CallTarget target{nullptr, {}, "park"};
       PSD_ASSIGN_OR_RETURN(RRef begun, call.runtime.calls().Remote(*arguments[0].As<std::string>(),
                                                                    target, {}, nullptr, {}));
       return Values{begun};
@@ -161,7 +161,7 @@ class ReferencesWorld : public FunctionWorld {
       const std::string next = call.runtime.name() == "owner0"   ? "owner1"
                                : call.runtime.name() == "owner1" ? "trainer0"
                                                                  : "owner0";
-      worker::CallTarget target{nullptr, {}, "unwrap"};
+      services::CallTarget target{nullptr, {}, "unwrap"};
       PSD_ASSIGN_OR_RETURN(RRef wrapped,
                            call.runtime.calls().Remote(next, target, {arguments[0]}, nullptr, {}));
       return CallOn(call.runtime, next, "forward", {wrapped, left - 1}).Wait();

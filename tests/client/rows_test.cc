@@ -8,8 +8,8 @@
 
 #include "client/psd.h"
 #include "core/base/memory_budget.h"
-#include "core/worker/exchange.h"
-#include "core/worker/message_io.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/rpc/message_io.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -485,13 +485,15 @@ TEST_F(RowsTest, HostileLookupsAreRefused) {
   RRef table = Table(4, 2);
   worker::Runtime& runtime = trainer_->runtime();
   const auto ask = [&](const std::vector<GlobalId>& tables, const Values& ids) {
-    auto request = Must(worker::EncodeRequest(runtime, "rows.lookup", "owner0", ids, nullptr));
+    auto request =
+        Must(dist_autograd::Exchange(runtime.agent().self(), runtime.rrefs(), runtime.autograd())
+                 .EncodeRequest("rows.lookup", "owner0", ids, nullptr));
     v1::FetchRequest fields;
     for (GlobalId id : tables) {
       fields.add_incarnations(id.incarnation);
       fields.add_counters(id.counter);
     }
-    request.attachments.push_back(worker::FieldsAttachment(fields));
+    request.attachments.push_back(rpc::FieldsAttachment(fields));
     return runtime.agent().StartCall("owner0", std::move(request), {}).reply().Wait().status();
   };
   const GlobalId id = table.value_id();

@@ -15,11 +15,11 @@ using ::testing::IsEmpty;
 
 // An owner's description of itself is checked.
 TEST(SavePlan, AnOwnerThatContradictsItself) {
-  worker::OwnerContents contents;
-  worker::HostedValue& w = contents.values.emplace_back();
+  services::OwnerContents contents;
+  services::HostedValue& w = contents.values.emplace_back();
   w.value.name = "w";
   w.value.shape = Shape{2};
-  worker::HostedOptimizer& optimizer = contents.optimizers.emplace_back();
+  services::HostedOptimizer& optimizer = contents.optimizers.emplace_back();
   optimizer.optimizer.name = "main";
   optimizer.optimizer.groups.resize(1);
   optimizer.optimizer.parameters.resize(1);
@@ -40,12 +40,12 @@ TEST(SavePlan, AnOwnerThatContradictsItself) {
 }
 
 // A part of the optimizer "main" over `parameter`, which scales losses, on one of two owners.
-worker::OwnerContents PartOver(const std::string& parameter, double loss_scale) {
-  worker::OwnerContents contents;
-  worker::HostedValue& value = contents.values.emplace_back();
+services::OwnerContents PartOver(const std::string& parameter, double loss_scale) {
+  services::OwnerContents contents;
+  services::HostedValue& value = contents.values.emplace_back();
   value.value.name = parameter;
   value.value.shape = Shape{2};
-  worker::HostedOptimizer& hosted = contents.optimizers.emplace_back();
+  services::HostedOptimizer& hosted = contents.optimizers.emplace_back();
   hosted.optimizer.name = "main";
   hosted.optimizer.groups.resize(1);
   hosted.optimizer.loss_scale = loss_scale;

@@ -14,7 +14,7 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"

@@ -17,7 +17,7 @@
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"
 #include "tests/client/test_world.h"

@@ -8,9 +8,9 @@
 
 #include "client/psd.h"
 #include "core/base/future.h"
+#include "core/runtime/runtime.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"
-#include "core/worker/runtime.h"
 #include "gtest/gtest.h"
 
 namespace psd {

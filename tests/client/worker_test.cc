@@ -194,7 +194,7 @@ TEST_F(WorkerTest, RegisteredFunctionsTakeAndReturnValues) {
   FunctionRegistry functions;
   ASSERT_TRUE(functions
                   .Register("swap",
-                            [](const worker::FunctionCall& call,
+                            [](const services::FunctionCall& call,
                                Values arguments) -> absl::StatusOr<Values> {
                               if (arguments.size() != 2) {
                                 return absl::InvalidArgumentError("swap takes two values");
@@ -218,7 +218,7 @@ TEST_F(WorkerTest, RPC_36_AnOwnerCallsBackATrainerThatDoesNotListen) {
   ASSERT_TRUE(
       on_owner
           .Register("ask_back",
-                    [](const worker::FunctionCall& call, Values) -> absl::StatusOr<Values> {
+                    [](const services::FunctionCall& call, Values) -> absl::StatusOr<Values> {
                       rpc::Request request;
                       request.method = "worker.info";
                       auto reply =

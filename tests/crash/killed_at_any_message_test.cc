@@ -15,10 +15,10 @@
 #include "absl/time/time.h"
 #include "client/psd.h"
 #include "core/carrier/faulty/faulty_network.h"
-#include "core/worker/call_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/calls/call_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 
@@ -105,7 +105,7 @@ class Job {
     options.session.reconnect_max = absl::Milliseconds(20);
     EXPECT_TRUE(options.functions
                     .Register("echo",
-                              [](const worker::FunctionCall&,
+                              [](const services::FunctionCall&,
                                  Values arguments) -> absl::StatusOr<Values> { return arguments; })
                     .ok());
     return Must(worker::Runtime::Create(std::move(options)));
@@ -166,7 +166,7 @@ class Job {
 
   // Creates a value on one owner and passes its reference to the other owner, which returns it.
   void PassAReferenceAround() {
-    const worker::CallTarget echo{nullptr, {}, "echo"};
+    const services::CallTarget echo{nullptr, {}, "echo"};
     auto made = trainer().calls().Remote("owner0", echo, {7}, nullptr, call_);
     if (!made.ok()) return;
     auto back = trainer().calls().Run("owner1", echo, {*made}, nullptr, call_).Wait();

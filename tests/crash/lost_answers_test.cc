@@ -9,10 +9,11 @@
 
 #include "client/psd.h"
 #include "core/carrier/faulty/faulty_network.h"
-#include "core/worker/gradient_service.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
+#include "core/dist_autograd/context.h"
+#include "core/runtime/runtime.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -74,14 +75,14 @@ class LostAnswersTest : public ::testing::Test {
     Values values = Must(trainer_->values().Fetch({w_}, nullptr, patient_).Wait());
     return Elements(values[0].As<Variable>()->tensor())[0];
   }
-  Variable PullIn(const worker::ContextPtr& context) {
+  Variable PullIn(const dist_autograd::ContextPtr& context) {
     Values values = Must(trainer_->values().Fetch({w_}, context, patient_).Wait());
     return *values[0].As<Variable>();
   }
-  Future<Unit> BackwardFrom(const worker::ContextPtr& context, const Variable& root) {
+  Future<Unit> BackwardFrom(const dist_autograd::ContextPtr& context, const Variable& root) {
     return trainer_->autograd().Backward(context, {root}, {});
   }
-  Future<optim::StepResult> StepIn(const worker::ContextPtr& context, GlobalId step) {
+  Future<optim::StepResult> StepIn(const dist_autograd::ContextPtr& context, GlobalId step) {
     return trainer_->optimizer_service().Step(optimizer_, {step, {context->id()}, {}}, patient_);
   }
 

@@ -13,7 +13,7 @@
 #include "client/psd.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"

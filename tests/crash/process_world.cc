@@ -16,9 +16,9 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
+#include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/message_io.h"
-#include "core/worker/runtime.h"
+#include "core/runtime/runtime.h"
 #include "gtest/gtest.h"
 
 namespace psd::crash {
@@ -188,11 +188,11 @@ std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std:
 // ---------------------------------------------------------------- status of an owner
 
 absl::StatusOr<v1::WorkerStatus> StatusOf(Worker& asker, const std::string& owner) {
-  rpc::Request request = worker::PlainRequest("worker.status", v1::StatusRequest());
+  rpc::Request request = rpc::PlainRequest("worker.status", v1::StatusRequest());
   rpc::Call call = asker.runtime().agent().StartCall(owner, std::move(request), {});
   const absl::StatusOr<rpc::Reply>& reply = call.reply().Wait();
   PSD_RETURN_IF_ERROR(reply);
-  return worker::ParseMessage<v1::WorkerStatus>(reply->payload.header, "worker.status");
+  return rpc::ParseMessage<v1::WorkerStatus>(reply->payload.header, "worker.status");
 }
 
 uint64_t StepsOf(const v1::WorkerStatus& status, const std::string& name) {

@@ -19,8 +19,8 @@
 #include "client/psd.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/worker/runtime.h"
-#include "core/worker/status_service.h"
+#include "core/runtime/runtime.h"
+#include "core/services/status/status_service.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "proto/psd/v1/status.pb.h"
 #include "server/daemon/config.h"
@@ -108,7 +108,7 @@ class DrainingTest : public ::testing::Test {
     ServerExtensions extensions;
     EXPECT_TRUE(
         extensions.functions
-            .Register("late", [this](const worker::FunctionCall& call,
+            .Register("late", [this](const services::FunctionCall& call,
                                      Values arguments) { return Late(call.runtime, arguments[0]); })
             .ok());
     server_ = Must(Server::Create(config, std::move(extensions), NewNullLogger()));

@@ -23,10 +23,10 @@
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
+#include "core/rpc/message_io.h"
+#include "core/rpc/registrar/peer_directory.h"
+#include "core/rpc/registrar/registrar_client.h"
 #include "core/rpc/rpc_agent.h"
-#include "core/worker/message_io.h"
-#include "core/worker/peer_directory.h"
-#include "core/worker/registrar_client.h"
 #include "proto/psd/v1/registrar.pb.h"
 #include "server/registrar/registrar_service.h"
 #include "tests/core/fake_rpc.h"
@@ -129,7 +129,7 @@ class RegistrarRequestsTest : public ::testing::Test {
   template <typename Message>
   Future<rpc::Reply> Ask(FakeAgent& asker, const std::string& method, const Message& message) {
     Future<rpc::Reply> reply =
-        asker.StartCall("owner0", worker::PlainRequest(method, message), {}).reply();
+        asker.StartCall("owner0", rpc::PlainRequest(method, message), {}).reply();
     network_.RunAll();
     return reply;
   }
@@ -204,8 +204,8 @@ TEST_F(RegistrarRequestsTest, ACallThatWaitsHoldsNothingOfItsRequest) {
 // The notice of the loss is handled before the answer of the join.
 TEST_F(RegistrarRequestsTest, WhoJoinedInASessionThatIsLostMeanwhileJoinsAgain) {
   FakeAgent agent(network_, {"a", 2});
-  worker::RegistrarClient client(agent, timers_, *logger_);
-  worker::JoinOptions options;
+  rpc::RegistrarClient client(agent, timers_, *logger_);
+  rpc::JoinOptions options;
   options.registrar = "owner0";
   const auto joined = client.Join(options, {});
   ASSERT_TRUE(network_.RunOne());
@@ -294,7 +294,7 @@ TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
   ASSERT_TRUE(reply.Wait().ok());
   EXPECT_TRUE(reply.Wait()->payload.header.empty());
   ASSERT_EQ(reply.Wait()->payload.buffers.size(), 1u);
-  const auto world = worker::AskWorld(*trainers_[0], "owner0", {});
+  const auto world = rpc::AskWorld(*trainers_[0], "owner0", {});
   network_.RunAll();
   ASSERT_TRUE(world.Wait().ok()) << world.Wait().status();
   ASSERT_EQ(world.Wait()->members.size(), 1u);
@@ -304,7 +304,7 @@ TEST_F(RegistrarRequestsTest, TheWorldTravelsBesideTheHeader) {
 TEST_F(RegistrarRequestsTest, WhoCannotBeFoundIsAnErrorWithARemedy) {
   FakeAgent& asker = NewTrainer("asker");
   NewTrainer("silent");
-  worker::PeerDirectory directory(asker);
+  rpc::PeerDirectory directory(asker);
   const auto remedy_for = [&](const std::string& worker) {
     const Future<Unit> found = directory.Find(worker);
     network_.RunAll();
@@ -338,7 +338,7 @@ TEST_F(RegistrarRequestsTest, AnOwnerThatWasLostIsAbsentAndOneThatSaidGoodbyeIsN
   };
   FakeAgent& asker = NewTrainer("asker");
   const auto absent = [&] {
-    const auto world = worker::AskWorld(asker, "owner0", {});
+    const auto world = rpc::AskWorld(asker, "owner0", {});
     network_.RunAll();
     return world.Wait().ok() ? world.Wait()->absent_owners : std::vector<std::string>{"?"};
   };
@@ -371,10 +371,10 @@ TEST_F(RegistrarRequestsTest, AWorkerThatCannotJoinSaysSoAgainAndAgain) {
   TimerQueue timers(clock);
   JoinLogger logger;
   FakeAgent agent(network_, {"a", 2});
-  worker::RegistrarClient client(agent, timers, logger);
-  worker::JoinOptions options;
+  rpc::RegistrarClient client(agent, timers, logger);
+  rpc::JoinOptions options;
   options.registrar = "owner0";
-  options.role = worker::WorkerRole::kOwner;  // and has no address
+  options.role = rpc::WorkerRole::kOwner;  // and has no address
   client.KeepJoined(options);
   while (logger.failures() < 3) {
     network_.RunAll();

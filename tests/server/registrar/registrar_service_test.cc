@@ -12,20 +12,20 @@
 
 #include "absl/time/time.h"
 #include "core/base/log.h"
-#include "core/worker/registrar_client.h"
-#include "core/worker/runtime.h"
+#include "core/rpc/registrar/registrar_client.h"
+#include "core/runtime/runtime.h"
 #include "server/daemon/config.h"
 #include "server/daemon/server.h"
 
 namespace psd::server {
 namespace {
 
+using rpc::JoinOptions;
+using rpc::Membership;
+using rpc::RegistrarClient;
+using rpc::WorkerRole;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using worker::JoinOptions;
-using worker::Membership;
-using worker::RegistrarClient;
-using worker::WorkerRole;
 
 rpc::CallOptions Call() {
   rpc::CallOptions options;

@@ -23,14 +23,14 @@
 #include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/optimizer_life.h"
 #include "core/rref/rref_context.h"
+#include "core/runtime/runtime.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/values/value_service.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"
-#include "core/worker/optimizer_service.h"
-#include "core/worker/owner_contents.h"
-#include "core/worker/runtime.h"
-#include "core/worker/value_service.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/daemon/config.h"
 #include "server/daemon/server.h"
@@ -200,7 +200,7 @@ TEST_F(UnaryServiceTest, StepsOfASessionAreForTheLifeThatItHasJoined) {
   worker::Runtime& runtime = server_->runtime();
   ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
   const auto entry = *runtime.store().Lookup("main");
-  const auto optimizer = worker::OptimizerOf(*entry);
+  const auto optimizer = optim::OptimizerOf(*entry);
   const std::vector<optim::LifeOwner> owners = {{"owner0", runtime.incarnation()}};
   const uint64_t context = NewContext();
   ASSERT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
@@ -228,7 +228,7 @@ TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
   const auto other = *worker::Runtime::Create(std::move(options));
   runtime.agent().AddPeer("owner1", *other->Start());
   ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
-  const auto optimizer = worker::OptimizerOf(**runtime.store().Lookup("main"));
+  const auto optimizer = optim::OptimizerOf(**runtime.store().Lookup("main"));
   const optim::LifeOwner here{"owner0", runtime.incarnation()};
   ASSERT_TRUE(optimizer->SetLife({{1, 1}, {here, {"owner1", 77}}}).ok());
   const grpc::Status create = Mutate(&Stub::GetOrCreateOptimizer, PlainSgd());

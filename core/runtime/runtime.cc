@@ -1,0 +1,181 @@
+#include "core/runtime/runtime.h"
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/host_port.h"
+#include "core/base/remedy.h"
+#include "core/base/start_thread.h"
+#include "core/base/status.h"
+#include "core/base/worker_name.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/rref/creation_gate.h"
+#include "core/services/calls/call_service.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/checkpoint/save_service.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/rows/rows_service.h"
+#include "core/services/status/info_service.h"
+#include "core/services/status/status_service.h"
+#include "core/services/values/value_service.h"
+
+namespace psd::worker {
+namespace {
+
+absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
+  carrier::GrpcCarrierOptions grpc;
+  grpc.memory = options.memory;
+  grpc.start_threads = options.listen.empty();
+  return carrier::NewGrpcCarrier(grpc);
+}
+
+absl::Status CheckAddresses(const RuntimeOptions& options) {
+  if (!options.advertise.empty() && options.listen.empty()) {
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          options.name, " advertises ", options.advertise, " and does not listen")),
+                      "set `listen`");
+  }
+  if (!options.advertise.empty())
+    return Annotate(AdvertisedAddress("localhost:1", options.advertise).status(), "advertise");
+  if (!NeedsAdvertise(options.listen)) return absl::OkStatus();
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(options.name, " is to listen on ", options.listen,
+                                              ", all interfaces, which nobody can dial")),
+      "say with `advertise` by what name or address other hosts reach it");
+}
+
+// The threads that gRPC starts by itself once there are connections: for timers, for names, for
+// callbacks and, per core, for events. It tells nobody when one is refused; the process would go on
+// without it and hang when it is to stop.
+int NetworkThreads() {
+  return 5 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 32);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
+  PSD_RETURN_IF_ERROR(CheckWorkerName(options.name));
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads = ", options.threads, ": a worker needs at least one"));
+  }
+  PSD_RETURN_IF_ERROR(CheckAddresses(options));
+  if (options.logger == nullptr) options.logger = NewNullLogger();
+  if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
+  if (options.memory == nullptr) options.memory = MemoryBudget::Create(0);
+  if (options.carrier == nullptr) {
+    PSD_ASSIGN_OR_RETURN(options.carrier, DefaultCarrier(options));
+  }
+  std::unique_ptr<Runtime> runtime(new Runtime(std::move(options)));
+  PSD_RETURN_IF_ERROR(runtime->Assemble());
+  return runtime;
+}
+
+Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {}
+
+absl::Status Runtime::Assemble() {
+  ThreadPoolOptions pool;
+  pool.purpose = "functions and steps";
+  pool.threads = options_.threads;
+  pool.max_queue = options_.max_queued_functions;
+  pool.reserved = 1;
+  // Without a limit the results of operators need not be charged.
+  if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
+  executor_ = std::make_shared<ThreadPool>(pool);
+  PSD_RETURN_IF_ERROR(executor_->started());
+  pool.purpose = "callbacks of futures";
+  pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
+  pool.reserved = 0;
+  continuations_ = std::make_shared<ThreadPool>(pool);
+  PSD_RETURN_IF_ERROR(continuations_->started());
+  timers_ = std::make_shared<TimerQueue>(*options_.clock);
+  PSD_RETURN_IF_ERROR(timers_->started());
+
+  rpc::AgentOptions agent;
+  agent.memory = pool.memory;
+  agent.self = {options_.name, ids_.incarnation()};
+  agent.session = options_.session;
+  agent.session.memory = pool.memory;
+  agent.clock = options_.clock;
+  agent.carrier = options_.carrier;
+  agent.executor = executor_;
+  agent.timers = timers_;
+  agent.logger = options_.logger;
+  PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
+
+  store::StoreOptions store;
+  store.memory = options_.memory->hosted();
+  store_ = store::Store::Create(std::move(store), ids_);
+  rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
+                                     continuations_, pool.memory);
+  peers_ = std::make_unique<rpc::PeerDirectory>(*agent_);
+  peers_->SetRegistrar(options_.registrar);
+  rrefs_->FindPeersWith([this](const std::string& worker) { return peers_->Find(worker); });
+  autograd_ = dist_autograd::DistAutograd::Create(
+      *agent_, ids_, *timers_, *executor_,
+      options_.memory->limit_bytes() != 0 ? options_.memory : nullptr);
+  creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
+  exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
+  programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
+  values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
+      *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, *options_.operators,
+      options_.program_limits, *options_.memory, continuations_});
+  calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
+      *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,
+      options_.program_limits, *programs_, options_.functions, *executor_, continuations_,
+      *options_.clock, *options_.logger, *this});
+  gradients_ = std::make_unique<services::GradientService>(services::GradientService::Uses{
+      *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_});
+  optimizer_service_ =
+      std::make_unique<services::OptimizerService>(services::OptimizerService::Uses{
+          *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, options_.optimizers, ids_,
+          *executor_, options_.threads, *timers_});
+  rows_ = std::make_unique<services::RowsService>(services::RowsService::Uses{
+      *agent_, *store_, *rrefs_, *creations_, *exchange_, *executor_, options_.program_limits});
+  checkpoints_ = std::make_unique<services::CheckpointService>(services::CheckpointService::Uses{
+      *agent_, *store_, *rrefs_, *exchange_, options_.optimizers, *options_.memory, *executor_,
+      options_.checkpoint_root != nullptr});
+  saves_ = std::make_unique<services::SaveService>(
+      services::SaveService::Uses{*agent_, *store_, checkpoints_->transfers(), *options_.memory,
+                                  *executor_, *options_.logger, options_.checkpoint_root});
+  info_ = std::make_unique<services::InfoService>(
+      services::InfoService::Uses{*agent_, options_.registrar});
+  status_ = std::make_unique<services::StatusService>(services::StatusService::Uses{
+      *agent_, *store_, *rrefs_, *autograd_, *programs_, *options_.memory, *executor_, *peers_,
+      *options_.clock, address_});
+  return absl::OkStatus();
+}
+
+Runtime::~Runtime() {
+  Shutdown(absl::ZeroDuration());
+}
+
+absl::StatusOr<std::string> Runtime::Start() {
+  PSD_RETURN_IF_ERROR(CheckRoomForThreads("the network library", NetworkThreads()));
+  PSD_ASSIGN_OR_RETURN(const std::string bound, agent_->Start(options_.listen));
+  PSD_ASSIGN_OR_RETURN(address_, AdvertisedAddress(bound, options_.advertise));
+  return address_;
+}
+
+void Runtime::Shutdown(absl::Duration drain) {
+  if (agent_ == nullptr) return;
+  const absl::Time until = Clock::Steady().Now() + drain;
+  if (drain > absl::ZeroDuration()) {
+    agent_->BeginDraining();
+    agent_->AwaitIdle(drain);  // functions may need the references that this worker holds
+  }
+  if (rrefs_ != nullptr) rrefs_->ReleaseAll();
+  agent_->Shutdown(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
+  timers_->Stop();
+  // The executor goes first: its functions may wait for callbacks, which run until it has stopped.
+  executor_->Shutdown();
+  continuations_->Shutdown();
+}
+
+}  // namespace psd::worker

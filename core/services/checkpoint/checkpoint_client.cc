@@ -1,0 +1,231 @@
+// Client side of the checkpoint service.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/optim/owner/life_codec.h"
+#include "core/rpc/message_io.h"
+#include "core/rref/value_codec.h"
+#include "core/services/checkpoint/checkpoint_codec.h"
+#include "core/services/checkpoint/checkpoint_service.h"
+#include "core/store/value.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::services {
+namespace {
+
+using store::Value;
+
+absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
+                                                const rpc::Payload& payload) {
+  if (payload.buffers.size() != 1)
+    return absl::InternalError(absl::StrCat(owner, " described itself in ", payload.buffers.size(),
+                                            " buffers instead of one"));
+  PSD_ASSIGN_OR_RETURN(auto message,
+                       rpc::ParseMessage<v1::OwnerContents>(std::string(payload.buffers[0].view()),
+                                                            "checkpoint.describe"));
+  return DecodeContents(message);
+}
+
+v1::ExportRequest EncodeItems(const std::vector<ExportItem>& items) {
+  v1::ExportRequest message;
+  for (const ExportItem& item : items) *message.add_items() = EncodeItem(item);
+  return message;
+}
+
+absl::StatusOr<std::vector<ExportedItem>> DecodeItems(const v1::ExportReply& message,
+                                                      const store::Values& values) {
+  std::vector<ExportedItem> items;
+  size_t next = 0;
+  const auto take = [&]() -> absl::StatusOr<Tensor> {
+    const auto* variable = next < values.size() ? values[next++].As<Variable>() : nullptr;
+    if (variable == nullptr || !variable->ok())
+      return absl::InternalError("checkpoint.export: the answer's parts do not match");
+    return variable->tensor();
+  };
+  for (const v1::ExportedItem& each : message.items()) {
+    ExportedItem& item = items.emplace_back();
+    item.version = each.version();
+    PSD_ASSIGN_OR_RETURN(item.elements, take());
+    if (each.steps_size() != each.state_arrays_size())
+      return absl::InternalError("checkpoint.export: the answer's parts do not match");
+    for (int i = 0; i < each.steps_size(); ++i) {
+      ExportedState& state = item.states.emplace_back();
+      state.steps = each.steps(i);
+      for (uint32_t k = 0; k < each.state_arrays(i); ++k) {
+        PSD_ASSIGN_OR_RETURN(Tensor array, take());
+        state.arrays.push_back(std::move(array));
+      }
+    }
+  }
+  return items;
+}
+
+// Returns the fields of a reply to "checkpoint.export".
+absl::StatusOr<v1::ExportReply> ExportFields(const std::string& owner,
+                                             const absl::StatusOr<rpc::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  const std::string* fields = reply->attachment(rpc::kFieldsTag);
+  if (fields == nullptr)
+    return absl::InternalError(absl::StrCat(owner, " exported without fields"));
+  return rpc::ParseMessage<v1::ExportReply>(*fields, "checkpoint.export");
+}
+
+}  // namespace
+
+Future<OwnerContents> CheckpointService::Describe(const std::string& owner,
+                                                  const rpc::CallOptions& options) {
+  rpc::Request request;
+  request.method = "checkpoint.describe";
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<OwnerContents> {
+        if (!reply.ok()) return reply.status();
+        return DecodeDescription(owner, reply->payload);
+      });
+}
+
+Future<Exported> CheckpointService::Export(const std::string& owner,
+                                           const std::vector<ExportItem>& items,
+                                           const rpc::CallOptions& options) {
+  const size_t expected = items.size();
+  return uses_.agent
+      .StartCall(owner, rpc::PlainRequest("checkpoint.export", EncodeItems(items)), options)
+      .reply()
+      .Then([this, owner,
+             expected](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
+        PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
+        PSD_ASSIGN_OR_RETURN(store::Values values, uses_.exchange.DecodeReply(nullptr, *reply));
+        Exported exported;
+        exported.steps_accepted = message.steps_accepted();
+        PSD_ASSIGN_OR_RETURN(exported.items, DecodeItems(message, values));
+        if (exported.items.size() == expected) return exported;
+        return absl::InternalError(absl::StrCat(owner, " was asked for ", expected,
+                                                " values and sent ", exported.items.size()));
+      });
+}
+
+Future<Exported> CheckpointService::Hold(const std::string& owner, const ExportItem& item,
+                                         GlobalId id, const rpc::CallOptions& options) {
+  v1::ExportRequest message = EncodeItems({item});
+  message.set_held_incarnation(id.incarnation);
+  message.set_held_counter(id.counter);
+  rpc::Request request = rpc::PlainRequest("checkpoint.export", message);
+  request.session_bound = true;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
+        PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
+        if (message.items_size() != 1)
+          return absl::InternalError(
+              absl::StrCat(owner, " holds another number of values than one"));
+        return DecodeWithoutTensors(message);
+      });
+}
+
+Future<FetchedPiece> CheckpointService::Fetch(const std::string& owner, GlobalId id,
+                                              const PieceRange& range,
+                                              const rpc::CallOptions& options) {
+  rpc::Request request = rpc::PlainRequest("checkpoint.fetch", EncodePiece(id, range));
+  request.session_bound = true;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([owner, bytes = range.bytes](
+                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<FetchedPiece> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PieceReply>(reply->payload.header,
+                                                                             "checkpoint.fetch"));
+        if (reply->payload.buffers.size() != 1 || reply->payload.buffers[0].size() != bytes)
+          return absl::InternalError(
+              absl::StrCat(owner, " sent another piece than it was asked for"));
+        return FetchedPiece{reply->payload.buffers[0], message.steps_accepted()};
+      });
+}
+
+Future<Unit> CheckpointService::Release(const std::string& owner, GlobalId id,
+                                        const rpc::CallOptions& options) {
+  rpc::Request request = rpc::PlainRequest("checkpoint.release", EncodePiece(id, {}));
+  request.session_bound = true;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::MakeRoom(const std::string& owner, GlobalId id,
+                                         const std::vector<checkpoint::TensorSpec>& arrays,
+                                         const rpc::CallOptions& options) {
+  v1::RoomRequest message;
+  message.set_incarnation(id.incarnation);
+  message.set_counter(id.counter);
+  EncodeArrays(arrays, message);
+  rpc::Request request = rpc::PlainRequest("checkpoint.make_room", message);
+  request.session_bound = true;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::Fill(const std::string& owner, GlobalId id, const PieceRange& range,
+                                     Buffer bytes, const rpc::CallOptions& options) {
+  rpc::Request request = rpc::PlainRequest("checkpoint.fill", EncodePiece(id, range));
+  request.payload.buffers.push_back(std::move(bytes));
+  request.session_bound = true;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::Check(const std::string& owner, const OwnerContents& wanted,
+                                      const rpc::CallOptions& options) {
+  rpc::Request request;
+  request.method = "checkpoint.check";
+  request.payload.buffers.push_back(Buffer::FromString(EncodeContents(wanted).SerializeAsString()));
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+Future<Unit> CheckpointService::Import(const std::string& owner,
+                                       const std::vector<ImportItem>& items,
+                                       const std::vector<RestoredOptimizer>& optimizers,
+                                       const rpc::CallOptions& options) {
+  v1::ImportRequest fields;
+  store::Values values;
+  for (const ImportItem& item : items) {
+    v1::ImportItem& each = *fields.add_items();
+    each.set_name(item.name);
+    each.set_first_row(item.first_row);
+    each.set_room_incarnation(item.room.incarnation);
+    each.set_room_counter(item.room.counter);
+    each.set_load_incarnation(item.load.incarnation);
+    each.set_load_counter(item.load.counter);
+    const bool in_room = item.room.counter != 0;
+    if (!in_room) values.emplace_back(item.elements);
+    for (const ImportedState& state : item.states) {
+      v1::ImportedState& message = *each.add_states();
+      message.set_optimizer(state.optimizer);
+      message.set_steps(state.steps);
+      for (const std::string& slot : state.slots) message.add_slots(slot);
+      if (in_room) continue;
+      for (const Tensor& array : state.arrays) values.emplace_back(array);
+    }
+  }
+  for (const RestoredOptimizer& optimizer : optimizers) {
+    v1::RestoredOptimizer& message = *fields.add_optimizers();
+    message.set_name(optimizer.name);
+    message.set_steps_accepted(optimizer.steps_accepted);
+    message.set_loss_scale(optimizer.loss_scale);
+    message.set_good_steps(optimizer.good_steps);
+    message.set_kept(optimizer.kept);
+    message.set_judged_incarnation(optimizer.judged.incarnation);
+    message.set_judged_counter(optimizer.judged.counter);
+    optim::EncodeLife(optimizer.life, message);
+  }
+  auto request = uses_.exchange.EncodeRequest("checkpoint.import", owner, values, nullptr);
+  if (!request.ok()) return Future<Unit>::Ready(request.status());
+  request->attachments.push_back(rpc::FieldsAttachment(fields));
+  return uses_.agent.StartCall(owner, *std::move(request), options)
+      .reply()
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+}
+
+}  // namespace psd::services

@@ -1,0 +1,165 @@
+#include "core/services/checkpoint/checkpoint_export.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/checkpoint/safetensors_codec.h"
+#include "core/optim/owner/hosted_optimizer.h"
+#include "core/services/checkpoint/owner_contents.h"
+
+namespace psd::services {
+namespace {
+
+using checkpoint::TensorSpec;
+using optim::OwnerOptimizer;
+using optim::SteppedParameter;
+using store::EntryPtr;
+
+// Requires: the parameter's write claim is held.
+absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbound& out,
+                       v1::ExportedItem& item) {
+  const std::vector<TensorSpec> specs = DescribeState(stepped);
+  const std::vector<optim::StateArray> arrays = stepped.state();
+  item.add_steps(static_cast<uint64_t>(stepped.steps()));
+  item.add_state_arrays(static_cast<uint32_t>(arrays.size()));
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const Shape shape =
+        rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
+    PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype, out.memory.get()));
+    std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
+                copy.NumBytes());
+    out.values.emplace_back(std::move(copy));
+  }
+  return absl::OkStatus();
+}
+
+// Requires: the value's write claim is held if the value can change.
+absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem& item) {
+  if (from.rows.table != nullptr) {
+    const store::Rows& table = *from.rows.table;
+    PSD_ASSIGN_OR_RETURN(Tensor copy,
+                         Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count),
+                                       table.dtype(), out.memory.get()));
+    std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
+                copy.NumBytes());
+    item.set_version(table.version());
+    out.values.emplace_back(std::move(copy));
+  } else if (from.entry->parameter != nullptr) {
+    PSD_ASSIGN_OR_RETURN(auto pinned, from.entry->parameter->Pin());
+    item.set_version(pinned.version);
+    out.values.emplace_back(std::move(pinned.tensor));
+  } else {
+    out.values.push_back(from.entry->value);
+  }
+  return absl::OkStatus();
+}
+
+// Finds the value and the states that `item` names. Errors: NOT_FOUND, INVALID_ARGUMENT.
+absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
+  Outgoing found;
+  PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
+  PSD_ASSIGN_OR_RETURN(found.rows, RowsOf(*found.entry, item.first_row(), item.rows()));
+  if (item.optimizer_incarnations_size() != item.optimizer_counters_size())
+    return absl::InvalidArgumentError("checkpoint.export: ids of optimizers are incomplete");
+  for (int i = 0; i < item.optimizer_counters_size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                         store.Get({item.optimizer_incarnations(i), item.optimizer_counters(i)}));
+    std::shared_ptr<OwnerOptimizer> optimizer = optim::OptimizerOf(*entry);
+    if (optimizer == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not an optimizer"));
+    }
+    PSD_ASSIGN_OR_RETURN(SteppedParameter * stepped, FindStepped(*optimizer, *found.entry));
+    found.optimizers.push_back(std::move(optimizer));
+    found.states.push_back(stepped);
+  }
+  return found;
+}
+
+// Refuses to copy state that a load has begun to change.
+absl::Status CheckLoaded(const Outgoing& from) {
+  for (const std::shared_ptr<OwnerOptimizer>& optimizer : from.optimizers) {
+    if (optimizer->life().stage != optim::LifeStage::kLoading) continue;
+    return absl::FailedPreconditionError(
+        "a load of its optimizer has not finished; save when it has");
+  }
+  return absl::OkStatus();
+}
+
+// Copies a value with its state. Requires: the value's write claim is held if the value can change.
+// Errors: RESOURCE_EXHAUSTED; FAILED_PRECONDITION while the value is being loaded.
+absl::Status CopyItem(const Outgoing& from, Outbound& out) {
+  v1::ExportedItem& item = *out.reply.add_items();
+  absl::Status copied = CheckLoaded(from);
+  if (copied.ok()) copied = CopyElements(from, out, item);
+  for (const SteppedParameter* stepped : from.states)
+    if (copied.ok()) copied = CopyState(*stepped, from.rows, out, item);
+  return Annotate(copied, from.entry->Label());
+}
+
+}  // namespace
+
+void WithWriteClaims(store::Store& store, Executor& executor, std::vector<GlobalId> ids,
+                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
+                     std::function<void()> done) {
+  store::WriteClaims& claims = store.write_claims();
+  claims.Claim(std::move(ids), [&executor, &claims, call, work = std::move(work),
+                                done = std::move(done)](store::WriteClaims::ClaimId claim) {
+    // The claim is granted on the thread of the step before. Copying there would delay that step's
+    // answer.
+    absl::Status queued =
+        executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), [&claims, work, done, claim] {
+          work();
+          claims.Release(claim);
+          done();
+        });
+    if (queued.ok()) return;
+    claims.Release(claim);
+    call->Reply(queued);
+  });
+}
+
+void CopyOut(store::Store& store, Executor& executor, const std::shared_ptr<rpc::ServerCall>& call,
+             const ExportItems& items, std::shared_ptr<Allocator> memory,
+             std::function<void(Outbound&)> done) {
+  auto out = std::make_shared<Outbound>();
+  out->memory = std::move(memory);
+  std::vector<GlobalId> ids;
+  for (const v1::ExportItem& item : items) {
+    auto found = FindItem(store, item);
+    if (!found.ok()) return call->Reply(found.status());
+    if (found->entry->parameter != nullptr || found->rows.table != nullptr)
+      ids.push_back(found->entry->id);
+    out->items.push_back(*std::move(found));
+  }
+  WithWriteClaims(
+      store, executor, std::move(ids), call,
+      [call, out] {
+        if (call->cancelled()) out->status = absl::CancelledError("cancelled before the copies");
+        for (const Outgoing& item : out->items)
+          if (out->status.ok()) out->status = CopyItem(item, *out);
+      },
+      [&store, call, out, done = std::move(done)] {
+        if (!out->status.ok()) return call->Reply(out->status);
+        out->reply.set_steps_accepted(StepsAccepted(store));
+        done(*out);
+      });
+}
+
+absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {
+  std::vector<Tensor> arrays;
+  for (const store::Value& value : out.values) {
+    const auto* variable = value.As<Variable>();
+    if (variable == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("only tensors are copied out, not ", value.KindName()));
+    }
+    PSD_ASSIGN_OR_RETURN(Tensor dense, variable->tensor().Contiguous());
+    arrays.push_back(std::move(dense));
+  }
+  return arrays;
+}
+
+}  // namespace psd::services

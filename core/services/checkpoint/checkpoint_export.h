@@ -1,0 +1,60 @@
+#pragma once
+
+// Copies values out of an owner, each with its optimizer state.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/buffer.h"
+#include "core/base/executor.h"
+#include "core/base/ids.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/services/checkpoint/checkpoint_rows.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
+#include "proto/psd/v1/checkpoint.pb.h"
+
+namespace psd::services {
+
+// A value that is to be copied out.
+struct Outgoing {
+  store::EntryPtr entry;
+  Rows rows;
+  std::vector<std::shared_ptr<optim::OwnerOptimizer>> optimizers;
+  std::vector<optim::SteppedParameter*> states;  // the entry's state in each of `optimizers`
+};
+
+// The copies for one request. Shared by the tasks that serve the request one after the other.
+struct Outbound {
+  std::vector<Outgoing> items;
+  std::shared_ptr<Allocator> memory;  // for the copies; null for the default of Tensor::Empty
+  absl::Status status;
+  store::Values values;
+  v1::ExportReply reply;
+};
+
+// Runs `work` while it holds the write claims of all `ids`, then `done` without them, both on the
+// executor. If the executor is full, neither runs, and `call` is answered with the error.
+void WithWriteClaims(store::Store& store, Executor& executor, std::vector<GlobalId> ids,
+                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
+                     std::function<void()> done);
+
+// Copies the values of `items` with their state, all between two steps, and passes the copies to
+// `done`, on the executor. The copies are in memory of `memory`, or in that of Tensor::Empty if
+// `memory` is null. Elements of dense parameters are not copied but pinned.
+// On an error, answers `call` with it and does not call `done`. Errors: NOT_FOUND,
+// INVALID_ARGUMENT, RESOURCE_EXHAUSTED, CANCELLED.
+using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
+void CopyOut(store::Store& store, Executor& executor, const std::shared_ptr<rpc::ServerCall>& call,
+             const ExportItems& items, std::shared_ptr<Allocator> memory,
+             std::function<void(Outbound&)> done);
+
+// Returns the copies as contiguous tensors, item by item. Errors: INVALID_ARGUMENT for a value that
+// is not a tensor; RESOURCE_EXHAUSTED.
+absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out);
+
+}  // namespace psd::services

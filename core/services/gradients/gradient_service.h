@@ -1,0 +1,77 @@
+#pragma once
+
+// Gradients that a context has collected on the workers that own the leaves: fetches them, and adds
+// gradients that were computed outside of psd.
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/creation_gate.h"
+#include "core/rref/rref.h"
+#include "core/rref/rref_context.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::services {
+
+// Adds a gradient that was computed outside of psd to those that `context` has collected, as a
+// backward would. `version` is the version of the parameter that it was computed from; 0 if
+// unknown.
+// Errors: INVALID_ARGUMENT, changing nothing, unless the entry is a parameter that requires grad,
+// the gradient has the parameter's shape and dtype, and the parameter has reached `version`.
+absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entry& entry,
+                         uint64_t version, Tensor gradient);
+
+// Client and server side of the "gradient.*" methods. Thread-safe. All client functions also fail
+// with the errors of the call (RpcAgent::StartCall).
+class GradientService {
+ public:
+  // What the service uses. All of it must outlive the service.
+  struct Uses {
+    rpc::RpcAgent& agent;
+    store::Store& store;
+    rref::RRefContext& rrefs;
+    rref::CreationGate& creations;
+    dist_autograd::DistAutograd& autograd;
+    dist_autograd::Exchange& exchange;
+  };
+
+  // Registers the methods. The agent must not have started.
+  explicit GradientService(Uses uses);
+
+  // Fetches the gradient that `context` has collected for a value on its owner: a tensor or a
+  // sparse tensor. Errors: NOT_FOUND (the owner does not know the context, or no gradient has
+  // come); INVALID_ARGUMENT for a value that collects no gradients.
+  Future<store::Value> Fetch(GlobalId context, const rref::RRef& leaf,
+                             const rpc::CallOptions& options);
+
+  // Runs AddGradient on the parameter's owner. Errors: those of AddGradient.
+  Future<Unit> Push(const dist_autograd::ContextPtr& context, const rref::RRef& parameter,
+                    uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  // Require: the creation of the value has ended.
+  Future<store::Value> SendFetch(GlobalId context, const rref::RRef& leaf,
+                                 const rpc::CallOptions& options);
+  Future<Unit> SendPush(const dist_autograd::ContextPtr& context, const rref::RRef& parameter,
+                        uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
+  // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error of
+  // the context.
+  absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
+  void ServeFetch(const CallPtr& call);
+  void ServePush(const CallPtr& call);
+  absl::Status TakePush(const CallPtr& call);
+
+  const Uses uses_;
+};
+
+}  // namespace psd::services

@@ -1,0 +1,226 @@
+// Client side of the optimizer service.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/status.h"
+#include "core/optim/owner/life_codec.h"
+#include "core/rpc/message_io.h"
+#include "core/services/optimizers/optimizer_codec.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::services {
+namespace {
+
+// The pauses between two attempts to tell an owner what it must hear.
+constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLongestPause = absl::Seconds(5);
+
+}  // namespace
+
+using optim::GroupOptions;
+using optim::StepResult;
+using rref::RRef;
+
+Future<RRef> OptimizerService::Create(const std::string& owner, const std::string& name,
+                                      const std::vector<GroupRequest>& groups,
+                                      const optim::OptimizerSettings& settings,
+                                      const rpc::CallOptions& options, const PartTerms& terms) {
+  std::vector<RRef> parameters;
+  for (const GroupRequest& group : groups)
+    parameters.insert(parameters.end(), group.parameters.begin(), group.parameters.end());
+  return uses_.creations.After<RRef>(
+      parameters, options,
+      [this, owner, name, groups, settings, terms](const rpc::CallOptions& left) {
+        return SendCreate(owner, name, groups, settings, left, terms);
+      });
+}
+
+Future<RRef> OptimizerService::SendCreate(const std::string& owner, const std::string& name,
+                                          const std::vector<GroupRequest>& groups,
+                                          const optim::OptimizerSettings& settings,
+                                          const rpc::CallOptions& options, const PartTerms& terms) {
+  v1::CreateOptimizerRequest message;
+  Incarnation incarnation = 0;
+  message.set_name(name);
+  EncodeSettings(settings, message);
+  optim::EncodeLife(terms.life, message);
+  message.set_replaced_incarnation(terms.replaced.incarnation);
+  message.set_replaced_counter(terms.replaced.counter);
+  message.set_unfinished(terms.unfinished);
+  message.set_turns_ended_before(uses_.ids.Next().counter);
+  for (const GroupRequest& group : groups) {
+    message.set_type(group.spec.type);
+    v1::OptimizerGroup& wire = *message.add_groups();
+    EncodeOptions(group.spec.options, wire);
+    for (const RRef& parameter : group.parameters) {
+      absl::Status usable = uses_.rrefs.CheckUsable(parameter);
+      if (!usable.ok()) return Future<RRef>::Ready(usable);
+      wire.add_parameter_incarnations(parameter.value_id().incarnation);
+      wire.add_parameter_counters(parameter.value_id().counter);
+      incarnation = parameter.body()->owner_incarnation();
+    }
+  }
+  rpc::Request request = rpc::PlainRequest("optimizer.create", message);
+  request.only_incarnation = incarnation;
+  return uses_.agent.StartCall(owner, std::move(request), options)
+      .reply()
+      .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
+        if (!reply.ok()) return reply.status();
+        return uses_.exchange.AdoptReference(owner, *reply);
+      });
+}
+
+template <typename Message>
+Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimizer,
+                                         Message& message, const rpc::CallOptions& options) {
+  absl::Status usable = uses_.rrefs.CheckUsable(optimizer);
+  if (!usable.ok()) return Future<rpc::Reply>::Ready(usable);
+  EncodeOptimizer(optimizer.value_id(), message);
+  rpc::Request request = rpc::PlainRequest(method, message);
+  request.only_incarnation = optimizer.body()->owner_incarnation();
+  request.session_bound = true;
+  return uses_.agent.StartCall(optimizer.owner(), std::move(request), options)
+      .reply()
+      .Then(
+          [this, optimizer](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<rpc::Reply> {
+            // A call that just missed the end of its session finds nothing in the next one.
+            if (absl::IsNotFound(reply.status()))
+              PSD_RETURN_IF_ERROR(uses_.rrefs.CheckUsable(optimizer));
+            return reply;
+          });
+}
+
+Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall& step,
+                                          const rpc::CallOptions& options) {
+  v1::StepRequest message;
+  EncodeContexts(step.contexts, message);
+  message.set_step_incarnation(step.step.incarnation);
+  message.set_step_counter(step.step.counter);
+  message.set_ended_before(step.ended_before);
+  message.set_in_turn(step.in_turn);
+  optim::EncodeLifeId(step.life, message);
+  EncodeTerms(step.terms, message);
+  if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
+  return Ask("optimizer.step", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::StepReply>(reply->payload.header,
+                                                                            "optimizer.step"));
+        return DecodeResult(message);
+      });
+}
+
+Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const StepCall& step,
+                                                bool measure, const rpc::CallOptions& options) {
+  v1::PrepareRequest message;
+  EncodeContexts(step.contexts, message);
+  message.set_step_incarnation(step.step.incarnation);
+  message.set_step_counter(step.step.counter);
+  message.set_ended_before(step.ended_before);
+  optim::EncodeLifeId(step.life, message);
+  message.set_measure(measure);
+  if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
+  return Ask("optimizer.prepare", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PrepareReply>(
+                                               reply->payload.header, "optimizer.prepare"));
+        return PrepareResult{message.steps_accepted(), message.sum_of_squares(),
+                             message.loss_scale()};
+      });
+}
+
+namespace {
+
+v1::TurnRequest EncodeTurn(GlobalId turn) {
+  v1::TurnRequest message;
+  message.set_turn_incarnation(turn.incarnation);
+  message.set_turn_counter(turn.counter);
+  return message;
+}
+
+// Whether a message that failed may arrive later in the same session.
+bool MayArriveLater(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status);
+}
+
+}  // namespace
+
+Future<TurnAnswer> OptimizerService::TakeTurn(const RRef& optimizer, const TurnCall& turn,
+                                              const rpc::CallOptions& options) {
+  v1::TurnRequest message = EncodeTurn(turn.turn);
+  message.set_ended_before(turn.ended_before);
+  optim::EncodeLifeId(turn.life, message);
+  EncodeWishes(turn.wishes, message);
+  return Ask("optimizer.take_turn", optimizer, message, options)
+      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<TurnAnswer> {
+        if (!reply.ok()) return reply.status();
+        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::TurnReply>(reply->payload.header,
+                                                                            "optimizer.take_turn"));
+        return DecodeTurnReply(message);
+      });
+}
+
+template <typename Message>
+void OptimizerService::SendUntilAnswered(const char* method, const RRef& optimizer,
+                                         const Message& message, absl::Duration pause) {
+  rpc::CallOptions options;
+  options.timeout = absl::ZeroDuration();  // as long as the session lives
+  Message copy = message;
+  Ask(method, optimizer, copy, options)
+      .OnReady([this, method, optimizer, message, pause](const absl::StatusOr<rpc::Reply>& reply) {
+        const bool session_lives = uses_.rrefs.CheckUsable(optimizer).ok();
+        if (!session_lives || !MayArriveLater(reply.status())) return;
+        uses_.timers.RunAfter(pause, [this, method, optimizer, message, pause] {
+          SendUntilAnswered(method, optimizer, message, std::min(2 * pause, kLongestPause));
+        });
+      });
+}
+
+void OptimizerService::EndTurn(const RRef& optimizer, GlobalId turn, bool applied) {
+  v1::TurnRequest message = EncodeTurn(turn);
+  message.set_applied(applied);
+  SendUntilAnswered("optimizer.end_turn", optimizer, message, kFirstPause);
+}
+
+void OptimizerService::Leave(const RRef& optimizer) {
+  v1::LeaveOptimizerRequest message;
+  message.set_before(uses_.ids.Next().counter);
+  SendUntilAnswered("optimizer.leave", optimizer, message, kFirstPause);
+}
+
+namespace {
+
+absl::StatusOr<GroupOptions> ParseOptions(const absl::StatusOr<rpc::Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::OptionsReply>(reply->payload.header,
+                                                                         "optimizer.options"));
+  return DecodeGroupOptions(message);
+}
+
+}  // namespace
+
+Future<GroupOptions> OptimizerService::Options(const RRef& optimizer, size_t group,
+                                               const rpc::CallOptions& options) {
+  v1::OptionsRequest message;
+  message.set_group(static_cast<uint32_t>(group));
+  return Ask("optimizer.options", optimizer, message, options).Then(ParseOptions);
+}
+
+Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t group,
+                                                  const std::map<std::string, double>& changes,
+                                                  uint64_t version, GlobalId life,
+                                                  const rpc::CallOptions& options) {
+  v1::SetOptionsRequest message;
+  message.set_group(static_cast<uint32_t>(group));
+  EncodeOptions(changes, message);
+  message.set_version(version);
+  optim::EncodeLifeId(life, message);
+  return Ask("optimizer.set_options", optimizer, message, options).Then(ParseOptions);
+}
+
+}  // namespace psd::services

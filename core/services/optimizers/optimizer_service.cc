@@ -1,0 +1,565 @@
+#include "core/services/optimizers/optimizer_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "core/base/parallel_for.h"
+#include "core/base/remedy.h"
+#include "core/dist_autograd/leaf_gradients.h"
+#include "core/optim/owner/hosted_optimizer.h"
+#include "core/optim/owner/life_codec.h"
+#include "core/optim/parameters/kept_tensor.h"
+#include "core/rpc/draining.h"
+#include "core/rpc/message_io.h"
+#include "core/services/optimizers/optimizer_codec.h"
+#include "core/store/failure.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::services {
+namespace {
+
+using optim::OptimizerSettings;
+using optim::OptimizerSpec;
+using optim::OwnerOptimizer;
+using optim::ParameterGroup;
+using optim::StepPlan;
+using store::EntryPtr;
+
+using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store and running calls
+
+// Large steps run on as many of the threads of the executor as there are cores; one of them is the
+// step's own.
+Helpers StepHelpers(const OptimizerService::Uses& uses) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
+  return {&uses.executor, std::min(uses.threads, cores) - 1};
+}
+
+// Returns a text of everything that the creators of an optimizer of one name must agree on. The
+// names of a group's parameters are sorted, because loading does not keep their order.
+std::string Agreement(const std::vector<ParameterGroup>& groups,
+                      const OptimizerSettings& settings) {
+  std::string text;
+  for (const ParameterGroup& group : groups) {
+    std::vector<std::string> names;
+    for (const EntryPtr& parameter : group.parameters)
+      names.push_back(parameter->name.empty() ? parameter->id.ToString() : parameter->name);
+    std::sort(names.begin(), names.end());
+    absl::StrAppend(&text, text.empty() ? "" : "; ", group.spec.ToString(), " over ",
+                    absl::StrJoin(names, " "));
+  }
+  return absl::StrCat(text, settings.ToString());
+}
+
+// Returns the groups with all options, defaults included.
+absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(const OptimizerService::Uses& uses,
+                                                         const v1::CreateOptimizerRequest& wire) {
+  std::vector<ParameterGroup> groups;
+  for (const v1::OptimizerGroup& each : wire.groups()) {
+    ParameterGroup& group = groups.emplace_back();
+    OptimizerSpec spec{wire.type(), {}};
+    PSD_ASSIGN_OR_RETURN(spec.options, DecodeOptions(each.option_names(), each.option_values()));
+    PSD_ASSIGN_OR_RETURN(auto function, uses.optimizers.Create(spec));
+    group.spec = function->spec();
+    PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
+                         DecodeIds(each.parameter_incarnations(), each.parameter_counters()));
+    for (const GlobalId& id : ids) {
+      PSD_ASSIGN_OR_RETURN(EntryPtr entry, uses.store.Get(id));
+      PSD_RETURN_IF_ERROR(store::FailureOf(entry->value));
+      group.parameters.push_back(std::move(entry));
+    }
+  }
+  return groups;
+}
+
+absl::StatusOr<OptimizerPtr> OptimizerIn(const store::Entry& entry) {
+  const auto* object = entry.value.As<std::shared_ptr<store::Object>>();
+  auto optimizer = object == nullptr ? nullptr : std::dynamic_pointer_cast<OwnerOptimizer>(*object);
+  if (optimizer == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.name.empty() ? entry.id.ToString() : entry.name, " is ",
+                     entry.KindName(), ", not an optimizer"));
+  }
+  return optimizer;
+}
+
+absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
+  return OptimizerIn(*entry);
+}
+
+// The gradients that contexts have collected on this worker for an optimizer's parameters. The same
+// contexts may have gradients for other optimizers.
+struct Collected {
+  struct OfContext {
+    std::shared_ptr<const dist_autograd::LeafGradients> leaves;
+    std::vector<optim::ParameterGradient> gradients;  // borrowed from `leaves`
+  };
+  OptimizerPtr optimizer;
+  std::vector<OfContext> contexts;
+  int64_t elements = 0;  // at most so many are read or written to plan the step
+
+  // Returns the sum over all contexts, checked. May be called once.
+  absl::StatusOr<StepPlan> Plan() {
+    StepPlan sum;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      PSD_ASSIGN_OR_RETURN(StepPlan plan, optimizer->table().Plan(std::move(contexts[i].gradients),
+                                                                  std::move(contexts[i].leaves)));
+      if (i == 0) {
+        sum = std::move(plan);
+      } else {
+        PSD_ASSIGN_OR_RETURN(sum, optimizer->table().Sum(std::move(sum), std::move(plan)));
+      }
+    }
+    return sum;
+  }
+};
+
+// Returns the fields that a step and a measurement have in common.
+optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id,
+                              GlobalId life) {
+  optim::StepRequest request;
+  request.step_id = step_id;
+  request.life = life;
+  request.ticket = optimizer.NewTicket();
+  request.member = {rpc::SessionOf(call), call.caller().name,
+                    rpc::LabelOf(WorkLabel::Kind::kOwn, call).flow};
+  return request;
+}
+
+void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
+                const v1::PrepareRequest& message, optim::RoundPlace round, Collected& collected) {
+  absl::StatusOr<StepPlan> plan = collected.Plan();
+  if (!plan.ok()) return call->Reply(plan.status());
+  const OptimizerPtr& optimizer = collected.optimizer;
+  if (absl::Status fits = optimizer->Check(*plan); !fits.ok()) return call->Reply(fits);
+  auto answer = [call, optimizer](absl::StatusOr<double> sum_of_squares) {
+    if (!sum_of_squares.ok()) return call->Reply(sum_of_squares.status());
+    const OwnerOptimizer::Stats stats = optimizer->stats();
+    v1::PrepareReply reply;
+    reply.set_steps_accepted(stats.steps);
+    reply.set_loss_scale(stats.loss_scale);
+    reply.set_sum_of_squares(*sum_of_squares);
+    call->Reply(rpc::PlainPayload(reply));
+  };
+  if (!message.measure()) return answer(0);
+  optim::StepRequest request = NewRequest(*call, *optimizer, step_id, optim::DecodeLifeId(message));
+  const uint64_t ticket = request.ticket;
+  request.ended_before = message.ended_before();
+  request.round = std::move(round);
+  request.plan = *std::move(plan);
+  optimizer->Measure(std::move(request), std::move(answer));
+  if (!optimizer->waits()) return;
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+}
+
+void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
+               const v1::StepRequest& message, const optim::StepTerms& terms,
+               optim::RoundPlace round, Collected& collected) {
+  absl::StatusOr<StepPlan> plan = collected.Plan();
+  if (!plan.ok()) return call->Reply(plan.status());
+  const OptimizerPtr& optimizer = collected.optimizer;
+  optim::StepRequest step = NewRequest(*call, *optimizer, step_id, optim::DecodeLifeId(message));
+  const uint64_t ticket = step.ticket;
+  step.ended_before = message.ended_before();
+  step.in_turn = message.in_turn();
+  step.round = std::move(round);
+  step.plan = *std::move(plan);
+  step.terms = terms;
+  step.begin_apply = [call] { return call->BeginApply(); };
+  step.done = [call](absl::StatusOr<optim::StepResult> result) {
+    if (!result.ok()) return call->Reply(result.status());
+    call->Reply(rpc::PlainPayload(EncodeResult(*result)));
+  };
+  optimizer->Step(std::move(step));
+  if (!optimizer->waits()) return;
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+}
+
+// A trainer numbers its own steps and turns only.
+absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what, GlobalId id) {
+  if (id.incarnation == call.caller().incarnation) return id;
+  return absl::InvalidArgumentError(absl::StrCat(what, " ", id.ToString(),
+                                                 " is none of its caller's, whose incarnation is ",
+                                                 IncarnationToString(call.caller().incarnation)));
+}
+
+// Collects the gradients for a request. Message is a StepRequest or a PrepareRequest.
+template <typename Message>
+absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
+  return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
+}
+
+// Returns the place in a named round of a StepRequest or a PrepareRequest, if it has one.
+template <typename Message>
+absl::StatusOr<optim::RoundPlace> DecodeRound(const rpc::ServerCall& call, const Message& message) {
+  if (!message.has_round()) return optim::RoundPlace{};
+  return DecodePlace(call.caller().incarnation, message.round());
+}
+
+absl::StatusOr<GlobalId> DecodeTurnId(const rpc::ServerCall& call, const v1::TurnRequest& message) {
+  return CheckOwn(call, "turn", {message.turn_incarnation(), message.turn_counter()});
+}
+
+absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerPtr optimizer,
+                                  absl::Span<const GlobalId> contexts) {
+  Collected collected;
+  collected.optimizer = std::move(optimizer);
+  const optim::ParameterTable& table = collected.optimizer->table();
+  for (const GlobalId& id : contexts) {
+    PSD_ASSIGN_OR_RETURN(auto context, uses.autograd.Find(id));
+    Collected::OfContext& of_context = collected.contexts.emplace_back();
+    of_context.leaves = context->Gradients();
+    of_context.gradients.reserve(of_context.leaves->size());
+    size_t next = 0;
+    of_context.leaves->ForEach([&](const dist_autograd::LeafGradient& leaf) {
+      const std::optional<size_t> index = table.Find(leaf.key, next);
+      if (!index.has_value()) return;
+      next = *index + 1;
+      collected.elements += leaf.gradient.NumElements();
+      optim::ParameterGradient& gradient = of_context.gradients.emplace_back();
+      gradient.parameter = leaf.key;
+      gradient.gradient = optim::KeptTensor::Borrow(leaf.gradient);
+      gradient.version = leaf.version;
+      if (leaf.sparse.empty()) return;
+      gradient.sparse = leaf.sparse;
+      // Planning makes the gradient as large as the parameter if the step moves all its rows.
+      if (const store::Parameter* dense = table.versions(*index); dense != nullptr)
+        collected.elements += dense->shape().NumElements();
+      for (const SparseTensor& part : leaf.sparse)
+        collected.elements += part.values().NumElements();
+    });
+  }
+  return collected;
+}
+
+// `Message`: a StepRequest or a PrepareRequest.
+template <typename Message>
+absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const Message& message) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(uses.store, DecodeOptimizer(message)));
+  // An early answer: the optimizer compares again when it applies the step.
+  PSD_RETURN_IF_ERROR(optim::CheckLife(optim::DecodeLifeId(message), optimizer->life()));
+  PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
+                       DecodeIds(message.context_incarnations(), message.context_counters()));
+  return Collect(uses, std::move(optimizer), ids);
+}
+
+}  // namespace
+
+OptimizerService::OptimizerService(Uses uses) : uses_(std::move(uses)) {
+  using rpc::MethodKind;
+  using rpc::RunsOn;
+  uses_.agent.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kUserQueue,
+                              [this](CallPtr call) { ServeCreate(call); }});
+  uses_.agent.RegisterMethod({"optimizer.part", MethodKind::kRead, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServePart(call); }});
+  uses_.agent.RegisterMethod({"optimizer.prepare", MethodKind::kRead, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServePrepare(call); }});
+  uses_.agent.RegisterMethod({"optimizer.step", MethodKind::kMutation, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeStep(call); }});
+  uses_.agent.RegisterMethod({"optimizer.take_turn", MethodKind::kRead, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeTakeTurn(call); }});
+  uses_.agent.RegisterMethod({"optimizer.end_turn", MethodKind::kMutation, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeEndTurn(call); }});
+  uses_.agent.RegisterMethod({"optimizer.options", MethodKind::kRead, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeOptions(call); }});
+  uses_.agent.RegisterMethod({"optimizer.set_options", MethodKind::kMutation,
+                              RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeSetOptions(call); }});
+  uses_.agent.RegisterMethod({"optimizer.leave", MethodKind::kMutation, RunsOn::kCarrierThread,
+                              [this](CallPtr call) { ServeLeave(call); }});
+  uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    EndSession({peer.incarnation, epoch});
+  });
+  uses_.agent.OnDraining([this] { CloseGates(); });
+}
+
+void OptimizerService::ServeCreate(const CallPtr& call) {
+  auto request =
+      rpc::ParseMessage<v1::CreateOptimizerRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto groups = DecodeGroups(uses_, *request);
+  if (!groups.ok()) return call->Reply(groups.status());
+  if (std::all_of(groups->begin(), groups->end(),
+                  [](const ParameterGroup& group) { return group.parameters.empty(); })) {
+    return call->Reply(WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                                      "optimizer ", request->name(), ": it has no parameters")),
+                                  "name at least one"));
+  }
+  const OptimizerSettings settings = DecodeSettings(*request);
+  // This check comes before a part is dropped to make room for the new one.
+  absl::Status checked = optim::CheckGroups(*groups, settings, uses_.optimizers);
+  if (!checked.ok()) return call->Reply(checked);
+  auto life = optim::DecodeLife(*request);
+  if (!life.ok()) return call->Reply(life.status());
+  const bool loads = request->unfinished();
+  if (loads ? !life->owners.empty() : life->owners.empty() != life->id.IsNone())
+    return call->Reply(absl::InvalidArgumentError("optimizer.create: a life without owners or id"));
+  if (!life->owners.empty()) {
+    absl::Status ours =
+        optim::CheckLifeHere(*life, {uses_.agent.self().name, uses_.agent.self().incarnation});
+    if (!ours.ok()) return call->Reply(ours);
+  }
+  const GlobalId expected = life->id;
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
+  DropPart(request->name(), {request->replaced_incarnation(), request->replaced_counter()});
+  std::string agreement = Agreement(*groups, settings);
+  *life = FirstLife(*request, *std::move(life));
+  auto create = [this, settings, life = *life,
+                 groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
+    PSD_ASSIGN_OR_RETURN(auto optimizer,
+                         OwnerOptimizer::Create(std::move(groups), settings, uses_.optimizers,
+                                                uses_.store, StepHelpers(uses_), &uses_.executor));
+    PSD_RETURN_IF_ERROR(optimizer->SetLife(std::move(life)));
+    Remember(optimizer);
+    return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
+  };
+  if (request->name().empty()) {
+    auto value = create();
+    if (!value.ok()) return call->Reply(value.status());
+    auto entry = uses_.store.Put(*std::move(value), /*requires_grad=*/false);
+    if (!entry.ok()) return call->Reply(entry.status());
+    return call->Reply(uses_.exchange.ReferenceReply(*call, *entry));
+  }
+  store::CreateOptions options;
+  options.creation = std::move(agreement);
+  uses_.store.GetOrCreate(request->name(), options, std::move(create))
+      .OnReady([this, call, expected, life = *life,
+                before = request->turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
+        if (!entry.ok()) return call->Reply(entry.status());
+        absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life, before);
+        if (absl::IsNotFound(answer.status())) {
+          answer = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
+                                                              " was dropped while it was created")),
+                              "create it again");
+        }
+        call->Reply(std::move(answer));
+      });
+}
+
+absl::StatusOr<rpc::Payload> OptimizerService::AnswerCreation(rpc::ServerCall& call,
+                                                              const EntryPtr& entry,
+                                                              GlobalId expected,
+                                                              const optim::OptimizerLife& life,
+                                                              uint64_t turns_ended_before) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(uses_.store, entry->id));
+  if (life.stage == optim::LifeStage::kLoading) PSD_RETURN_IF_ERROR(optimizer->SetLife(life));
+  if (!expected.IsNone() && expected != optimizer->life().id)
+    return absl::AbortedError(
+        absl::StrCat(entry->Label(), " is of another life than was asked for"));
+  // If the session has ended before, nobody would notice its end any more.
+  if (!call.cancelled()) optimizer->Join(rpc::SessionOf(call), turns_ended_before);
+  return uses_.exchange.ReferenceReply(call, entry);
+}
+
+optim::OptimizerLife OptimizerService::FirstLife(const v1::CreateOptimizerRequest& request,
+                                                 optim::OptimizerLife given) {
+  const bool alone = given.id.IsNone() && !request.unfinished();
+  if (given.id.IsNone()) given.id = uses_.ids.Next();
+  if (request.unfinished()) given.stage = optim::LifeStage::kLoading;
+  if (alone) given.owners.push_back({uses_.agent.self().name, uses_.agent.self().incarnation});
+  return given;
+}
+
+void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
+  if (replaced.IsNone()) return;
+  auto entry = uses_.store.Lookup(name);
+  if (!entry.ok()) return;
+  auto optimizer = FindOptimizer(uses_.store, (*entry)->id);
+  if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
+  // If another creator has replaced the part meanwhile, this fails and the new part stays.
+  optim::DropNamed(uses_.store, uses_.rrefs, name, (*entry)->id).IgnoreError();
+}
+
+void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
+  if (elements <= optim::kInlineElements) return run();
+  absl::Status queued =
+      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
+  if (!queued.ok()) call->Reply(queued);
+}
+
+void OptimizerService::ServePrepare(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::PrepareRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto collected = Collect(uses_, *request);
+  if (!collected.ok()) return call->Reply(collected.status());
+  const int64_t elements = collected->elements;
+  // Only a measurement may wait for other trainers, and only for that the step's id is needed.
+  auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
+  if (!step.ok()) return call->Reply(step.status());
+  auto round = DecodeRound(*call, *request);
+  if (!round.ok()) return call->Reply(round.status());
+  RunSized(call, elements,
+           [call, step = *step, message = *std::move(request), round = *std::move(round),
+            collected = *std::move(collected)]() mutable {
+             RunPrepare(call, step, message, std::move(round), collected);
+           });
+}
+
+void OptimizerService::ServeStep(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::StepRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto terms = DecodeTerms(*request);
+  if (!terms.ok()) return call->Reply(terms.status());
+  auto collected = Collect(uses_, *request);
+  if (!collected.ok()) return call->Reply(collected.status());
+  const int64_t elements = collected->elements;
+  auto step = DecodeStepId(*call, *request);
+  if (!step.ok()) return call->Reply(step.status());
+  auto round = DecodeRound(*call, *request);
+  if (!round.ok()) return call->Reply(round.status());
+  RunSized(call, elements,
+           [call, step = *step, message = *std::move(request), terms = *terms,
+            round = *std::move(round), collected = *std::move(collected)]() mutable {
+             StartStep(call, step, message, terms, std::move(round), collected);
+           });
+}
+
+void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& step,
+                                optim::Member member, absl::AnyInvocable<bool()> begin_apply,
+                                absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
+  auto found = OptimizerIn(optimizer);
+  if (!found.ok()) return done(found.status());
+  absl::Status allowed = CheckStepHere(optimizer.name, **found);
+  if (allowed.ok()) allowed = optim::CheckLife(step.life, (*found)->life());
+  if (!allowed.ok()) return done(std::move(allowed));
+  auto collected = Collect(uses_, *found, step.contexts);
+  if (!collected.ok()) return done(collected.status());
+  absl::StatusOr<StepPlan> plan = collected->Plan();
+  if (!plan.ok()) return done(plan.status());
+  optim::StepRequest request;
+  request.step_id = step.step;
+  request.ended_before = step.ended_before;
+  request.life = step.life;
+  request.member = std::move(member);
+  request.plan = *std::move(plan);
+  request.terms = step.terms;
+  request.begin_apply = std::move(begin_apply);
+  request.done = std::move(done);
+  (*found)->Step(std::move(request));
+}
+
+void OptimizerService::ServeTakeTurn(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto found = FindOptimizer(uses_.store, DecodeOptimizer(*request));
+  if (!found.ok()) return call->Reply(found.status());
+  auto id = DecodeTurnId(*call, *request);
+  if (!id.ok()) return call->Reply(id.status());
+  auto wishes = DecodeWishes(*request);
+  if (!wishes.ok()) return call->Reply(wishes.status());
+  const OptimizerPtr& optimizer = *found;
+  optim::StepRequest turn = NewRequest(*call, *optimizer, *id, optim::DecodeLifeId(*request));
+  const uint64_t ticket = turn.ticket;
+  turn.ended_before = request->ended_before();
+  turn.terms = wishes->terms;
+  turn.clip_norm = wishes->clip_norm;
+  turn.measures = wishes->measures;
+  turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {
+    if (!result.ok()) return call->Reply(result.status());
+    call->Reply(rpc::PlainPayload(EncodeTurnReply(*result)));
+  };
+  optimizer->TakeTurn(std::move(turn));
+  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+}
+
+void OptimizerService::ServeEndTurn(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto turn = DecodeTurnId(*call, *request);
+  if (!turn.ok()) return call->Reply(turn.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before its effect"));
+  (*optimizer)->EndTurn(rpc::SessionOf(*call), *turn, request->applied());
+  call->Reply(rpc::Payload{});
+}
+
+void OptimizerService::ServeOptions(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::OptionsRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto options = (*optimizer)->options(request->group());
+  if (!options.ok()) return call->Reply(options.status());
+  call->Reply(rpc::PlainPayload(EncodeGroupOptions(*options)));
+}
+
+void OptimizerService::ServeSetOptions(const CallPtr& call) {
+  auto request = rpc::ParseMessage<v1::SetOptionsRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  auto changes = DecodeOptions(request->option_names(), request->option_values());
+  if (!changes.ok()) return call->Reply(changes.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the change"));
+  (*optimizer)
+      ->SetOptions(request->group(), *std::move(changes), request->version(),
+                   optim::DecodeLifeId(*request),
+                   [call](absl::StatusOr<optim::GroupOptions> changed) {
+                     if (!changed.ok()) return call->Reply(changed.status());
+                     call->Reply(rpc::PlainPayload(EncodeGroupOptions(*changed)));
+                   });
+}
+
+// ---- sessions and members
+
+void OptimizerService::CloseGates() {
+  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
+  {
+    MutexLock lock(mutex_);
+    gates_closed_ = true;
+    optimizers = optimizers_;
+  }
+  const absl::Status why = rpc::DrainingError(uses_.agent.self().name, "the step");
+  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->CloseGate(why);
+}
+
+void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
+  bool closed = false;
+  {
+    MutexLock lock(mutex_);
+    closed = gates_closed_;
+    AddOptimizer(optimizer);
+  }
+  if (closed) optimizer->CloseGate(rpc::DrainingError(uses_.agent.self().name, "the step"));
+}
+
+void OptimizerService::AddOptimizer(const std::shared_ptr<OwnerOptimizer>& optimizer) {
+  optimizers_.push_back(optimizer);
+  if (optimizers_.size() < next_sweep_) return;
+  optimizers_.erase(
+      std::remove_if(optimizers_.begin(), optimizers_.end(),
+                     [](const std::weak_ptr<OwnerOptimizer>& each) { return each.expired(); }),
+      optimizers_.end());
+  next_sweep_ = 2 * optimizers_.size() + 64;
+}
+
+void OptimizerService::EndSession(GlobalId session) {
+  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
+  {
+    MutexLock lock(mutex_);
+    optimizers = optimizers_;
+  }
+  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->EndSession(session);
+}
+
+void OptimizerService::ServeLeave(const CallPtr& call) {
+  auto request =
+      rpc::ParseMessage<v1::LeaveOptimizerRequest>(call->payload().header, call->method());
+  if (!request.ok()) return call->Reply(request.status());
+  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
+  if (!optimizer.ok()) return call->Reply(optimizer.status());
+  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before leaving"));
+  (*optimizer)->Leave(rpc::SessionOf(*call), request->before());
+  call->Reply(rpc::Payload{});
+}
+
+}  // namespace psd::services

@@ -1,0 +1,228 @@
+#pragma once
+
+// Optimizers on owners: creates them, prepares and applies steps, and changes options.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/base/timer.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/options/optimizer_registry.h"
+#include "core/optim/owner/optimizer_life.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/steps/step_request.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/creation_gate.h"
+#include "core/rref/rref.h"
+#include "core/rref/rref_context.h"
+#include "core/services/optimizers/optimizer_codec.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+
+namespace psd::v1 {
+class CreateOptimizerRequest;
+}  // namespace psd::v1
+
+namespace psd::services {
+
+// The part of one group of a new optimizer that lies on one owner.
+struct GroupRequest {
+  optim::OptimizerSpec spec;
+  std::vector<rref::RRef> parameters;  // may be empty
+};
+
+// Says in which life of a named optimizer (core/optim/owner/optimizer_life.h) a part of it is
+// created.
+struct PartTerms {
+  // The life of a new part. An existing part must have this life. Without an id, a new part begins
+  // its own life, and an existing part may have any.
+  optim::OptimizerLife life;
+  // If the existing part has this life, it is dropped first, and a new part is made.
+  GlobalId replaced;
+  // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new
+  // one. Requires: `life` has no owners.
+  bool unfinished = false;
+};
+
+// A step as its caller requests it.
+struct StepCall {
+  GlobalId step;
+  std::vector<GlobalId> contexts;  // their gradients are added up; may be empty
+  optim::StepTerms terms;
+  uint64_t ended_before = 0;     // see optim::StepRecords
+  bool in_turn = false;          // see optim::StepRequest
+  GlobalId life = {};            // the step is refused in any other life; none allows any
+  optim::RoundPlace round = {};  // in a round that the lead has named; of number 0 otherwise
+};
+
+// A turn as a trainer asks for it.
+struct TurnCall {
+  GlobalId turn;              // a new one for each attempt of a step
+  uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
+  GlobalId life = {};         // as in StepCall
+  TurnWishes wishes = {};     // for rounds
+};
+
+// An owner's answer to a question before a step.
+struct PrepareResult {
+  uint64_t steps_accepted = 0;
+  // The sum for all gradients. Not finite if one of them is not; 0 if they were not measured.
+  double sum_of_squares = 0;
+  double loss_scale = 0;  // the optimizer's loss scale; 0 if it does not scale losses
+};
+
+// Client and server side of the "optimizer.*" methods. Thread-safe.
+class OptimizerService {
+ public:
+  // What the service uses. All of it must outlive the service.
+  struct Uses {
+    rpc::RpcAgent& agent;
+    store::Store& store;
+    rref::RRefContext& rrefs;
+    rref::CreationGate& creations;
+    dist_autograd::DistAutograd& autograd;
+    dist_autograd::Exchange& exchange;
+    const optim::OptimizerRegistry& optimizers;
+    IdSource& ids;
+    Executor& executor;
+    int threads;  // of the executor, without the reserved one
+    TimerQueue& timers;
+  };
+
+  // Registers the methods. The agent must not have started.
+  explicit OptimizerService(Uses uses);
+
+  // Returns the optimizer of `groups`, whose parameters are all on `owner`. It is shared under
+  // `name`, or private if that is empty, and created if it does not exist.
+  // Errors: FAILED_PRECONDITION if the name exists with other parameters, options or settings;
+  // ABORTED if it exists in another life than `terms` says, or if it was dropped meanwhile;
+  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED. Parameters that are being made are waited for.
+  Future<rref::RRef> Create(const std::string& owner, const std::string& name,
+                            const std::vector<GroupRequest>& groups,
+                            const optim::OptimizerSettings& settings,
+                            const rpc::CallOptions& options, const PartTerms& terms = {});
+
+  // Asks `owner` for a report on its part of a named optimizer.
+  Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
+                                 const rpc::CallOptions& options);
+
+  // Whether a client that speaks to this owner only may use its part of a named optimizer. Asks the
+  // other owners of the part's life, as far as they can be reached. OK if there is no part.
+  // Errors: FAILED_PRECONDITION: those of optim::CheckWhole.
+  Future<Unit> CheckHere(const std::string& name, const rpc::CallOptions& options);
+
+  // Applies the gradients that the contexts have collected on the optimizer's owner.
+  Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
+                                 const rpc::CallOptions& options);
+
+  // The same for a client that is no worker, on an optimizer that lives here. `done` is called when
+  // the step has ended, which is never before its last byte is written. The step ends early only
+  // when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is called
+  // at most once, right before the first byte is written (see optim::StepRequest).
+  // Errors: those of OwnerOptimizer::Step; FAILED_PRECONDITION if another owner of the optimizer is
+  // known to have been started again, or if several owners must agree on the order of its steps.
+  void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
+                absl::AnyInvocable<bool()> begin_apply,
+                absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
+  // Tells the optimizers that the session {incarnation, epoch} never comes back. None of its steps
+  // waits any more, and other steps do not wait for it any more.
+  void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
+
+  // Makes the checks of such a step. If `measure`, also measures the gradients, and may wait as a
+  // step does. Changes nothing. The terms of `step` are ignored.
+  Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
+                                const rpc::CallOptions& options);
+
+  // Waits for a turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer. The end
+  // is sent until the owner has it, or until this worker's session there has ended.
+  Future<TurnAnswer> TakeTurn(const rref::RRef& optimizer, const TurnCall& turn,
+                              const rpc::CallOptions& options);
+  void EndTurn(const rref::RRef& optimizer, GlobalId turn, bool applied);
+
+  // See OwnerOptimizer. A change is refused in any other life than `life`; without an id it is
+  // refused in no life.
+  Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
+                                      const rpc::CallOptions& options);
+  Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,
+                                         const std::map<std::string, double>& changes,
+                                         uint64_t version, GlobalId life,
+                                         const rpc::CallOptions& options);
+
+  // Tells the owner that this worker takes no part in the optimizer's rounds until its next step.
+  // The message is sent until the owner has it, or until this worker's session there has ended. A
+  // message that arrives after the worker's next step does nothing.
+  void Leave(const rref::RRef& optimizer);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  void ServeCreate(const CallPtr& call);
+  void ServePart(const CallPtr& call);
+  void ServePrepare(const CallPtr& call);
+  void ServeStep(const CallPtr& call);
+  void ServeTakeTurn(const CallPtr& call);
+  void ServeEndTurn(const CallPtr& call);
+  void ServeOptions(const CallPtr& call);
+  void ServeSetOptions(const CallPtr& call);
+  void ServeLeave(const CallPtr& call);
+
+  // Returns the answer to a creation that made or found `entry`, which the caller joins (see
+  // OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it is of
+  // another life than `expected`.
+  absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
+                                              GlobalId expected, const optim::OptimizerLife& life,
+                                              uint64_t turns_ended_before);
+  // Reports on this owner's part of a named optimizer.
+  optim::PartReport ReportHere(const std::string& name) const;
+  // Whether a client that names no other owner may step the part.
+  absl::Status CheckStepHere(const std::string& name, const optim::OwnerOptimizer& part) const;
+  // Drops the part called `name` if it is of the life `replaced`.
+  void DropPart(const std::string& name, GlobalId replaced);
+  // Returns the life that a new part begins in, as its creator has asked.
+  optim::OptimizerLife FirstLife(const v1::CreateOptimizerRequest& request,
+                                 optim::OptimizerLife given);
+  // Adds an optimizer to those that are told when a session ends and when this worker drains.
+  void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
+
+  void AddOptimizer(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_REQUIRES(mutex_);
+  // Answers the steps that wait for those of other trainers: no more of them come.
+  void CloseGates() PSD_EXCLUDES(mutex_);
+
+  // Runs `run` here if `elements` are few, otherwise on the executor. If that is full, answers the
+  // call with the error.
+  void RunSized(const CallPtr& call, int64_t elements, Task run);
+  // Create, once all parameters have been made.
+  Future<rref::RRef> SendCreate(const std::string& owner, const std::string& name,
+                                const std::vector<GroupRequest>& groups,
+                                const optim::OptimizerSettings& settings,
+                                const rpc::CallOptions& options, const PartTerms& terms);
+  // Sends `message` to the optimizer's owner.
+  template <typename Message>
+  Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
+                         const rpc::CallOptions& options);
+
+  // Sends `message` to the optimizer's owner until it is answered, or until this worker's session
+  // there has ended. After a failure it is sent again when `pause` is over.
+  template <typename Message>
+  void SendUntilAnswered(const char* method, const rref::RRef& optimizer, const Message& message,
+                         absl::Duration pause);
+
+  const Uses uses_;
+
+  Mutex mutex_;  // leaf
+  std::vector<std::weak_ptr<optim::OwnerOptimizer>> optimizers_ PSD_GUARDED_BY(mutex_);
+  bool gates_closed_ PSD_GUARDED_BY(mutex_) = false;
+  size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // at this size, expired ones are removed
+};
+
+}  // namespace psd::services

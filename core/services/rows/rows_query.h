@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/rref/rref.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::services {
+
+// Names rows of a table that are to be looked up.
+struct RowsQuery {
+  rref::RRef table;  // rows, or a parameter of two axes
+  Tensor ids;        // i64, any shape, each in [0, rows of the table)
+};
+
+}  // namespace psd::services

@@ -1,0 +1,152 @@
+#pragma once
+
+// store::Values on other workers: creates, looks up, fetches, assigns, drops and lists them.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/autograd/operators.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/memory_budget.h"
+#include "core/dist_autograd/context.h"
+#include "core/dist_autograd/dist_autograd.h"
+#include "core/dist_autograd/exchange.h"
+#include "core/program/program.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/creation_gate.h"
+#include "core/rref/rref.h"
+#include "core/rref/rref_context.h"
+#include "core/store/parameter.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
+
+namespace psd::services {
+
+// One named value in a listing.
+struct ListedValue {
+  std::string name;
+  std::string kind;
+  uint64_t version = 0;  // 0 for a value that is neither a parameter nor rows
+  uint64_t bytes = 0;
+};
+
+// Client and server side of the "value.*" methods. Calls to the runtime's own name stay in the
+// process. All client functions fail with the errors of the call (RpcAgent::StartCall) and of the
+// store. Thread-safe.
+class ValueService {
+ public:
+  // The kind of value that is made of a creation program's result.
+  enum class Hosted {
+    kTensor,  // a tensor, which becomes a parameter if its dtype is floating
+    kRows,    // an embedding table; requires_grad applies to its lookups
+  };
+
+  // What the service uses. All of it must outlive the service.
+  struct Uses {
+    rpc::RpcAgent& agent;
+    store::Store& store;
+    rref::RRefContext& rrefs;
+    rref::CreationGate& creations;
+    dist_autograd::DistAutograd& autograd;
+    dist_autograd::Exchange& exchange;
+    const OperatorRegistry& operators;  // that programs may call
+    const program::ProgramLimits& program_limits;
+    MemoryBudget& memory;
+    std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
+  };
+
+  // Registers the methods. The agent must not have started.
+  explicit ValueService(Uses uses);
+
+  // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
+  // none. Errors: FAILED_PRECONDITION if it exists and is not what this call would create.
+  Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
+                                 const program::Program& create, bool requires_grad,
+                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
+  Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
+                            const rpc::CallOptions& options);
+  // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
+  // `only`, the name is removed only if that value has it.
+  absl::Status DropHere(const std::string& name, GlobalId only = {});
+  Future<Unit> Drop(const std::string& owner, const std::string& name,
+                    const rpc::CallOptions& options);
+  Future<uint64_t> Assign(const rref::RRef& parameter, const Tensor& elements,
+                          const rpc::CallOptions& options);
+  Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
+                                        const rpc::CallOptions& options);
+
+  // Fetches values, with one exchange per owner, and returns them in the order of `rrefs`. Fails
+  // with the first error of an owner.
+  Future<store::Values> Fetch(const std::vector<rref::RRef>& rrefs,
+                              const dist_autograd::ContextPtr& context,
+                              const rpc::CallOptions& options);
+  // The same, but recorded in `context` even under a NoGradGuard. For values from which a backward
+  // starts.
+  Future<store::Values> FetchRecorded(const std::vector<rref::RRef>& rrefs,
+                                      const dist_autograd::ContextPtr& context,
+                                      const rpc::CallOptions& options);
+  // As Fetch, but waits, and decodes the answers on the calling thread.
+  absl::StatusOr<store::Values> FetchAndWait(const std::vector<rref::RRef>& rrefs,
+                                             const dist_autograd::ContextPtr& context,
+                                             const rpc::CallOptions& options);
+
+  // Fetches parameters outside of any context, each with its version.
+  // Errors: INVALID_ARGUMENT for a value that is not a parameter.
+  Future<std::vector<store::PinnedVersion>> Pull(const std::vector<rref::RRef>& rrefs,
+                                                 const rpc::CallOptions& options);
+
+ private:
+  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  // The contents of a "value.get_or_create" request.
+  struct Creation {
+    std::string name;
+    std::shared_ptr<const program::CheckedProgram> program;  // shared with the store's creation
+    bool rows = false;
+    bool requires_grad = false;
+  };
+  void ServeGetOrCreate(const CallPtr& call);
+  void GetOrCreateHere(const CallPtr& call, const Creation& creation);
+  void ServeLookup(const CallPtr& call);
+  void ServeDrop(const CallPtr& call);
+  void ServeFetch(const CallPtr& call);
+  void ReplyWithParameters(rpc::ServerCall& call, const dist_autograd::ContextPtr& context,
+                           const store::EntryGroup& group, bool versions);
+  void ServeAssign(const CallPtr& call);
+  void ServeList(const CallPtr& call);
+
+  struct OwnerPart;
+  static absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<rref::RRef>& rrefs);
+  template <typename T, typename Ask>
+  static Future<std::vector<T>> AskOwners(const std::vector<rref::RRef>& rrefs, const Ask& ask);
+  void Discard(const std::vector<OwnerPart>& parts, const std::vector<Future<rpc::Reply>>& replies);
+  Future<store::Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
+                                  const dist_autograd::ContextPtr& context,
+                                  const rpc::CallOptions& options);
+  // Reads values of this worker, with their history if `record`, otherwise as constants.
+  Future<store::Values> FetchHere(const std::vector<rref::RRef>& rrefs, bool record,
+                                  const rpc::CallOptions& options);
+  // Decodes an owner's answer to a fetch of `expected` values.
+  absl::StatusOr<store::Values> Fetched(const std::string& owner, size_t expected,
+                                        const dist_autograd::ContextPtr& context,
+                                        const absl::StatusOr<rpc::Reply>& reply) const;
+  Future<std::vector<store::PinnedVersion>> PullFrom(const std::string& owner,
+                                                     std::vector<rref::RRef> rrefs,
+                                                     const rpc::CallOptions& options);
+  // Requires: the creation of the parameter has ended.
+  Future<uint64_t> SendAssign(const rref::RRef& parameter, const Tensor& elements,
+                              const rpc::CallOptions& options);
+  Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
+                                const dist_autograd::ContextPtr& context, bool versions,
+                                const rpc::CallOptions& options);
+  // Sends "value.fetch". Requires: all values to which `rrefs` refer have been made.
+  Future<rpc::Reply> SendFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
+                               const dist_autograd::ContextPtr& context, bool versions,
+                               const rpc::CallOptions& options);
+
+  const Uses uses_;
+};
+
+}  // namespace psd::services

@@ -1,9 +1,0 @@
-#pragma once
-
-// The version of psd.
-
-namespace psd::worker {
-
-inline constexpr char kVersion[] = "0.1.0";
-
-}  // namespace psd::worker
