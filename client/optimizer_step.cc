@@ -243,6 +243,8 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
   }
   // Some owners may have applied the step already, so a round that is skipped does not end it.
   const bool begun = attempt.decided && !attempt.terms.overflow;
+  // The lead may have counted the step as skipped, and would apply nothing of it any more.
+  const bool was_skipped = attempt.decided && attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
   services::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
   optim::StepWishes unmeasured = wishes;
@@ -265,6 +267,12 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
         outcome.refused = WithRemedy(
             absl::AbortedError("the round of this retry was skipped, because gradients overflowed"),
             "try again");
+      } else if (was_skipped && !attempt.terms.overflow) {
+        attempt.terms.overflow = true;
+        outcome.owners.clear();
+        outcome.refused = WithRemedy(
+            absl::AbortedError("the step was skipped before, because gradients overflowed"),
+            "compute a new step");
       } else {
         Apply(attempt, outcome);
       }
@@ -289,11 +297,13 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   if (wishes.NeedsMeasure() || attempt.options.check_first || (lead_decides && !in_round)) {
     if (!Prepare(attempt, wishes.NeedsMeasure(), answers, outcome)) return false;
   }  // otherwise the step needs no exchange before it
-  // In the order of the owners' names, so that all trainers get the same bits.
-  std::map<std::string, double> by_owner;
-  for (size_t i = 0; i < parts.size(); ++i) by_owner[parts[i].owner] = answers[i].sum_of_squares;
   std::vector<double> sums;
-  for (const auto& [owner, sum] : by_owner) sums.push_back(sum);
+  if (wishes.NeedsMeasure()) {
+    // In the order of the owners' names, so that all trainers get the same bits.
+    std::map<std::string, double> by_owner;
+    for (size_t i = 0; i < parts.size(); ++i) by_owner[parts[i].owner] = answers[i].sum_of_squares;
+    for (const auto& [owner, sum] : by_owner) sums.push_back(sum);
+  }
   const optim::StepDecision decision = DecideStep(wishes, sums);
   if (!wishes.detect_overflow && !std::isfinite(decision.gradient_norm)) {
     outcome.refused = NoNorm(parts, answers);

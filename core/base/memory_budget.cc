@@ -23,15 +23,19 @@ class Meter {
   bool TryAdd(size_t bytes, size_t limit) {
     size_t used = used_.load(std::memory_order_relaxed);
     do {
-      if (used > limit || bytes > limit - used) return false;
+      const size_t now = NotBelowZero(used);
+      if (now > limit || bytes > limit - now) return false;
     } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
     return true;
   }
   void Add(size_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
   void Subtract(size_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
-  size_t used() const { return used_.load(std::memory_order_relaxed); }
+  size_t used() const { return NotBelowZero(used_.load(std::memory_order_relaxed)); }
 
  private:
+  // One thread may credit small pieces before another one has moved what it charged for them.
+  static size_t NotBelowZero(size_t used) { return static_cast<int64_t>(used) < 0 ? 0 : used; }
+
   std::atomic<size_t> used_{0};
 };
 
@@ -44,6 +48,8 @@ class ChargedBlock;
 struct Meters {
   explicit Meters(size_t budget_bytes) : budget_bytes(budget_bytes) {}
 
+  // `for_values` is the limit of hosted memory, `limit` that of all. Errors: RESOURCE_EXHAUSTED.
+  absl::Status TryAdd(AccountKind kind, size_t bytes, size_t for_values, size_t limit);
   void Credit(AccountKind kind, size_t bytes) {
     all.Subtract(bytes);
     if (kind == AccountKind::kHosted) hosted.Subtract(bytes);
@@ -77,6 +83,13 @@ absl::Status Refusal(const Meters& meters, AccountKind kind, size_t for_values, 
                    "budget"));
 }
 
+absl::Status Meters::TryAdd(AccountKind kind, size_t bytes, size_t for_values, size_t limit) {
+  if (!all.TryAdd(bytes, limit)) return Refusal(*this, kind, for_values, bytes);
+  if (kind == AccountKind::kTransit || hosted.TryAdd(bytes, for_values)) return absl::OkStatus();
+  all.Subtract(bytes);
+  return Refusal(*this, kind, for_values, bytes);
+}
+
 // Small pieces in transit.
 class SmallTransit : public SmallCharges {
  public:
@@ -98,6 +111,27 @@ class SmallTransit : public SmallCharges {
   const size_t for_values_;
   const size_t limit_;
   const size_t modest_limit_;  // for work that has taken little
+};
+
+// Small pieces that have become values.
+class SmallHosted : public SmallCharges {
+ public:
+  SmallHosted(std::shared_ptr<Meters> meters, size_t for_values, size_t limit)
+      : meters_(std::move(meters)), for_values_(for_values), limit_(limit) {}
+
+  absl::Status Take(size_t bytes, bool /*modest*/) override {
+    return meters_->TryAdd(AccountKind::kHosted, bytes, for_values_, limit_);
+  }
+  void Add(size_t bytes) override {
+    meters_->all.Add(bytes);
+    meters_->hosted.Add(bytes);
+  }
+  void Credit(size_t bytes) override { meters_->Credit(AccountKind::kHosted, bytes); }
+
+ private:
+  const std::shared_ptr<Meters> meters_;  // shared with the accounts
+  const size_t for_values_;
+  const size_t limit_;
 };
 
 class ChargedBlock : public Block {
@@ -200,12 +234,7 @@ class MemoryAccountImpl : public MemoryAccount {
 
  private:
   absl::Status Add(size_t bytes) {
-    if (!meters_->all.TryAdd(bytes, limit_of_all_))
-      return Refusal(*meters_, kind_, own_limit_, bytes);
-    if (kind_ == AccountKind::kTransit || meters_->hosted.TryAdd(bytes, own_limit_))
-      return absl::OkStatus();
-    meters_->all.Subtract(bytes);
-    return Refusal(*meters_, kind_, own_limit_, bytes);
+    return meters_->TryAdd(kind_, bytes, own_limit_, limit_of_all_);
   }
 
   const std::shared_ptr<Meters> meters_;
@@ -234,19 +263,22 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
   const std::shared_ptr<Allocator> reused = NewHeapAllocator(heap);
   const auto meters = std::make_shared<Meters>(limit_bytes);
   const size_t in_transit = all - limit_bytes / 32;
-  const SmallChargesId small =
-      limited
-          ? KeepSmallCharges(std::make_shared<SmallTransit>(meters, for_values, in_transit, all))
-          : 0;
+  const size_t hosted = all - limit_bytes / 64;
+  SmallChargesId small_transit = 0, small_hosted = 0;
+  if (limited) {
+    small_transit =
+        KeepSmallCharges(std::make_shared<SmallTransit>(meters, for_values, in_transit, all));
+    small_hosted = KeepSmallCharges(std::make_shared<SmallHosted>(meters, for_values, hosted));
+  }
   const auto account = [&](AccountKind kind, size_t limit_of_all,
                            std::shared_ptr<Allocator> underlying) {
-    return std::make_shared<MemoryAccountImpl>(meters, kind, for_values, limit_of_all,
-                                               std::move(underlying),
-                                               kind == AccountKind::kTransit ? small : 0);
+    return std::make_shared<MemoryAccountImpl>(
+        meters, kind, for_values, limit_of_all, std::move(underlying),
+        kind == AccountKind::kTransit ? small_transit : small_hosted);
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;
-  budget->hosted_ = account(AccountKind::kHosted, all - limit_bytes / 64, NewHeapAllocator());
+  budget->hosted_ = account(AccountKind::kHosted, hosted, NewHeapAllocator());
   budget->transit_ = account(AccountKind::kTransit, in_transit, reused);
   budget->essential_ = account(AccountKind::kTransit, all, reused);
   return budget;

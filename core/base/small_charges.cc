@@ -1,9 +1,7 @@
 #include "core/base/small_charges.h"
 
+#include <atomic>
 #include <utility>
-#include <vector>
-
-#include "core/base/mutex.h"
 
 namespace psd {
 namespace {
@@ -12,70 +10,72 @@ constexpr size_t kMaxAccounts = 65'535;
 // What one call may take of the share for small calls.
 constexpr size_t kModestBytes = size_t{256} << 10;
 
-// The accounts of the process, by id - 1. Never destroyed, because threads that end move their sums
-// while the process ends.
-struct Accounts {
-  Mutex mutex;  // leaf
-  std::vector<std::shared_ptr<SmallCharges>> all PSD_GUARDED_BY(mutex);
-};
-Accounts& AllAccounts() {
-  static Accounts& accounts = *new Accounts;
-  return accounts;
-}
+// The accounts of the process, by id. They stay until it ends, because threads that end move their
+// sums even while the process ends.
+std::atomic<const std::shared_ptr<SmallCharges>*> accounts[kMaxAccounts + 1] = {};
+std::atomic<size_t> last_account{0};
 
 SmallCharges& AccountOf(SmallChargesId id) {
-  Accounts& accounts = AllAccounts();
-  MutexLock lock(accounts.mutex);
-  return *accounts.all[id - 1];
+  return **accounts[id].load(std::memory_order_acquire);
 }
 
 // Makes `id` the account of this thread.
 void SwitchTo(SmallChargesId id) {
   struct AtThreadEnd {
     ~AtThreadEnd() {
-      internal::MoveAll();
+      internal::MoveUnchecked();
       internal::unmoved_charges.id = 0;
     }
   };
   thread_local AtThreadEnd at_end;
   static_cast<void>(at_end);
   if (internal::unmoved_charges.id == id) return;
-  internal::MoveAll();
+  internal::MoveUnchecked();
   internal::unmoved_charges.id = id;
+  if (internal::unmoved_charges.ask_at == 0)
+    internal::unmoved_charges.ask_at = int64_t{kSmallChargeStep};
 }
 
 }  // namespace
 
 SmallChargesId KeepSmallCharges(std::shared_ptr<SmallCharges> account) {
-  Accounts& accounts = AllAccounts();
-  MutexLock lock(accounts.mutex);
-  if (accounts.all.size() >= kMaxAccounts) return 0;
-  accounts.all.push_back(std::move(account));
-  return static_cast<SmallChargesId>(accounts.all.size());
+  const size_t id = ++last_account;
+  if (id > kMaxAccounts) return 0;
+  accounts[id].store(new const std::shared_ptr<SmallCharges>(std::move(account)),
+                     std::memory_order_release);
+  return static_cast<SmallChargesId>(id);
+}
+
+absl::Status ChargeAtOnce(SmallChargesId id, size_t bytes) {
+  return AccountOf(id).Take(bytes, /*modest=*/false);
 }
 
 namespace internal {
 
-// Moves all that this thread has not moved.
-void MoveAll() {
+void MoveUnchecked() {
   UnmovedCharges& unmoved = unmoved_charges;
   const int64_t bytes = std::exchange(unmoved.bytes, 0);
   if (unmoved.id == 0 || bytes == 0) return;
-  if (bytes > 0) return AccountOf(unmoved.id).Add(static_cast<size_t>(bytes));
-  AccountOf(unmoved.id).Credit(static_cast<size_t>(-bytes));
+  if (bytes < 0) return AccountOf(unmoved.id).Credit(static_cast<size_t>(-bytes));
+  AccountOf(unmoved.id).Add(static_cast<size_t>(bytes));
+  unmoved.unchecked += bytes;
+  if (unmoved.unchecked >= int64_t{kSmallChargeStep}) unmoved.ask_at = 1;  // the next piece asks
 }
 
 absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes) {
   SwitchTo(id);
   UnmovedCharges& unmoved = unmoved_charges;
-  const int64_t sum = unmoved.bytes + bytes;
-  if (sum >= static_cast<int64_t>(kSmallChargeStep)) {
+  int64_t sum = unmoved.bytes + bytes;
+  if (sum >= unmoved.ask_at) {
     const auto step = static_cast<size_t>(sum);
     const bool modest = unmoved.task_bytes + step <= kModestBytes;
     if (absl::Status taken = AccountOf(id).Take(step, modest); !taken.ok()) return taken;
     unmoved.task_bytes += step;
+    unmoved.unchecked = 0;
+    unmoved.ask_at = int64_t{kSmallChargeStep};
+    sum = 0;
   }
-  unmoved.bytes = sum >= static_cast<int64_t>(kSmallChargeStep) ? 0 : sum;
+  unmoved.bytes = sum;
   return absl::OkStatus();
 }
 
@@ -83,7 +83,7 @@ void CreditSlowly(SmallChargesId id, int64_t bytes) {
   SwitchTo(id);
   UnmovedCharges& unmoved = unmoved_charges;
   unmoved.bytes -= bytes;
-  if (unmoved.bytes > -static_cast<int64_t>(kSmallChargeStep)) return;
+  if (unmoved.bytes > -int64_t{kSmallChargeStep}) return;
   AccountOf(id).Credit(static_cast<size_t>(-std::exchange(unmoved.bytes, 0)));
 }
 

@@ -2,7 +2,8 @@
 
 // Charges small pieces of memory to an account. A locked instruction for each piece would cost more
 // than the piece. So each thread adds up what it takes and gives back, and moves the sum to the
-// account in steps; the account is off by at most a step for each thread.
+// account in steps; the account is off by at most a step for each thread, and a thread exceeds its
+// limit by at most two steps.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,13 +41,15 @@ namespace internal {
 struct UnmovedCharges {
   SmallChargesId id;
   int64_t bytes;      // negative: more was given back than taken
+  int64_t ask_at;     // the sum at which an account is asked whether it has room; 0: not set yet
+  int64_t unchecked;  // moved without having asked, since an account was asked last
   size_t task_bytes;  // moved since the task began
 };
 inline thread_local UnmovedCharges unmoved_charges = {};
 
 absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes);
 void CreditSlowly(SmallChargesId id, int64_t bytes);
-void MoveAll();
+void MoveUnchecked();
 
 }  // namespace internal
 
@@ -54,7 +57,7 @@ void MoveAll();
 inline absl::Status ChargeSmallPiece(SmallChargesId id, size_t bytes) {
   internal::UnmovedCharges& unmoved = internal::unmoved_charges;
   const int64_t sum = unmoved.bytes + static_cast<int64_t>(bytes);
-  if (ABSL_PREDICT_FALSE(unmoved.id != id || sum >= static_cast<int64_t>(kSmallChargeStep)))
+  if (ABSL_PREDICT_FALSE(unmoved.id != id || sum >= unmoved.ask_at))
     return internal::ChargeSlowly(id, static_cast<int64_t>(bytes));
   unmoved.bytes = sum;
   return absl::OkStatus();
@@ -67,6 +70,10 @@ inline void CreditSmallPiece(SmallChargesId id, size_t bytes) {
   unmoved.bytes = sum;
 }
 
+// Charges a piece to the account without delay. It is credited like any other.
+// Requires: `id` is not 0. Errors: RESOURCE_EXHAUSTED from the account; nothing is charged then.
+absl::Status ChargeAtOnce(SmallChargesId id, size_t bytes);
+
 // The work of a peer's call begins on this thread: it has taken nothing yet.
 inline void BeginSmallCharges() {
   internal::unmoved_charges.task_bytes = 0;
@@ -76,7 +83,7 @@ inline void BeginSmallCharges() {
 inline void EndSmallCharges() {
   constexpr int64_t kLeft = int64_t{4} << 10;
   const int64_t bytes = internal::unmoved_charges.bytes;
-  if (ABSL_PREDICT_FALSE(bytes > kLeft || bytes < -kLeft)) internal::MoveAll();
+  if (ABSL_PREDICT_FALSE(bytes > kLeft || bytes < -kLeft)) internal::MoveUnchecked();
 }
 
 }  // namespace psd

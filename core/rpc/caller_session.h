@@ -62,8 +62,8 @@ class CallerSession {
     address_ = std::move(address);
     added_ = true;
   }
-  // Whether calls wait for the peer, which cannot be dialled, to open a link.
-  bool WaitsForPeer() const { return state_ == State::kDown && !Dialable() && !pending_.empty(); }
+  // Whether only a link that the peer opens can reach it.
+  bool NeedsPeersLink() const { return state_ == State::kDown && !Dialable(); }
   // Whether this object can be deleted: the peer connected by itself, was never added, and is gone.
   bool Forgettable() const {
     return !added_ && state_ == State::kDown && pending_.empty() && !expected_back_;

@@ -41,12 +41,13 @@ CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSp
     return id;
   }
   size_t from = actions.size();
-  caller->second->Start(now, id, std::move(spec), actions);
-  // The peer's own link may be here already, if the peer had no place for this worker before.
-  if (caller->second->WaitsForPeer()) {
+  // The peer's own link may be here already, if the peer had no place for this worker before. The
+  // call waits for what the peer says now.
+  if (caller->second->NeedsPeersLink()) {
     if (const LinkId link = BestLink(table_.HolderOf(peer)); link != 0)
       caller->second->OnLink(now, link, actions);
   }
+  caller->second->Start(now, id, std::move(spec), actions);
   NoteSent(now, actions, from);
   WakeBy(caller->second->NextWake());
   return id;

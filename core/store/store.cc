@@ -38,25 +38,28 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
-// Charges an entry to `memory`. The blocks of large tensors that the budget counts already are not
-// charged again: they change over to `memory`. A parameter charges its own.
+// Charges an entry to `memory`. Memory that the budget counts already is not charged again: it
+// changes over to `memory`. A parameter charges its own.
 absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory) {
-  std::vector<const void*> counted;
+  std::vector<const void*> blocks;
+  std::vector<Tensor> pieces;
   size_t counted_bytes = 0;
   PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([&](const Tensor& tensor) {
     if (tensor.NumBytes() >= kMovableBytes && memory.Counts(tensor.storage().get())) {
-      counted.push_back(tensor.storage().get());
-      counted_bytes += tensor.NumBytes();
+      blocks.push_back(tensor.storage().get());
+    } else if (tensor.HasSmallCharge() && memory.small_charges() != 0) {
+      pieces.push_back(tensor);
+    } else {
+      return absl::OkStatus();
     }
+    counted_bytes += tensor.NumBytes();
     return absl::OkStatus();
   }));
   PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(kEntryBytes + entry.name.size() +
                                                         entry.value.NumBytes() - counted_bytes));
-  PSD_RETURN_IF_ERROR(memory.TakeOver(counted));
-  PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([](const Tensor& tensor) {
-    tensor.GiveUpSmallCharge();
-    return absl::OkStatus();
-  }));
+  PSD_RETURN_IF_ERROR(memory.TakeOver(blocks));
+  for (const Tensor& piece : pieces)
+    PSD_RETURN_IF_ERROR(piece.MoveSmallCharge(memory.small_charges()));
   return rest;
 }
 

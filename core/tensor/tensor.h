@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/base/small_charges.h"
 #include "core/base/status.h"
 #include "core/tensor/device.h"
 #include "core/tensor/dtype.h"
@@ -148,9 +149,12 @@ class Tensor {
   // return false, because that is not known of them.
   bool IsExclusive() const;
 
-  // The elements are charged elsewhere from now on: if they are a small piece that was charged to
-  // an account (MemoryScope), the charge is given up. Thread-safe.
-  void GiveUpSmallCharge() const;
+  // Whether the elements are a small piece of memory of their own that is charged to an account
+  // (MemoryScope), for as long as the piece lives.
+  bool HasSmallCharge() const;
+  // Charges that piece to the account `to` instead. Requires: HasSmallCharge(); `to` is not 0.
+  // Thread-safe. Errors: RESOURCE_EXHAUSTED from that account; then nothing has changed.
+  absl::Status MoveSmallCharge(SmallChargesId to) const;
 
   // Returns the object that keeps the elements alive. Tensors with the same address here share
   // their storage.

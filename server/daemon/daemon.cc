@@ -146,7 +146,7 @@ class Daemon {
       config_.memory_budget_bytes = DefaultMemoryBudget(limit, config_.daemons_on_host);
       why = absl::StrCat("80 % of ", limit.source, ", ", limit.bytes,
                          " bytes, divided by daemons_on_host = ", config_.daemons_on_host,
-                         "; at least 64 MiB of it are left free");
+                         "; 64 MiB of a share, or half of a small one, are left free");
     }
     malloc_.emplace(config_.memory_budget_bytes / 32);
     LimitKeptSmallMemory(config_.memory_budget_bytes);

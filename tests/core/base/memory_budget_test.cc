@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/small_charges.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -167,6 +168,15 @@ TEST_F(MemoryBudgetTest, ABlockThatFitsNotAmongTheValuesStaysInTransit) {
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(hosted_.used_bytes(), 2'000'000u);
   EXPECT_EQ(transit_.used_bytes(), 600'000u) << "all of them or none";
+}
+
+TEST_F(MemoryBudgetTest, AThreadMayGiveBackWhatAnotherHasNotMovedYet) {
+  const SmallChargesId id = budget_->transit()->small_charges();
+  ASSERT_TRUE(ChargeSmallPiece(id, kSmallChargeStep - 1).ok());
+  std::thread([&] { CreditSmallPiece(id, kSmallChargeStep - 1); }).join();
+  EXPECT_EQ(budget_->transit()->used_bytes(), 0u);
+  EXPECT_TRUE(budget_->transit()->Charge(1).ok());
+  EXPECT_TRUE(budget_->hosted()->Charge(1).ok());
 }
 
 TEST_F(MemoryBudgetTest, TransitKnowsTheMostThatItCouldHaveBesideTheValues) {

@@ -77,6 +77,45 @@ TEST_F(SmallChargesTest, AThreadMovesTheRestWhenItWorksForAnotherAccount) {
   EXPECT_EQ(other->used, 500u);
 }
 
+TEST_F(SmallChargesTest, WhatTasksLeaveIsCheckedAfterAStep) {
+  account_->limit = account_->modest_limit = kStep / 2;
+  OnAThread([&] {
+    int charged = 0;
+    while (charged < 10 && ChargeSmallPiece(id_, kStep / 4).ok()) {
+      ++charged;
+      EndSmallCharges();
+    }
+    EXPECT_EQ(charged, 4);
+    account_->limit = account_->modest_limit = 100 * kStep;
+    EXPECT_TRUE(ChargeSmallPiece(id_, kStep / 4).ok());
+  });
+  EXPECT_EQ(account_->used, 5 * kStep / 4);
+}
+
+TEST_F(SmallChargesTest, WorkForAnotherAccountInBetweenHidesNothing) {
+  const auto other = std::make_shared<FakeAccount>();
+  const SmallChargesId other_id = KeepSmallCharges(other);
+  other->used = kStep;
+  account_->limit = account_->modest_limit = kStep / 2;
+  OnAThread([&] {
+    int charged = 0;
+    while (charged < 10 && ChargeSmallPiece(id_, kStep / 4).ok()) {
+      ++charged;
+      CreditSmallPiece(other_id, 1);
+    }
+    EXPECT_EQ(charged, 4);
+  });
+}
+
+TEST_F(SmallChargesTest, APieceIsChargedAtOnceWhereThatIsAskedFor) {
+  OnAThread([&] {
+    EXPECT_TRUE(ChargeAtOnce(id_, 10).ok());
+    EXPECT_EQ(account_->used, 10u);
+    CreditSmallPiece(id_, 10);
+  });
+  EXPECT_EQ(account_->used, 0u);
+}
+
 TEST_F(SmallChargesTest, ARefusedPieceChangesNothing) {
   account_->limit = account_->modest_limit = 0;
   OnAThread([&] {

@@ -99,16 +99,16 @@ TEST(WorkerSessionsHello, APeerThatHasNoPlaceForThisWorkerKeepsItsOwnLink) {
   RefuseTheOwner(owner, absl::ResourceExhaustedError("2 of 2 sessions are open"), actions);
   EXPECT_EQ(CountOf<CloseLinkAction>(actions), 0u);
   EXPECT_EQ(owner.table().sessions().begin()->second->link(), 1u);
-  // A call that waits for the trainer asks it again.
+  // The next call asks the trainer again, whether it waits for it or not.
   CallSpec connect;
   connect.connect_only = true;
-  connect.wait_for_ready = true;
   actions.clear();
   owner.StartCall(kNow, "trainer0", connect, actions);
   ASSERT_EQ(CountOf<std::unique_ptr<SendControlAction>>(actions), 1u);
   const auto& sent = *std::get<std::unique_ptr<SendControlAction>>(actions[0]);
   EXPECT_EQ(sent.header.kind, MessageKind::kHello);
   EXPECT_EQ(sent.link, 1u);
+  EXPECT_EQ(CountOf<CompleteAction>(actions), 0u);
 }
 
 TEST(WorkerSessionsHello, APeerThatTakesThisWorkerForAnotherLosesItsLink) {

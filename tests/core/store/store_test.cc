@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_scope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -352,6 +353,45 @@ TEST_F(StoreTest, AValueThatDoesNotFitLeavesItsMemoryInTransit) {
   EXPECT_EQ(store_->Put(Value::OfList(std::move(both)), false).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(budget->transit()->used_bytes(), bytes);
+}
+
+TEST_F(StoreTest, ASmallResultStaysChargedAsLongAsAnybodyHoldsIt) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  StoreOptions options;
+  options.memory = budget->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  constexpr int kResults = 10;
+  const size_t bytes = size_t{60} << 10;
+  // Threads of their own move all of their sums to the accounts when they end.
+  std::vector<Tensor> results;
+  std::thread([&] {
+    MemoryScope scope(budget->transit().get());
+    for (int i = 0; i < kResults; ++i) {
+      results.push_back(*Tensor::Zeros({15 << 10}, DType::kF32));
+      EXPECT_TRUE(store_->Put(Value(Variable(results.back())), false).ok());
+    }
+  }).join();
+  EXPECT_EQ(budget->transit()->used_bytes(), 0u);
+  store_.reset();
+  EXPECT_GE(budget->hosted()->used_bytes(), kResults * bytes);
+  std::thread([&] { results.clear(); }).join();
+  EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
+}
+
+TEST_F(StoreTest, AViewLeavesTheChargeOfTheSmallPieceBelowIt) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  StoreOptions options;
+  options.memory = budget->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  const size_t bytes = size_t{60} << 10;
+  Tensor view;
+  std::thread([&] {
+    MemoryScope scope(budget->transit().get());
+    view = Tensor::Zeros({15 << 10}, DType::kF32)->View({1}, {1}, 0);
+  }).join();
+  const auto held = store_->Put(Value(Variable(view)), false);
+  ASSERT_TRUE(held.ok());
+  EXPECT_GE(budget->transit()->used_bytes(), bytes);
 }
 
 TEST_F(StoreTest, ManyTinyValuesAreBoundedByTheBudget) {
