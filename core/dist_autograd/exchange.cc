@@ -137,24 +137,24 @@ absl::StatusOr<Arguments> Exchange::DecodeRequest(rpc::ServerCall& call, Referen
   return arguments;
 }
 
-void Exchange::ReplyWithValues(rpc::ServerCall& call, const ContextPtr& context,
-                               const absl::StatusOr<Values>& result) const {
-  if (!result.ok()) return call.Reply(result.status());
-  auto payload = rref::EncodeValues(*result, [&](const auto& reference, auto& data) {
-    auto fork = AnswerFork(call, reference);
-    if (fork.ok()) data = *std::move(fork);
-    return fork.status();
-  });
-  absl::StatusOr<std::vector<rpc::Attachment>> attachments = std::vector<rpc::Attachment>();
-  if (payload.ok() && context != nullptr) {
-    attachments = autograd_.WrapReply(context, rref::CollectVariables(*result));
-  }
-  if (!attachments.ok()) return call.Reply(attachments.status());
-  call.Reply(std::move(payload), *std::move(attachments));
+absl::StatusOr<rpc::Contents> Exchange::EncodeReply(rpc::ServerCall& call,
+                                                    const ContextPtr& context,
+                                                    const Values& values) const {
+  rpc::Contents reply;
+  PSD_ASSIGN_OR_RETURN(reply.payload,
+                       rref::EncodeValues(values, [&](const auto& reference, auto& data) {
+                         auto fork = AnswerFork(call, reference);
+                         if (fork.ok()) data = *std::move(fork);
+                         return fork.status();
+                       }));
+  if (context == nullptr) return reply;
+  PSD_ASSIGN_OR_RETURN(reply.attachments,
+                       autograd_.WrapReply(context, rref::CollectVariables(values)));
+  return reply;
 }
 
-absl::StatusOr<rpc::Payload> Exchange::ReferenceReply(rpc::ServerCall& call,
-                                                      const store::EntryPtr& entry) const {
+absl::StatusOr<rpc::Contents> Exchange::ReferenceReply(rpc::ServerCall& call,
+                                                       const store::EntryPtr& entry) const {
   PSD_ASSIGN_OR_RETURN(const rref::ForkData data, ForkForCaller(call, entry));
   v1::ReferenceReply reply;
   reply.set_value_incarnation(data.value.incarnation);
@@ -162,7 +162,7 @@ absl::StatusOr<rpc::Payload> Exchange::ReferenceReply(rpc::ServerCall& call,
   reply.set_fork_incarnation(data.fork.incarnation);
   reply.set_fork_counter(data.fork.counter);
   reply.set_name(data.name);
-  return rpc::PlainPayload(reply);
+  return rpc::Contents{rpc::PlainPayload(reply), {}};
 }
 
 absl::StatusOr<rref::RRef> Exchange::AdoptReference(const std::string& owner,

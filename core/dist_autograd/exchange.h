@@ -11,6 +11,7 @@
 #include "core/base/future.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref.h"
 #include "core/rref/rref_context.h"
@@ -58,14 +59,15 @@ class Exchange {
 
   absl::StatusOr<Arguments> DecodeRequest(rpc::ServerCall& call,
                                           ReferenceUse use = ReferenceUse::kKeep) const;
-  // On the callee: answers with values or an error.
-  void ReplyWithValues(rpc::ServerCall& call, const ContextPtr& context,
-                       const absl::StatusOr<store::Values>& result) const;
-  // On the callee: counts a fork of `entry` for the caller and returns a reply that carries the
-  // reference. If the caller never takes the answer, the fork is deleted again.
+  // On the callee: returns an answer with the payload `values`, recorded in `context` if that is
+  // not null.
+  absl::StatusOr<rpc::Contents> EncodeReply(rpc::ServerCall& call, const ContextPtr& context,
+                                            const store::Values& values) const;
+  // On the callee: counts a fork of `entry` for the caller and returns a v1::ReferenceReply, which
+  // carries the reference. If the caller never takes the answer, the fork is deleted again.
   // Errors: NOT_FOUND if the value has been freed.
-  absl::StatusOr<rpc::Payload> ReferenceReply(rpc::ServerCall& call,
-                                              const store::EntryPtr& entry) const;
+  absl::StatusOr<rpc::Contents> ReferenceReply(rpc::ServerCall& call,
+                                               const store::EntryPtr& entry) const;
 
  private:
   absl::Status DescribeArgument(const std::string& callee, const store::RemoteReference& reference,

@@ -12,6 +12,7 @@
 #include "core/program/program_codec.h"
 #include "core/program/program_work.h"
 #include "core/program/run_program.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/creation_gate.h"
 #include "core/store/failure.h"
@@ -29,11 +30,6 @@ using store::Value;
 // The number of pairs of callee and program that are remembered as known there. A forgotten pair
 // costs one more exchange.
 constexpr size_t kMaxKnownPrograms = 65'536;
-
-// For programs outside a context. They leave nothing behind, so the method is a read: a retry may
-// run the program again, and the answer need not be remembered.
-constexpr char kCallProgram[] = "call.program";
-constexpr char kCallRemote[] = "call.remote";
 
 // Programs within these limits run on the carrier's thread, because they are cheaper to run than to
 // hand to another thread: a few operators that take about ten microseconds in all.
@@ -130,14 +126,20 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const store::Values& values) {
 
 }  // namespace
 
+// All three start on the carrier's thread, and submit longer work to the executor. The first is for
+// programs outside a context. They leave nothing behind, so it is a read: a retry may run the
+// program again, and the answer need not be remembered.
+constexpr CallService::Method CallService::kProgram{
+    {"call.program", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
+constexpr CallService::Method CallService::kRun{
+    {"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+constexpr CallService::Method CallService::kRemote{
+    {"call.remote", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+
 CallService::CallService(Uses uses) : uses_(std::move(uses)) {
-  // The methods start on the carrier's thread, and submit longer work to the executor.
-  uses_.agent.RegisterMethod({kCallProgram, rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeRun(call); }});
-  uses_.agent.RegisterMethod({"call.run", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeRun(call); }});
-  uses_.agent.RegisterMethod({kCallRemote, rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeRemote(call); }});
+  rpc::Serve(uses_.agent, kProgram, this, &CallService::ServeRun);
+  rpc::Serve(uses_.agent, kRun, this, &CallService::ServeRun);
+  rpc::Serve(uses_.agent, kRemote, this, &CallService::ServeRemote);
 }
 
 CallService::~CallService() {
@@ -152,7 +154,7 @@ Future<store::Values> CallService::Run(const std::string& callee, const CallTarg
                                        const rpc::CallOptions& options) {
   auto call = std::make_shared<Outgoing>();
   call->context = dist_autograd::RecordingContext(context);
-  call->method = target.program != nullptr && call->context == nullptr ? kCallProgram : "call.run";
+  call->method = target.program != nullptr && call->context == nullptr ? &kProgram : &kRun;
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
@@ -171,7 +173,7 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
                                                const dist_autograd::ContextPtr& context,
                                                const rpc::CallOptions& options) {
   auto call = std::make_shared<Outgoing>();
-  call->method = kCallRemote;
+  call->method = &kRemote;
   call->callee = callee;
   call->target = target;
   call->arguments = std::move(arguments);
@@ -211,8 +213,8 @@ Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
 }
 
 void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program) {
-  auto request =
-      uses_.exchange.EncodeRequest(call->method, call->callee, call->arguments, call->context);
+  auto request = uses_.exchange.EncodeRequest(call->method->info.name, call->callee,
+                                              call->arguments, call->context);
   if (!request.ok()) return static_cast<void>(call->answered.Set(request.status()));
   v1::CallTarget fields;
   fields.set_function(call->target.function);
@@ -228,8 +230,7 @@ void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program)
     fields.set_fork_counter(call->result.body()->fork_id().counter);
   }
   request->attachments.push_back(rpc::FieldsAttachment(fields));
-  uses_.agent.StartCall(call->callee, *std::move(request), call->options)
-      .reply()
+  rpc::Ask(uses_.agent, *call->method, {call->callee}, *std::move(request), call->options)
       .OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
         if (!with_program && call->target.program != nullptr &&
             IsUnknownProgram(reply.status(), call->target.fingerprint)) {
@@ -247,39 +248,42 @@ bool CallService::CalleeKnows(const std::string& callee, const Fingerprint& fing
 
 // ---- callee
 
-void CallService::ServeRun(const CallPtr& call) {
-  Serve(call, [this, call](absl::StatusOr<store::Values> results,
-                           const dist_autograd::ContextPtr& context) {
-    uses_.exchange.ReplyWithValues(*call, context, results);
-  });
+absl::Status CallService::ServeRun(const Answer& answer, rpc::Beside<v1::CallTarget> target) {
+  Serve(answer.call(), target.message,
+        [this, answer](absl::StatusOr<store::Values> results,
+                       const dist_autograd::ContextPtr& context) {
+          if (!results.ok()) return answer(results.status());
+          answer(uses_.exchange.EncodeReply(*answer.call(), context, *results));
+        });
+  return absl::OkStatus();
 }
 
-void CallService::ServeRemote(const CallPtr& call) {
-  auto fields = rpc::ParseFields<v1::CallTarget>(*call);
-  if (!fields.ok()) return call->Reply(fields.status());
-  GlobalId value{fields->value_incarnation(), fields->value_counter()};
-  GlobalId fork{fields->fork_incarnation(), fields->fork_counter()};
-  if (value.incarnation != call->caller().incarnation ||
-      fork.incarnation != call->caller().incarnation) {
-    return call->Reply(absl::InvalidArgumentError(absl::StrCat(
-        "call.remote: ids ", value.ToString(), " and ", fork.ToString(), " are not the caller's")));
+absl::Status CallService::ServeRemote(const Answer& answer, rpc::Beside<v1::CallTarget> target) {
+  const v1::CallTarget& fields = target.message;
+  const rpc::ServerCall& call = *answer.call();
+  GlobalId value{fields.value_incarnation(), fields.value_counter()};
+  GlobalId fork{fields.fork_incarnation(), fields.fork_counter()};
+  if (value.incarnation != call.caller().incarnation ||
+      fork.incarnation != call.caller().incarnation) {
+    return absl::InvalidArgumentError(absl::StrCat("call.remote: ids ", value.ToString(), " and ",
+                                                   fork.ToString(), " are not the caller's"));
   }
-  if (fields->function().empty() && fields->program().empty()) {
+  if (fields.function().empty() && fields.program().empty()) {
     // If the program is not known here, the caller sends it again with the program and the same
     // ids, so the creation must not begin yet.
-    auto program = FindProgram("", {fields->fingerprint_high(), fields->fingerprint_low()});
-    if (!program.ok()) return call->Reply(program.status());
+    PSD_RETURN_IF_ERROR(
+        FindProgram("", {fields.fingerprint_high(), fields.fingerprint_low()}).status());
   }
-  absl::Status begun =
-      uses_.rrefs.BeginCreation(value, fork, call->caller(), call->session_epoch());
-  if (!begun.ok()) return call->Reply(begun);
-  Serve(call, [this, call, value, fork](absl::StatusOr<store::Values> results,
-                                        const dist_autograd::ContextPtr&) {
-    Created(*call, value, fork, std::move(results));
-  });
+  PSD_RETURN_IF_ERROR(uses_.rrefs.BeginCreation(value, fork, call.caller(), call.session_epoch()));
+  Serve(answer.call(), fields,
+        [this, answer, value, fork](absl::StatusOr<store::Values> results,
+                                    const dist_autograd::ContextPtr&) {
+          Created(answer, value, fork, std::move(results));
+        });
+  return absl::OkStatus();
 }
 
-void CallService::Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
+void CallService::Created(const Answer& answer, GlobalId value, GlobalId fork,
                           absl::StatusOr<store::Values> results) {
   Value first;
   if (!results.ok()) {
@@ -295,24 +299,22 @@ void CallService::Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
     rref::ForkData creators;
     creators.value = value;
     creators.fork = fork;
-    uses_.rrefs.DropFork(creators, call.caller(), call.session_epoch());
+    uses_.rrefs.DropFork(creators, answer.call()->caller(), answer.call()->session_epoch());
   }
   uses_.rrefs.EndCreation(value, hosted);
-  call.Reply(hosted.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : hosted);
+  answer(hosted.ok() ? absl::StatusOr<rpc::Contents>(rpc::Contents{}) : hosted);
 }
 
-void CallService::Serve(const CallPtr& call, Done done) {
-  auto fields = rpc::ParseFields<v1::CallTarget>(*call);
-  if (!fields.ok()) return done(fields.status(), nullptr);
-  if (!fields->function().empty()) return ServeFunction(call, fields->function(), done);
+void CallService::Serve(const CallPtr& call, const v1::CallTarget& target, const Done& done) {
+  if (!target.function().empty()) return ServeFunction(call, target.function(), done);
   auto program =
-      FindProgram(fields->program(), {fields->fingerprint_high(), fields->fingerprint_low()});
+      FindProgram(target.program(), {target.fingerprint_high(), target.fingerprint_low()});
   if (!program.ok()) return done(program.status(), nullptr);
   ServeProgram(call, *std::move(program), done);
 }
 
 void CallService::ServeFunction(const CallPtr& call, const std::string& name, const Done& done) {
-  if (call->method() == kCallProgram) {
+  if (call->method() == kProgram.info.name) {
     return done(absl::InvalidArgumentError("call.program runs programs, not functions"), nullptr);
   }
   auto function = uses_.functions.Find(name);
@@ -381,7 +383,7 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
   const std::vector<rref::RRef> references = rref::CollectReferences(*results);
   // A value that is kept here may later be fetched by any worker, the owners of these references
   // included. So the values of all references must have been made.
-  const bool is_kept = call->method() == kCallRemote;
+  const bool is_kept = call->method() == kRemote.info.name;
   Future<rpc::CallOptions> ready =
       is_kept ? uses_.creations.WhenMade(references, NoTimeout())
               : uses_.creations.WhenAnswerable(call->caller().name, references, NoTimeout());

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/operators.h"
 #include "core/base/clock.h"
@@ -22,6 +24,7 @@
 #include "core/dist_autograd/exchange.h"
 #include "core/program/program.h"
 #include "core/program/program_cache.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/gate.h"
@@ -31,6 +34,10 @@
 #include "core/services/calls/functions.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
+
+namespace psd::v1 {
+class CallTarget;
+}  // namespace psd::v1
 
 namespace psd::worker {
 class Runtime;
@@ -93,17 +100,23 @@ class CallService {
   Activity activity() const { return {served_, under_way_}; }
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
+  using CallPtr = rpc::CallPtr;
+  // The payloads have the arguments and the results.
+  using Method = rpc::Declared<rpc::Beside<v1::CallTarget>, rpc::Contents>;
+  using Answer = rpc::Answer<rpc::Contents>;
+  static const Method kProgram;
+  static const Method kRun;
+  static const Method kRemote;
 
   // A call from here. It lives until it is answered.
   struct Outgoing {
-    std::string method;
+    const Method* method = nullptr;
     std::string callee;
     CallTarget target;
     store::Values arguments;  // kept so that the forks among them live
     dist_autograd::ContextPtr context;
     rpc::CallOptions options;
-    rref::RRef result;  // for "call.remote" only
+    rref::RRef result;  // for kRemote only
     Promise<rpc::Reply> answered;
   };
   void Send(const std::shared_ptr<Outgoing>& call, bool with_program);
@@ -113,7 +126,7 @@ class CallService {
 
   // Runs the target of a request. `done` is called with the results and the context, on any thread.
   using Done = std::function<void(absl::StatusOr<store::Values>, dist_autograd::ContextPtr)>;
-  void Serve(const CallPtr& call, Done done);
+  void Serve(const CallPtr& call, const v1::CallTarget& target, const Done& done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
   // Puts `task` into the queue of the caller's session; `done` hears if there is no place.
   void SubmitUser(const CallPtr& call, const dist_autograd::ContextPtr& context, const Done& done,
@@ -142,10 +155,10 @@ class CallService {
                                                absl::Span<const Variable> inputs, bool record);
   absl::StatusOr<std::shared_ptr<const program::CheckedProgram>> FindProgram(
       const std::string& encoded, program::Fingerprint known);
-  void ServeRun(const CallPtr& call);
-  void ServeRemote(const CallPtr& call);
+  absl::Status ServeRun(const Answer& answer, rpc::Beside<v1::CallTarget> target);
+  absl::Status ServeRemote(const Answer& answer, rpc::Beside<v1::CallTarget> target);
   // Stores the result of "call.remote", or its error, as the value that the caller asked for.
-  void Created(rpc::ServerCall& call, GlobalId value, GlobalId fork,
+  void Created(const Answer& answer, GlobalId value, GlobalId fork,
                absl::StatusOr<store::Values> results);
 
   const Uses uses_;

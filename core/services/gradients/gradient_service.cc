@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
@@ -16,6 +17,17 @@ namespace psd::services {
 
 using rref::RRef;
 using store::Value;
+
+namespace {
+
+// The reply has one value: a tensor or a sparse tensor.
+constexpr rpc::Declared<v1::GradientRequest, rpc::Contents> kFetch{
+    {"gradient.fetch", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
+// The payload of the request has one tensor.
+constexpr rpc::Declared<rpc::Beside<v1::PushedGradient>, Unit> kPush{
+    {"gradient.push", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor}};
+
+}  // namespace
 
 absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entry& entry,
                          uint64_t version, Tensor gradient) {
@@ -39,10 +51,8 @@ absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entr
 }
 
 GradientService::GradientService(Uses uses) : uses_(std::move(uses)) {
-  uses_.agent.RegisterMethod({"gradient.fetch", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeFetch(call); }});
-  uses_.agent.RegisterMethod({"gradient.push", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
-                              [this](CallPtr call) { ServePush(call); }});
+  rpc::Serve(uses_.agent, kFetch, this, &GradientService::ServeFetch);
+  rpc::Serve(uses_.agent, kPush, this, &GradientService::ServePush);
 }
 
 Future<Value> GradientService::Fetch(GlobalId context, const RRef& leaf,
@@ -62,11 +72,9 @@ Future<Value> GradientService::SendFetch(GlobalId context, const RRef& leaf,
   message.set_context_counter(context.counter);
   message.set_leaf_incarnation(leaf.value_id().incarnation);
   message.set_leaf_counter(leaf.value_id().counter);
-  rpc::Request request = rpc::PlainRequest("gradient.fetch", message);
-  request.only_incarnation = leaf.body()->owner_incarnation();
-  request.session_bound = true;
-  return uses_.agent.StartCall(leaf.owner(), std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kFetch,
+                  {leaf.owner(), leaf.body()->owner_incarnation(), /*session_bound=*/true}, message,
+                  options)
       .Then([this, leaf](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Value> {
         if (!reply.ok()) return reply.status();
         PSD_ASSIGN_OR_RETURN(store::Values values, uses_.exchange.DecodeReply(nullptr, *reply));
@@ -94,35 +102,29 @@ Future<Unit> GradientService::SendPush(const dist_autograd::ContextPtr& context,
   absl::Status usable = uses_.rrefs.CheckUsable(parameter);
   if (!usable.ok()) return Future<Unit>::Ready(usable);
   auto request =
-      uses_.exchange.EncodeRequest("gradient.push", parameter.owner(), {Value(gradient)}, context);
+      uses_.exchange.EncodeRequest(kPush.info.name, parameter.owner(), {Value(gradient)}, context);
   if (!request.ok()) return Future<Unit>::Ready(request.status());
   v1::PushedGradient fields;
   fields.set_incarnation(parameter.value_id().incarnation);
   fields.set_counter(parameter.value_id().counter);
   fields.set_version(version);
   request->attachments.push_back(rpc::FieldsAttachment(fields));
-  request->only_incarnation = parameter.body()->owner_incarnation();
-  return uses_.agent.StartCall(parameter.owner(), *std::move(request), options)
-      .reply()
-      .Then([parameter](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kPush, {parameter.owner(), parameter.body()->owner_incarnation()},
+                  *std::move(request), options)
+      .Then([parameter](const absl::StatusOr<Unit>& pushed) { return pushed.status(); });
 }
 
-void GradientService::ServePush(const CallPtr& call) {
-  absl::Status status = TakePush(call);
-  call->Reply(status.ok() ? absl::StatusOr<rpc::Payload>(rpc::Payload{}) : status);
-}
-
-absl::Status GradientService::TakePush(const CallPtr& call) {
-  PSD_ASSIGN_OR_RETURN(auto fields, rpc::ParseFields<v1::PushedGradient>(*call));
+absl::Status GradientService::ServePush(const rpc::CallPtr& call,
+                                        rpc::Beside<v1::PushedGradient> fields) {
   PSD_ASSIGN_OR_RETURN(dist_autograd::Arguments arguments, uses_.exchange.DecodeRequest(*call));
   const Variable* gradient =
       arguments.values.size() == 1 ? arguments.values[0].As<Variable>() : nullptr;
   if (arguments.context == nullptr || gradient == nullptr) {
     return absl::InvalidArgumentError("gradient.push takes exactly one tensor, in a context");
   }
-  PSD_ASSIGN_OR_RETURN(auto entry, uses_.store.Get({fields.incarnation(), fields.counter()}));
-  if (!call->BeginApply()) return absl::CancelledError("cancelled before the gradient was taken");
-  return AddGradient(*arguments.context, *entry, fields.version(), gradient->tensor());
+  PSD_ASSIGN_OR_RETURN(auto entry, uses_.store.Get(rpc::IdOf(fields.message)));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  return AddGradient(*arguments.context, *entry, fields.message.version(), gradient->tensor());
 }
 
 absl::Status GradientService::WhyNone(GlobalId leaf, const absl::Status& none) const {
@@ -137,25 +139,22 @@ absl::Status GradientService::WhyNone(GlobalId leaf, const absl::Status& none) c
                    "created with requires_grad have one"));
 }
 
-void GradientService::ServeFetch(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::GradientRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  const GlobalId id{request->context_incarnation(), request->context_counter()};
-  const GlobalId leaf{request->leaf_incarnation(), request->leaf_counter()};
+absl::StatusOr<rpc::Contents> GradientService::ServeFetch(const rpc::CallPtr& call,
+                                                          v1::GradientRequest request) {
+  const GlobalId id{request.context_incarnation(), request.context_counter()};
+  const GlobalId leaf{request.leaf_incarnation(), request.leaf_counter()};
   auto context = uses_.autograd.Find(id);
   if (!context.ok()) {
-    return call->Reply(absl::NotFoundError(absl::StrCat(
+    return absl::NotFoundError(absl::StrCat(
         "autograd context ", id.ToString(), " never reached ", uses_.agent.self().name,
-        " (or was released there): nothing of ", uses_.agent.self().name, " was used in it")));
+        " (or was released there): nothing of ", uses_.agent.self().name, " was used in it"));
   }
   auto gradient = (*context)->Gradient(leaf);
-  if (!gradient.ok()) return call->Reply(WhyNone(leaf, gradient.status()));
-  if (gradient->gradient.defined()) {
-    return uses_.exchange.ReplyWithValues(*call, nullptr, store::Values{Value(gradient->gradient)});
-  }
-  auto sparse = ConcatSparse(gradient->sparse);
-  if (!sparse.ok()) return call->Reply(sparse.status());
-  uses_.exchange.ReplyWithValues(*call, nullptr, store::Values{Value(*std::move(sparse))});
+  if (!gradient.ok()) return WhyNone(leaf, gradient.status());
+  if (gradient->gradient.defined())
+    return uses_.exchange.EncodeReply(*call, nullptr, {Value(gradient->gradient)});
+  PSD_ASSIGN_OR_RETURN(auto sparse, ConcatSparse(gradient->sparse));
+  return uses_.exchange.EncodeReply(*call, nullptr, {Value(std::move(sparse))});
 }
 
 }  // namespace psd::services

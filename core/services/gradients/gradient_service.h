@@ -7,11 +7,13 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/rref.h"
@@ -19,6 +21,11 @@
 #include "core/store/store.h"
 #include "core/store/value.h"
 #include "core/tensor/tensor.h"
+
+namespace psd::v1 {
+class GradientRequest;
+class PushedGradient;
+}  // namespace psd::v1
 
 namespace psd::services {
 
@@ -58,7 +65,6 @@ class GradientService {
                     uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
   // Require: the creation of the value has ended.
   Future<store::Value> SendFetch(GlobalId context, const rref::RRef& leaf,
                                  const rpc::CallOptions& options);
@@ -67,9 +73,8 @@ class GradientService {
   // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error of
   // the context.
   absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
-  void ServeFetch(const CallPtr& call);
-  void ServePush(const CallPtr& call);
-  absl::Status TakePush(const CallPtr& call);
+  absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::GradientRequest request);
+  absl::Status ServePush(const rpc::CallPtr& call, rpc::Beside<v1::PushedGradient> fields);
 
   const Uses uses_;
 };

@@ -15,6 +15,7 @@
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/life_codec.h"
 #include "core/optim/parameters/kept_tensor.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/draining.h"
 #include "core/rpc/message_io.h"
 #include "core/services/optimizers/optimizer_codec.h"
@@ -324,7 +325,7 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
     if (!value.ok()) return call->Reply(value.status());
     auto entry = uses_.store.Put(*std::move(value), /*requires_grad=*/false);
     if (!entry.ok()) return call->Reply(entry.status());
-    return call->Reply(uses_.exchange.ReferenceReply(*call, *entry));
+    return rpc::Answer<rpc::Contents>(call)(uses_.exchange.ReferenceReply(*call, *entry));
   }
   store::CreateOptions options;
   options.creation = std::move(agreement);
@@ -332,21 +333,22 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
       .OnReady([this, call, expected, life = *life,
                 before = request->turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return call->Reply(entry.status());
-        absl::StatusOr<rpc::Payload> answer = AnswerCreation(*call, *entry, expected, life, before);
+        absl::StatusOr<rpc::Contents> answer =
+            AnswerCreation(*call, *entry, expected, life, before);
         if (absl::IsNotFound(answer.status())) {
           answer = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
                                                               " was dropped while it was created")),
                               "create it again");
         }
-        call->Reply(std::move(answer));
+        rpc::Answer<rpc::Contents>{call}(std::move(answer));
       });
 }
 
-absl::StatusOr<rpc::Payload> OptimizerService::AnswerCreation(rpc::ServerCall& call,
-                                                              const EntryPtr& entry,
-                                                              GlobalId expected,
-                                                              const optim::OptimizerLife& life,
-                                                              uint64_t turns_ended_before) {
+absl::StatusOr<rpc::Contents> OptimizerService::AnswerCreation(rpc::ServerCall& call,
+                                                               const EntryPtr& entry,
+                                                               GlobalId expected,
+                                                               const optim::OptimizerLife& life,
+                                                               uint64_t turns_ended_before) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(uses_.store, entry->id));
   if (life.stage == optim::LifeStage::kLoading) PSD_RETURN_IF_ERROR(optimizer->SetLife(life));
   if (!expected.IsNone() && expected != optimizer->life().id)

@@ -22,6 +22,7 @@
 #include "core/optim/owner/optimizer_life.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/steps/step_request.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/rref.h"
@@ -179,9 +180,9 @@ class OptimizerService {
   // Returns the answer to a creation that made or found `entry`, which the caller joins (see
   // OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it is of
   // another life than `expected`.
-  absl::StatusOr<rpc::Payload> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
-                                              GlobalId expected, const optim::OptimizerLife& life,
-                                              uint64_t turns_ended_before);
+  absl::StatusOr<rpc::Contents> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
+                                               GlobalId expected, const optim::OptimizerLife& life,
+                                               uint64_t turns_ended_before);
   // Reports on this owner's part of a named optimizer.
   optim::PartReport ReportHere(const std::string& name) const;
   // Whether a client that names no other owner may step the part.

@@ -9,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/store/rows.h"
 #include "core/store/value.h"
@@ -20,6 +21,11 @@ namespace {
 
 using store::EntryPtr;
 using store::Value;
+
+// The payload of the request has the ids, one tensor for each table, and that of the reply the
+// rows.
+constexpr rpc::Declared<rpc::Beside<v1::FetchRequest>, rpc::Contents> kLookUp{
+    {"rows.lookup", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
 
 // A lookup of at most this many bytes of rows is cheaper to run than to hand to another thread.
 constexpr double kInlineBytes = 256 << 10;
@@ -136,27 +142,25 @@ absl::StatusOr<std::vector<TableRead>> FindTables(store::Store& store,
 }  // namespace
 
 RowsService::RowsService(Uses uses) : uses_(std::move(uses)) {
-  uses_.agent.RegisterMethod(
-      {"rows.lookup", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
-       [this](std::shared_ptr<rpc::ServerCall> call) { ServeLookUp(call); }});
+  rpc::Serve(uses_.agent, kLookUp, this, &RowsService::ServeLookUp);
 }
 
-void RowsService::ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call) {
-  auto tables = rpc::ParseFields<v1::FetchRequest>(*call);
-  if (!tables.ok()) return call->Reply(tables.status());
-  auto arguments = uses_.exchange.DecodeRequest(*call);
-  if (!arguments.ok()) return call->Reply(arguments.status());
-  auto reads = FindTables(uses_.store, *tables, arguments->values);
-  if (!reads.ok()) return call->Reply(reads.status());
-  const bool light = BytesOf(*reads) <= kInlineBytes;
-  auto run = [this, call, context = arguments->context, reads = *std::move(reads)] {
-    const int64_t limit = uses_.program_limits.max_result_bytes;
-    uses_.exchange.ReplyWithValues(*call, context, ReadTables(reads, context != nullptr, limit));
-  };
-  if (light) return run();
-  absl::Status queued =
-      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
-  if (!queued.ok()) call->Reply(queued);
+absl::Status RowsService::ServeLookUp(const rpc::Answer<rpc::Contents>& answer,
+                                      rpc::Beside<v1::FetchRequest> tables) {
+  PSD_ASSIGN_OR_RETURN(const dist_autograd::Arguments arguments,
+                       uses_.exchange.DecodeRequest(*answer.call()));
+  PSD_ASSIGN_OR_RETURN(std::vector<TableRead> reads,
+                       FindTables(uses_.store, tables.message, arguments.values));
+  const bool light = BytesOf(reads) <= kInlineBytes;
+  rpc::RunBySize(uses_.executor, light, answer,
+                 [this, call = answer.call(), context = arguments.context,
+                  reads = std::move(reads)]() -> absl::StatusOr<rpc::Contents> {
+                   PSD_ASSIGN_OR_RETURN(const store::Values values,
+                                        ReadTables(reads, context != nullptr,
+                                                   uses_.program_limits.max_result_bytes));
+                   return uses_.exchange.EncodeReply(*call, context, values);
+                 });
+  return absl::OkStatus();
 }
 
 Future<store::Values> RowsService::LookUp(const std::string& owner,
@@ -199,12 +203,11 @@ Future<store::Values> RowsService::LookUpThere(const std::string& owner,
     tables.add_counters(query.table.value_id().counter);
     ids.emplace_back(query.ids);
   }
-  auto request = uses_.exchange.EncodeRequest("rows.lookup", owner, ids, context);
+  auto request = uses_.exchange.EncodeRequest(kLookUp.info.name, owner, ids, context);
   if (!request.ok()) return Future<store::Values>::Ready(request.status());
   request->attachments.push_back(rpc::FieldsAttachment(tables));
-  request->only_incarnation = queries[0].table.body()->owner_incarnation();
-  return uses_.agent.StartCall(owner, *std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kLookUp, {owner, queries[0].table.body()->owner_incarnation()},
+                  *std::move(request), options)
       .Then([this, owner, context,
              queries](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
         if (!reply.ok()) return reply.status();

@@ -11,12 +11,17 @@
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/program/program.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/rref_context.h"
 #include "core/services/rows/rows_query.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
+
+namespace psd::v1 {
+class FetchRequest;
+}  // namespace psd::v1
 
 namespace psd::services {
 
@@ -54,7 +59,8 @@ class RowsService {
   Future<store::Values> LookUpThere(const std::string& owner, const std::vector<RowsQuery>& queries,
                                     const dist_autograd::ContextPtr& context,
                                     const rpc::CallOptions& options);
-  void ServeLookUp(const std::shared_ptr<rpc::ServerCall>& call);
+  absl::Status ServeLookUp(const rpc::Answer<rpc::Contents>& answer,
+                           rpc::Beside<v1::FetchRequest> tables);
 
   const Uses uses_;
 };

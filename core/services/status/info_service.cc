@@ -1,33 +1,37 @@
 #include "core/services/status/info_service.h"
-#include "core/rpc/message_io.h"
 
 #include <utility>
 
-#include "core/dist_autograd/exchange.h"
+#include "absl/status/statusor.h"
+#include "core/base/future.h"
+#include "core/rpc/declared_method.h"
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::services {
 
+namespace {
+
+constexpr rpc::Declared<Unit, v1::InfoReply> kInfo{
+    {"worker.info", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
+
+}  // namespace
+
 InfoService::InfoService(Uses uses) : uses_(std::move(uses)) {
-  uses_.agent.RegisterMethod({"worker.info", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread,
-                              [this](std::shared_ptr<rpc::ServerCall> call) {
-                                v1::InfoReply reply;
-                                reply.set_name(uses_.agent.self().name);
-                                reply.set_registrar(uses_.registrar);
-                                call->Reply(rpc::PlainPayload(reply));
-                              }});
+  rpc::Serve(uses_.agent, kInfo, this, &InfoService::ServeInfo);
+}
+
+absl::StatusOr<v1::InfoReply> InfoService::ServeInfo(const rpc::CallPtr& /*call*/, Unit) {
+  v1::InfoReply reply;
+  reply.set_name(uses_.agent.self().name);
+  reply.set_registrar(uses_.registrar);
+  return reply;
 }
 
 Future<WorkerInfo> InfoService::Ask(const std::string& worker, const rpc::CallOptions& options) {
-  rpc::Request request;
-  request.method = "worker.info";
-  return uses_.agent.StartCall(worker, std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<WorkerInfo> {
+  return rpc::Ask(uses_.agent, kInfo, {worker}, Unit{}, options)
+      .Then([](const absl::StatusOr<v1::InfoReply>& reply) -> absl::StatusOr<WorkerInfo> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(
-            auto message, rpc::ParseMessage<v1::InfoReply>(reply->payload.header, "worker.info"));
-        return WorkerInfo{message.name(), message.registrar()};
+        return WorkerInfo{reply->name(), reply->registrar()};
       });
 }
 

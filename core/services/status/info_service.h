@@ -4,8 +4,14 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "core/base/future.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
+
+namespace psd::v1 {
+class InfoReply;
+}  // namespace psd::v1
 
 namespace psd::services {
 
@@ -29,6 +35,8 @@ class InfoService {
   Future<WorkerInfo> Ask(const std::string& worker, const rpc::CallOptions& options);
 
  private:
+  absl::StatusOr<v1::InfoReply> ServeInfo(const rpc::CallPtr& call, Unit request);
+
   const Uses uses_;
 };
 

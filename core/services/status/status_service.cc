@@ -8,13 +8,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/version.h"
-#include "core/dist_autograd/exchange.h"
 #include "core/optim/owner/owner_optimizer.h"
-#include "core/rpc/message_io.h"
+#include "core/rpc/declared_method.h"
 #include "core/store/rows.h"
 
 namespace psd::services {
 namespace {
+
+constexpr rpc::Declared<v1::StatusRequest, v1::WorkerStatus> kStatus{
+    {"worker.status", rpc::MethodKind::kRead, rpc::RunsOn::kExecutor}};
 
 void AddNumbers(const StatusService::Uses& uses, v1::WorkerStatus& status) {
   const store::Store::Stats store = uses.store.stats();
@@ -154,13 +156,12 @@ void AddContexts(const StatusService::Uses& uses, size_t limit, v1::WorkerStatus
 }  // namespace
 
 StatusService::StatusService(Uses uses) : uses_(std::move(uses)), started_(uses_.clock.Now()) {
-  uses_.agent.RegisterMethod({"worker.status", rpc::MethodKind::kRead, rpc::RunsOn::kExecutor,
-                              [this](std::shared_ptr<rpc::ServerCall> call) {
-                                auto request = rpc::ParseMessage<v1::StatusRequest>(
-                                    call->payload().header, call->method());
-                                if (!request.ok()) return call->Reply(request.status());
-                                call->Reply(rpc::PlainPayload(Collect(*request)));
-                              }});
+  rpc::Serve(uses_.agent, kStatus, this, &StatusService::ServeStatus);
+}
+
+absl::StatusOr<v1::WorkerStatus> StatusService::ServeStatus(const rpc::CallPtr& /*call*/,
+                                                            v1::StatusRequest request) {
+  return Collect(request);
 }
 
 v1::WorkerStatus StatusService::Collect(const v1::StatusRequest& request) const {

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/program/program_cache.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/registrar/peer_directory.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
@@ -50,6 +52,8 @@ class StatusService {
   v1::WorkerStatus Collect(const v1::StatusRequest& request) const;
 
  private:
+  absl::StatusOr<v1::WorkerStatus> ServeStatus(const rpc::CallPtr& call, v1::StatusRequest request);
+
   const Uses uses_;
   const absl::Time started_;  // on the runtime's clock
 };

@@ -12,9 +12,11 @@
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/program/program_codec.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/value_codec.h"
+#include "core/services/values/value_methods.h"
 #include "core/services/values/value_service.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
@@ -181,8 +183,7 @@ Future<RRef> ValueService::GetOrCreate(const std::string& owner, const std::stri
   request.set_program(program::EncodeProgram(create));
   request.set_requires_grad(requires_grad);
   request.set_rows(hosted == Hosted::kRows);
-  return uses_.agent.StartCall(owner, rpc::PlainRequest("value.get_or_create", request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kValueGetOrCreate, {owner}, request, options)
       .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
         if (!reply.ok()) return reply.status();
         return uses_.exchange.AdoptReference(owner, *reply);
@@ -193,8 +194,7 @@ Future<RRef> ValueService::Lookup(const std::string& owner, const std::string& n
                                   const rpc::CallOptions& options) {
   v1::NameRequest request;
   request.set_name(name);
-  return uses_.agent.StartCall(owner, rpc::PlainRequest("value.lookup", request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kValueLookup, {owner}, request, options)
       .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
         if (!reply.ok()) return reply.status();
         return uses_.exchange.AdoptReference(owner, *reply);
@@ -205,9 +205,7 @@ Future<Unit> ValueService::Drop(const std::string& owner, const std::string& nam
                                 const rpc::CallOptions& options) {
   v1::NameRequest request;
   request.set_name(name);
-  return uses_.agent.StartCall(owner, rpc::PlainRequest("value.drop", request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kValueDrop, {owner}, request, options);
 }
 
 Future<uint64_t> ValueService::Assign(const RRef& parameter, const Tensor& elements,
@@ -222,21 +220,19 @@ Future<uint64_t> ValueService::SendAssign(const RRef& parameter, const Tensor& e
                                           const rpc::CallOptions& options) {
   absl::Status usable = uses_.rrefs.CheckUsable(parameter);
   if (!usable.ok()) return Future<uint64_t>::Ready(usable);
-  auto request =
-      uses_.exchange.EncodeRequest("value.assign", parameter.owner(), {Value(elements)}, nullptr);
+  auto request = uses_.exchange.EncodeRequest(kValueAssign.info.name, parameter.owner(),
+                                              {Value(elements)}, nullptr);
   if (!request.ok()) return Future<uint64_t>::Ready(request.status());
   v1::AssignRequest fields;
   fields.set_incarnation(parameter.value_id().incarnation);
   fields.set_counter(parameter.value_id().counter);
   request->attachments.push_back(rpc::FieldsAttachment(fields));
-  request->only_incarnation = parameter.body()->owner_incarnation();
-  return uses_.agent.StartCall(parameter.owner(), *std::move(request), options)
-      .reply()
-      .Then([parameter](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<uint64_t> {
+  return rpc::Ask(uses_.agent, kValueAssign,
+                  {parameter.owner(), parameter.body()->owner_incarnation()}, *std::move(request),
+                  options)
+      .Then([parameter](const absl::StatusOr<v1::AssignReply>& reply) -> absl::StatusOr<uint64_t> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::AssignReply>(reply->payload.header,
-                                                                              "value.assign"));
-        return message.version();
+        return reply->version();
       });
 }
 
@@ -253,11 +249,8 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
     request.set_prefix(prefix);
     request.set_after(after);
     auto self = again.lock();
-    uses_.agent.StartCall(owner, rpc::PlainRequest("value.list", request), options)
-        .reply()
-        .OnReady([promise, listed, self](const absl::StatusOr<rpc::Reply>& reply) {
-          if (!reply.ok()) return static_cast<void>(promise.Set(reply.status()));
-          auto page = rpc::ParseMessage<v1::ListReply>(reply->payload.header, "value.list");
+    rpc::Ask(uses_.agent, kValueList, {owner}, request, options)
+        .OnReady([promise, listed, self](const absl::StatusOr<v1::ListReply>& page) {
           if (!page.ok()) return static_cast<void>(promise.Set(page.status()));
           int size = std::min(
               {page->names_size(), page->kinds_size(), page->versions_size(), page->bytes_size()});
@@ -392,7 +385,7 @@ Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& own
       .Then([owner, rrefs = std::move(rrefs)](const absl::StatusOr<rpc::Reply>& reply) -> Result {
         if (!reply.ok()) return reply.status();
         PSD_ASSIGN_OR_RETURN(auto fetched,
-                             rpc::ParseFields<v1::FetchedVersions>(*reply, "value.fetch"));
+                             rpc::ParseFields<v1::FetchedVersions>(*reply, kValueFetch.info.name));
         PSD_ASSIGN_OR_RETURN(Tensors tensors, rref::DecodeTensorValues(reply->payload));
         const auto told = static_cast<size_t>(fetched.versions_size());
         if (tensors.size() != rrefs.size()) {
@@ -432,15 +425,16 @@ Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::
     message.add_incarnations(rref.value_id().incarnation);
     message.add_counters(rref.value_id().counter);
   }
-  rpc::Request request = rpc::PlainRequest("value.fetch", message);
-  request.only_incarnation = rrefs[0].body()->owner_incarnation();
-  request.session_bound = true;
+  rpc::Request request;
+  request.payload = rpc::PlainPayload(message);
   if (context != nullptr) {
     auto attachment = uses_.autograd.WrapRequest(context, owner, {});
     if (!attachment.ok()) return Result::Ready(attachment.status());
     request.attachments.push_back(*std::move(attachment));
   }
-  return uses_.agent.StartCall(owner, std::move(request), options).reply();
+  return rpc::Ask(uses_.agent, kValueFetch,
+                  {owner, rrefs[0].body()->owner_incarnation(), /*session_bound=*/true},
+                  std::move(request), options);
 }
 
 }  // namespace psd::services

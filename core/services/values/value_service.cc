@@ -18,8 +18,10 @@
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/program/program_codec.h"
 #include "core/program/run_program.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/value_codec.h"
+#include "core/services/values/value_methods.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/tensor/flat_tensor.h"
@@ -169,6 +171,27 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
+// Does the same as Exchange::EncodeReply for a group that has only parameters, but creates no
+// tensors, variables and graph nodes for them.
+absl::StatusOr<rpc::Contents> EncodeParameters(dist_autograd::DistAutograd& autograd,
+                                               const dist_autograd::ContextPtr& context,
+                                               const store::EntryGroup& group, bool versions) {
+  PSD_ASSIGN_OR_RETURN(const store::PinnedTogether pinned,
+                       store::Parameter::PinTogether(group.parameters, group.keeper));
+  rpc::Contents reply;
+  PSD_ASSIGN_OR_RETURN(reply.payload, rref::EncodeFlatTensors(pinned.tensors, pinned.holder));
+  if (context != nullptr) {
+    PSD_ASSIGN_OR_RETURN(reply.attachments,
+                         autograd.WrapLeaves(context, LeavesOf(group.parameters, pinned)));
+  }
+  if (versions) {
+    v1::FetchedVersions fetched;
+    fetched.mutable_versions()->Add(pinned.versions.begin(), pinned.versions.end());
+    reply.attachments.push_back(rpc::FieldsAttachment(fetched));
+  }
+  return reply;
+}
+
 // Adds the name of this worker to an error of the store about a name.
 absl::Status NamingError(const ValueService::Uses& uses, const std::string& name,
                          const absl::Status& status) {
@@ -182,37 +205,30 @@ absl::Status NamingError(const ValueService::Uses& uses, const std::string& name
 }  // namespace
 
 ValueService::ValueService(Uses uses) : uses_(std::move(uses)) {
-  auto add = [&](const char* name, rpc::MethodKind kind, rpc::RunsOn runs_on,
-                 void (ValueService::*serve)(const CallPtr&)) {
-    uses_.agent.RegisterMethod(
-        {name, kind, runs_on, [this, serve](CallPtr call) { (this->*serve)(call); }});
-  };
-  using rpc::MethodKind;
-  using rpc::RunsOn;
-  add("value.get_or_create", MethodKind::kMutation, RunsOn::kUserQueue,
-      &ValueService::ServeGetOrCreate);
-  add("value.lookup", MethodKind::kMutation, RunsOn::kCarrierThread, &ValueService::ServeLookup);
-  add("value.drop", MethodKind::kMutation, RunsOn::kCarrierThread, &ValueService::ServeDrop);
-  add("value.fetch", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeFetch);
-  add("value.assign", MethodKind::kMutation, RunsOn::kUserQueue, &ValueService::ServeAssign);
-  add("value.list", MethodKind::kRead, RunsOn::kCarrierThread, &ValueService::ServeList);
+  rpc::Serve(uses_.agent, kValueGetOrCreate, this, &ValueService::ServeGetOrCreate);
+  rpc::Serve(uses_.agent, kValueLookup, this, &ValueService::ServeLookup);
+  rpc::Serve(uses_.agent, kValueDrop, this, &ValueService::ServeDrop);
+  rpc::Serve(uses_.agent, kValueFetch, this, &ValueService::ServeFetch);
+  rpc::Serve(uses_.agent, kValueAssign, this, &ValueService::ServeAssign);
+  rpc::Serve(uses_.agent, kValueList, this, &ValueService::ServeList);
 }
 
-void ValueService::ServeGetOrCreate(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::GetOrCreateRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto decoded = program::DecodeProgram(request->program(), uses_.program_limits);
-  if (!decoded.ok()) return call->Reply(decoded.status());
-  auto checked =
-      program::CheckedProgram::Create(*std::move(decoded), uses_.operators, uses_.program_limits);
-  if (!checked.ok()) return call->Reply(checked.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
+absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
+                                            v1::GetOrCreateRequest request) {
+  PSD_ASSIGN_OR_RETURN(program::Program decoded,
+                       program::DecodeProgram(request.program(), uses_.program_limits));
+  PSD_ASSIGN_OR_RETURN(
+      program::CheckedProgram checked,
+      program::CheckedProgram::Create(std::move(decoded), uses_.operators, uses_.program_limits));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   GetOrCreateHere(
-      call, {request->name(), std::make_shared<const program::CheckedProgram>(*std::move(checked)),
-             request->rows(), request->requires_grad()});
+      answer, {request.name(), std::make_shared<const program::CheckedProgram>(std::move(checked)),
+               request.rows(), request.requires_grad()});
+  return absl::OkStatus();
 }
 
-void ValueService::GetOrCreateHere(const CallPtr& call, const Creation& creation) {
+void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
+                                   const Creation& creation) {
   store::CreateOptions options;
   options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
   uses_.store
@@ -222,106 +238,74 @@ void ValueService::GetOrCreateHere(const CallPtr& call, const Creation& creation
                                 ? CreateRows(uses_, *creation.program, creation.requires_grad)
                                 : RunCreation(uses_, *creation.program);
                    })
-      .OnReady([this, call, creation](const absl::StatusOr<EntryPtr>& entry) {
-        if (!entry.ok()) return call->Reply(entry.status());
+      .OnReady([this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
+        if (!entry.ok()) return answer(entry.status());
         absl::Status same = CheckSameType(uses_.operators, **entry, creation.program->program(),
                                           creation.requires_grad, creation.rows);
-        if (!same.ok()) return call->Reply(same);
-        absl::StatusOr<rpc::Payload> reply = uses_.exchange.ReferenceReply(*call, *entry);
+        if (!same.ok()) return answer(same);
+        auto reply = uses_.exchange.ReferenceReply(*answer.call(), *entry);
         // The value was dropped and freed since it was found, so the name is free again.
-        if (absl::IsNotFound(reply.status())) return GetOrCreateHere(call, creation);
-        call->Reply(std::move(reply));
+        if (absl::IsNotFound(reply.status())) return GetOrCreateHere(answer, creation);
+        answer(std::move(reply));
       });
 }
 
-void ValueService::ServeLookup(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::NameRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto entry = uses_.store.Lookup(request->name());
-  if (!entry.ok()) return call->Reply(NamingError(uses_, request->name(), entry.status()));
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before lookup"));
-  call->Reply(uses_.exchange.ReferenceReply(*call, *entry));
+absl::StatusOr<rpc::Contents> ValueService::ServeLookup(const rpc::CallPtr& call,
+                                                        v1::NameRequest request) {
+  auto entry = uses_.store.Lookup(request.name());
+  if (!entry.ok()) return NamingError(uses_, request.name(), entry.status());
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  return uses_.exchange.ReferenceReply(*call, *entry);
 }
 
-void ValueService::ServeDrop(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::NameRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before drop"));
-  absl::Status dropped = DropHere(request->name());
-  if (!dropped.ok()) return call->Reply(NamingError(uses_, request->name(), dropped));
-  call->Reply(rpc::Payload{});
+absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest request) {
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  absl::Status dropped = DropHere(request.name());
+  return dropped.ok() ? dropped : NamingError(uses_, request.name(), dropped);
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
   return optim::DropNamed(uses_.store, uses_.rrefs, name, only);
 }
 
-void ValueService::ServeFetch(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::FetchRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto received = uses_.autograd.UnwrapRequest(*call, {});
-  if (!received.ok()) return call->Reply(received.status());
-  auto group = FindAll(uses_.store, *request);
-  if (!group.ok()) return call->Reply(group.status());
-  const std::vector<EntryPtr>& entries = (*group)->entries;
-  if ((*group)->parameters.size() == entries.size())
-    return ReplyWithParameters(*call, received->context, **group, request->versions());
-  if (request->versions()) {
-    return call->Reply(absl::InvalidArgumentError(
-        "value.fetch: versions are asked for, but not all values are parameters"));
+absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
+                                                       v1::FetchRequest request) {
+  PSD_ASSIGN_OR_RETURN(const auto received, uses_.autograd.UnwrapRequest(*call, {}));
+  PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
+  if (group->parameters.size() == group->entries.size())
+    return EncodeParameters(uses_.autograd, received.context, *group, request.versions());
+  if (request.versions()) {
+    return absl::InvalidArgumentError(
+        "value.fetch: versions are asked for, but not all values are parameters");
   }
-  uses_.exchange.ReplyWithValues(*call, received->context, store::Entry::ReadAll(entries));
+  PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group->entries));
+  return uses_.exchange.EncodeReply(*call, received.context, values);
 }
 
-// Does the same as ReplyWithValues for a group that has only parameters, but creates no tensors,
-// variables and graph nodes for them.
-void ValueService::ReplyWithParameters(rpc::ServerCall& call,
-                                       const dist_autograd::ContextPtr& context,
-                                       const store::EntryGroup& group, bool versions) {
-  auto pinned = store::Parameter::PinTogether(group.parameters, group.keeper);
-  if (!pinned.ok()) return call.Reply(pinned.status());
-  auto payload = rref::EncodeFlatTensors(pinned->tensors, pinned->holder);
-  std::vector<rpc::Attachment> attachments;
-  if (payload.ok() && context != nullptr) {
-    auto wrapped = uses_.autograd.WrapLeaves(context, LeavesOf(group.parameters, *pinned));
-    if (!wrapped.ok()) return call.Reply(wrapped.status());
-    attachments = *std::move(wrapped);
-  }
-  if (versions) {
-    v1::FetchedVersions fetched;
-    fetched.mutable_versions()->Add(pinned->versions.begin(), pinned->versions.end());
-    attachments.push_back(rpc::FieldsAttachment(fetched));
-  }
-  call.Reply(std::move(payload), std::move(attachments));
-}
-
-void ValueService::ServeAssign(const CallPtr& call) {
-  auto fields = rpc::ParseFields<v1::AssignRequest>(*call);
-  if (!fields.ok()) return call->Reply(fields.status());
-  auto arguments = uses_.exchange.DecodeRequest(*call);
-  if (!arguments.ok()) return call->Reply(arguments.status());
+absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
+                                       rpc::Beside<v1::AssignRequest> fields) {
+  PSD_ASSIGN_OR_RETURN(const dist_autograd::Arguments arguments,
+                       uses_.exchange.DecodeRequest(*answer.call()));
   const Variable* elements =
-      arguments->values.size() == 1 ? arguments->values[0].As<Variable>() : nullptr;
-  if (elements == nullptr) {
-    return call->Reply(absl::InvalidArgumentError("value.assign takes exactly one tensor"));
-  }
-  auto entry = uses_.store.Get({fields->incarnation(), fields->counter()});
-  if (!entry.ok()) return call->Reply(entry.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before assign"));
-  uses_.store.Assign(*entry, elements->tensor(), [call](absl::StatusOr<uint64_t> version) {
-    if (!version.ok()) return call->Reply(version.status());
+      arguments.values.size() == 1 ? arguments.values[0].As<Variable>() : nullptr;
+  if (elements == nullptr)
+    return absl::InvalidArgumentError("value.assign takes exactly one tensor");
+  PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Get(rpc::IdOf(fields.message)));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
+  uses_.store.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
+    if (!version.ok()) return answer(version.status());
     v1::AssignReply reply;
     reply.set_version(*version);
-    call->Reply(rpc::PlainPayload(reply));
+    answer(std::move(reply));
   });
+  return absl::OkStatus();
 }
 
-void ValueService::ServeList(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::ListRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
+absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call*/,
+                                                      v1::ListRequest request) {
   size_t limit =
-      request->limit() == 0 ? kMaxListPage : std::min<size_t>(request->limit(), kMaxListPage);
-  std::vector<EntryPtr> entries = uses_.store.List(request->prefix(), request->after(), limit + 1);
+      request.limit() == 0 ? kMaxListPage : std::min<size_t>(request.limit(), kMaxListPage);
+  std::vector<EntryPtr> entries = uses_.store.List(request.prefix(), request.after(), limit + 1);
   v1::ListReply reply;
   reply.set_more(entries.size() > limit);
   if (reply.more()) entries.resize(limit);
@@ -332,7 +316,7 @@ void ValueService::ServeList(const CallPtr& call) {
     reply.add_versions(facts.version);
     reply.add_bytes(facts.bytes);
   }
-  call->Reply(rpc::PlainPayload(reply));
+  return reply;
 }
 
 }  // namespace psd::services

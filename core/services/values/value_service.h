@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/operators.h"
 #include "core/base/executor.h"
@@ -15,6 +16,7 @@
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/program/program.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/rref.h"
@@ -22,6 +24,16 @@
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
+
+namespace psd::v1 {
+class AssignReply;
+class AssignRequest;
+class FetchRequest;
+class GetOrCreateRequest;
+class ListReply;
+class ListRequest;
+class NameRequest;
+}  // namespace psd::v1
 
 namespace psd::services {
 
@@ -99,7 +111,6 @@ class ValueService {
                                                  const rpc::CallOptions& options);
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
   // The contents of a "value.get_or_create" request.
   struct Creation {
     std::string name;
@@ -107,15 +118,15 @@ class ValueService {
     bool rows = false;
     bool requires_grad = false;
   };
-  void ServeGetOrCreate(const CallPtr& call);
-  void GetOrCreateHere(const CallPtr& call, const Creation& creation);
-  void ServeLookup(const CallPtr& call);
-  void ServeDrop(const CallPtr& call);
-  void ServeFetch(const CallPtr& call);
-  void ReplyWithParameters(rpc::ServerCall& call, const dist_autograd::ContextPtr& context,
-                           const store::EntryGroup& group, bool versions);
-  void ServeAssign(const CallPtr& call);
-  void ServeList(const CallPtr& call);
+  absl::Status ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
+                                v1::GetOrCreateRequest request);
+  void GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer, const Creation& creation);
+  absl::StatusOr<rpc::Contents> ServeLookup(const rpc::CallPtr& call, v1::NameRequest request);
+  absl::Status ServeDrop(const rpc::CallPtr& call, v1::NameRequest request);
+  absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::FetchRequest request);
+  absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
+                           rpc::Beside<v1::AssignRequest> fields);
+  absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
 
   struct OwnerPart;
   static absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<rref::RRef>& rrefs);
