@@ -9,7 +9,6 @@
 #include "core/base/mutex.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
-#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 namespace {
@@ -18,8 +17,10 @@ namespace {
 // cache.
 constexpr size_t kCachedBytes = size_t{128} << 10;
 
+}  // namespace
+
 // Appends buffers to a file, in order, on a thread of its own, until the first error.
-class Writer {
+class CheckedFile::Writer {
  public:
   explicit Writer(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
   // Buffers that still wait are not written.
@@ -94,55 +95,6 @@ class Writer {
   std::thread thread_;
 };
 
-class CheckedFileImpl : public CheckedFile {
- public:
-  CheckedFileImpl(std::unique_ptr<WritableFile> file, std::string name,
-                  std::shared_ptr<Allocator> memory)
-      : memory_(std::move(memory)), writer_(std::move(file)) {
-    saved_.name = std::move(name);
-  }
-
-  absl::Status StartWriter() { return writer_.Start(); }
-
-  absl::Status Append(absl::string_view bytes) override {
-    saved_.bytes += bytes.size();
-    while (!bytes.empty()) {
-      if (piece_ == nullptr) {
-        PSD_ASSIGN_OR_RETURN(piece_, memory_->Allocate(kFilePieceBytes));
-      }
-      const absl::string_view part =
-          bytes.substr(0, std::min(kFilePieceBytes - filled_, kCachedBytes));
-      checksum_.Add(part);
-      std::memcpy(piece_->data() + filled_, part.data(), part.size());
-      filled_ += part.size();
-      bytes.remove_prefix(part.size());
-      if (filled_ == kFilePieceBytes) PSD_RETURN_IF_ERROR(GivePiece());
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<SavedFile> Finish() override {
-    if (filled_ > 0) PSD_RETURN_IF_ERROR(GivePiece());
-    PSD_RETURN_IF_ERROR(writer_.Finish());
-    saved_.xxh128 = checksum_.Digest();
-    return saved_;
-  }
-
- private:
-  absl::Status GivePiece() {
-    return writer_.Give(Buffer(std::exchange(piece_, nullptr)).Slice(0, std::exchange(filled_, 0)));
-  }
-
-  SavedFile saved_;
-  Xxh128 checksum_;
-  const std::shared_ptr<Allocator> memory_;  // shared by the files of a save
-  std::shared_ptr<Block> piece_;             // the piece that is being filled, or null
-  size_t filled_ = 0;                        // the bytes of it that are filled
-  Writer writer_;
-};
-
-}  // namespace
-
 std::shared_ptr<Allocator> NewPieceMemory() {
   HeapAllocatorOptions options;
   options.map_threshold_bytes = kFilePieceBytes;
@@ -153,10 +105,46 @@ std::shared_ptr<Allocator> NewPieceMemory() {
 absl::StatusOr<std::unique_ptr<CheckedFile>> CheckedFile::Start(std::unique_ptr<WritableFile> file,
                                                                 std::string name,
                                                                 std::shared_ptr<Allocator> memory) {
-  auto checked =
-      std::make_unique<CheckedFileImpl>(std::move(file), std::move(name), std::move(memory));
-  PSD_RETURN_IF_ERROR(checked->StartWriter());
-  return checked;
+  auto writer = std::make_unique<Writer>(std::move(file));
+  PSD_RETURN_IF_ERROR(writer->Start());
+  return std::unique_ptr<CheckedFile>(
+      new CheckedFile(std::move(writer), std::move(name), std::move(memory)));
+}
+
+CheckedFile::CheckedFile(std::unique_ptr<Writer> writer, std::string name,
+                         std::shared_ptr<Allocator> memory)
+    : memory_(std::move(memory)), writer_(std::move(writer)) {
+  saved_.name = std::move(name);
+}
+
+CheckedFile::~CheckedFile() = default;
+
+absl::Status CheckedFile::Append(absl::string_view bytes) {
+  saved_.bytes += bytes.size();
+  while (!bytes.empty()) {
+    if (piece_ == nullptr) {
+      PSD_ASSIGN_OR_RETURN(piece_, memory_->Allocate(kFilePieceBytes));
+    }
+    const absl::string_view part =
+        bytes.substr(0, std::min(kFilePieceBytes - filled_, kCachedBytes));
+    checksum_.Add(part);
+    std::memcpy(piece_->data() + filled_, part.data(), part.size());
+    filled_ += part.size();
+    bytes.remove_prefix(part.size());
+    if (filled_ == kFilePieceBytes) PSD_RETURN_IF_ERROR(GivePiece());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SavedFile> CheckedFile::Finish() {
+  if (filled_ > 0) PSD_RETURN_IF_ERROR(GivePiece());
+  PSD_RETURN_IF_ERROR(writer_->Finish());
+  saved_.xxh128 = checksum_.Digest();
+  return saved_;
+}
+
+absl::Status CheckedFile::GivePiece() {
+  return writer_->Give(Buffer(std::exchange(piece_, nullptr)).Slice(0, std::exchange(filled_, 0)));
 }
 
 }  // namespace psd::checkpoint

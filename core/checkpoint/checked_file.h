@@ -12,6 +12,7 @@
 #include "core/base/buffer.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/file_system.h"
+#include "core/checkpoint/xxh128.h"
 
 namespace psd::checkpoint {
 
@@ -34,13 +35,26 @@ class CheckedFile {
                                                             std::string name,
                                                             std::shared_ptr<Allocator> memory);
   // Stops writing. A file that was not finished is left incomplete.
-  virtual ~CheckedFile() = default;
+  ~CheckedFile();
 
   // Copies the bytes, and returns before they are written. Errors: those of an earlier write;
   // RESOURCE_EXHAUSTED if there is no memory for a piece.
-  virtual absl::Status Append(absl::string_view bytes) = 0;
+  absl::Status Append(absl::string_view bytes);
   // Returns when the whole file is on the disk. Must be the last call.
-  virtual absl::StatusOr<SavedFile> Finish() = 0;
+  absl::StatusOr<SavedFile> Finish();
+
+ private:
+  class Writer;
+
+  CheckedFile(std::unique_ptr<Writer> writer, std::string name, std::shared_ptr<Allocator> memory);
+  absl::Status GivePiece();
+
+  SavedFile saved_;
+  Xxh128 checksum_;
+  const std::shared_ptr<Allocator> memory_;  // shared by the files of a save
+  std::shared_ptr<Block> piece_;             // the piece that is being filled, or null
+  size_t filled_ = 0;                        // the bytes of it that are filled
+  const std::unique_ptr<Writer> writer_;
 };
 
 }  // namespace psd::checkpoint

@@ -5,8 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
@@ -42,98 +40,6 @@ std::string LatestLine(absl::string_view name) {
   checksum.Add(name);
   return absl::StrCat(name, " ", checksum.Digest(), "\n");
 }
-
-class SaveFolderImpl : public SaveFolder {
- public:
-  SaveFolderImpl(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
-                 std::string unfinished, std::unique_ptr<FolderLock> lock)
-      : files_(std::move(files)),
-        dir_(std::move(dir)),
-        name_(std::move(name)),
-        unfinished_(std::move(unfinished)),
-        lock_(std::move(lock)) {}
-  ~SaveFolderImpl() override {
-    // Files that cannot be removed now are removed by the next save.
-    if (!published_) files_->Remove(unfinished_).IgnoreError();
-  }
-
-  absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec) override {
-    PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(PathOf(spec.name)));
-    return TensorFile::Start(std::move(file), spec, memory_);
-  }
-
-  absl::StatusOr<std::string> RealPath() override { return files_->RealPath(unfinished_); }
-
-  absl::StatusOr<std::string> PlaceToken() override {
-    PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file,
-                         files_->Create(PathOf(kTokenFileName)));
-    std::string token = NewToken();
-    PSD_RETURN_IF_ERROR(file->Append(token));
-    return token;
-  }
-  absl::Status RemoveToken() override { return files_->Remove(PathOf(kTokenFileName)); }
-
-  absl::Status Look(const std::string& file_name, uint64_t least_bytes) override {
-    auto file = files_->Open(PathOf(file_name));
-    if (file.ok() && (*file)->size() >= least_bytes) return absl::OkStatus();
-    return absl::FailedPreconditionError(file.ok() ? absl::StrCat(PathOf(file_name), " has ",
-                                                                  (*file)->size(), " of ",
-                                                                  least_bytes, " bytes here")
-                                                   : file.status().message());
-  }
-  absl::Status Remove(const std::string& file_name) override {
-    return files_->Remove(PathOf(file_name));
-  }
-
-  absl::StatusOr<std::string> Publish(const CheckpointIndex& index) override {
-    const std::string text = EncodeIndex(index);
-    if (text.size() > kMaxIndexBytes) {
-      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
-                            "the index of ", Join(dir_, name_), " would have ", text.size(),
-                            " bytes, and a load reads at most ", kMaxIndexBytes)),
-                        "save fewer parameters, or some owners at a time");
-    }
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), text));
-    PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
-    const std::string final = Join(dir_, name_);
-    PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
-    published_ = true;
-    if (absl::Status named = NameLatest(); !named.ok()) return Unpublish(final, named);
-    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
-    return final;
-  }
-
- private:
-  absl::Status NameLatest() {
-    // The new name must be on the disk before `latest` names it.
-    PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
-    // The new `latest` is written under the hidden name, so that the next save removes it if it is
-    // left behind.
-    PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, LatestLine(name_)));
-    return files_->Rename(unfinished_, Join(dir_, kLatestFileName));
-  }
-  // Makes the save unfinished again, so that a save that is reported as failed does not lie there
-  // as a complete one, and its name is free. Returns the error to report.
-  absl::Status Unpublish(const std::string& final, const absl::Status& why) {
-    files_->Remove(unfinished_).IgnoreError();  // a part of `latest`
-    published_ = !files_->Rename(final, unfinished_).ok();
-    if (!published_) return why;
-    return WithRemedy(Annotate(why, absl::StrCat("the save ", final,
-                                                 " is complete, but `latest` does not name "
-                                                 "it")),
-                      "load it by its name, or remove the folder");
-  }
-
-  std::string PathOf(absl::string_view file_name) const { return Join(unfinished_, file_name); }
-
-  const std::shared_ptr<FileSystem> files_;  // shared with the caller of Begin
-  const std::string dir_;
-  const std::string name_;
-  const std::string unfinished_;
-  const std::unique_ptr<FolderLock> lock_;
-  const std::shared_ptr<Allocator> memory_ = NewPieceMemory();  // shared with the files
-  bool published_ = false;
-};
 
 // Creates `dir` with its parents. The names of the new folders are synced to the disk, because a
 // save in them could not survive a power cut otherwise.
@@ -193,7 +99,96 @@ absl::StatusOr<std::unique_ptr<SaveFolder>> SaveFolder::Begin(std::shared_ptr<Fi
   }
   const std::string unfinished = Join(dir, UnfinishedName(unique));
   PSD_RETURN_IF_ERROR(files->MakeFolder(unfinished));
-  return std::make_unique<SaveFolderImpl>(std::move(files), dir, name, unfinished, std::move(lock));
+  return std::unique_ptr<SaveFolder>(
+      new SaveFolder(std::move(files), dir, name, unfinished, std::move(lock)));
+}
+
+SaveFolder::SaveFolder(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
+                       std::string unfinished, std::unique_ptr<FolderLock> lock)
+    : files_(std::move(files)),
+      dir_(std::move(dir)),
+      name_(std::move(name)),
+      unfinished_(std::move(unfinished)),
+      lock_(std::move(lock)),
+      memory_(NewPieceMemory()) {}
+
+SaveFolder::~SaveFolder() {
+  // Files that cannot be removed now are removed by the next save.
+  if (!published_) files_->Remove(unfinished_).IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<TensorFile>> SaveFolder::Create(const FileSpec& spec) {
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(PathOf(spec.name)));
+  return TensorFile::Start(std::move(file), spec, memory_);
+}
+
+absl::StatusOr<std::string> SaveFolder::RealPath() {
+  return files_->RealPath(unfinished_);
+}
+
+absl::StatusOr<std::string> SaveFolder::PlaceToken() {
+  PSD_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(PathOf(kTokenFileName)));
+  std::string token = NewToken();
+  PSD_RETURN_IF_ERROR(file->Append(token));
+  return token;
+}
+
+absl::Status SaveFolder::RemoveToken() {
+  return files_->Remove(PathOf(kTokenFileName));
+}
+
+absl::Status SaveFolder::Look(const std::string& file_name, uint64_t least_bytes) {
+  auto file = files_->Open(PathOf(file_name));
+  if (file.ok() && (*file)->size() >= least_bytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(file.ok() ? absl::StrCat(PathOf(file_name), " has ",
+                                                                (*file)->size(), " of ",
+                                                                least_bytes, " bytes here")
+                                                 : file.status().message());
+}
+
+absl::Status SaveFolder::Remove(const std::string& file_name) {
+  return files_->Remove(PathOf(file_name));
+}
+
+absl::StatusOr<std::string> SaveFolder::Publish(const CheckpointIndex& index) {
+  const std::string text = EncodeIndex(index);
+  if (text.size() > kMaxIndexBytes) {
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          "the index of ", Join(dir_, name_), " would have ", text.size(),
+                          " bytes, and a load reads at most ", kMaxIndexBytes)),
+                      "save fewer parameters, or some owners at a time");
+  }
+  PSD_RETURN_IF_ERROR(WriteWhole(*files_, PathOf(kIndexFileName), text));
+  PSD_RETURN_IF_ERROR(files_->SyncFolder(unfinished_));
+  const std::string final = Join(dir_, name_);
+  PSD_RETURN_IF_ERROR(files_->Rename(unfinished_, final));
+  published_ = true;
+  if (absl::Status named = NameLatest(); !named.ok()) return Unpublish(final, named);
+  PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
+  return final;
+}
+
+absl::Status SaveFolder::NameLatest() {
+  // The new name must be on the disk before `latest` names it.
+  PSD_RETURN_IF_ERROR(files_->SyncFolder(dir_));
+  // The new `latest` is written under the hidden name, so that the next save removes it if it is
+  // left behind.
+  PSD_RETURN_IF_ERROR(WriteWhole(*files_, unfinished_, LatestLine(name_)));
+  return files_->Rename(unfinished_, Join(dir_, kLatestFileName));
+}
+
+absl::Status SaveFolder::Unpublish(const std::string& final, const absl::Status& why) {
+  files_->Remove(unfinished_).IgnoreError();  // a part of `latest`
+  published_ = !files_->Rename(final, unfinished_).ok();
+  if (!published_) return why;
+  return WithRemedy(Annotate(why, absl::StrCat("the save ", final,
+                                               " is complete, but `latest` does not name "
+                                               "it")),
+                    "load it by its name, or remove the folder");
+}
+
+std::string SaveFolder::PathOf(absl::string_view file_name) const {
+  return Join(unfinished_, file_name);
 }
 
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir) {

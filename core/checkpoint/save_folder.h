@@ -15,6 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/file_system.h"
 #include "core/checkpoint/save_names.h"
@@ -36,28 +38,45 @@ class SaveFolder {
                                                            const std::string& name,
                                                            const std::string& unique,
                                                            uint64_t bytes);
-  virtual ~SaveFolder() = default;
+  ~SaveFolder();
 
   // Creates a file and writes its header.
-  virtual absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec) = 0;
+  absl::StatusOr<std::unique_ptr<TensorFile>> Create(const FileSpec& spec);
 
   // Returns the path of the folder in which the files are until the save is published. Owners that
   // write their own files need it (see checkpoint_root.h).
-  virtual absl::StatusOr<std::string> RealPath() = 0;
+  absl::StatusOr<std::string> RealPath();
   // Creates the token, a file by which such owners recognise this folder, and returns its contents.
   // May be called once.
-  virtual absl::StatusOr<std::string> PlaceToken() = 0;
-  virtual absl::Status RemoveToken() = 0;
+  absl::StatusOr<std::string> PlaceToken();
+  absl::Status RemoveToken();
   // Checks that a file which an owner writes is in this folder, can be read, and has at least
   // `least_bytes` bytes so far. Errors: FAILED_PRECONDITION naming the file.
-  virtual absl::Status Look(const std::string& file_name, uint64_t least_bytes) = 0;
+  absl::Status Look(const std::string& file_name, uint64_t least_bytes);
   // Removes a file, if it is there.
-  virtual absl::Status Remove(const std::string& file_name) = 0;
+  absl::Status Remove(const std::string& file_name);
 
   // Writes the index, renames the save and lets `latest` name it. Returns the path of the save. If
   // only the last part fails, the save stays, whole, and `latest` names the one before.
   // Requires: all files are finished, and the token was removed.
-  virtual absl::StatusOr<std::string> Publish(const CheckpointIndex& index) = 0;
+  absl::StatusOr<std::string> Publish(const CheckpointIndex& index);
+
+ private:
+  SaveFolder(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
+             std::string unfinished, std::unique_ptr<FolderLock> lock);
+  absl::Status NameLatest();
+  // Makes the save unfinished again, so that a save that is reported as failed does not lie there
+  // as a complete one, and its name is free. Returns the error to report.
+  absl::Status Unpublish(const std::string& final, const absl::Status& why);
+  std::string PathOf(absl::string_view file_name) const;
+
+  const std::shared_ptr<FileSystem> files_;  // shared with the caller of Begin
+  const std::string dir_;
+  const std::string name_;
+  const std::string unfinished_;
+  const std::unique_ptr<FolderLock> lock_;
+  const std::shared_ptr<Allocator> memory_;  // shared with the files
+  bool published_ = false;
 };
 
 // Returns the folder of the save that `dir` means: the one that `latest` names there, or `dir`

@@ -3,6 +3,7 @@
 // Reads a save: its index, its tensors, and the checksums of its files.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,35 +38,62 @@ class SaveReader {
   // the index; INVALID_ARGUMENT for an invalid index or header. All name the file.
   static absl::StatusOr<std::unique_ptr<SaveReader>> Open(std::shared_ptr<FileSystem> files,
                                                           const std::string& folder);
-  virtual ~SaveReader() = default;
 
-  virtual const std::string& folder() const = 0;
-  virtual const CheckpointIndex& index() const = 0;
+  const std::string& folder() const { return folder_; }
+  const CheckpointIndex& index() const { return index_; }
   // The size of all files together.
-  virtual uint64_t bytes() const = 0;
+  uint64_t bytes() const { return bytes_; }
 
   // Reads all files and compares their checksums with those of the index. `progress`, if not null,
   // is called with the number of bytes of each read, and returns whether to go on.
   // Errors: DATA_LOSS naming the file and both checksums; CANCELLED.
-  virtual absl::Status Verify(const std::function<bool(uint64_t bytes)>& progress) const = 0;
+  absl::Status Verify(const std::function<bool(uint64_t bytes)>& progress) const;
 
   // Reads the elements of `value`, one of index().values.
-  virtual absl::StatusOr<Tensor> ReadValue(const SavedValue& value,
-                                           std::optional<RowRange> rows = std::nullopt) const = 0;
+  absl::StatusOr<Tensor> ReadValue(const SavedValue& value,
+                                   std::optional<RowRange> rows = std::nullopt) const;
   // Reads one array of state of parameter number `parameter` of `optimizer`, one of
   // index().optimizers.
-  virtual absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
-                                           const SavedSlot& slot,
-                                           std::optional<RowRange> rows = std::nullopt) const = 0;
+  absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
+                                   const SavedSlot& slot,
+                                   std::optional<RowRange> rows = std::nullopt) const;
   // Read some bytes of the same two. Requires: the bytes lie within the array.
-  virtual absl::StatusOr<Buffer> ReadValueBytes(const SavedValue& value, uint64_t first,
-                                                uint64_t bytes) const = 0;
-  virtual absl::StatusOr<Buffer> ReadStateBytes(const SavedOptimizer& optimizer, size_t parameter,
-                                                const SavedSlot& slot, uint64_t first,
-                                                uint64_t bytes) const = 0;
+  absl::StatusOr<Buffer> ReadValueBytes(const SavedValue& value, uint64_t first,
+                                        uint64_t bytes) const;
+  absl::StatusOr<Buffer> ReadStateBytes(const SavedOptimizer& optimizer, size_t parameter,
+                                        const SavedSlot& slot, uint64_t first,
+                                        uint64_t bytes) const;
   // The shape and dtype of an array of state.
-  virtual TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
-                               const SavedSlot& slot) const = 0;
+  TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
+                       const SavedSlot& slot) const;
+
+ private:
+  struct OpenFile {
+    SavedFile saved;
+    std::string path;
+    std::unique_ptr<ReadableFile> file;
+    std::map<std::string, SafetensorsEntry> tensors;  // by name
+  };
+
+  SaveReader(std::string folder, CheckpointIndex index);
+  absl::Status OpenAll(FileSystem& files);
+  static absl::StatusOr<OpenFile> OpenSaved(FileSystem& files, const std::string& folder,
+                                            const SavedFile& saved);
+  static absl::Status VerifyFile(const OpenFile& open,
+                                 const std::function<bool(uint64_t bytes)>& progress);
+  // Null if the file has no such tensor.
+  const SafetensorsEntry* Find(const std::string& file, const std::string& tensor) const;
+  absl::Status CheckValue(const SavedValue& value) const;
+  absl::Status CheckStates(const SavedOptimizer& optimizer) const;
+  absl::StatusOr<Tensor> Read(const std::string& file, const std::string& name,
+                              std::optional<RowRange> rows) const;
+  absl::StatusOr<Buffer> ReadBytes(const std::string& file, const std::string& name, uint64_t first,
+                                   uint64_t bytes) const;
+
+  const std::string folder_;
+  const CheckpointIndex index_;
+  std::map<std::string, OpenFile> files_;  // by name; constant after Open
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace psd::checkpoint
