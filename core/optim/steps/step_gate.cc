@@ -1,15 +1,9 @@
 #include "core/optim/steps/step_gate.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <set>
 #include <utility>
 
-#include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/mutex.h"
 #include "core/optim/steps/pace_ledger.h"
 #include "core/optim/steps/round_board.h"
 #include "core/optim/steps/round_ledger.h"
@@ -17,284 +11,10 @@
 namespace psd::optim {
 namespace {
 
-// The calls to make once the lock is free.
-struct Actions {
-  struct Answer {
-    StepRequest request;
-    absl::StatusOr<StepResult> result;
-  };
-  std::vector<Answer> answers;
-  std::vector<std::vector<StepRequest>> runs;  // the steps of each are run as one
-};
-
-// The part that both kinds have in common. A step waits, then it runs, then `known_` knows it if it
-// was applied. If it was not applied, it may be asked for again.
-class GateBase : public StepGate {
- public:
-  GateBase(Known known, Run run) : known_(std::move(known)), run_(std::move(run)) {}
-
-  void Submit(StepRequest request) override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      EndGivenUp(request, actions);
-      Admit(std::move(request), actions);
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
-
-  void Withdraw(uint64_t ticket) override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      const auto found = std::find_if(waiting_.begin(), waiting_.end(), [ticket](const auto& each) {
-        return each.second.ticket == ticket;
-      });
-      if (found != waiting_.end()) {
-        TakeBack(found->first,
-                 absl::CancelledError("the step was taken back before it was applied"), actions);
-      }
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
-
-  void EndTurn(GlobalId turn, bool applied) override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      if (turns_.erase(turn) > 0) {
-        running_.erase(turn);
-        Ended(applied);
-      }
-      for (const GlobalId& step : StepsOf(turn))
-        TakeBack(step, absl::CancelledError("the turn was given back"), actions);
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
-
-  void Recheck() override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      std::vector<std::pair<GlobalId, absl::StatusOr<StepResult>>> known;
-      for (const auto& [step, request] : waiting_)
-        if (auto answer = known_(request); answer.has_value()) known.emplace_back(step, *answer);
-      for (auto& [step, answer] : known) TakeBack(step, std::move(answer), actions);
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
-
-  void Leave(GlobalId session, uint64_t before) override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      const auto asked = last_asked_.find(session);
-      if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
-      if (asked != last_asked_.end()) last_asked_.erase(asked);
-      EndTurnsOf(session);
-      std::vector<GlobalId> steps;
-      for (const auto& [step, request] : waiting_)
-        if (request.member.session == session) steps.push_back(step);
-      for (const GlobalId& step : steps) {
-        TakeBack(step, absl::AbortedError("its trainer has left; the step was not applied"),
-                 actions);
-      }
-      Drop(session);
-      Advance(actions);
-    }
-    Perform(std::move(actions));
-  }
-
-  void Close(absl::Status why) override {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      closed_ = std::move(why);
-      std::vector<GlobalId> steps;
-      for (const auto& [step, request] : waiting_) steps.push_back(step);
-      for (const GlobalId& step : steps) TakeBack(step, closed_, actions);
-    }
-    Perform(std::move(actions));
-  }
-
- protected:
-  // The functions of the kind of gate, called under the lock.
-  virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
-  // Takes a step that waited out of where it waited.
-  virtual void Remove(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
-  // The session is no member any more. None of its steps waits.
-  virtual void Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
-  virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
-  // Hands the steps that may run now to StartRun, and the turns that have come to GiveTurn.
-  virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
-  // A request is answered with an error, and does not wait.
-  virtual void Refused(const StepRequest& /*request*/) PSD_REQUIRES(mutex_) {}
-
-  // Requires: the steps wait, and none asks for a turn.
-  void StartRun(const std::vector<GlobalId>& steps, Actions& actions) PSD_REQUIRES(mutex_) {
-    std::vector<StepRequest>& run = actions.runs.emplace_back();
-    for (const GlobalId& step : steps) {
-      StepRequest request = TakeWaiting(step);
-      running_.insert(step);
-      request.done = [this, step,
-                      done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
-        EndRun(step, std::move(result), std::move(done));
-      };
-      run.push_back(std::move(request));
-    }
-  }
-  // Requires: the request for the turn waits.
-  void GiveTurn(GlobalId turn, StepResult answer, Actions& actions) PSD_REQUIRES(mutex_) {
-    StepRequest request = TakeWaiting(turn);
-    running_.insert(turn);
-    turns_[turn] = {request.member.session, answer};
-    actions.answers.push_back({std::move(request), std::move(answer)});
-  }
-
-  void EndTurnsOf(GlobalId session) PSD_REQUIRES(mutex_) {
-    EndTurns([session](GlobalId, const Turn& turn) { return turn.session == session; });
-  }
-
-  mutable Mutex mutex_;  // those that known_ locks are locked under it
-  std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
-
- private:
-  // A turn that has come, and has not ended.
-  struct Turn {
-    GlobalId session;
-    StepResult answer;
-  };
-
-  StepRequest TakeWaiting(GlobalId step) PSD_REQUIRES(mutex_) {
-    const auto found = waiting_.find(step);
-    StepRequest request = std::move(found->second);
-    waiting_.erase(found);
-    return request;
-  }
-
-  // The requests that wait for the turn, or in the turn's round.
-  std::vector<GlobalId> StepsOf(GlobalId turn) const PSD_REQUIRES(mutex_) {
-    std::vector<GlobalId> steps;
-    for (const auto& [step, request] : waiting_) {
-      const bool asks = request.takes_turn && step == turn;
-      if (asks || (request.in_round() && request.round.turn == turn)) steps.push_back(step);
-    }
-    return steps;
-  }
-
-  void Admit(StepRequest request, Actions& actions) PSD_REQUIRES(mutex_) {
-    const auto answer_now = [&](absl::StatusOr<StepResult> answer) PSD_REQUIRES(mutex_) {
-      if (!answer.ok()) Refused(request);
-      actions.answers.push_back({std::move(request), std::move(answer)});
-    };
-    const GlobalId step = request.step_id;
-    const auto turn = turns_.find(step);
-    if (turn != turns_.end() && turn->second.session == request.member.session &&
-        request.takes_turn)
-      return answer_now(turn->second.answer);  // it has the turn, and its answer was lost
-    if (running_.count(step) > 0) {
-      // The call that runs may be another try of this one, so the turn is not over.
-      actions.answers.push_back(
-          {std::move(request),
-           absl::UnavailableError("the step is being applied just now; ask again")});
-      return;
-    }
-    if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
-    if (!closed_.ok()) return answer_now(closed_);
-    const auto found = waiting_.find(step);
-    if (found != waiting_.end() && found->second.measures == request.measures &&
-        found->second.round.turn == request.round.turn) {
-      // A retry takes the place of the earlier request, whose caller is answered now.
-      std::swap(found->second, request);
-      actions.answers.push_back(
-          {std::move(request), absl::AbortedError("the same step was asked for again")});
-      return;
-    }
-    if (found != waiting_.end()) {
-      if (request.round.turn < found->second.round.turn)
-        return answer_now(absl::AbortedError("the same step was asked for again in a later turn"));
-      TakeBack(step, absl::AbortedError("the same step was asked for again"), actions);
-    }
-    if (absl::Status offered = Offer(request); !offered.ok()) return answer_now(std::move(offered));
-    uint64_t& last = last_asked_[request.member.session];
-    last = std::max({last, step.counter, request.round.turn.counter});
-    waiting_.emplace(step, std::move(request));
-  }
-
-  // The trainer has said that it will not ask for these any more; or, if it asks for a turn, that
-  // these turns of its are over.
-  void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_) {
-    const GlobalId first{request.step_id.incarnation, 0};
-    const GlobalId last{request.step_id.incarnation, request.ended_before};
-    std::vector<GlobalId> steps;
-    for (auto each = waiting_.lower_bound(first); each != waiting_.end() && each->first < last;
-         ++each) {
-      if (each->second.takes_turn == request.takes_turn) steps.push_back(each->first);
-    }
-    for (const GlobalId& step : steps)
-      TakeBack(step, absl::CancelledError("its trainer gave it up"), actions);
-    if (!request.takes_turn) return;
-    EndTurns([&](GlobalId turn, const Turn&) { return !(turn < first) && turn < last; });
-  }
-
-  // Ends turns whose trainers cannot say any more what they have applied.
-  void EndTurns(absl::FunctionRef<bool(GlobalId id, const Turn& turn)> over) PSD_REQUIRES(mutex_) {
-    for (auto turn = turns_.begin(); turn != turns_.end();) {
-      if (!over(turn->first, turn->second)) {
-        ++turn;
-        continue;
-      }
-      running_.erase(turn->first);
-      turn = turns_.erase(turn);
-      Ended(/*applied=*/true);
-    }
-  }
-
-  // Answers a step that waits.
-  void TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
-      PSD_REQUIRES(mutex_) {
-    StepRequest request = TakeWaiting(step);
-    Remove(request);
-    if (!answer.ok()) Refused(request);
-    actions.answers.push_back({std::move(request), std::move(answer)});
-  }
-
-  void EndRun(GlobalId step, absl::StatusOr<StepResult> result,
-              absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) PSD_EXCLUDES(mutex_) {
-    Actions actions;
-    {
-      MutexLock lock(mutex_);
-      running_.erase(step);
-      Ended(result.ok() && !result->repeated && !result->skipped);
-      Advance(actions);
-    }
-    done(std::move(result));
-    Perform(std::move(actions));
-  }
-
-  void Perform(Actions actions) PSD_EXCLUDES(mutex_) {
-    for (Actions::Answer& answer : actions.answers) answer.request.done(std::move(answer.result));
-    for (std::vector<StepRequest>& run : actions.runs) run_(std::move(run));
-  }
-
-  const Known known_;
-  const Run run_;
-  absl::Status closed_ PSD_GUARDED_BY(mutex_);  // OK until Close
-  std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
-  // Those of running_ that are turns and end with EndTurn.
-  std::map<GlobalId, Turn> turns_ PSD_GUARDED_BY(mutex_);
-  // The greatest number of a step or turn that each session has waited with.
-  std::map<GlobalId, uint64_t> last_asked_ PSD_GUARDED_BY(mutex_);
-};
-
-class RoundGate : public GateBase {
+class RoundGate : public StepGate {
  public:
   RoundGate(uint32_t trainers, Known known, Run run, Turns turns)
-      : GateBase(std::move(known), std::move(run)),
+      : StepGate(std::move(known), std::move(run)),
         turn_book_(std::move(turns)),
         ledger_(trainers),
         board_(trainers) {}
@@ -400,10 +120,10 @@ class RoundGate : public GateBase {
   RoundBoard board_ PSD_GUARDED_BY(mutex_);
 };
 
-class PaceGate : public GateBase {
+class PaceGate : public StepGate {
  public:
   PaceGate(uint64_t bound, Known known, Run run)
-      : GateBase(std::move(known), std::move(run)), ledger_(bound) {}
+      : StepGate(std::move(known), std::move(run)), ledger_(bound) {}
 
   Stats stats() const override {
     MutexLock lock(mutex_);
@@ -446,6 +166,222 @@ std::unique_ptr<StepGate> StepGate::Create(const UpdateMode& mode, Known known, 
       return std::make_unique<PaceGate>(mode.staleness, std::move(known), std::move(run));
   }
   return nullptr;
+}
+
+void StepGate::Submit(StepRequest request) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    EndGivenUp(request, actions);
+    Admit(std::move(request), actions);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::Withdraw(uint64_t ticket) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::find_if(waiting_.begin(), waiting_.end(), [ticket](const auto& each) {
+      return each.second.ticket == ticket;
+    });
+    if (found != waiting_.end()) {
+      TakeBack(found->first, absl::CancelledError("the step was taken back before it was applied"),
+               actions);
+    }
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::EndTurn(GlobalId turn, bool applied) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    if (turns_.erase(turn) > 0) {
+      running_.erase(turn);
+      Ended(applied);
+    }
+    for (const GlobalId& step : StepsOf(turn))
+      TakeBack(step, absl::CancelledError("the turn was given back"), actions);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::Recheck() {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    std::vector<std::pair<GlobalId, absl::StatusOr<StepResult>>> known;
+    for (const auto& [step, request] : waiting_)
+      if (auto answer = known_(request); answer.has_value()) known.emplace_back(step, *answer);
+    for (auto& [step, answer] : known) TakeBack(step, std::move(answer), actions);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::Leave(GlobalId session, uint64_t before) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    const auto asked = last_asked_.find(session);
+    if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
+    if (asked != last_asked_.end()) last_asked_.erase(asked);
+    EndTurnsOf(session);
+    std::vector<GlobalId> steps;
+    for (const auto& [step, request] : waiting_)
+      if (request.member.session == session) steps.push_back(step);
+    for (const GlobalId& step : steps) {
+      TakeBack(step, absl::AbortedError("its trainer has left; the step was not applied"), actions);
+    }
+    Drop(session);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::Close(absl::Status why) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    closed_ = std::move(why);
+    std::vector<GlobalId> steps;
+    for (const auto& [step, request] : waiting_) steps.push_back(step);
+    for (const GlobalId& step : steps) TakeBack(step, closed_, actions);
+  }
+  Perform(std::move(actions));
+}
+
+void StepGate::StartRun(const std::vector<GlobalId>& steps, Actions& actions) {
+  std::vector<StepRequest>& run = actions.runs.emplace_back();
+  for (const GlobalId& step : steps) {
+    StepRequest request = TakeWaiting(step);
+    running_.insert(step);
+    request.done = [this, step,
+                    done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
+      EndRun(step, std::move(result), std::move(done));
+    };
+    run.push_back(std::move(request));
+  }
+}
+
+void StepGate::GiveTurn(GlobalId turn, StepResult answer, Actions& actions) {
+  StepRequest request = TakeWaiting(turn);
+  running_.insert(turn);
+  turns_[turn] = {request.member.session, answer};
+  actions.answers.push_back({std::move(request), std::move(answer)});
+}
+
+void StepGate::EndTurnsOf(GlobalId session) {
+  EndTurns([session](GlobalId, const Turn& turn) { return turn.session == session; });
+}
+
+StepRequest StepGate::TakeWaiting(GlobalId step) {
+  const auto found = waiting_.find(step);
+  StepRequest request = std::move(found->second);
+  waiting_.erase(found);
+  return request;
+}
+
+std::vector<GlobalId> StepGate::StepsOf(GlobalId turn) const {
+  std::vector<GlobalId> steps;
+  for (const auto& [step, request] : waiting_) {
+    const bool asks = request.takes_turn && step == turn;
+    if (asks || (request.in_round() && request.round.turn == turn)) steps.push_back(step);
+  }
+  return steps;
+}
+
+void StepGate::Admit(StepRequest request, Actions& actions) {
+  const auto answer_now = [&](absl::StatusOr<StepResult> answer) PSD_REQUIRES(mutex_) {
+    if (!answer.ok()) Refused(request);
+    actions.answers.push_back({std::move(request), std::move(answer)});
+  };
+  const GlobalId step = request.step_id;
+  const auto turn = turns_.find(step);
+  if (turn != turns_.end() && turn->second.session == request.member.session && request.takes_turn)
+    return answer_now(turn->second.answer);  // it has the turn, and its answer was lost
+  if (running_.count(step) > 0) {
+    // The call that runs may be another try of this one, so the turn is not over.
+    actions.answers.push_back(
+        {std::move(request),
+         absl::UnavailableError("the step is being applied just now; ask again")});
+    return;
+  }
+  if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
+  if (!closed_.ok()) return answer_now(closed_);
+  const auto found = waiting_.find(step);
+  if (found != waiting_.end() && found->second.measures == request.measures &&
+      found->second.round.turn == request.round.turn) {
+    // A retry takes the place of the earlier request, whose caller is answered now.
+    std::swap(found->second, request);
+    actions.answers.push_back(
+        {std::move(request), absl::AbortedError("the same step was asked for again")});
+    return;
+  }
+  if (found != waiting_.end()) {
+    if (request.round.turn < found->second.round.turn)
+      return answer_now(absl::AbortedError("the same step was asked for again in a later turn"));
+    TakeBack(step, absl::AbortedError("the same step was asked for again"), actions);
+  }
+  if (absl::Status offered = Offer(request); !offered.ok()) return answer_now(std::move(offered));
+  uint64_t& last = last_asked_[request.member.session];
+  last = std::max({last, step.counter, request.round.turn.counter});
+  waiting_.emplace(step, std::move(request));
+}
+
+void StepGate::EndGivenUp(const StepRequest& request, Actions& actions) {
+  const GlobalId first{request.step_id.incarnation, 0};
+  const GlobalId last{request.step_id.incarnation, request.ended_before};
+  std::vector<GlobalId> steps;
+  for (auto each = waiting_.lower_bound(first); each != waiting_.end() && each->first < last;
+       ++each) {
+    if (each->second.takes_turn == request.takes_turn) steps.push_back(each->first);
+  }
+  for (const GlobalId& step : steps)
+    TakeBack(step, absl::CancelledError("its trainer gave it up"), actions);
+  if (!request.takes_turn) return;
+  EndTurns([&](GlobalId turn, const Turn&) { return !(turn < first) && turn < last; });
+}
+
+void StepGate::EndTurns(absl::FunctionRef<bool(GlobalId id, const Turn& turn)> over) {
+  for (auto turn = turns_.begin(); turn != turns_.end();) {
+    if (!over(turn->first, turn->second)) {
+      ++turn;
+      continue;
+    }
+    running_.erase(turn->first);
+    turn = turns_.erase(turn);
+    Ended(/*applied=*/true);
+  }
+}
+
+void StepGate::TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions) {
+  StepRequest request = TakeWaiting(step);
+  Remove(request);
+  if (!answer.ok()) Refused(request);
+  actions.answers.push_back({std::move(request), std::move(answer)});
+}
+
+void StepGate::EndRun(GlobalId step, absl::StatusOr<StepResult> result,
+                      absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    running_.erase(step);
+    Ended(result.ok() && !result->repeated && !result->skipped);
+    Advance(actions);
+  }
+  done(std::move(result));
+  Perform(std::move(actions));
+}
+
+void StepGate::Perform(Actions actions) {
+  for (Actions::Answer& answer : actions.answers) answer.request.done(std::move(answer.result));
+  for (std::vector<StepRequest>& run : actions.runs) run_(std::move(run));
 }
 
 }  // namespace psd::optim
