@@ -16,7 +16,6 @@
 #include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/connection_listener.h"
 #include "core/carrier/grpc/grpc_acceptor.h"
-#include "core/carrier/grpc/grpc_credentials.h"
 #include "core/carrier/grpc/grpc_link.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/carrier/grpc/poller.h"
@@ -139,8 +138,7 @@ absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& addres
   std::shared_ptr<NewConnections> connections =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-          options.credentials != nullptr ? options.credentials->ForServer()
-                                         : grpc::InsecureServerCredentials());
+          grpc::InsecureServerCredentials());
   builder.RegisterAsyncGenericService(&listener->service);
   ConfigureServer(options, builder);
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();

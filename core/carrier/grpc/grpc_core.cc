@@ -13,7 +13,6 @@
 #include "core/base/status.h"
 #include "core/base/tsan.h"
 #include "core/carrier/grpc/completion_tag.h"
-#include "core/carrier/grpc/grpc_credentials.h"
 
 namespace psd::carrier {
 
@@ -94,9 +93,8 @@ void GrpcCore::Keep(std::unique_ptr<Poller> poller) {
 
 std::shared_ptr<grpc::Channel> GrpcCore::NewChannel(const std::string& address,
                                                     Window window) const {
-  auto credentials = options_.credentials != nullptr ? options_.credentials->ForChannel()
-                                                     : grpc::InsecureChannelCredentials();
-  return grpc::CreateCustomChannel(address, credentials, ArgumentsOfChannel(options_, window));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   ArgumentsOfChannel(options_, window));
 }
 
 StreamGone GrpcCore::CountStream() {

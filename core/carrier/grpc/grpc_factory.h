@@ -16,8 +16,7 @@
 
 namespace psd::carrier {
 
-class GrpcCredentials;  // grpc_credentials.h
-class GrpcServerHook;   // grpc_server_hook.h
+class GrpcServerHook;  // grpc_server_hook.h
 
 // One thread for every two cores, from 1 to 4.
 inline int DefaultPollThreads() {
@@ -66,8 +65,6 @@ struct GrpcCarrierOptions {
   // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
   // before.
   absl::Duration linger = absl::Milliseconds(500);
-  // Secures connections. If null, they are not secured.
-  std::shared_ptr<GrpcCredentials> credentials;  // shared by all connections
   // Called when the port begins to refuse connections because file descriptors are short
   // (RESOURCE_EXHAUSTED naming use and limit), and when it accepts them again (OK). Runs on a
   // thread of the carrier. May be null.

@@ -9,42 +9,6 @@
 namespace psd::carrier {
 namespace {
 
-// Calls `gone` in its destructor. It is the first member of a stream, so it is destroyed last.
-class GoneNotice {
- public:
-  explicit GoneNotice(StreamGone gone) : gone_(std::move(gone)) {}
-  ~GoneNotice() { gone_(); }
-  GoneNotice(const GoneNotice&) = delete;
-  GoneNotice& operator=(const GoneNotice&) = delete;
-
- private:
-  const StreamGone gone_;
-};
-
-class DialledStreamImpl : public DialledStream {
- public:
-  DialledStreamImpl(const std::shared_ptr<grpc::Channel>& channel, StreamGone gone)
-      : gone_(std::move(gone)), stub_(channel) {}
-
-  void Start(grpc::CompletionQueue* queue) override {
-    stream_ = stub_.PrepareCall(&context_, kExchangeMethod, queue);
-    stream_->StartCall(start_.Begin());
-  }
-
-  std::string Peer() const override { return context_.peer(); }
-
- private:
-  Reader& reader() override { return *stream_; }
-  Writer& writer() override { return *stream_; }
-  void StartFinish(grpc::Status* status, void* tag) override { stream_->Finish(status, tag); }
-  void TryCancel() override { context_.TryCancel(); }
-
-  const GoneNotice gone_;
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-};
-
 class AcceptedStream : public GrpcStream {
  public:
   AcceptedStream(StreamAccepted accepted, StreamGone gone)
@@ -214,10 +178,18 @@ void GrpcStream::OnFinishDone(bool) {
   if (owner != nullptr) owner->OnEnded(shared_from_this(), finish_status_);
 }
 
+DialledStream::DialledStream(const std::shared_ptr<grpc::Channel>& channel, StreamGone gone)
+    : gone_(std::move(gone)), stub_(channel) {}
+
+void DialledStream::Start(grpc::CompletionQueue* queue) {
+  stream_ = stub_.PrepareCall(&context_, kExchangeMethod, queue);
+  stream_->StartCall(start_.Begin());
+}
+
 std::shared_ptr<DialledStream> NewDialledStream(const std::shared_ptr<grpc::Channel>& channel,
                                                 std::shared_ptr<StreamOwner> owner,
                                                 StreamGone gone) {
-  auto stream = std::make_shared<DialledStreamImpl>(channel, std::move(gone));
+  auto stream = std::make_shared<DialledStream>(channel, std::move(gone));
   stream->SetOwner(std::move(owner));
   return stream;
 }

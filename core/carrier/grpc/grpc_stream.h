@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/buffer.h"
@@ -125,13 +126,39 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
 // Called when a stream and everything that gRPC kept for it are destroyed.
 using StreamGone = std::function<void()>;
 
+// Calls `gone` in its destructor. It is the first member of a stream, so it is destroyed last.
+class GoneNotice {
+ public:
+  explicit GoneNotice(StreamGone gone) : gone_(std::move(gone)) {}
+  ~GoneNotice() { gone_(); }
+  GoneNotice(const GoneNotice&) = delete;
+  GoneNotice& operator=(const GoneNotice&) = delete;
+
+ private:
+  const StreamGone gone_;
+};
+
 // A stream that this end opens.
 class DialledStream : public GrpcStream {
  public:
+  DialledStream(const std::shared_ptr<grpc::Channel>& channel, StreamGone gone);
   // Starts the stream; OnStarted or OnEnded follows. Must be called once, even after Abort.
-  virtual void Start(grpc::CompletionQueue* queue) = 0;
+  void Start(grpc::CompletionQueue* queue);
+  std::string Peer() const override { return context_.peer(); }
+
+ private:
+  Reader& reader() override { return *stream_; }
+  Writer& writer() override { return *stream_; }
+  void StartFinish(grpc::Status* status, void* tag) override { stream_->Finish(status, tag); }
+  void TryCancel() override { context_.TryCancel(); }
+
+  const GoneNotice gone_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
 };
 
+// Returns a stream with an owner, which is not started yet.
 std::shared_ptr<DialledStream> NewDialledStream(const std::shared_ptr<grpc::Channel>& channel,
                                                 std::shared_ptr<StreamOwner> owner,
                                                 StreamGone gone);
