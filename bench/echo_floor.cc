@@ -1,6 +1,4 @@
 #include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -81,52 +79,6 @@ struct Exchange {
   }
 };
 
-class EchoClient : public EchoFloor {
- public:
-  EchoClient(std::unique_ptr<Process> server, const std::string& port)
-      : server_(std::move(server)),
-        stub_(grpc::CreateChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials())) {}
-
-  absl::Status Call() override { return CallWith(EmptyMessage()); }
-  absl::Status Carry(size_t request_bytes, size_t answer_bytes) override {
-    return CallWith(MessageOf(answer_bytes, request_bytes));
-  }
-
-  absl::Status CallMany(int calls, int in_flight) override {
-    int begun = 0;
-    for (; begun < std::min(calls, in_flight); ++begun) Exchange::Begin(stub_, &queue_);
-    bool failed = false;
-    for (int answered = 0; answered < calls; ++answered) {
-      void* tag = nullptr;
-      bool ok = false;
-      queue_.Next(&tag, &ok);
-      const std::unique_ptr<Exchange> exchange(static_cast<Exchange*>(tag));
-      failed = failed || !exchange->status.ok();
-      if (begun++ < calls) Exchange::Begin(stub_, &queue_);
-    }
-    return failed ? absl::UnavailableError("echo floor: a call failed") : absl::OkStatus();
-  }
-
- private:
-  absl::Status CallWith(const grpc::ByteBuffer& request) {
-    grpc::ClientContext context;
-    grpc::ByteBuffer reply;
-    grpc::Status status;
-    auto call = stub_.PrepareUnaryCall(&context, kMethod, request, &queue_);
-    call->StartCall();
-    call->Finish(&reply, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue_.Next(&tag, &ok);
-    if (!status.ok()) return absl::UnavailableError("echo floor: " + status.error_message());
-    return absl::OkStatus();
-  }
-
-  const std::unique_ptr<Process> server_;
-  grpc::GenericStub stub_;
-  grpc::CompletionQueue queue_;
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EchoFloor>> EchoFloor::Start(const Environment& environment) {
@@ -134,7 +86,48 @@ absl::StatusOr<std::unique_ptr<EchoFloor>> EchoFloor::Start(const Environment& e
   if (!server.ok()) return server.status();
   const auto port = (*server)->ReadLine(absl::Seconds(20));
   if (!port.ok()) return port.status();
-  return std::make_unique<EchoClient>(*std::move(server), *port);
+  return std::unique_ptr<EchoFloor>(new EchoFloor(*std::move(server), *port));
+}
+
+EchoFloor::EchoFloor(std::unique_ptr<Process> server, const std::string& port)
+    : server_(std::move(server)),
+      stub_(grpc::CreateChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials())) {}
+
+absl::Status EchoFloor::Call() {
+  return CallWith(EmptyMessage());
+}
+
+absl::Status EchoFloor::Carry(size_t request_bytes, size_t answer_bytes) {
+  return CallWith(MessageOf(answer_bytes, request_bytes));
+}
+
+absl::Status EchoFloor::CallMany(int calls, int in_flight) {
+  int begun = 0;
+  for (; begun < std::min(calls, in_flight); ++begun) Exchange::Begin(stub_, &queue_);
+  bool failed = false;
+  for (int answered = 0; answered < calls; ++answered) {
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+    const std::unique_ptr<Exchange> exchange(static_cast<Exchange*>(tag));
+    failed = failed || !exchange->status.ok();
+    if (begun++ < calls) Exchange::Begin(stub_, &queue_);
+  }
+  return failed ? absl::UnavailableError("echo floor: a call failed") : absl::OkStatus();
+}
+
+absl::Status EchoFloor::CallWith(const grpc::ByteBuffer& request) {
+  grpc::ClientContext context;
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  auto call = stub_.PrepareUnaryCall(&context, kMethod, request, &queue_);
+  call->StartCall();
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue_.Next(&tag, &ok);
+  if (!status.ok()) return absl::UnavailableError("echo floor: " + status.error_message());
+  return absl::OkStatus();
 }
 
 int ServeEcho() {

@@ -3,9 +3,13 @@
 // Floors for the network: a bare gRPC echo and a bare TCP stream to another process of this
 // machine, which is //bench:helper.
 
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,14 +25,21 @@ inline constexpr size_t kMaxEchoBytes = size_t{2} << 20;
 class EchoFloor {
  public:
   static absl::StatusOr<std::unique_ptr<EchoFloor>> Start(const Environment& environment);
-  virtual ~EchoFloor() = default;
   // Makes one empty call and waits for its answer.
-  virtual absl::Status Call() = 0;
+  absl::Status Call();
   // Makes one call whose request and answer have at least these numbers of bytes, from the same
   // memory each time. Requires: both are at most kMaxEchoBytes.
-  virtual absl::Status Carry(size_t request_bytes, size_t answer_bytes) = 0;
+  absl::Status Carry(size_t request_bytes, size_t answer_bytes);
   // Makes `calls` empty calls, `in_flight` at a time.
-  virtual absl::Status CallMany(int calls, int in_flight) = 0;
+  absl::Status CallMany(int calls, int in_flight);
+
+ private:
+  EchoFloor(std::unique_ptr<Process> server, const std::string& port);
+  absl::Status CallWith(const grpc::ByteBuffer& request);
+
+  const std::unique_ptr<Process> server_;
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
 };
 
 // A connection over loopback that delivers as many bytes as it is asked for. Thread-compatible.
