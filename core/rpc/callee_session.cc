@@ -8,16 +8,10 @@
 #include "core/base/faults.h"
 
 namespace psd::rpc {
-namespace {
-
-constexpr size_t kStepBytes = size_t{16} << 10;
-// So much of kSessionBytes is for calls. The rest is for the session itself, and for contexts.
-constexpr size_t kOwnCallBytes = size_t{16} << 10;
-
-}  // namespace
 
 CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch,
-                             std::string origin, absl::Time now, MemoryCharge charge)
+                             std::string origin, absl::Time now, MemoryCharge charge,
+                             size_t own_calls)
     : options_(options),
       caller_(std::move(caller)),
       epoch_(epoch),
@@ -25,7 +19,7 @@ CalleeSession::CalleeSession(const SessionOptions& options, PeerInfo caller, uin
       last_heard_(now),
       lease_until_(now + options.lease),
       charge_(std::move(charge)),
-      held_calls_(kStepBytes, kOwnCallBytes) {}
+      held_calls_(own_calls * kCallBytes, own_calls * kCallBytes) {}
 
 void CalleeSession::OnHeard(absl::Time now) {
   last_heard_ = now;
@@ -45,7 +39,7 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     if (record != records_.end()) {
       if (record->second.call_id != meta.call_id ||
           record->second.fingerprint != meta.fingerprint) {
-        return RequestVerdict::kViolation;
+        return RequestVerdict::kOther;
       }
       if (record->second.answer == nullptr) return RequestVerdict::kRunning;
       actions.push_back(SendAnswerAction{link, meta.call_id, record->second.answer});
@@ -122,6 +116,12 @@ bool CalleeSession::HoldCall() {
   return false;
 }
 
+absl::Status CalleeSession::CheckRoom() {
+  if (!HoldCall()) return refusal_;
+  ReleaseCalls(1);
+  return absl::OkStatus();
+}
+
 void CalleeSession::ReleaseCalls(size_t calls) {
   if (charge_ != nullptr) held_calls_.Subtract(calls * kCallBytes);
 }
@@ -147,6 +147,7 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
   if (running.sequence != 0) {
     auto record = records_.find(running.sequence);
     if (record == records_.end()) {  // cancelled by its caller, who has moved on
+      ReleaseCalls(1);
       actions.push_back(AnswerDroppedAction{std::move(answer)});
       return {};
     }
@@ -225,15 +226,15 @@ void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions)
   auto record = records_.lower_bound(first);
   while (record != records_.end() && record->first <= last) {
     if (record->second.answer == nullptr) {
-      --mutations_running_;
+      --mutations_running_;  // it stays charged until its end
       auto running = running_.find(record->second.call_id);
       if (running != running_.end()) CancelRunning(running->second, actions);
     } else {
       actions.push_back(AnswerTakenAction{std::move(record->second.answer)});
+      remembered_bytes_ -= record->second.bytes;
+      ReleaseCalls(1);
     }
-    remembered_bytes_ -= record->second.bytes;
     record = records_.erase(record);
-    ReleaseCalls(1);
   }
   if (last_refused_ == 0 || acknowledged_.watermark() < last_refused_) return;
   refused_ = SequenceSet();

@@ -22,38 +22,44 @@ namespace psd::rpc {
 
 // The decision about a request.
 enum class RequestVerdict {
-  kRun,        // it is new and is to be run
-  kRunning,    // it is a copy of a request that runs; one answer serves both
-  kReplayed,   // it is a copy of an answered request; the remembered answer was sent again
-  kStale,      // the caller no longer wants it, or its answer is on the way; it is dropped
-  kTooMany,    // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
-  kNoMemory,   // there is no memory for one call more; to be answered with refusal()
+  kRun,       // it is new and is to be run
+  kRunning,   // it is a copy of a request that runs; one answer serves both
+  kReplayed,  // it is a copy of an answered request; the remembered answer was sent again
+  kStale,     // the caller no longer wants it, or its answer is on the way; it is dropped
+  kTooMany,   // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
+  kNoMemory,  // there is no memory for one call more; to be answered with refusal()
+  // Another request has its sequence number, and runs or was answered. Between workers this breaks
+  // the protocol. The clients of a gateway choose their numbers, so it is an error of theirs.
+  kOther,
   kViolation,  // it breaks the protocol; the link should end
 };
 
 // Thread-compatible. Owned by the session table.
 //
 // Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. Another
-// request under the sequence number of one whose answer is remembered is a violation. The
-// answer of a mutation is remembered until the caller acknowledges it. If the caller does not take
-// an answer, of a mutation or of a read, because it gives the call up or sends the read again, the
-// layer that answered is told (AnswerDroppedAction). No call begins or applies after it was
-// cancelled, after its deadline, or after End.
+// request under the sequence number of one whose answer is remembered is not run. The answer of a
+// mutation is remembered until the caller acknowledges it. If the caller does not take an answer,
+// of a mutation or of a read, because it gives the call up or sends the read again, the layer that
+// answered is told (AnswerDroppedAction). No call begins or applies after it was cancelled, after
+// its deadline, or after End.
 class CalleeSession {
  public:
-  // Charged for each session. It covers the first few calls and contexts, so that a session can do
-  // its work whatever others hold.
+  // Charged for each session of a worker. It covers the first few calls and contexts, so that a
+  // session can do its work whatever others hold.
   static constexpr size_t kSessionBytes = size_t{32} << 10;
+  // So many calls are covered by kSessionBytes.
+  static constexpr size_t kOwnCalls = 16;
   // A call with what it runs in and the answer that is remembered.
   static constexpr size_t kCallBytes = size_t{1} << 10;
   // The most reads that were answered or given up and are remembered until they are known to be
   // over at the caller. If there are more, the oldest is forgotten.
   static constexpr size_t kMaxRememberedReads = 16'384;
 
-  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234". `charge` is of
-  // kSessionBytes.
+  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234". `charge` covers the
+  // session and its first `own_calls` calls. Further calls are charged to options.memory, in steps
+  // of as many. Requires: `options` outlives the session.
   CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, std::string origin,
-                absl::Time now, MemoryCharge charge);
+                absl::Time now, MemoryCharge charge, size_t own_calls = kOwnCalls);
 
   const PeerInfo& caller() const { return caller_; }
   uint64_t epoch() const { return epoch_; }
@@ -96,6 +102,10 @@ class CalleeSession {
                            Actions& actions);
   // RESOURCE_EXHAUSTED: why the latest request got kNoMemory. Copies of it get the same.
   const absl::Status& refusal() const { return refusal_; }
+  // Checks that there is memory for one call more. A caller of OnRequest that refuses the request
+  // for this error does not give it to OnRequest, so its number may still be run later.
+  // Errors: RESOURCE_EXHAUSTED naming need, budget and use.
+  absl::Status CheckRoom();
   // To be called before the function starts. Returns false if it must not start.
   bool BeginRun(CallId call_id);
   // To be called before a mutation takes effect. Returns false if it must not.
@@ -127,6 +137,13 @@ class CalleeSession {
   // Returns the mutations that were or may be applied and whose answers are not acknowledged.
   Ack InDoubt() const;
 
+  // Whether a request with that sequence number runs, was answered, or is over at the caller.
+  bool Knows(uint64_t sequence) const {
+    return records_.count(sequence) != 0 || acknowledged_.Contains(sequence);
+  }
+  // All mutations up to this sequence number are over at the caller.
+  uint64_t acknowledged_up_to() const { return acknowledged_.watermark(); }
+  // Including those that the caller has given up.
   size_t running() const { return running_.size(); }
   size_t remembered() const { return records_.size() - mutations_running_; }
   size_t remembered_bytes() const { return remembered_bytes_; }
@@ -168,7 +185,7 @@ class CalleeSession {
   void ReleaseCalls(size_t calls);
   void Acknowledge(uint64_t first, uint64_t last, Actions& actions);
 
-  const SessionOptions& options_;  // the worker's; outlives its sessions
+  const SessionOptions& options_;  // shared by all sessions of its owner
   const PeerInfo caller_;
   const uint64_t epoch_;
   LinkId link_ = 0;
@@ -189,7 +206,7 @@ class CalleeSession {
   size_t mutations_running_ = 0;
   size_t remembered_bytes_ = 0;
   const MemoryCharge charge_;
-  StepwiseCharge held_calls_;  // of running reads, and of the records
+  StepwiseCharge held_calls_;  // of running calls, and of what is remembered
   SequenceSet refused_;        // mutations for which there was no memory; they never run
   uint64_t last_refused_ = 0;
   absl::Status refusal_;

@@ -127,6 +127,7 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
       RefuseCall(link, meta.call_id, session->epoch(),
                  Annotate(session->refusal(), options_.self.name), actions);
       return false;
+    case RequestVerdict::kOther:
     case RequestVerdict::kViolation:
       CloseLink(now, link,
                 absl::InvalidArgumentError(absl::StrCat("request ", meta.call_id, " (sequence ",

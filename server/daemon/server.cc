@@ -113,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
         std::set<std::string>(config.owners.begin(), config.owners.end()));
   server->membership_ =
       std::make_unique<rpc::RegistrarClient>(runtime.agent(), runtime.timers(), runtime.logger());
-  ClientSessionOptions sessions;
+  GatewayOptions sessions;
   sessions.lease = config.lease;
   sessions.memory = runtime.options().memory;
   server->unary_ = std::make_unique<UnaryService>(runtime, sessions);

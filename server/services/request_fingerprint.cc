@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
+#include <string>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
 #include "core/checkpoint/xxh128.h"
@@ -64,15 +65,15 @@ size_t SerializedHeaderBytes(const google::protobuf::MessageLite& header) {
 
 }  // namespace
 
-std::string RequestFingerprint(const google::protobuf::MessageLite& request,
-                               const google::protobuf::MessageLite& header) {
+uint64_t RequestFingerprint(absl::string_view method, const google::protobuf::MessageLite& request,
+                            const google::protobuf::MessageLite& header) {
   ChecksumStream stream(SerializedHeaderBytes(header));
   {
     CodedOutputStream coded(&stream);
     coded.SetSerializationDeterministic(true);
     PSD_CHECK(request.SerializePartialToCodedStream(&coded), "a checksum takes all bytes");
   }
-  return stream.Digest();
+  return absl::HashOf(method, stream.Digest());
 }
 
 }  // namespace psd::server

@@ -51,7 +51,7 @@ rpc::CallOptions AskOwners() {
 }
 
 // Returns the id of a client's session for optimizers: that of a worker with a single session.
-GlobalId MemberSession(ClientSessions::SessionId session) {
+GlobalId MemberSession(GatewaySessions::SessionId session) {
   return {session, 1};
 }
 
@@ -131,7 +131,7 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
 
 }  // namespace
 
-UnaryService::UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options)
+UnaryService::UnaryService(worker::Runtime& runtime, const GatewayOptions& options)
     : runtime_(runtime), options_(options), sessions_(options) {}
 
 template <typename Request, typename Reply>
@@ -202,12 +202,12 @@ template <typename Request, typename Reply>
 void UnaryService::Mutate(UnaryCall& call, absl::string_view method, const Request& request,
                           Reply& reply, const std::function<void(Done)>& apply) {
   const v1::MutationHeader& header = request.header();
-  ClientSessions::Mutation mutation{header.sequence(), header.acknowledged(), method,
-                                    RequestFingerprint(request, header)};
-  absl::StatusOr<ClientSessions::Start> start;
+  const GatewaySessions::Mutation mutation{header.sequence(), header.acknowledged(), method,
+                                           RequestFingerprint(method, request, header)};
+  absl::StatusOr<GatewaySessions::Start> start;
   {
     MutexLock lock(mutex_);
-    start = sessions_.Begin(header.session(), std::move(mutation), Now());
+    start = sessions_.Begin(header.session(), mutation, Now());
     if (start.ok() && start->run) ++mutations_;
   }
   if (!start.ok()) return Answer(call, start.status());
@@ -245,12 +245,12 @@ void UnaryService::BeginDraining() {
 
 void UnaryService::AwaitDrained(absl::Duration limit) {
   if (AwaitAnswers(limit)) return;
-  std::vector<ClientSessions::Ended> sessions;
+  std::vector<GatewaySessions::Ended> sessions;
   {
     MutexLock lock(mutex_);
     sessions = sessions_.CloseAll();
   }
-  for (const ClientSessions::Ended& session : sessions) Stop(session);
+  for (const GatewaySessions::Ended& session : sessions) Stop(session);
 }
 
 bool UnaryService::AwaitAnswers(absl::Duration limit) {
@@ -264,7 +264,7 @@ bool UnaryService::AwaitAnswers(absl::Duration limit) {
   return true;
 }
 
-void UnaryService::Stop(const ClientSessions::Ended& ended) {
+void UnaryService::Stop(const GatewaySessions::Ended& ended) {
   runtime_.optimizer_service().EndSession(MemberSession(ended.id));
   ReleaseContexts(ended.contexts);
 }
@@ -273,7 +273,7 @@ void UnaryService::Stop(const ClientSessions::Ended& ended) {
 
 void UnaryService::OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
                                v1::OpenSessionReply& reply) {
-  const ClientSessions::SessionId id = NewIncarnation();
+  const GatewaySessions::SessionId id = NewIncarnation();
   bool arm = false;
   absl::Status opened;
   {
@@ -307,7 +307,7 @@ void UnaryService::RenewSession(UnaryCall& call, const v1::RenewSessionRequest& 
 
 void UnaryService::CloseSession(UnaryCall& call, const v1::CloseSessionRequest& request,
                                 v1::CloseSessionReply&) {
-  std::optional<ClientSessions::Ended> ended;
+  std::optional<GatewaySessions::Ended> ended;
   {
     MutexLock lock(mutex_);
     ended = sessions_.Close(request.session());
@@ -317,14 +317,14 @@ void UnaryService::CloseSession(UnaryCall& call, const v1::CloseSessionRequest& 
 }
 
 void UnaryService::ExpireSessions() {
-  std::vector<ClientSessions::Ended> expired;
+  std::vector<GatewaySessions::Ended> expired;
   bool more = false;
   {
     MutexLock lock(mutex_);
     expired = sessions_.Expire(Now());
     more = timer_armed_ = sessions_.size() != 0;
   }
-  for (const ClientSessions::Ended& session : expired) {
+  for (const GatewaySessions::Ended& session : expired) {
     Stop(session);
     runtime_.logger().Log(LogLevel::kInfo, "client_session_expired",
                           absl::StrCat("the lease of ", session.client, " has ended"),
@@ -335,8 +335,8 @@ void UnaryService::ExpireSessions() {
   if (more) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
 }
 
-void UnaryService::ReleaseContexts(const std::vector<ClientSessions::ContextId>& contexts) {
-  for (ClientSessions::ContextId context : contexts)
+void UnaryService::ReleaseContexts(const std::vector<GatewaySessions::ContextId>& contexts) {
+  for (GatewaySessions::ContextId context : contexts)
     runtime_.autograd().Release({runtime_.incarnation(), context});
 }
 
@@ -393,12 +393,12 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
 void UnaryService::Status(UnaryCall& call, const v1::StatusRequest& request,
                           v1::WorkerStatus& reply) {
   reply = runtime_.status().Collect(request);
-  std::vector<ClientSessions::Info> clients;
+  std::vector<GatewaySessions::Info> clients;
   {
     MutexLock lock(mutex_);
     clients = sessions_.List(Now());
   }
-  for (const ClientSessions::Info& client : clients) {
+  for (const GatewaySessions::Info& client : clients) {
     v1::ClientSession& session = *reply.add_clients();
     session.set_client(client.client);
     session.set_session(client.id);
@@ -458,7 +458,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
   }
   services::OptimizerService& service = runtime_.optimizer_service();
   const std::string& name = request.name();
-  const ClientSessions::SessionId session = request.header().session();
+  const GatewaySessions::SessionId session = request.header().session();
   service.CheckHere(name, AskOwners())
       .OnReady([this, &request, &service, name, session, spec, parameters,
                 done](const absl::StatusOr<Unit>& usable) {
@@ -552,6 +552,15 @@ void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request
   Mutate(call, "Step", request, reply, [&](const Done& done) { StartStep(request, &reply, done); });
 }
 
+absl::Status UnaryService::WhyCancelled(GatewaySessions::SessionId session) const {
+  MutexLock lock(mutex_);
+  if (!sessions_.IsOpen(session))
+    return absl::AbortedError("the client's session has ended; the step was not applied");
+  return WithRemedy(absl::CancelledError("the client has acknowledged the step before its answer, "
+                                         "so it was given up and not applied"),
+                    "set `acknowledged` to the last sequence number whose answer has arrived");
+}
+
 void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                              const Done& done) {
   const v1::MutationHeader& header = request.header();
@@ -571,16 +580,13 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   step.ended_before = header.acknowledged() + 1;
   runtime_.optimizer_service().StepHere(
       **optimizer, step, std::move(member),
-      [this, session = header.session()] {
+      [this, session = header.session(), sequence = header.sequence()] {
         MutexLock lock(mutex_);
-        return sessions_.IsOpen(session);
+        return sessions_.BeginApply(session, sequence);
       },
-      [reply, done](const absl::StatusOr<optim::StepResult>& result) {
-        // Only the end of the session cancels a step here.
-        if (absl::IsCancelled(result.status())) {
-          return done(
-              absl::AbortedError("the client's session has ended; the step was not applied"));
-        }
+      [this, session = header.session(), reply,
+       done](const absl::StatusOr<optim::StepResult>& result) {
+        if (absl::IsCancelled(result.status())) return done(WhyCancelled(session));
         if (!result.ok()) return done(result.status());
         reply->set_steps_accepted(result->steps_accepted);
         reply->set_parameters_stepped(static_cast<uint32_t>(result->parameters_stepped));

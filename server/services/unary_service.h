@@ -19,7 +19,7 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "proto/psd/v1/service.grpc.pb.h"
-#include "server/services/client_sessions.h"
+#include "server/services/gateway_sessions.h"
 #include "server/services/unary_call.h"
 
 namespace psd::server {
@@ -29,7 +29,7 @@ namespace psd::server {
 class UnaryService {
  public:
   // Requires: `runtime` outlives the service and is shut down before the service is destroyed.
-  UnaryService(worker::Runtime& runtime, const ClientSessionOptions& options);
+  UnaryService(worker::Runtime& runtime, const GatewayOptions& options);
   UnaryService(const UnaryService&) = delete;
   UnaryService& operator=(const UnaryService&) = delete;
 
@@ -47,7 +47,7 @@ class UnaryService {
 
  private:
   using Done = std::function<void(absl::Status)>;
-  using MutationId = std::pair<ClientSessions::SessionId, uint64_t>;  // session, sequence
+  using MutationId = std::pair<GatewaySessions::SessionId, uint64_t>;  // session, sequence
 
   void OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
                    v1::OpenSessionReply& reply);
@@ -98,7 +98,7 @@ class UnaryService {
   bool AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
   // Stops what a session that ends has waiting, and releases what it held. What is being applied
   // goes on, and the session is gone only when that has ended.
-  void Stop(const ClientSessions::Ended& ended);
+  void Stop(const GatewaySessions::Ended& ended);
 
   // Charges `bytes` of the call's request or reply until the call is gone.
   // Errors: RESOURCE_EXHAUSTED naming need, budget and use.
@@ -110,18 +110,20 @@ class UnaryService {
                                                                            uint64_t context) const
       PSD_EXCLUDES(mutex_);
   void CreateOptimizer(const v1::GetOrCreateOptimizerRequest& request, const Done& done);
+  // Returns the answer to a step that was cancelled before it was applied.
+  absl::Status WhyCancelled(GatewaySessions::SessionId session) const PSD_EXCLUDES(mutex_);
   void StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                  const Done& done);
 
   // Ends leases; runs on the timer as long as there are sessions.
   void ExpireSessions() PSD_EXCLUDES(mutex_);
-  void ReleaseContexts(const std::vector<ClientSessions::ContextId>& contexts);
+  void ReleaseContexts(const std::vector<GatewaySessions::ContextId>& contexts);
 
   worker::Runtime& runtime_;
-  const ClientSessionOptions options_;
+  const GatewayOptions options_;
   v1::ParameterService::AsyncService service_;
   mutable Mutex mutex_;  // only the clock's mutex is locked under it
-  ClientSessions sessions_ PSD_GUARDED_BY(mutex_);
+  GatewaySessions sessions_ PSD_GUARDED_BY(mutex_);
   size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet
   CondVar answered_;                             // `mutations_` is 0 again
   bool timer_armed_ PSD_GUARDED_BY(mutex_) = false;

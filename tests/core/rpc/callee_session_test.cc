@@ -58,7 +58,7 @@ TEST_F(CalleeSessionTest, RPC_61_ARetryOfAnAnsweredMutationGetsItsAnswer) {
   EXPECT_EQ(Count<SendAnswerAction>(), 1u);
 }
 
-TEST_F(CalleeSessionTest, AnotherRequestUnderTheNumberOfAnAnsweredOneIsAViolation) {
+TEST_F(CalleeSessionTest, AnotherRequestUnderTheNumberOfAnAnsweredOneIsNotRun) {
   const auto ask = [&](uint64_t fingerprint) {
     RequestMeta meta;
     meta.call_id = meta.sequence = 1;
@@ -67,9 +67,9 @@ TEST_F(CalleeSessionTest, AnotherRequestUnderTheNumberOfAnAnsweredOneIsAViolatio
     return session_->OnRequest(1, meta, std::make_shared<Opaque>(), actions_);
   };
   EXPECT_EQ(ask(5), RequestVerdict::kRun);
-  EXPECT_EQ(ask(6), RequestVerdict::kViolation);
+  EXPECT_EQ(ask(6), RequestVerdict::kOther);
   session_->OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
-  EXPECT_EQ(ask(6), RequestVerdict::kViolation);
+  EXPECT_EQ(ask(6), RequestVerdict::kOther);
   EXPECT_EQ(ask(5), RequestVerdict::kReplayed);
 }
 
@@ -286,9 +286,19 @@ TEST_F(CalleeSessionTest, ReadsThatRunAtOnceHaveABoundAndMutationsDoNotCount) {
   EXPECT_EQ(Ask(4, 0), RequestVerdict::kRun);
 }
 
-TEST_F(CalleeSessionTest, OneNumberForTwoCallsIsAViolation) {
+TEST_F(CalleeSessionTest, OneNumberForTwoCallsRunsTheFirst) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
-  EXPECT_EQ(Ask(2, 1), RequestVerdict::kViolation);
+  EXPECT_EQ(Ask(2, 1), RequestVerdict::kOther);
+}
+
+TEST_F(CalleeSessionTest, ANumberIsKnownFromItsRequestOn) {
+  EXPECT_FALSE(session_->Knows(2));
+  EXPECT_EQ(Ask(2, 2), RequestVerdict::kRun);
+  EXPECT_TRUE(session_->Knows(2));
+  EXPECT_FALSE(session_->Knows(1));
+  EXPECT_TRUE(session_->OnAck({2, {}}, actions_));
+  EXPECT_TRUE(session_->Knows(1)) << "it is over at the caller";
+  EXPECT_EQ(session_->acknowledged_up_to(), 2u);
 }
 
 TEST_F(CalleeSessionTest, TalkingRenewsTheLease) {
@@ -341,6 +351,29 @@ TEST_F(FullCalleeSessionTest, AnAcknowledgementMakesRoom) {
   session_->OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(Ask(ran + 2, ran + 2), RequestVerdict::kNoMemory);
   EXPECT_TRUE(session_->OnAck({1, {}}, actions_));
+  EXPECT_EQ(Ask(ran + 3, ran + 3), RequestVerdict::kRun);
+}
+
+TEST_F(FullCalleeSessionTest, ASessionMayPayForFewerCalls) {
+  session_.emplace(options_, PeerInfo{"a", 1}, 7, "grpc 10.0.0.1:1", kNow, charge_,
+                   /*own_calls=*/4);
+  EXPECT_EQ(Fill(), 4u);
+}
+
+TEST_F(FullCalleeSessionTest, ACallWhoseRoomIsCheckedFirstMayComeAgain) {
+  for (uint64_t i = 1; i <= 16; ++i) ASSERT_EQ(Ask(i, i), RequestVerdict::kRun);
+  EXPECT_EQ(session_->CheckRoom().code(), absl::StatusCode::kResourceExhausted);
+  full_.reset();
+  EXPECT_TRUE(session_->CheckRoom().ok());
+  EXPECT_EQ(Ask(17, 17), RequestVerdict::kRun);
+}
+
+TEST_F(FullCalleeSessionTest, AMutationThatWasGivenUpMakesRoomWhenItEnds) {
+  const uint64_t ran = Fill();
+  EXPECT_TRUE(session_->BeginApply(1));
+  EXPECT_TRUE(session_->OnCancel(1, 1, actions_));
+  EXPECT_EQ(Ask(ran + 2, ran + 2), RequestVerdict::kNoMemory);
+  session_->OnReply(1, std::make_shared<Opaque>(), 10, /*gives=*/false, actions_);
   EXPECT_EQ(Ask(ran + 3, ran + 3), RequestVerdict::kRun);
 }
 

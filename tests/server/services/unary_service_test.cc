@@ -391,29 +391,59 @@ TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
 
 // A step that waits for another writer of its parameter, of an optimizer whose steps do not wait
 // for other trainers.
-TEST_F(UnaryServiceTest, AStepThatWaitsForAnotherWriterEndsWithItsSession) {
-  CreateW();
-  ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
-  const uint64_t context = NewContext();
-  ASSERT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
-  store::Store& store = server_->runtime().store();
-  std::promise<void> granted;
-  const store::WriteClaims::ClaimId writer = store.write_claims().Claim(
-      {(*store.Lookup("w"))->id}, [&](store::WriteClaims::ClaimId) { granted.set_value(); });
-  granted.get_future().wait();
-  v1::StepOptimizerRequest step = Step(context);
-  step.mutable_header()->set_session(session_);
-  step.mutable_header()->set_sequence(++sequence_);
-  grpc::Status first;
-  std::thread waits([&] { first = Call(&Stub::Step, step); });
-  absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the writer
+class UnaryWriterTest : public UnaryServiceTest {
+ protected:
+  UnaryWriterTest() {
+    CreateW();
+    EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
+    context_ = NewContext();
+    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context_, {1, 1, 1, 1})).ok());
+    std::promise<void> granted;
+    writer_ = claims().Claim({(*server_->runtime().store().Lookup("w"))->id},
+                             [&](store::WriteClaims::ClaimId) { granted.set_value(); });
+    granted.get_future().wait();
+    step_ = Step(context_);
+    step_.mutable_header()->set_session(session_);
+    step_.mutable_header()->set_sequence(++sequence_);
+    waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
+    absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the writer
+  }
+  store::WriteClaims& claims() { return server_->runtime().store().write_claims(); }
+  // Lets the step go on. Returns its answer.
+  grpc::Status Release() {
+    claims().Release(writer_);
+    waits_.join();
+    return first_;
+  }
+
+  uint64_t context_ = 0;
+  v1::StepOptimizerRequest step_;
+
+ private:
+  store::WriteClaims::ClaimId writer_ = 0;
+  grpc::Status first_;
+  std::thread waits_;
+};
+
+TEST_F(UnaryWriterTest, AStepThatWaitsEndsWithItsSession) {
   CloseSession();
-  EXPECT_EQ(Call(&Stub::Step, step).error_code(), StatusCode::UNAVAILABLE) << "it still waits";
-  store.write_claims().Release(writer);
-  waits.join();
+  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::UNAVAILABLE) << "it still waits";
+  const grpc::Status first = Release();
   EXPECT_EQ(first.error_code(), StatusCode::ABORTED) << first.error_message();
   EXPECT_THAT(first.error_message(), HasSubstr("the step was not applied"));
-  EXPECT_EQ(Call(&Stub::Step, step).error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
+  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
+}
+
+TEST_F(UnaryWriterTest, AStepThatItsClientAcknowledgesWhileItWaitsIsNotApplied) {
+  v1::NewContextRequest other;
+  other.mutable_header()->set_session(session_);
+  other.mutable_header()->set_sequence(sequence_ + 1);
+  other.mutable_header()->set_acknowledged(sequence_);
+  EXPECT_TRUE(Call(&Stub::NewContext, other).ok());
+  const grpc::Status first = Release();
+  EXPECT_EQ(first.error_code(), StatusCode::CANCELLED) << first.error_message();
+  EXPECT_THAT(first.error_message(), HasSubstr("given up and not applied"));
   EXPECT_EQ(PullW(), std::vector<float>(4, 0));
 }
 

@@ -1,4 +1,4 @@
-#include "server/services/client_sessions.h"
+#include "server/services/gateway_sessions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
@@ -26,8 +27,8 @@ using ::testing::UnorderedElementsAre;
 
 constexpr absl::Time kStart = absl::UnixEpoch();
 
-ClientSessionOptions Options() {
-  ClientSessionOptions options;
+GatewayOptions Options() {
+  GatewayOptions options;
   options.lease = absl::Seconds(10);
   options.max_sessions = 3;
   options.max_contexts = 2;
@@ -37,15 +38,16 @@ ClientSessionOptions Options() {
   return options;
 }
 
-class ClientSessionsTest : public ::testing::Test {
+class GatewaySessionsTest : public ::testing::Test {
  protected:
-  ClientSessionsTest() : sessions_(Options()) {
+  GatewaySessionsTest() : sessions_(Options()) {
     EXPECT_TRUE(sessions_.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
   }
 
-  absl::StatusOr<ClientSessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
-                                              const char* method = "Step") {
-    return sessions_.Begin(1, {sequence, acknowledged, method, "same"}, kStart);
+  absl::StatusOr<GatewaySessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
+                                               const char* method = "Step") {
+    return sessions_.Begin(
+        1, {sequence, acknowledged, method, absl::HashOf(absl::string_view(method))}, kStart);
   }
   absl::StatusCode BeginCode(uint64_t sequence, uint64_t acknowledged = 0,
                              const char* method = "Step") {
@@ -58,10 +60,10 @@ class ClientSessionsTest : public ::testing::Test {
     sessions_.Finish(1, sequence, {absl::OkStatus(), reply});
   }
 
-  ClientSessions sessions_;
+  GatewaySessions sessions_;
 };
 
-TEST_F(ClientSessionsTest, ARepeatedCallIsAnsweredFromMemory) {
+TEST_F(GatewaySessionsTest, ARepeatedCallIsAnsweredFromMemory) {
   Apply(1, "one");
   auto again = Begin(1);
   ASSERT_TRUE(again.ok()) << again.status();
@@ -70,7 +72,7 @@ TEST_F(ClientSessionsTest, ARepeatedCallIsAnsweredFromMemory) {
   EXPECT_TRUE(again->answer.status.ok());
 }
 
-TEST_F(ClientSessionsTest, AnErrorIsAnAnswerToo) {
+TEST_F(GatewaySessionsTest, AnErrorIsAnAnswerToo) {
   ASSERT_TRUE(Begin(1)->run);
   sessions_.Finish(1, 1, {absl::NotFoundError("no such optimizer"), ""});
   auto again = Begin(1);
@@ -79,13 +81,13 @@ TEST_F(ClientSessionsTest, AnErrorIsAnAnswerToo) {
   EXPECT_EQ(again->answer.status, absl::NotFoundError("no such optimizer"));
 }
 
-TEST_F(ClientSessionsTest, ACallThatRunsIsNotRunAgain) {
+TEST_F(GatewaySessionsTest, ACallThatRunsIsNotRunAgain) {
   ASSERT_TRUE(Begin(1)->run);
   EXPECT_EQ(BeginCode(1), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(Begin(2)->run) << "another number may overlap";
 }
 
-TEST_F(ClientSessionsTest, NumbersAreNotReused) {
+TEST_F(GatewaySessionsTest, NumbersAreNotReused) {
   Apply(1, "one");
   EXPECT_EQ(BeginCode(1, 0, "PushGradient"), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(BeginCode(0), absl::StatusCode::kInvalidArgument);
@@ -95,21 +97,21 @@ TEST_F(ClientSessionsTest, NumbersAreNotReused) {
   EXPECT_EQ(BeginCode(1), absl::StatusCode::kInvalidArgument) << "acknowledged, so never asked";
 }
 
-TEST_F(ClientSessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
+TEST_F(GatewaySessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
   for (uint64_t i = 1; i <= 4; ++i) Apply(i, "x");
   EXPECT_EQ(BeginCode(5), absl::StatusCode::kResourceExhausted);
   EXPECT_FALSE(Begin(1)->run);
   EXPECT_TRUE(Begin(5, 2)->run);
-  ClientSessions large(Options());
+  GatewaySessions large(Options());
   ASSERT_TRUE(large.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
-  ASSERT_TRUE(large.Begin(1, {1, 0, "Step", ""}, kStart)->run);
+  ASSERT_TRUE(large.Begin(1, {1, 0, "Step", 0}, kStart)->run);
   large.Finish(1, 1, {absl::OkStatus(), std::string(101, 'x')});
-  EXPECT_EQ(large.Begin(1, {2, 0, "Step", ""}, kStart).status().code(),
+  EXPECT_EQ(large.Begin(1, {2, 0, "Step", 0}, kStart).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(large.Begin(1, {2, 1, "Step", ""}, kStart)->run);
+  EXPECT_TRUE(large.Begin(1, {2, 1, "Step", 0}, kStart)->run);
 }
 
-TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
+TEST_F(GatewaySessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
   ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
   ASSERT_TRUE(sessions_.AddContext(1, 71).ok());
   EXPECT_EQ(sessions_.AddContext(1, 72).code(), absl::StatusCode::kResourceExhausted);
@@ -125,13 +127,13 @@ TEST_F(ClientSessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
   EXPECT_EQ(GetDetail(gone)->remedy, "open a new session");
 }
 
-TEST_F(ClientSessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
+TEST_F(GatewaySessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
   EXPECT_EQ(sessions_.Renew(1, kStart + absl::Seconds(10)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(sessions_.Begin(1, {1, 0, "Step", ""}, kStart + absl::Seconds(11)).status().code(),
+  EXPECT_EQ(sessions_.Begin(1, {1, 0, "Step", 0}, kStart + absl::Seconds(11)).status().code(),
             absl::StatusCode::kAborted);
 }
 
-TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
+TEST_F(GatewaySessionsTest, ContextsBelongToTheirSession) {
   ASSERT_TRUE(sessions_.Open(2, "other", "ipv4:10.0.0.2:1", kStart).ok());
   ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
   EXPECT_TRUE(sessions_.CheckContext(1, 70).ok());
@@ -143,7 +145,7 @@ TEST_F(ClientSessionsTest, ContextsBelongToTheirSession) {
   EXPECT_EQ(sessions_.AddContext(1, 71).code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
+TEST_F(GatewaySessionsTest, SessionsAreBoundedAndNamed) {
   EXPECT_EQ(sessions_.Open(9, "", "ipv4:10.0.0.9:1", kStart).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(sessions_.Open(9, "a b", "ipv4:10.0.0.9:1", kStart).code(),
@@ -157,8 +159,8 @@ TEST_F(ClientSessionsTest, SessionsAreBoundedAndNamed) {
   EXPECT_THAT(sessions_.List(kStart), SizeIs(3));
 }
 
-TEST(ClientSessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
-  ClientSessionOptions options = Options();
+TEST(GatewaySessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
+  GatewayOptions options = Options();
   options.max_unacknowledged_answers = 1000;
   options.memory = MemoryBudget::Create(size_t{4} << 20);
   const MemoryAccount& transit = *options.memory->transit();
@@ -167,27 +169,63 @@ TEST(ClientSessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
        more = options.memory->transit()->Charge(512))
     filled.push_back(*std::move(more));
   const size_t before = transit.used_bytes();
-  ClientSessions sessions(options);
+  GatewaySessions sessions(options);
   ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
   EXPECT_GT(transit.used_bytes(), before);
   uint64_t sequence = 0;
   const auto call = [&](uint64_t acknowledged) {
-    auto start = sessions.Begin(1, {++sequence, acknowledged, "Step", "same"}, kStart);
+    auto start = sessions.Begin(1, {++sequence, acknowledged, "Step", 0}, kStart);
     if (start.ok()) sessions.Finish(1, sequence, {absl::OkStatus(), "done"});
     return start.status();
   };
-  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i) EXPECT_TRUE(call(0).ok());
+  for (size_t i = 0; i < GatewaySessions::kOwnCalls; ++i) EXPECT_TRUE(call(0).ok());
   const absl::Status refused = call(0);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the budget is 4194304 bytes"));
-  EXPECT_THAT(sessions.List(kStart).at(0).answers, ClientSessions::kOwnCalls);
+  EXPECT_THAT(sessions.List(kStart).at(0).answers, GatewaySessions::kOwnCalls);
   EXPECT_TRUE(call(1).ok()) << "one was acknowledged";
+  const uint64_t next = ++sequence;
+  const auto repeat = [&] { return sessions.Begin(1, {next, 1, "Step", 0}, kStart); };
+  EXPECT_EQ(repeat().status().code(), absl::StatusCode::kResourceExhausted);
+  filled.resize(filled.size() / 2);
+  EXPECT_TRUE(repeat()->run) << "a refused call has changed nothing, so it may come again";
+  sessions.Finish(1, next, {absl::OkStatus(), "done"});
   sessions.Close(1);
-  EXPECT_EQ(transit.used_bytes(), before);
+  filled.clear();
+  EXPECT_EQ(transit.used_bytes(), 0u);
 }
 
-TEST(ClientSessionsMemory, AFewContextsOfEachSessionFindRoomWhateverOthersHold) {
-  ClientSessionOptions options = Options();
+TEST(GatewaySessionsMemory, ACallThatWasGivenUpStaysChargedWhileItRuns) {
+  GatewayOptions options = Options();
+  options.max_unacknowledged_answers = 1000;
+  options.memory = MemoryBudget::Create(size_t{64} << 20);
+  GatewaySessions sessions(options);
+  ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
+  const size_t before = options.memory->transit()->used_bytes();
+  for (uint64_t i = 1; i <= 100; ++i)
+    ASSERT_TRUE(sessions.Begin(1, {i, i - 1, "Step", 0}, kStart)->run);
+  EXPECT_GE(options.memory->transit()->used_bytes(), before + (size_t{90} << 10));
+  for (uint64_t i = 1; i <= 100; ++i) sessions.Finish(1, i, {absl::CancelledError(), ""});
+  EXPECT_TRUE(sessions.Begin(1, {101, 100, "Step", 0}, kStart)->run);
+  EXPECT_LE(options.memory->transit()->used_bytes(), before + (size_t{8} << 10));
+}
+
+// One session takes no more than its own bytes and its first calls, so that all of them fit into
+// what is left to small calls.
+TEST(GatewaySessionsMemory, AllSessionsTogetherTakeSixKibibytesEach) {
+  GatewayOptions options;
+  options.memory = MemoryBudget::Create(size_t{1} << 30);
+  GatewaySessions sessions(options);
+  for (uint64_t id = 1; id <= options.max_sessions; ++id) {
+    ASSERT_TRUE(sessions.Open(id, "python", absl::StrCat("ipv4:10.0.", id, ".1:1"), kStart).ok());
+    for (uint64_t i = 1; i <= GatewaySessions::kOwnCalls; ++i)
+      ASSERT_TRUE(sessions.Begin(id, {i, 0, "Step", 0}, kStart)->run);
+  }
+  EXPECT_EQ(options.memory->transit()->used_bytes(), options.max_sessions * (size_t{6} << 10));
+}
+
+TEST(GatewaySessionsMemory, AFewContextsOfEachSessionFindRoomWhateverOthersHold) {
+  GatewayOptions options = Options();
   options.max_contexts = 1000;
   options.memory = MemoryBudget::Create(size_t{4} << 20);
   const MemoryAccount& transit = *options.memory->transit();
@@ -195,23 +233,23 @@ TEST(ClientSessionsMemory, AFewContextsOfEachSessionFindRoomWhateverOthersHold) 
   for (auto more = options.memory->transit()->Charge(512); more.ok();
        more = options.memory->transit()->Charge(512))
     filled.push_back(*std::move(more));
-  ClientSessions sessions(options);
+  GatewaySessions sessions(options);
   ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
   const size_t before = transit.used_bytes();
-  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i)
+  for (size_t i = 0; i < GatewaySessions::kOwnCalls; ++i)
     EXPECT_TRUE(sessions.AddContext(1, i).ok());
   EXPECT_GT(transit.used_bytes(), before);
   EXPECT_EQ(sessions.AddContext(1, 100).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(sessions.CheckContext(1, 100).code(), absl::StatusCode::kNotFound);
-  for (size_t i = 0; i < ClientSessions::kOwnCalls; ++i) EXPECT_TRUE(sessions.RemoveContext(1, i));
+  for (size_t i = 0; i < GatewaySessions::kOwnCalls; ++i) EXPECT_TRUE(sessions.RemoveContext(1, i));
   EXPECT_EQ(transit.used_bytes(), before);
 }
 
-TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
-  ClientSessionOptions options = Options();
+TEST(GatewaySessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
+  GatewayOptions options = Options();
   options.max_sessions = 64;
-  ClientSessions sessions(options);
-  ClientSessions::SessionId id = 0;
+  GatewaySessions sessions(options);
+  GatewaySessions::SessionId id = 0;
   const auto open = [&](const std::string& peer) {
     return sessions.Open(++id, "python", peer, kStart);
   };
@@ -231,13 +269,13 @@ TEST(ClientSessionsShares, OneAddressFillsHalfAndNewcomersFromElsewhereComeIn) {
 }
 
 // A client that gets ABORTED may start over, so nothing of its session may be applied after that.
-TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
+TEST_F(GatewaySessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   Apply(1, "one");
   ASSERT_TRUE(Begin(2)->run);
   ASSERT_TRUE(Begin(3)->run);
   ASSERT_TRUE(sessions_.AddContext(1, 70).ok());
   EXPECT_EQ(sessions_.Client(1), "python");
-  const ClientSessions::Ended ended = *sessions_.Close(1);
+  const GatewaySessions::Ended ended = *sessions_.Close(1);
   EXPECT_THAT(ended.contexts, UnorderedElementsAre(70));
   EXPECT_FALSE(sessions_.IsOpen(1));
   EXPECT_EQ(sessions_.AddContext(1, 71).code(), absl::StatusCode::kAborted);
@@ -255,7 +293,7 @@ TEST_F(ClientSessionsTest, ASessionIsGoneOnlyWhenNothingOfItRuns) {
   EXPECT_EQ(sessions_.size(), 0u);
 }
 
-TEST_F(ClientSessionsTest, ACallThatEndsBeforeAnotherDoesNotLetItsCallerStartOver) {
+TEST_F(GatewaySessionsTest, ACallThatEndsBeforeAnotherDoesNotLetItsCallerStartOver) {
   ASSERT_TRUE(Begin(1)->run);
   ASSERT_TRUE(Begin(2)->run);
   sessions_.Close(1);
@@ -267,7 +305,7 @@ TEST_F(ClientSessionsTest, ACallThatEndsBeforeAnotherDoesNotLetItsCallerStartOve
   EXPECT_EQ(sessions_.AnswerOf(1, aborted), aborted);
 }
 
-TEST_F(ClientSessionsTest, ASessionThatEndsKeepsItsPlaceUntilItIsGone) {
+TEST_F(GatewaySessionsTest, ASessionThatEndsKeepsItsPlaceUntilItIsGone) {
   ASSERT_TRUE(Begin(1)->run);
   ASSERT_TRUE(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).ok());
   ASSERT_TRUE(sessions_.Open(3, "c", "ipv4:10.0.0.3:1", kStart).ok());
@@ -278,7 +316,7 @@ TEST_F(ClientSessionsTest, ASessionThatEndsKeepsItsPlaceUntilItIsGone) {
   EXPECT_TRUE(sessions_.Open(4, "d", "ipv4:10.0.0.4:1", kStart).ok());
 }
 
-TEST_F(ClientSessionsTest, ALeaseThatEndsStopsWhatRuns) {
+TEST_F(GatewaySessionsTest, ALeaseThatEndsStopsWhatRuns) {
   ASSERT_TRUE(Begin(1)->run);
   const absl::Time late = kStart + absl::Seconds(11);
   EXPECT_EQ(sessions_.Renew(1, late).code(), absl::StatusCode::kUnavailable);
@@ -290,7 +328,7 @@ TEST_F(ClientSessionsTest, ALeaseThatEndsStopsWhatRuns) {
   EXPECT_EQ(sessions_.Renew(1, late).code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(ClientSessionsTest, ARunningCallThatWasGivenUpStillKeepsItsSession) {
+TEST_F(GatewaySessionsTest, ARunningCallThatWasGivenUpStillKeepsItsSession) {
   ASSERT_TRUE(Begin(1)->run);
   ASSERT_TRUE(Begin(2, 1)->run) << "acknowledges what it has no answer to";
   sessions_.Finish(1, 2, {absl::OkStatus(), ""});
@@ -300,20 +338,34 @@ TEST_F(ClientSessionsTest, ARunningCallThatWasGivenUpStillKeepsItsSession) {
   EXPECT_EQ(sessions_.size(), 0u);
 }
 
-TEST_F(ClientSessionsTest, AnotherRequestUnderTheSameNumberIsRefused) {
-  const auto begin = [&](const std::string& fingerprint) {
-    return sessions_.Begin(1, {1, 0, "Step", fingerprint}, kStart);
-  };
-  ASSERT_TRUE(begin("one")->run);
-  EXPECT_EQ(begin("two").status().code(), absl::StatusCode::kInvalidArgument) << "while it runs";
-  sessions_.Finish(1, 1, {absl::OkStatus(), "answer"});
-  const absl::Status refused = begin("two").status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("was not applied"));
-  EXPECT_EQ(begin("one")->answer.reply, "answer");
+TEST_F(GatewaySessionsTest, ACallThatItsClientHasGivenUpDoesNotApplyIfItHasNotBegunTo) {
+  for (uint64_t sequence : {1, 2, 3}) ASSERT_TRUE(Begin(sequence)->run);
+  EXPECT_TRUE(sessions_.BeginApply(1, 1));
+  ASSERT_TRUE(Begin(4, 2)->run);
+  EXPECT_FALSE(sessions_.BeginApply(1, 2)) << "it was acknowledged";
+  EXPECT_TRUE(sessions_.BeginApply(1, 1)) << "it has begun before that";
+  EXPECT_TRUE(sessions_.BeginApply(1, 3));
+  EXPECT_EQ(BeginCode(5), absl::StatusCode::kResourceExhausted) << "four run";
+  sessions_.Finish(1, 2, {absl::CancelledError(), ""});
+  EXPECT_TRUE(Begin(5)->run);
+  sessions_.Close(1);
+  EXPECT_FALSE(sessions_.BeginApply(1, 5));
 }
 
-TEST_F(ClientSessionsTest, ASessionRemembersTheLivesOfItsOptimizers) {
+TEST_F(GatewaySessionsTest, AnotherRequestUnderTheSameNumberIsRefused) {
+  const auto begin = [&](uint64_t fingerprint) {
+    return sessions_.Begin(1, {1, 0, "Step", fingerprint}, kStart);
+  };
+  ASSERT_TRUE(begin(1)->run);
+  EXPECT_EQ(begin(2).status().code(), absl::StatusCode::kInvalidArgument) << "while it runs";
+  sessions_.Finish(1, 1, {absl::OkStatus(), "answer"});
+  const absl::Status refused = begin(2).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("was not applied"));
+  EXPECT_EQ(begin(1)->answer.reply, "answer");
+}
+
+TEST_F(GatewaySessionsTest, ASessionRemembersTheLivesOfItsOptimizers) {
   EXPECT_TRUE(sessions_.LifeOf(1, "a").IsNone());
   ASSERT_TRUE(sessions_.JoinLife(1, "a", {5, 1}).ok());
   ASSERT_TRUE(sessions_.JoinLife(1, "b", {5, 2}).ok());
@@ -323,7 +375,7 @@ TEST_F(ClientSessionsTest, ASessionRemembersTheLivesOfItsOptimizers) {
   EXPECT_EQ(sessions_.JoinLife(2, "a", {5, 1}).code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(ClientSessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
+TEST_F(GatewaySessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
   Apply(1, "one");
   sessions_.RefuseNew(absl::UnavailableError("draining"));
   EXPECT_EQ(Begin(1)->answer.reply, "one");
@@ -333,11 +385,11 @@ TEST_F(ClientSessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
 }
 
 // Random histories of a client that loses messages. Every number runs at most once.
-TEST(ClientSessionsRandom, NothingRunsTwice) {
+TEST(GatewaySessionsRandom, NothingRunsTwice) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
-    ClientSessions sessions(Options());
+    GatewaySessions sessions(Options());
     ASSERT_TRUE(sessions.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
     std::set<uint64_t> ran;
     std::map<uint64_t, bool> running;
@@ -349,7 +401,7 @@ TEST(ClientSessionsRandom, NothingRunsTwice) {
         continue;
       }
       auto start = sessions.Begin(
-          1, {sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", ""}, kStart);
+          1, {sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", 0}, kStart);
       if (!start.ok()) continue;
       if (start->run) {
         ASSERT_TRUE(ran.insert(sequence).second) << sequence << " ran twice";

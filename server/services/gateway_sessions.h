@@ -1,7 +1,9 @@
 #pragma once
 
-// Sessions of the unary service: leases, remembered answers, contexts. Pure: the time comes in as
-// an argument, and the contexts to release are returned.
+// Sessions of the clients of the unary service: their leases, calls and contexts. The calls of each
+// are kept by the callee's half of a session between workers (rpc::CalleeSession), with the
+// sequence numbers and acknowledgements of the client. Pure: the time comes in as an argument, and
+// the contexts to release are returned.
 
 #include <cstdint>
 #include <map>
@@ -19,10 +21,11 @@
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/table_shares.h"
+#include "core/rpc/callee_session.h"
 
 namespace psd::server {
 
-struct ClientSessionOptions {
+struct GatewayOptions {
   absl::Duration lease = absl::Seconds(10);
   size_t max_sessions = 4096;
   // Bounds for one session.
@@ -46,7 +49,7 @@ struct RememberedAnswer {
 // refused. Each context is returned exactly once for release. No caller is told ABORTED (the
 // session has ended) while a call of the session still runs, so after that error nothing more of
 // the session is applied.
-class ClientSessions {
+class GatewaySessions {
  public:
   using SessionId = uint64_t;
   using ContextId = uint64_t;
@@ -55,8 +58,9 @@ class ClientSessions {
   // memory.
   static constexpr size_t kOwnCalls = 4;
 
-  explicit ClientSessions(const ClientSessionOptions& options)
-      : options_(options), shares_(options.max_sessions) {}
+  explicit GatewaySessions(const GatewayOptions& options);
+  GatewaySessions(const GatewaySessions&) = delete;
+  GatewaySessions& operator=(const GatewaySessions&) = delete;
 
   // `id`: random, never used before. `peer`: the client's end of its connection,
   // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
@@ -92,20 +96,24 @@ class ClientSessions {
     uint64_t sequence = 0;
     uint64_t acknowledged = 0;
     absl::string_view method;
-    // Equal for a request and its repetitions, and different for any other request.
-    std::string fingerprint;
+    // A hash of the method and the request, equal in all repetitions of one request.
+    uint64_t fingerprint = 0;
   };
-  // Begins a mutating call. If the result says that the call is to run, Finish must follow.
+  // Begins a mutating call. If the result says that the call is to run, Finish must follow. Calls
+  // that `acknowledged` covers are given up if they run and have not begun to apply.
   // Errors: ABORTED (no such session); INVALID_ARGUMENT (sequence 0; acknowledged already; used by
-  // another method or with another request); UNAVAILABLE (the same call is running: ask again; the
+  // another request); UNAVAILABLE (the same call is running: ask again; the
   // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged, or
   // there is no memory to remember one more: nothing has changed).
-  absl::StatusOr<Start> Begin(SessionId id, Mutation mutation, absl::Time now);
+  absl::StatusOr<Start> Begin(SessionId id, const Mutation& mutation, absl::Time now);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
   // Returns the answer to a call of the session that has ended with `status`. ABORTED lets the
   // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
   absl::Status AnswerOf(SessionId id, const absl::Status& status) const;
-  // Returns false once the session ends. Calls that are not applied yet must not be applied then.
+  // To be called before a running call takes effect. Returns false if it must not, because its
+  // session has ended or its client has given it up.
+  bool BeginApply(SessionId id, uint64_t sequence);
+  // Returns false once the session ends.
   bool IsOpen(SessionId id) const;
   // The client's name. Empty once the session ends.
   std::string Client(SessionId id) const;
@@ -136,39 +144,26 @@ class ClientSessions {
   size_t size() const { return sessions_.size(); }
 
  private:
-  struct Call {
-    std::string method;
-    std::string fingerprint;
-    MemoryCharge charge;  // for the call and its answer
-    bool running = true;
-    RememberedAnswer answer;
-  };
   struct Session {
-    std::string client;
-    std::string peer;
-    MemoryCharge charge;
-    absl::Time lease_end;
-    uint64_t acknowledged = 0;
-    std::map<uint64_t, Call> calls;  // by sequence, those not acknowledged
-    size_t answer_bytes = 0;
-    size_t running = 0;   // of `calls`
-    bool ending = false;  // it is removed when none is running
+    std::unique_ptr<rpc::CalleeSession> calls;  // with the lease
+    bool ending = false;                        // it is removed when no call of it runs
     absl::flat_hash_map<ContextId, MemoryCharge> contexts;
     std::map<std::string, GlobalId> lives;  // of optimizers, by name
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 
-  // For a session, or for a further call or context of `session`. Null where nothing is charged.
+  // For a session with its first calls, or for one context more of `session`. Null where nothing is
+  // charged.
   absl::StatusOr<MemoryCharge> ChargeSession() const;
   absl::StatusOr<MemoryCharge> ChargeContext(const Session& session) const;
-  absl::StatusOr<MemoryCharge> ChargeCall(const Session& session, const Mutation& mutation) const;
-  static absl::Status CheckRepeated(const Call& call, const Mutation& mutation);
-  void Acknowledge(Session& session, uint64_t up_to);
+  // Checks that a call which was not seen before may run: the last two errors of Begin.
+  absl::Status CheckNew(rpc::CalleeSession& calls) const;
   // Requires: no call of the session runs.
   void Remove(SessionMap::iterator session);
 
-  const ClientSessionOptions options_;
-  absl::Status refused_;  // OK as long as new sessions and calls are accepted
+  const GatewayOptions options_;
+  const rpc::SessionOptions rules_;  // of all sessions, which refer to it
+  absl::Status refused_;             // OK as long as new sessions and calls are accepted
   SessionMap sessions_;
   TableShares shares_;  // of sessions_
 };
