@@ -46,8 +46,8 @@ SmallChargesId KeepSmallCharges(std::shared_ptr<SmallCharges> account) {
   return static_cast<SmallChargesId>(id);
 }
 
-absl::Status ChargeAtOnce(SmallChargesId id, size_t bytes) {
-  return AccountOf(id).Take(bytes, /*modest=*/false);
+void AddSmallPiece(SmallChargesId id, size_t bytes) {
+  AccountOf(id).Add(bytes);
 }
 
 namespace internal {
@@ -80,6 +80,9 @@ absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes) {
 }
 
 void CreditSlowly(SmallChargesId id, int64_t bytes) {
+  // The sum for another account stays together: its next piece may come soon.
+  if (unmoved_charges.id != 0 && unmoved_charges.id != id)
+    return AccountOf(id).Credit(static_cast<size_t>(bytes));
   SwitchTo(id);
   UnmovedCharges& unmoved = unmoved_charges;
   unmoved.bytes -= bytes;

@@ -70,9 +70,9 @@ inline void CreditSmallPiece(SmallChargesId id, size_t bytes) {
   unmoved.bytes = sum;
 }
 
-// Charges a piece to the account without delay. It is credited like any other.
-// Requires: `id` is not 0. Errors: RESOURCE_EXHAUSTED from the account; nothing is charged then.
-absl::Status ChargeAtOnce(SmallChargesId id, size_t bytes);
+// Charges a piece at once and whatever the limit, because its room is reserved. It is credited like
+// any other. Requires: `id` is not 0.
+void AddSmallPiece(SmallChargesId id, size_t bytes);
 
 // The work of a peer's call begins on this thread: it has taken nothing yet.
 inline void BeginSmallCharges() {

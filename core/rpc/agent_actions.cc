@@ -76,11 +76,11 @@ void AgentCore::Do(SendRequestAction action) {
 }
 
 void AgentCore::Do(SendAnswerAction action) {
-  const auto answer = std::static_pointer_cast<Answer>(std::move(action.answer));
+  const auto answer = std::static_pointer_cast<KeptAnswer>(std::move(action.answer));
   SendReply(action.link, answer, answer->message);
 }
 
-void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
+void AgentCore::SendReply(LinkId link, const std::shared_ptr<KeptAnswer>& answer,
                           carrier::Message message) {
   absl::Status sent = Send(link, std::move(message));
   if (sent.ok() || absl::IsUnavailable(sent)) return;
@@ -90,7 +90,7 @@ void AgentCore::SendReply(LinkId link, const std::shared_ptr<Answer>& answer,
   Send(link, ErrorInstead(*answer, Annotate(sent, "the answer cannot be sent"))).IgnoreError();
 }
 
-carrier::Message AgentCore::ErrorInstead(const Answer& answer, const absl::Status& why) const {
+carrier::Message AgentCore::ErrorInstead(const KeptAnswer& answer, const absl::Status& why) const {
   const AnsweredCall& call = answer.call;
   Header header;
   header.kind = MessageKind::kReply;
@@ -111,7 +111,7 @@ void AgentCore::Do(CancelWorkAction action) {
 }
 
 void AgentCore::Do(AnswerDroppedAction action) {
-  for (Task& callback : static_cast<Answer&>(*action.answer).on_dropped) callback();
+  for (Task& callback : static_cast<KeptAnswer&>(*action.answer).on_dropped) callback();
 }
 
 void AgentCore::Do(SessionEndedAction action) {

@@ -339,7 +339,7 @@ bool AgentCore::BeginApply(const ServedCall& call) {
   return !stopped_ && sessions_.BeginApply(call.session_epoch(), call.id());
 }
 
-void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer) {
+void AgentCore::OnAnswerRefused(const std::shared_ptr<KeptAnswer>& answer) {
   Drive([&](absl::Time, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
     sessions_.OnAnswerRefused(answer->call.epoch, answer->call.id, answer, actions);
   });
@@ -347,23 +347,24 @@ void AgentCore::OnAnswerRefused(const std::shared_ptr<Answer>& answer) {
 
 // Returns what is remembered of an answer: nothing for a read. If there is no memory to remember
 // it, it is sent once, and a caller that asks again gets an error.
-std::shared_ptr<Answer> AgentCore::Keep(ServedCall& call, const carrier::Message& message) const {
+std::shared_ptr<KeptAnswer> AgentCore::Keep(ServedCall& call,
+                                            const carrier::Message& message) const {
   const AnsweredCall answered{call.session_epoch(), call.id(), call.sequence()};
   if (answered.sequence == 0)
-    return std::make_shared<Answer>(answered, carrier::Message{}, call.TakeOnDropped());
+    return std::make_shared<KeptAnswer>(answered, carrier::Message{}, call.TakeOnDropped());
   const size_t bytes = UnknownBytes(message);
   MemoryCharge charge;
   if (bytes > CalleeSession::kCallBytes && options_.memory != nullptr) {
     absl::StatusOr<MemoryCharge> charged = options_.memory->Charge(bytes);
     if (!charged.ok()) {
-      Answer lost(answered, {}, call.TakeOnDropped());
+      KeptAnswer lost(answered, {}, call.TakeOnDropped());
       carrier::Message error =
           ErrorInstead(lost, Annotate(charged.status(), "the answer could not be kept"));
-      return std::make_shared<Answer>(answered, std::move(error), std::move(lost.on_dropped));
+      return std::make_shared<KeptAnswer>(answered, std::move(error), std::move(lost.on_dropped));
     }
     charge = *std::move(charged);
   }
-  return std::make_shared<Answer>(answered, message, call.TakeOnDropped(), std::move(charge));
+  return std::make_shared<KeptAnswer>(answered, message, call.TakeOnDropped(), std::move(charge));
 }
 
 void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
@@ -386,7 +387,7 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
   const bool is_read = call.sequence() == 0;
   // The answer of a read says which attempt it answers, so that its header is written later.
   if (!is_read) message.header = EncodeHeader(header);
-  const std::shared_ptr<Answer> answer = Keep(call, message);
+  const std::shared_ptr<KeptAnswer> answer = Keep(call, message);
   AnswerRoute route;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
     route = sessions_.OnReply(now, call.session_epoch(), call.id(), answer, bytes,

@@ -107,13 +107,13 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void DialSelf() PSD_EXCLUDES(mutex_);
   LinkPtr FindLink(LinkId link) const PSD_EXCLUDES(mutex_);
   absl::Status Send(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
-  void OnAnswerRefused(const std::shared_ptr<Answer>& answer) PSD_EXCLUDES(mutex_);
-  std::shared_ptr<Answer> Keep(ServedCall& call, const carrier::Message& message) const;
+  void OnAnswerRefused(const std::shared_ptr<KeptAnswer>& answer) PSD_EXCLUDES(mutex_);
+  std::shared_ptr<KeptAnswer> Keep(ServedCall& call, const carrier::Message& message) const;
   // Returns an error that takes the place of `answer`. If that gives something, the caller gives
   // the call up when it takes the error, so that what the answer gave is taken back.
-  carrier::Message ErrorInstead(const Answer& answer, const absl::Status& why) const;
+  carrier::Message ErrorInstead(const KeptAnswer& answer, const absl::Status& why) const;
   // Sends `message`, which is that of `answer`, or an error if the carrier does not take it.
-  void SendReply(LinkId link, const std::shared_ptr<Answer>& answer, carrier::Message message)
+  void SendReply(LinkId link, const std::shared_ptr<KeptAnswer>& answer, carrier::Message message)
       PSD_EXCLUDES(mutex_);
 
   // ---- Functions.

@@ -10,7 +10,7 @@
 //
 // Serve parses the request, and answers the call with the function's result. A request that cannot
 // be parsed is answered with INVALID_ARGUMENT naming the method, and the function does not run.
-// Everything here is thread-safe.
+// Everything here but Serve is thread-safe.
 
 #include <memory>
 #include <string>
@@ -181,6 +181,7 @@ void Register(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, R
 }  // namespace internal
 
 // Registers a function that returns the reply. `service` must outlive the agent's calls.
+// Requires: the agent has not started.
 template <typename Service, typename RequestType, typename ReplyType>
 void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Service* service,
            absl::StatusOr<ReplyType> (Service::*function)(const CallPtr&, RequestType)) {
@@ -214,6 +215,9 @@ void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Serv
 // refuses the work, its error is the answer.
 template <typename ReplyType, typename Run>
 void RunBySize(Executor& executor, bool light, const Answer<ReplyType>& answer, Run run) {
+  static_assert(!std::is_same_v<ReplyType, Unit> ||
+                    !std::is_same_v<std::invoke_result_t<Run&>, absl::Status>,
+                "return StatusOr<Unit>: an OK Status would mean that `run` answers later");
   if (light) return internal::AnswerWith(answer, run());
   absl::Status queued = executor.SubmitAs(
       LabelOf(WorkLabel::Kind::kOwn, *answer.call()),

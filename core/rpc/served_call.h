@@ -39,9 +39,9 @@ struct AnsweredCall {
 };
 
 // A remembered or sent answer. The message never changes.
-struct Answer : Opaque {
-  Answer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped,
-         MemoryCharge charge = nullptr)
+struct KeptAnswer : Opaque {
+  KeptAnswer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped,
+             MemoryCharge charge = nullptr)
       : call(call),
         message(std::move(message)),
         on_dropped(std::move(on_dropped)),

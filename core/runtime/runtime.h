@@ -153,14 +153,13 @@ class Runtime {
   std::shared_ptr<ThreadPool> executor_;       // shared with the agent
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
-  // These two hold references only, and calls may use them until the agent is gone.
-  std::unique_ptr<rref::CreationGate> creations_;
-  std::unique_ptr<dist_autograd::Exchange> exchange_;
   std::unique_ptr<rpc::RpcAgent> agent_;
   std::unique_ptr<rpc::PeerDirectory> peers_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<rref::RRefContext> rrefs_;
   std::unique_ptr<dist_autograd::DistAutograd> autograd_;
+  std::unique_ptr<rref::CreationGate> creations_;
+  std::unique_ptr<dist_autograd::Exchange> exchange_;
   std::unique_ptr<program::ProgramCache> programs_;
   std::unique_ptr<services::ValueService> values_;
   std::unique_ptr<services::CallService> calls_;

@@ -42,24 +42,25 @@ absl::Status NoValue(GlobalId id) {
 // changes over to `memory`. A parameter charges its own.
 absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory) {
   std::vector<const void*> blocks;
-  std::vector<Tensor> pieces;
-  size_t counted_bytes = 0;
+  size_t counted_bytes = 0, small_bytes = 0;
   PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([&](const Tensor& tensor) {
     if (tensor.NumBytes() >= kMovableBytes && memory.Counts(tensor.storage().get())) {
       blocks.push_back(tensor.storage().get());
-    } else if (tensor.HasSmallCharge() && memory.small_charges() != 0) {
-      pieces.push_back(tensor);
-    } else {
-      return absl::OkStatus();
+      counted_bytes += tensor.NumBytes();
+    } else if (const size_t bytes = tensor.SmallChargeBytes(); bytes != 0) {
+      small_bytes += bytes;
+      counted_bytes += tensor.NumBytes();
     }
-    counted_bytes += tensor.NumBytes();
     return absl::OkStatus();
   }));
   PSD_ASSIGN_OR_RETURN(MemoryCharge rest, memory.Charge(kEntryBytes + entry.name.size() +
                                                         entry.value.NumBytes() - counted_bytes));
+  PSD_ASSIGN_OR_RETURN(const MemoryCharge reserved, memory.Charge(small_bytes));
   PSD_RETURN_IF_ERROR(memory.TakeOver(blocks));
-  for (const Tensor& piece : pieces)
-    PSD_RETURN_IF_ERROR(piece.MoveSmallCharge(memory.small_charges()));
+  PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([&](const Tensor& tensor) {
+    if (tensor.SmallChargeBytes() != 0) tensor.MoveSmallCharge(memory.small_charges());
+    return absl::OkStatus();
+  }));
   return rest;
 }
 

@@ -151,20 +151,20 @@ inline size_t Tensor::PieceBytes(const Impl& impl) {
   return sizeof(Impl) + BytesBehind(static_cast<size_t>(impl.num_elements) * ItemSize(impl.dtype));
 }
 
-bool Tensor::HasSmallCharge() const {
-  return defined() && impl_->keeper == Keeper::kItself &&
-         impl_->number.load(std::memory_order_relaxed) != 0;
+size_t Tensor::SmallChargeBytes() const {
+  const bool charged = defined() && impl_->keeper == Keeper::kItself &&
+                       impl_->number.load(std::memory_order_relaxed) != 0;
+  return charged ? PieceBytes(*impl_) + kBesideTensorBytes : 0;
 }
 
-absl::Status Tensor::MoveSmallCharge(SmallChargesId to) const {
+void Tensor::MoveSmallCharge(SmallChargesId to) const {
   const size_t bytes = PieceBytes(*impl_) + kBesideTensorBytes;
   SmallChargesId from = impl_->number.load(std::memory_order_relaxed);
-  if (from == to) return absl::OkStatus();
-  PSD_RETURN_IF_ERROR(ChargeAtOnce(to, bytes));
+  if (from == to) return;
+  AddSmallPiece(to, bytes);
   // Another thread may have moved it meanwhile.
   const bool moved = impl_->number.compare_exchange_strong(from, to, std::memory_order_relaxed);
   CreditSmallPiece(moved ? from : to, bytes);
-  return absl::OkStatus();
 }
 
 void Tensor::Free(Impl* impl) {

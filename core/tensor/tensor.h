@@ -149,12 +149,12 @@ class Tensor {
   // return false, because that is not known of them.
   bool IsExclusive() const;
 
-  // Whether the elements are a small piece of memory of their own that is charged to an account
-  // (MemoryScope), for as long as the piece lives.
-  bool HasSmallCharge() const;
-  // Charges that piece to the account `to` instead. Requires: HasSmallCharge(); `to` is not 0.
-  // Thread-safe. Errors: RESOURCE_EXHAUSTED from that account; then nothing has changed.
-  absl::Status MoveSmallCharge(SmallChargesId to) const;
+  // Returns the bytes that the tensor's small piece of memory is charged with to an account
+  // (MemoryScope). 0 if the elements are no piece of their own, or are not charged.
+  size_t SmallChargeBytes() const;
+  // Charges that piece to the account `to` instead, for as long as it lives.
+  // Requires: SmallChargeBytes() is not 0; room for it is reserved; `to` is not 0. Thread-safe.
+  void MoveSmallCharge(SmallChargesId to) const;
 
   // Returns the object that keeps the elements alive. Tensors with the same address here share
   // their storage.

@@ -207,7 +207,7 @@ bool GatewaySessions::BeginApply(SessionId id, uint64_t sequence) {
 void GatewaySessions::Finish(SessionId id, uint64_t sequence, RememberedAnswer answer) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  const size_t bytes = answer.reply.size();
+  const size_t bytes = answer.reply.size() + answer.status.message().size();
   rpc::Actions actions;  // what they drop is destroyed here
   it->second.calls->OnReply(sequence, std::make_shared<KeptAnswer>(std::move(answer)), bytes,
                             /*gives=*/false, actions);
@@ -241,7 +241,7 @@ absl::Status GatewaySessions::AddContext(SessionId id, ContextId context) {
 
 absl::Status GatewaySessions::JoinLife(SessionId id, const std::string& optimizer, GlobalId life) {
   if (!IsOpen(id)) return NoSession(id);
-  std::map<std::string, GlobalId>& lives = sessions_.find(id)->second.lives;
+  Lives& lives = sessions_.find(id)->second.lives;
   if (lives.size() >= options_.max_optimizers && lives.count(optimizer) == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this session uses ", options_.max_optimizers,
@@ -251,16 +251,29 @@ absl::Status GatewaySessions::JoinLife(SessionId id, const std::string& optimize
   return absl::OkStatus();
 }
 
-void GatewaySessions::ForgetLife(SessionId id, const std::string& optimizer) {
+GatewaySessions::Lives GatewaySessions::LivesOf(SessionId id) const {
   const auto session = sessions_.find(id);
-  if (session != sessions_.end()) session->second.lives.erase(optimizer);
+  return session == sessions_.end() ? Lives() : session->second.lives;
+}
+
+void GatewaySessions::ForgetLives(SessionId id, const Lives& ended) {
+  const auto session = sessions_.find(id);
+  if (session == sessions_.end()) return;
+  Lives& lives = session->second.lives;
+  for (const auto& [optimizer, life] : ended) {
+    const auto joined = lives.find(optimizer);
+    if (joined == lives.end() || joined->second != life) continue;
+    lives.erase(joined);
+    session->second.forgot_lives = true;
+  }
 }
 
 GlobalId GatewaySessions::LifeOf(SessionId id, const std::string& optimizer) const {
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return {};
   const auto life = session->second.lives.find(optimizer);
-  return life == session->second.lives.end() ? GlobalId{} : life->second;
+  if (life != session->second.lives.end()) return life->second;
+  return session->second.forgot_lives ? GlobalId{id, 0} : GlobalId{};
 }
 
 absl::Status GatewaySessions::CheckContext(SessionId id, ContextId context) const {

@@ -52,6 +52,8 @@ struct RememberedAnswer {
 class GatewaySessions {
  public:
   using SessionId = uint64_t;
+  // The lives of optimizers (optimizer_life.h) that a session has joined, by the optimizer's name.
+  using Lives = std::map<std::string, GlobalId>;
   using ContextId = uint64_t;
 
   // The number of unacknowledged calls that a session may have even if other sessions use all
@@ -126,11 +128,13 @@ class GatewaySessions {
   bool RemoveContext(SessionId id, ContextId context);
 
   // The session has created or joined a named optimizer in this life (optimizer_life.h).
-  // Errors: ABORTED (no such session), RESOURCE_EXHAUSTED.
+  // Errors: ABORTED (no such session); RESOURCE_EXHAUSTED (ForgetLives makes room).
   absl::Status JoinLife(SessionId id, const std::string& optimizer, GlobalId life);
-  // The session has dropped the optimizer.
-  void ForgetLife(SessionId id, const std::string& optimizer);
-  // The life that the session's steps of the optimizer are for. None if it has not joined one.
+  Lives LivesOf(SessionId id) const;
+  // These lives have ended. What the session has joined since then under their names stays.
+  void ForgetLives(SessionId id, const Lives& ended);
+  // The life that the session's steps of the optimizer are for. None if it has not joined one; an
+  // id that no life has if it may have joined one that was forgotten.
   GlobalId LifeOf(SessionId id, const std::string& optimizer) const;
 
   struct Info {
@@ -148,7 +152,8 @@ class GatewaySessions {
     std::unique_ptr<rpc::CalleeSession> calls;  // with the lease
     bool ending = false;                        // it is removed when no call of it runs
     absl::flat_hash_map<ContextId, MemoryCharge> contexts;
-    std::map<std::string, GlobalId> lives;  // of optimizers, by name
+    Lives lives;
+    bool forgot_lives = false;
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 

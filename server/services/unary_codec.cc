@@ -1,6 +1,7 @@
 #include "server/services/unary_codec.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -60,6 +61,16 @@ absl::Status EncodeTensor(const Tensor& tensor, v1::TensorData& data) {
   for (int64_t extent : contiguous.shape().extents()) data.add_shape(extent);
   data.set_elements(contiguous.raw_data(), contiguous.NumBytes());
   return absl::OkStatus();
+}
+
+absl::Status ClipError(const absl::Status& status) {
+  if (status.ok()) return status;
+  const absl::Status clipped(status.code(), ClipText(status.message(), kMaxErrorText));
+  std::optional<ErrorDetail> detail = GetDetail(status);
+  if (!detail.has_value()) return clipped;
+  for (std::string* text : {&detail->worker, &detail->object, &detail->remedy})
+    *text = ClipText(*text, kMaxErrorText);
+  return WithDetail(clipped, *detail);
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase& context) {

@@ -24,6 +24,9 @@ absl::StatusOr<Tensor> DecodeTensor(const v1::TensorData& data);
 // Copies. Errors: RESOURCE_EXHAUSTED (a strided tensor needs memory to be made contiguous).
 absl::Status EncodeTensor(const Tensor& tensor, v1::TensorData& data);
 
+// Returns the part of an error that ToGrpcStatus sends: its texts have a bound.
+absl::Status ClipError(const absl::Status& status);
+
 // Returns a status with the same code and text. Details of the error go into the trailing metadata
 // psd-worker, psd-object and psd-remedy.
 grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase& context);

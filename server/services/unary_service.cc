@@ -1,6 +1,7 @@
 #include "server/services/unary_service.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/owner/hosted_optimizer.h"
+#include "core/optim/owner/optimizer_life.h"
 #include "core/program/program.h"
 #include "core/rpc/draining.h"
 #include "core/services/gradients/gradient_service.h"
@@ -225,7 +227,7 @@ void UnaryService::Mutate(UnaryCall& call, absl::string_view method, const Reque
 template <typename Reply>
 void UnaryService::FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
                                   const absl::Status& status) {
-  RememberedAnswer answer{status, {}};
+  RememberedAnswer answer{ClipError(status), {}};
   if (status.ok()) answer.reply = reply.SerializeAsString();
   absl::Status said;
   {
@@ -463,6 +465,7 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
       .OnReady([this, &request, &service, name, session, spec, parameters,
                 done](const absl::StatusOr<Unit>& usable) {
         if (!usable.ok()) return done(usable.status());
+        if (!BeginApply(session, request.header().sequence())) return done(WhyCancelled(session));
         service.Create(runtime_.name(), name, {{spec, parameters}}, {}, SelfCall())
             .OnReady([this, &request, &service, name, session,
                       done](const absl::StatusOr<rref::RRef>& created) {
@@ -474,25 +477,36 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
               const auto entry = created->local_entry();
               if (!entry.ok()) return done(entry.status());
               const GlobalId life = optim::OptimizerOf(**entry)->life().id;
-              absl::Status joined;
-              {
-                MutexLock lock(mutex_);
-                joined = sessions_.JoinLife(session, name, life);
-              }
-              done(joined);
+              done(JoinLife(session, name, life));
             });
       });
 }
 
+bool UnaryService::IsLive(const std::string& optimizer, GlobalId life) const {
+  const auto entry = runtime_.store().Lookup(optimizer);
+  const auto hosted = entry.ok() ? optim::OptimizerOf(**entry) : nullptr;
+  return hosted != nullptr && optim::CheckLife(life, hosted->life()).ok();
+}
+
+absl::Status UnaryService::JoinLife(GatewaySessions::SessionId session,
+                                    const std::string& optimizer, GlobalId life) {
+  GatewaySessions::Lives ended;
+  {
+    MutexLock lock(mutex_);
+    absl::Status joined = sessions_.JoinLife(session, optimizer, life);
+    if (!absl::IsResourceExhausted(joined)) return joined;
+    ended = sessions_.LivesOf(session);
+  }
+  for (auto each = ended.begin(); each != ended.end();)
+    each = IsLive(each->first, each->second) ? ended.erase(each) : std::next(each);
+  MutexLock lock(mutex_);
+  sessions_.ForgetLives(session, ended);
+  return sessions_.JoinLife(session, optimizer, life);
+}
+
 void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {
-  Mutate(call, "Drop", request, reply, [&](const Done& done) {
-    const absl::Status dropped = runtime_.values().DropHere(request.name());
-    if (dropped.ok()) {
-      MutexLock lock(mutex_);
-      sessions_.ForgetLife(request.header().session(), request.name());
-    }
-    done(dropped);
-  });
+  Mutate(call, "Drop", request, reply,
+         [&](const Done& done) { done(runtime_.values().DropHere(request.name())); });
 }
 
 // ---- contexts and steps
@@ -552,11 +566,16 @@ void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request
   Mutate(call, "Step", request, reply, [&](const Done& done) { StartStep(request, &reply, done); });
 }
 
+bool UnaryService::BeginApply(GatewaySessions::SessionId session, uint64_t sequence) {
+  MutexLock lock(mutex_);
+  return sessions_.BeginApply(session, sequence);
+}
+
 absl::Status UnaryService::WhyCancelled(GatewaySessions::SessionId session) const {
   MutexLock lock(mutex_);
   if (!sessions_.IsOpen(session))
-    return absl::AbortedError("the client's session has ended; the step was not applied");
-  return WithRemedy(absl::CancelledError("the client has acknowledged the step before its answer, "
+    return absl::AbortedError("the client's session has ended; the call was not applied");
+  return WithRemedy(absl::CancelledError("the client has acknowledged the call before its answer, "
                                          "so it was given up and not applied"),
                     "set `acknowledged` to the last sequence number whose answer has arrived");
 }
@@ -581,8 +600,7 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   runtime_.optimizer_service().StepHere(
       **optimizer, step, std::move(member),
       [this, session = header.session(), sequence = header.sequence()] {
-        MutexLock lock(mutex_);
-        return sessions_.BeginApply(session, sequence);
+        return BeginApply(session, sequence);
       },
       [this, session = header.session(), reply,
        done](const absl::StatusOr<optim::StepResult>& result) {

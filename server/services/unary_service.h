@@ -110,8 +110,13 @@ class UnaryService {
                                                                            uint64_t context) const
       PSD_EXCLUDES(mutex_);
   void CreateOptimizer(const v1::GetOrCreateOptimizerRequest& request, const Done& done);
-  // Returns the answer to a step that was cancelled before it was applied.
+  // Whether a mutation may take effect (GatewaySessions::BeginApply), and why it may not.
+  bool BeginApply(GatewaySessions::SessionId session, uint64_t sequence) PSD_EXCLUDES(mutex_);
   absl::Status WhyCancelled(GatewaySessions::SessionId session) const PSD_EXCLUDES(mutex_);
+  // GatewaySessions::JoinLife. If there is no room, forgets the session's lives that have ended.
+  absl::Status JoinLife(GatewaySessions::SessionId session, const std::string& optimizer,
+                        GlobalId life) PSD_EXCLUDES(mutex_);
+  bool IsLive(const std::string& optimizer, GlobalId life) const;
   void StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                  const Done& done);
 

@@ -16,9 +16,9 @@ STORE = AUTOGRAD | {"core/store"}
 PROGRAM = STORE | {"core/program"}
 RREF = RPC | STORE | {"core/rref"}
 DIST_AUTOGRAD = RREF | PROGRAM | {"core/dist_autograd"}
-OPTIM = DIST_AUTOGRAD | {"core/optim"}
+OPTIM = RREF | {"kernels", "core/optim"}
 CHECKPOINT = TENSOR - {"kernels"} | {"core/checkpoint"}
-SERVICES = OPTIM | CHECKPOINT
+SERVICES = DIST_AUTOGRAD | OPTIM | CHECKPOINT
 CORE = SERVICES | {"core/services", "core/runtime"}
 
 # Layer -> the layers that it may include. A layer may always include itself.

@@ -375,6 +375,18 @@ TEST_F(GatewaySessionsTest, ASessionRemembersTheLivesOfItsOptimizers) {
   EXPECT_EQ(sessions_.JoinLife(2, "a", {5, 1}).code(), absl::StatusCode::kAborted);
 }
 
+TEST_F(GatewaySessionsTest, LivesThatHaveEndedMakeRoomButKeepBeingRefused) {
+  ASSERT_TRUE(sessions_.JoinLife(1, "a", {5, 1}).ok());
+  ASSERT_TRUE(sessions_.JoinLife(1, "b", {5, 2}).ok());
+  const GatewaySessions::Lives ended = sessions_.LivesOf(1);
+  ASSERT_TRUE(sessions_.JoinLife(1, "b", {5, 9}).ok());
+  sessions_.ForgetLives(1, ended);
+  EXPECT_EQ(sessions_.LifeOf(1, "b"), (GlobalId{5, 9})) << "it was joined since";
+  EXPECT_FALSE(sessions_.LifeOf(1, "a").IsNone()) << "none would be any life";
+  EXPECT_NE(sessions_.LifeOf(1, "a"), (GlobalId{5, 1}));
+  EXPECT_TRUE(sessions_.JoinLife(1, "c", {5, 3}).ok());
+}
+
 TEST_F(GatewaySessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
   Apply(1, "one");
   sessions_.RefuseNew(absl::UnavailableError("draining"));

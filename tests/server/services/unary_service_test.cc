@@ -276,7 +276,7 @@ class UnaryRoundTest : public UnaryServiceTest {
   void ExpectNotApplied() {
     waits_.join();
     EXPECT_EQ(first_.error_code(), StatusCode::ABORTED) << first_.error_message();
-    EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
+    EXPECT_THAT(first_.error_message(), HasSubstr("the call was not applied"));
   }
 
   v1::StepOptimizerRequest step_;
@@ -298,7 +298,7 @@ TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
   waits_.join();
   EXPECT_EQ(first_.error_code(), StatusCode::UNAVAILABLE) << first_.error_message();
   EXPECT_THAT(first_.error_message(), HasSubstr("owner0 is draining"));
-  EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
+  EXPECT_THAT(first_.error_message(), HasSubstr("the call was not applied"));
 }
 
 // Steps by -1 when `hold` returns.
@@ -430,7 +430,7 @@ TEST_F(UnaryWriterTest, AStepThatWaitsEndsWithItsSession) {
   EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::UNAVAILABLE) << "it still waits";
   const grpc::Status first = Release();
   EXPECT_EQ(first.error_code(), StatusCode::ABORTED) << first.error_message();
-  EXPECT_THAT(first.error_message(), HasSubstr("the step was not applied"));
+  EXPECT_THAT(first.error_message(), HasSubstr("the call was not applied"));
   EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
   EXPECT_EQ(PullW(), std::vector<float>(4, 0));
 }
