@@ -1,6 +1,5 @@
 // Looks up rows of tables on any number of owners.
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,18 +8,13 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/autograd/functions/row_repeats.h"
+#include "core/rref/by_owner.h"
 #include "core/services/rows/rows_service.h"
 
 namespace psd {
 namespace {
 
 using Repeats = std::vector<std::shared_ptr<const RowRepeats>>;  // null: the query is sent as it is
-
-// The queries for one owner, and their indices among all queries.
-struct OwnerQueries {
-  std::vector<RowsQuery> queries;
-  std::vector<size_t> places;
-};
 
 // Removes repeated ids from the queries, where there are enough of them to be worth it. Returns for
 // each changed query how to repeat its rows.
@@ -34,19 +28,17 @@ absl::StatusOr<Repeats> TakeRepeats(std::vector<RowsQuery>& queries) {
   return repeats;
 }
 
-absl::StatusOr<std::map<std::string, OwnerQueries>> GroupByOwner(
-    const std::vector<RowsQuery>& queries) {
-  std::map<std::string, OwnerQueries> owners;
+// Groups the queries by the owner of their table.
+absl::StatusOr<std::vector<rref::OwnerPart>> PartsOf(const std::vector<RowsQuery>& queries) {
+  std::vector<RRef> tables;
   for (size_t i = 0; i < queries.size(); ++i) {
     if (!queries[i].table.valid()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the table of query ", i, " of ", queries.size(), " refers to nothing"));
     }
-    OwnerQueries& owner = owners[queries[i].table.owner()];
-    owner.queries.push_back(queries[i]);
-    owner.places.push_back(i);
+    tables.push_back(queries[i].table);
   }
-  return owners;
+  return rref::PartsByOwner(tables);
 }
 
 }  // namespace
@@ -80,25 +72,19 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
-  PSD_ASSIGN_OR_RETURN(auto owners, GroupByOwner(queries));
-  std::vector<Future<Values>> answers;
-  for (const auto& [owner, mine] : owners) {
-    answers.push_back(
-        state_->runtime->rows().LookUp(owner, mine.queries, plan.context, plan.options));
-  }
-  std::vector<Variable> rows(queries.size());
-  auto answer = answers.begin();
-  for (const auto& [owner, mine] : owners) {
-    const absl::StatusOr<Values>& values = (answer++)->Wait();
-    PSD_RETURN_IF_ERROR(values.status());
-    for (size_t i = 0; i < mine.places.size(); ++i) {
-      const auto* variable = (*values)[i].As<Variable>();
-      if (variable == nullptr) {
-        return absl::InternalError(
-            absl::StrCat(owner, " answered a ", (*values)[i].KindName(), " instead of rows"));
-      }
-      rows[mine.places[i]] = *variable;
+  PSD_ASSIGN_OR_RETURN(const std::vector<rref::OwnerPart> parts, PartsOf(queries));
+  const auto ask = [&](const rref::OwnerPart& part) {
+    return state_->runtime->rows().LookUp(part.owner, part.Of(queries), plan.context, plan.options);
+  };
+  PSD_ASSIGN_OR_RETURN(const Values values, rref::AskOwners<Value>(parts, ask).Wait());
+  std::vector<Variable> rows;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto* variable = values[i].As<Variable>();
+    if (variable == nullptr) {
+      return absl::InternalError(absl::StrCat(queries[i].table.owner(), " answered a ",
+                                              values[i].KindName(), " instead of rows"));
     }
+    rows.push_back(*variable);
   }
   return rows;
 }

@@ -1,9 +1,10 @@
 // Pass: begins on a worker, finds out which gradients to expect, and marks.
 #include <algorithm>
-#include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/collect.h"
 #include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/pass.h"
@@ -204,35 +205,22 @@ Pass::Marks Pass::TakeFound() {
 }
 
 void Pass::SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done) {
-  struct Waiting {
-    Waiting(size_t count, absl::AnyInvocable<void(absl::Status)> callback)
-        : left(count), done(std::move(callback)) {}
-    std::atomic<size_t> left;
-    absl::AnyInvocable<void(absl::Status)> done;
-    Mutex mutex;  // leaf
-    absl::Status first_error PSD_GUARDED_BY(mutex);
-  };
-  if (marks.empty()) return done(absl::OkStatus());
-  auto waiting = std::make_shared<Waiting>(marks.size(), std::move(done));
+  std::vector<Future<Unit>> sent;
   for (auto& [peer, messages] : marks) {
     rpc::Request request;
     request.method = "autograd.mark";
     request.payload.header = EncodeMarkInfo({info_, std::move(messages)});
-    host_->Send(peer, std::move(request), info_.timeout)
-        .OnReady([waiting, peer = peer](const absl::StatusOr<rpc::Reply>& reply) {
-          if (!reply.ok()) {
-            MutexLock lock(waiting->mutex);
-            waiting->first_error.Update(ErrorOn(peer, reply.status()));
-          }
-          if (--waiting->left > 0) return;
-          absl::Status result;
-          {
-            MutexLock lock(waiting->mutex);
-            result = waiting->first_error;
-          }
-          waiting->done(result);
-        });
+    sent.push_back(host_->Send(peer, std::move(request), info_.timeout)
+                       .Then([peer = peer](const absl::StatusOr<rpc::Reply>& reply) {
+                         return reply.ok() ? absl::OkStatus() : ErrorOn(peer, reply.status());
+                       }));
   }
+  Settle(sent).OnReady([done = std::move(done)](
+                           const absl::StatusOr<std::vector<absl::StatusOr<Unit>>>& all) mutable {
+    absl::Status first_error;
+    for (const absl::StatusOr<Unit>& marked : *all) first_error.Update(marked.status());
+    done(std::move(first_error));
+  });
 }
 
 }  // namespace psd::dist_autograd

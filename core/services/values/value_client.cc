@@ -2,18 +2,17 @@
 // other workers.
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/collect.h"
-#include "core/base/mutex.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/program/program_codec.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/by_owner.h"
 #include "core/rref/creation_gate.h"
 #include "core/rref/value_codec.h"
 #include "core/services/values/value_methods.h"
@@ -29,80 +28,23 @@ using store::EntryPtr;
 using store::PinnedVersion;
 using store::Value;
 
-// The part of a request that goes to one owner: some of the RRefs, by their indices.
-struct ValueService::OwnerPart {
-  std::string owner;
-  std::vector<size_t> places;
+// The answers of all owners to one fetch.
+struct ValueService::Fetching {
+  std::vector<rref::OwnerPart> parts;
+  std::vector<Future<rpc::Reply>> replies;  // for each part; invalid for this worker's own part
+  Future<store::Values> here;               // this worker's own part; invalid if there is none
+  dist_autograd::ContextPtr context;        // in which the fetch is recorded
 
-  std::vector<RRef> Of(const std::vector<RRef>& rrefs) const {
-    std::vector<RRef> mine;
-    mine.reserve(places.size());
-    for (size_t place : places) mine.push_back(rrefs[place]);
-    return mine;
+  // Ready when all answers have come. Fails with the first error that arrives.
+  Future<Unit> Came() const {
+    const auto outcome = [](const auto& answer) { return answer.status(); };
+    std::vector<Future<Unit>> all;
+    for (const Future<rpc::Reply>& reply : replies)
+      if (reply.valid()) all.push_back(reply.Then(outcome));
+    if (here.valid()) all.push_back(here.Then(outcome));
+    return all.size() == 1 ? all[0] : CollectAll(all).Then(outcome);
   }
 };
-
-// Groups `rrefs` by owner. The owners are in the order of their first RRef.
-absl::StatusOr<std::vector<ValueService::OwnerPart>> ValueService::PartsByOwner(
-    const std::vector<RRef>& rrefs) {
-  std::vector<OwnerPart> parts;
-  std::map<std::string, size_t> numbers;  // indices in `parts`
-  OwnerPart* part = nullptr;              // that of the RRef before, mostly also the next one's
-  for (size_t i = 0; i < rrefs.size(); ++i) {
-    if (!rrefs[i].valid()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("RRef ", i, " of ", rrefs.size(), " refers to nothing"));
-    }
-    const std::string& owner = rrefs[i].owner();
-    if (part == nullptr || part->owner != owner) {
-      const auto [it, added] = numbers.try_emplace(owner, parts.size());
-      if (added) parts.push_back({owner, {}});
-      part = &parts[it->second];
-      part->places.reserve(rrefs.size());
-    }
-    part->places.push_back(i);
-  }
-  return parts;
-}
-
-// Asks all owners at the same time, each once, by ask(owner, its RRefs). Returns the answers in the
-// order of `rrefs`, or the first error.
-template <typename T, typename Ask>
-Future<std::vector<T>> ValueService::AskOwners(const std::vector<RRef>& rrefs, const Ask& ask) {
-  using Result = std::vector<T>;
-  absl::StatusOr<std::vector<OwnerPart>> parts = PartsByOwner(rrefs);
-  if (!parts.ok()) return Future<Result>::Ready(parts.status());
-  if (parts->empty()) return Future<Result>::Ready(Result{});
-  if (parts->size() == 1) return ask(parts->front().owner, rrefs);
-
-  struct Gather {
-    Mutex mutex;  // leaf
-    Result answers PSD_GUARDED_BY(mutex);
-    size_t missing PSD_GUARDED_BY(mutex) = 0;
-  };
-  auto gather = std::make_shared<Gather>();
-  {
-    MutexLock lock(gather->mutex);
-    gather->answers.resize(rrefs.size());
-    gather->missing = parts->size();
-  }
-  Promise<Result> promise;
-  for (const OwnerPart& part : *parts) {
-    ask(part.owner, part.Of(rrefs))
-        .OnReady([gather, promise, places = part.places](const absl::StatusOr<Result>& answer) {
-          if (!answer.ok()) return static_cast<void>(promise.Set(answer.status()));
-          Result all;
-          {
-            MutexLock lock(gather->mutex);
-            for (size_t i = 0; i < places.size(); ++i) gather->answers[places[i]] = (*answer)[i];
-            if (--gather->missing > 0) return;
-            all = std::move(gather->answers);
-          }
-          promise.Set(std::move(all));
-        });
-  }
-  return promise.future();
-}
 
 namespace {
 
@@ -159,18 +101,6 @@ absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rref
 absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
   return absl::InternalError(
       absl::StrCat(owner, " was asked for ", expected, " values and sent ", got));
-}
-
-// Waits until all answers have come, or until the first error. `here` and some of `replies` may be
-// invalid futures.
-absl::Status WaitForAll(const std::vector<Future<rpc::Reply>>& replies,
-                        const Future<store::Values>& here) {
-  const auto outcome = [](const auto& answer) { return answer.status(); };
-  std::vector<Future<Unit>> all;
-  for (const Future<rpc::Reply>& reply : replies)
-    if (reply.valid()) all.push_back(reply.Then(outcome));
-  if (here.valid()) all.push_back(here.Then(outcome));
-  return WaitAll(all).status();
 }
 
 }  // namespace
@@ -274,75 +204,85 @@ Future<store::Values> ValueService::Fetch(const std::vector<RRef>& rrefs,
 Future<store::Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs,
                                                   const dist_autograd::ContextPtr& context,
                                                   const rpc::CallOptions& options) {
-  return AskOwners<Value>(rrefs,
-                          [&](const std::string& owner, std::vector<RRef> mine) {
-                            return FetchFrom(owner, std::move(mine), context, options);
-                          })
+  using Result = Future<store::Values>;
+  absl::StatusOr<Fetching> started = StartFetches(rrefs, context, options);
+  if (!started.ok()) return Result::Ready(started.status()).On(uses_.continuations);
+  Future<Unit> came = started->Came();
+  // Captures the RRefs, so that the values live until the answers have come.
+  return came
+      .Then([this, rrefs, fetching = *std::move(started)](
+                const absl::StatusOr<Unit>& all) -> absl::StatusOr<store::Values> {
+        if (all.ok()) return Decode(fetching);
+        Discard(fetching);
+        return all.status();
+      })
       .On(uses_.continuations);
 }
 
 absl::StatusOr<store::Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs,
                                                          const dist_autograd::ContextPtr& context,
                                                          const rpc::CallOptions& options) {
-  PSD_ASSIGN_OR_RETURN(const std::vector<OwnerPart> parts, PartsByOwner(rrefs));
-  const dist_autograd::ContextPtr recording = dist_autograd::RecordingContext(context);
-  std::vector<Future<rpc::Reply>> replies(parts.size());
-  Future<store::Values> here;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  PSD_ASSIGN_OR_RETURN(const Fetching fetching,
+                       StartFetches(rrefs, dist_autograd::RecordingContext(context), options));
+  if (fetching.parts.size() > 1) {  // otherwise Decode waits for the only answer
+    absl::Status came = fetching.Came().Wait().status();
+    if (!came.ok()) {
+      Discard(fetching);
+      return came;
+    }
+  }
+  return Decode(fetching);
+}
+
+absl::StatusOr<ValueService::Fetching> ValueService::StartFetches(
+    const std::vector<RRef>& rrefs, const dist_autograd::ContextPtr& context,
+    const rpc::CallOptions& options) {
+  Fetching fetching;
+  fetching.context = context;
+  PSD_ASSIGN_OR_RETURN(fetching.parts, rref::PartsByOwner(rrefs));
+  fetching.replies.resize(fetching.parts.size());
+  for (size_t i = 0; i < fetching.parts.size(); ++i) {
+    const rref::OwnerPart& part = fetching.parts[i];
     std::vector<RRef> some;
-    if (parts.size() > 1) some = parts[i].Of(rrefs);
-    const std::vector<RRef>& mine = parts.size() > 1 ? some : rrefs;
-    if (parts[i].owner == uses_.agent.self().name) {
-      here = FetchHere(mine, recording != nullptr, options);
+    if (fetching.parts.size() > 1) some = part.Of(rrefs);
+    const std::vector<RRef>& mine = fetching.parts.size() > 1 ? some : rrefs;
+    if (part.owner == uses_.agent.self().name) {
+      fetching.here = FetchHere(mine, context != nullptr, options);
     } else {
-      replies[i] = StartFetch(parts[i].owner, mine, recording, /*versions=*/false, options);
+      fetching.replies[i] = StartFetch(part.owner, mine, context, /*versions=*/false, options);
     }
   }
-  if (parts.size() > 1) {
-    absl::Status status = WaitForAll(replies, here);
-    if (!status.ok()) {
-      Discard(parts, replies);
-      return status;
-    }
-  }
-  store::Values all(parts.size() == 1 ? 0 : rrefs.size());
+  return fetching;
+}
+
+absl::StatusOr<store::Values> ValueService::Decode(const Fetching& fetching) const {
+  std::vector<store::Values> answers;
   absl::Status status;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const auto& [owner, places] = parts[i];
+  for (size_t i = 0; i < fetching.parts.size(); ++i) {
+    const auto& [owner, places] = fetching.parts[i];
     absl::StatusOr<store::Values> mine =
-        replies[i].valid() ? Fetched(owner, places.size(), recording, replies[i].Wait())
-                           : here.Wait();
-    if (parts.size() == 1) return mine;
+        fetching.replies[i].valid()
+            ? Fetched(owner, places.size(), fetching.context, fetching.replies[i].Wait())
+            : fetching.here.Wait();
     status.Update(mine.status());
-    if (!mine.ok()) continue;  // the other answers must still be decoded, see Discard
-    for (size_t j = 0; j < places.size(); ++j) all[places[j]] = std::move((*mine)[j]);
+    // After an error the other answers must still be decoded, see Discard.
+    if (mine.ok()) answers.push_back(*std::move(mine));
   }
   PSD_RETURN_IF_ERROR(status);
-  return all;
+  return rref::InOrder(fetching.parts, std::move(answers));
 }
 
 // The owner has counted the references in its answer for this worker. So every answer is decoded,
 // even if another one failed, and its references are released.
-void ValueService::Discard(const std::vector<OwnerPart>& parts,
-                           const std::vector<Future<rpc::Reply>>& replies) {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!replies[i].valid()) continue;
-    replies[i].OnReady([this, owner = parts[i].owner, expected = parts[i].places.size()](
-                           const absl::StatusOr<rpc::Reply>& reply) {
-      Fetched(owner, expected, nullptr, reply).IgnoreError();
-    });
+void ValueService::Discard(const Fetching& fetching) {
+  for (size_t i = 0; i < fetching.parts.size(); ++i) {
+    if (!fetching.replies[i].valid()) continue;
+    fetching.replies[i].OnReady(
+        [this, owner = fetching.parts[i].owner,
+         expected = fetching.parts[i].places.size()](const absl::StatusOr<rpc::Reply>& reply) {
+          Fetched(owner, expected, nullptr, reply).IgnoreError();
+        });
   }
-}
-
-Future<store::Values> ValueService::FetchFrom(const std::string& owner, std::vector<RRef> rrefs,
-                                              const dist_autograd::ContextPtr& context,
-                                              const rpc::CallOptions& options) {
-  if (owner == uses_.agent.self().name) return FetchHere(rrefs, context != nullptr, options);
-  return StartFetch(owner, rrefs, context, /*versions=*/false, options)
-      .Then([this, context, owner, rrefs = std::move(rrefs)](
-                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
-        return Fetched(owner, rrefs.size(), context, reply);
-      });
 }
 
 Future<store::Values> ValueService::FetchHere(const std::vector<RRef>& rrefs, bool record,
@@ -366,8 +306,10 @@ absl::StatusOr<store::Values> ValueService::Fetched(const std::string& owner, si
 
 Future<std::vector<PinnedVersion>> ValueService::Pull(const std::vector<RRef>& rrefs,
                                                       const rpc::CallOptions& options) {
-  return AskOwners<PinnedVersion>(rrefs, [&](const std::string& owner, std::vector<RRef> mine) {
-    return PullFrom(owner, std::move(mine), options);
+  auto parts = rref::PartsByOwner(rrefs);
+  if (!parts.ok()) return Future<std::vector<PinnedVersion>>::Ready(parts.status());
+  return rref::AskOwners<PinnedVersion>(*parts, [&](const rref::OwnerPart& part) {
+    return PullFrom(part.owner, part.Of(rrefs), options);
   });
 }
 

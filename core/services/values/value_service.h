@@ -128,14 +128,14 @@ class ValueService {
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
 
-  struct OwnerPart;
-  static absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<rref::RRef>& rrefs);
-  template <typename T, typename Ask>
-  static Future<std::vector<T>> AskOwners(const std::vector<rref::RRef>& rrefs, const Ask& ask);
-  void Discard(const std::vector<OwnerPart>& parts, const std::vector<Future<rpc::Reply>>& replies);
-  Future<store::Values> FetchFrom(const std::string& owner, std::vector<rref::RRef> rrefs,
-                                  const dist_autograd::ContextPtr& context,
-                                  const rpc::CallOptions& options);
+  struct Fetching;
+  absl::StatusOr<Fetching> StartFetches(const std::vector<rref::RRef>& rrefs,
+                                        const dist_autograd::ContextPtr& context,
+                                        const rpc::CallOptions& options);
+  // Returns the values in the order in which they were asked for. Waits for answers that have not
+  // come.
+  absl::StatusOr<store::Values> Decode(const Fetching& fetching) const;
+  void Discard(const Fetching& fetching);
   // Reads values of this worker, with their history if `record`, otherwise as constants.
   Future<store::Values> FetchHere(const std::vector<rref::RRef>& rrefs, bool record,
                                   const rpc::CallOptions& options);

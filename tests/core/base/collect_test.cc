@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 
 namespace psd {
@@ -39,6 +41,18 @@ TEST(CollectAllTest, RPC_29_RPC_30_TheFirstErrorEndsItBeforeTheSlowestIsThere) {
 
 TEST(CollectAllTest, NothingToWaitForIsReady) {
   EXPECT_TRUE(CollectAll(std::vector<Future<int>>{}).Wait()->empty());
+}
+
+TEST(SettleTest, EveryResultComesInTheOrderOfTheFutures) {
+  std::vector<Promise<int>> promises(3);
+  Future<std::vector<absl::StatusOr<int>>> all = Settle(FuturesOf(promises));
+  promises[2].Set(absl::DataLossError("gone"));
+  promises[0].Set(0);
+  EXPECT_FALSE(all.IsReady()) << "an error must not end it before the slowest is there";
+  promises[1].Set(1);
+  ASSERT_TRUE(all.IsReady());
+  EXPECT_EQ(*all.Wait(), (std::vector<absl::StatusOr<int>>{0, 1, absl::DataLossError("gone")}));
+  EXPECT_TRUE(Settle(std::vector<Future<int>>{}).Wait()->empty());
 }
 
 }  // namespace
