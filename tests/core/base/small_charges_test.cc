@@ -93,20 +93,6 @@ TEST_F(SmallChargesTest, WhatTasksLeaveIsCheckedAfterAStep) {
   EXPECT_EQ(account_->used, 5 * kStep / 4);
 }
 
-TEST_F(SmallChargesTest, WorkForAnotherAccountInBetweenHidesNothing) {
-  const auto other = std::make_shared<FakeAccount>();
-  const SmallChargesId other_id = KeepSmallCharges(other);
-  account_->limit = account_->modest_limit = kStep / 2;
-  OnAThread([&] {
-    int charged = 0;
-    while (charged < 10 && ChargeSmallPiece(id_, kStep / 4).ok()) {
-      ++charged;
-      EXPECT_TRUE(ChargeSmallPiece(other_id, 1).ok());
-    }
-    EXPECT_EQ(charged, 4);
-  });
-}
-
 TEST_F(SmallChargesTest, APieceWithReservedRoomIsChargedAtOnce) {
   account_->limit = account_->modest_limit = 0;
   OnAThread([&] {

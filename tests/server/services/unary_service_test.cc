@@ -276,7 +276,7 @@ class UnaryRoundTest : public UnaryServiceTest {
   void ExpectNotApplied() {
     waits_.join();
     EXPECT_EQ(first_.error_code(), StatusCode::ABORTED) << first_.error_message();
-    EXPECT_THAT(first_.error_message(), HasSubstr("the call was not applied"));
+    EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
   }
 
   v1::StepOptimizerRequest step_;
@@ -298,7 +298,7 @@ TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
   waits_.join();
   EXPECT_EQ(first_.error_code(), StatusCode::UNAVAILABLE) << first_.error_message();
   EXPECT_THAT(first_.error_message(), HasSubstr("owner0 is draining"));
-  EXPECT_THAT(first_.error_message(), HasSubstr("the call was not applied"));
+  EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
 }
 
 // Steps by -1 when `hold` returns.
