@@ -7,8 +7,9 @@
 #include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/optim/owner/life_codec.h"
-#include "core/rpc/message_io.h"
+#include "core/rpc/declared_method.h"
 #include "core/services/optimizers/optimizer_codec.h"
+#include "core/services/optimizers/optimizer_methods.h"
 #include "core/services/optimizers/optimizer_service.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -63,34 +64,32 @@ Future<RRef> OptimizerService::SendCreate(const std::string& owner, const std::s
       incarnation = parameter.body()->owner_incarnation();
     }
   }
-  rpc::Request request = rpc::PlainRequest("optimizer.create", message);
-  request.only_incarnation = incarnation;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kOptimizerCreate, {owner, incarnation}, message, options)
       .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
         if (!reply.ok()) return reply.status();
         return uses_.exchange.AdoptReference(owner, *reply);
       });
 }
 
-template <typename Message>
-Future<rpc::Reply> OptimizerService::Ask(const char* method, const RRef& optimizer,
-                                         Message& message, const rpc::CallOptions& options) {
+template <typename Result, typename RequestType, typename ReplyType, typename Decode>
+Future<Result> OptimizerService::AskOwner(const rpc::Declared<RequestType, ReplyType>& method,
+                                          const RRef& optimizer, RequestType message,
+                                          const rpc::CallOptions& options, Decode decode) {
   absl::Status usable = uses_.rrefs.CheckUsable(optimizer);
-  if (!usable.ok()) return Future<rpc::Reply>::Ready(usable);
+  if (!usable.ok()) return Future<Result>::Ready(usable);
   EncodeOptimizer(optimizer.value_id(), message);
-  rpc::Request request = rpc::PlainRequest(method, message);
-  request.only_incarnation = optimizer.body()->owner_incarnation();
-  request.session_bound = true;
-  return uses_.agent.StartCall(optimizer.owner(), std::move(request), options)
-      .reply()
-      .Then(
-          [this, optimizer](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<rpc::Reply> {
-            // A call that just missed the end of its session finds nothing in the next one.
-            if (absl::IsNotFound(reply.status()))
-              PSD_RETURN_IF_ERROR(uses_.rrefs.CheckUsable(optimizer));
-            return reply;
-          });
+  return rpc::Ask(
+             uses_.agent, method,
+             {optimizer.owner(), optimizer.body()->owner_incarnation(), /*session_bound=*/true},
+             message, options)
+      .Then([this, optimizer,
+             decode](const absl::StatusOr<ReplyType>& reply) -> absl::StatusOr<Result> {
+        // A call that just missed the end of its session finds nothing in the next one.
+        if (absl::IsNotFound(reply.status()))
+          PSD_RETURN_IF_ERROR(uses_.rrefs.CheckUsable(optimizer));
+        if (!reply.ok()) return reply.status();
+        return decode(*reply);
+      });
 }
 
 Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall& step,
@@ -104,13 +103,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   optim::EncodeLifeId(step.life, message);
   EncodeTerms(step.terms, message);
   if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
-  return Ask("optimizer.step", optimizer, message, options)
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<StepResult> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::StepReply>(reply->payload.header,
-                                                                            "optimizer.step"));
-        return DecodeResult(message);
-      });
+  return AskOwner<StepResult>(kOptimizerStep, optimizer, std::move(message), options, DecodeResult);
 }
 
 Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const StepCall& step,
@@ -123,13 +116,9 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
   optim::EncodeLifeId(step.life, message);
   message.set_measure(measure);
   if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
-  return Ask("optimizer.prepare", optimizer, message, options)
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<PrepareResult> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PrepareReply>(
-                                               reply->payload.header, "optimizer.prepare"));
-        return PrepareResult{message.steps_accepted(), message.sum_of_squares(),
-                             message.loss_scale()};
+  return AskOwner<PrepareResult>(
+      kOptimizerPrepare, optimizer, std::move(message), options, [](const v1::PrepareReply& reply) {
+        return PrepareResult{reply.steps_accepted(), reply.sum_of_squares(), reply.loss_scale()};
       });
 }
 
@@ -156,59 +145,45 @@ Future<TurnAnswer> OptimizerService::TakeTurn(const RRef& optimizer, const TurnC
   message.set_ended_before(turn.ended_before);
   optim::EncodeLifeId(turn.life, message);
   EncodeWishes(turn.wishes, message);
-  return Ask("optimizer.take_turn", optimizer, message, options)
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<TurnAnswer> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::TurnReply>(reply->payload.header,
-                                                                            "optimizer.take_turn"));
-        return DecodeTurnReply(message);
-      });
+  return AskOwner<TurnAnswer>(kOptimizerTakeTurn, optimizer, std::move(message), options,
+                              DecodeTurnReply);
 }
 
-template <typename Message>
-void OptimizerService::SendUntilAnswered(const char* method, const RRef& optimizer,
-                                         const Message& message, absl::Duration pause) {
+template <typename RequestType>
+void OptimizerService::SendUntilAnswered(const rpc::Declared<RequestType, Unit>& method,
+                                         const RRef& optimizer, const RequestType& message,
+                                         absl::Duration pause) {
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();  // as long as the session lives
-  Message copy = message;
-  Ask(method, optimizer, copy, options)
-      .OnReady([this, method, optimizer, message, pause](const absl::StatusOr<rpc::Reply>& reply) {
-        const bool session_lives = uses_.rrefs.CheckUsable(optimizer).ok();
-        if (!session_lives || !MayArriveLater(reply.status())) return;
-        uses_.timers.RunAfter(pause, [this, method, optimizer, message, pause] {
-          SendUntilAnswered(method, optimizer, message, std::min(2 * pause, kLongestPause));
-        });
-      });
+  AskOwner<Unit>(method, optimizer, message, options, [](Unit unit) {
+    return unit;
+  }).OnReady([this, method, optimizer, message, pause](const absl::StatusOr<Unit>& reply) {
+    const bool session_lives = uses_.rrefs.CheckUsable(optimizer).ok();
+    if (!session_lives || !MayArriveLater(reply.status())) return;
+    uses_.timers.RunAfter(pause, [this, method, optimizer, message, pause] {
+      SendUntilAnswered(method, optimizer, message, std::min(2 * pause, kLongestPause));
+    });
+  });
 }
 
 void OptimizerService::EndTurn(const RRef& optimizer, GlobalId turn, bool applied) {
   v1::TurnRequest message = EncodeTurn(turn);
   message.set_applied(applied);
-  SendUntilAnswered("optimizer.end_turn", optimizer, message, kFirstPause);
+  SendUntilAnswered(kOptimizerEndTurn, optimizer, message, kFirstPause);
 }
 
 void OptimizerService::Leave(const RRef& optimizer) {
   v1::LeaveOptimizerRequest message;
   message.set_before(uses_.ids.Next().counter);
-  SendUntilAnswered("optimizer.leave", optimizer, message, kFirstPause);
+  SendUntilAnswered(kOptimizerLeave, optimizer, message, kFirstPause);
 }
-
-namespace {
-
-absl::StatusOr<GroupOptions> ParseOptions(const absl::StatusOr<rpc::Reply>& reply) {
-  if (!reply.ok()) return reply.status();
-  PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::OptionsReply>(reply->payload.header,
-                                                                         "optimizer.options"));
-  return DecodeGroupOptions(message);
-}
-
-}  // namespace
 
 Future<GroupOptions> OptimizerService::Options(const RRef& optimizer, size_t group,
                                                const rpc::CallOptions& options) {
   v1::OptionsRequest message;
   message.set_group(static_cast<uint32_t>(group));
-  return Ask("optimizer.options", optimizer, message, options).Then(ParseOptions);
+  return AskOwner<GroupOptions>(kOptimizerOptions, optimizer, std::move(message), options,
+                                DecodeGroupOptions);
 }
 
 Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t group,
@@ -220,7 +195,8 @@ Future<GroupOptions> OptimizerService::SetOptions(const RRef& optimizer, size_t 
   EncodeOptions(changes, message);
   message.set_version(version);
   optim::EncodeLifeId(life, message);
-  return Ask("optimizer.set_options", optimizer, message, options).Then(ParseOptions);
+  return AskOwner<GroupOptions>(kOptimizerSetOptions, optimizer, std::move(message), options,
+                                DecodeGroupOptions);
 }
 
 }  // namespace psd::services

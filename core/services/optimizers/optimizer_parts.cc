@@ -8,7 +8,8 @@
 #include "core/base/status.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/life_codec.h"
-#include "core/rpc/message_io.h"
+#include "core/rpc/declared_method.h"
+#include "core/services/optimizers/optimizer_methods.h"
 #include "core/services/optimizers/optimizer_service.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -18,17 +19,15 @@ Future<optim::PartReport> OptimizerService::Part(const std::string& owner, const
                                                  const rpc::CallOptions& options) {
   v1::PartRequest message;
   message.set_name(name);
-  return uses_.agent.StartCall(owner, rpc::PlainRequest("optimizer.part", message), options)
-      .reply()
-      .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<optim::PartReport> {
-        if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PartReply>(reply->payload.header,
-                                                                            "optimizer.part"));
-        optim::PartReport report{{owner, message.incarnation()}, message.hosted(), {}, 0};
-        PSD_ASSIGN_OR_RETURN(report.life, optim::DecodeReportedLife(message));
-        report.steps = message.steps_accepted();
-        return report;
-      });
+  return rpc::Ask(uses_.agent, kOptimizerPart, {owner}, message, options)
+      .Then(
+          [owner](const absl::StatusOr<v1::PartReply>& reply) -> absl::StatusOr<optim::PartReport> {
+            if (!reply.ok()) return reply.status();
+            optim::PartReport report{{owner, reply->incarnation()}, reply->hosted(), {}, 0};
+            PSD_ASSIGN_OR_RETURN(report.life, optim::DecodeReportedLife(*reply));
+            report.steps = reply->steps_accepted();
+            return report;
+          });
 }
 
 optim::PartReport OptimizerService::ReportHere(const std::string& name) const {
@@ -46,10 +45,9 @@ optim::PartReport OptimizerService::ReportHere(const std::string& name) const {
   return report;
 }
 
-void OptimizerService::ServePart(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::PartRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  const optim::PartReport report = ReportHere(request->name());
+absl::StatusOr<v1::PartReply> OptimizerService::ServePart(const rpc::CallPtr& /*call*/,
+                                                          v1::PartRequest request) {
+  const optim::PartReport report = ReportHere(request.name());
   v1::PartReply reply;
   reply.set_incarnation(report.owner.incarnation);
   if (report.hosted) {
@@ -57,7 +55,7 @@ void OptimizerService::ServePart(const CallPtr& call) {
     optim::EncodeReportedLife(report.life, reply);
     reply.set_steps_accepted(report.steps);
   }
-  call->Reply(rpc::PlainPayload(reply));
+  return reply;
 }
 
 Future<Unit> OptimizerService::CheckHere(const std::string& name, const rpc::CallOptions& options) {

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "core/base/parallel_for.h"
 #include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/life_codec.h"
@@ -19,6 +20,7 @@
 #include "core/rpc/draining.h"
 #include "core/rpc/message_io.h"
 #include "core/services/optimizers/optimizer_codec.h"
+#include "core/services/optimizers/optimizer_methods.h"
 #include "core/store/failure.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -133,53 +135,59 @@ optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, 
   return request;
 }
 
-void RunPrepare(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
-                const v1::PrepareRequest& message, optim::RoundPlace round, Collected& collected) {
-  absl::StatusOr<StepPlan> plan = collected.Plan();
-  if (!plan.ok()) return call->Reply(plan.status());
+absl::Status RunPrepare(const rpc::Answer<v1::PrepareReply>& answer, GlobalId step_id,
+                        const v1::PrepareRequest& message, optim::RoundPlace round,
+                        Collected& collected) {
+  PSD_ASSIGN_OR_RETURN(StepPlan plan, collected.Plan());
   const OptimizerPtr& optimizer = collected.optimizer;
-  if (absl::Status fits = optimizer->Check(*plan); !fits.ok()) return call->Reply(fits);
-  auto answer = [call, optimizer](absl::StatusOr<double> sum_of_squares) {
-    if (!sum_of_squares.ok()) return call->Reply(sum_of_squares.status());
+  PSD_RETURN_IF_ERROR(optimizer->Check(plan));
+  auto measured = [answer, optimizer](absl::StatusOr<double> sum_of_squares) {
+    if (!sum_of_squares.ok()) return answer(sum_of_squares.status());
     const OwnerOptimizer::Stats stats = optimizer->stats();
     v1::PrepareReply reply;
     reply.set_steps_accepted(stats.steps);
     reply.set_loss_scale(stats.loss_scale);
     reply.set_sum_of_squares(*sum_of_squares);
-    call->Reply(rpc::PlainPayload(reply));
+    answer(std::move(reply));
   };
-  if (!message.measure()) return answer(0);
-  optim::StepRequest request = NewRequest(*call, *optimizer, step_id, optim::DecodeLifeId(message));
+  if (!message.measure()) {
+    measured(0);
+    return absl::OkStatus();
+  }
+  optim::StepRequest request =
+      NewRequest(*answer.call(), *optimizer, step_id, optim::DecodeLifeId(message));
   const uint64_t ticket = request.ticket;
   request.ended_before = message.ended_before();
   request.round = std::move(round);
-  request.plan = *std::move(plan);
-  optimizer->Measure(std::move(request), std::move(answer));
-  if (!optimizer->waits()) return;
-  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  request.plan = std::move(plan);
+  optimizer->Measure(std::move(request), std::move(measured));
+  if (optimizer->waits())
+    answer.call()->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  return absl::OkStatus();
 }
 
-void StartStep(const std::shared_ptr<rpc::ServerCall>& call, GlobalId step_id,
-               const v1::StepRequest& message, const optim::StepTerms& terms,
-               optim::RoundPlace round, Collected& collected) {
-  absl::StatusOr<StepPlan> plan = collected.Plan();
-  if (!plan.ok()) return call->Reply(plan.status());
+absl::Status RunStep(const rpc::Answer<v1::StepReply>& answer, GlobalId step_id,
+                     const v1::StepRequest& message, const optim::StepTerms& terms,
+                     optim::RoundPlace round, Collected& collected) {
+  PSD_ASSIGN_OR_RETURN(StepPlan plan, collected.Plan());
   const OptimizerPtr& optimizer = collected.optimizer;
-  optim::StepRequest step = NewRequest(*call, *optimizer, step_id, optim::DecodeLifeId(message));
+  optim::StepRequest step =
+      NewRequest(*answer.call(), *optimizer, step_id, optim::DecodeLifeId(message));
   const uint64_t ticket = step.ticket;
   step.ended_before = message.ended_before();
   step.in_turn = message.in_turn();
   step.round = std::move(round);
-  step.plan = *std::move(plan);
+  step.plan = std::move(plan);
   step.terms = terms;
-  step.begin_apply = [call] { return call->BeginApply(); };
-  step.done = [call](absl::StatusOr<optim::StepResult> result) {
-    if (!result.ok()) return call->Reply(result.status());
-    call->Reply(rpc::PlainPayload(EncodeResult(*result)));
+  step.begin_apply = [call = answer.call()] { return call->BeginApply(); };
+  step.done = [answer](absl::StatusOr<optim::StepResult> result) {
+    if (!result.ok()) return answer(std::move(result).status());
+    answer(EncodeResult(*result));
   };
   optimizer->Step(std::move(step));
-  if (!optimizer->waits()) return;
-  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  if (optimizer->waits())
+    answer.call()->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  return absl::OkStatus();
 }
 
 // A trainer numbers its own steps and turns only.
@@ -253,66 +261,49 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const Mess
 }  // namespace
 
 OptimizerService::OptimizerService(Uses uses) : uses_(std::move(uses)) {
-  using rpc::MethodKind;
-  using rpc::RunsOn;
-  uses_.agent.RegisterMethod({"optimizer.create", MethodKind::kMutation, RunsOn::kUserQueue,
-                              [this](CallPtr call) { ServeCreate(call); }});
-  uses_.agent.RegisterMethod({"optimizer.part", MethodKind::kRead, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServePart(call); }});
-  uses_.agent.RegisterMethod({"optimizer.prepare", MethodKind::kRead, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServePrepare(call); }});
-  uses_.agent.RegisterMethod({"optimizer.step", MethodKind::kMutation, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeStep(call); }});
-  uses_.agent.RegisterMethod({"optimizer.take_turn", MethodKind::kRead, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeTakeTurn(call); }});
-  uses_.agent.RegisterMethod({"optimizer.end_turn", MethodKind::kMutation, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeEndTurn(call); }});
-  uses_.agent.RegisterMethod({"optimizer.options", MethodKind::kRead, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeOptions(call); }});
-  uses_.agent.RegisterMethod({"optimizer.set_options", MethodKind::kMutation,
-                              RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeSetOptions(call); }});
-  uses_.agent.RegisterMethod({"optimizer.leave", MethodKind::kMutation, RunsOn::kCarrierThread,
-                              [this](CallPtr call) { ServeLeave(call); }});
+  rpc::Serve(uses_.agent, kOptimizerCreate, this, &OptimizerService::ServeCreate);
+  rpc::Serve(uses_.agent, kOptimizerPart, this, &OptimizerService::ServePart);
+  rpc::Serve(uses_.agent, kOptimizerPrepare, this, &OptimizerService::ServePrepare);
+  rpc::Serve(uses_.agent, kOptimizerStep, this, &OptimizerService::ServeStep);
+  rpc::Serve(uses_.agent, kOptimizerTakeTurn, this, &OptimizerService::ServeTakeTurn);
+  rpc::Serve(uses_.agent, kOptimizerEndTurn, this, &OptimizerService::ServeEndTurn);
+  rpc::Serve(uses_.agent, kOptimizerOptions, this, &OptimizerService::ServeOptions);
+  rpc::Serve(uses_.agent, kOptimizerSetOptions, this, &OptimizerService::ServeSetOptions);
+  rpc::Serve(uses_.agent, kOptimizerLeave, this, &OptimizerService::ServeLeave);
   uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
     EndSession({peer.incarnation, epoch});
   });
   uses_.agent.OnDraining([this] { CloseGates(); });
 }
 
-void OptimizerService::ServeCreate(const CallPtr& call) {
-  auto request =
-      rpc::ParseMessage<v1::CreateOptimizerRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto groups = DecodeGroups(uses_, *request);
-  if (!groups.ok()) return call->Reply(groups.status());
-  if (std::all_of(groups->begin(), groups->end(),
+absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& answer,
+                                           v1::CreateOptimizerRequest request) {
+  PSD_ASSIGN_OR_RETURN(std::vector<ParameterGroup> groups, DecodeGroups(uses_, request));
+  if (std::all_of(groups.begin(), groups.end(),
                   [](const ParameterGroup& group) { return group.parameters.empty(); })) {
-    return call->Reply(WithRemedy(absl::InvalidArgumentError(absl::StrCat(
-                                      "optimizer ", request->name(), ": it has no parameters")),
-                                  "name at least one"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("optimizer ", request.name(), ": it has no parameters")),
+                      "name at least one");
   }
-  const OptimizerSettings settings = DecodeSettings(*request);
+  const OptimizerSettings settings = DecodeSettings(request);
   // This check comes before a part is dropped to make room for the new one.
-  absl::Status checked = optim::CheckGroups(*groups, settings, uses_.optimizers);
-  if (!checked.ok()) return call->Reply(checked);
-  auto life = optim::DecodeLife(*request);
-  if (!life.ok()) return call->Reply(life.status());
-  const bool loads = request->unfinished();
-  if (loads ? !life->owners.empty() : life->owners.empty() != life->id.IsNone())
-    return call->Reply(absl::InvalidArgumentError("optimizer.create: a life without owners or id"));
-  if (!life->owners.empty()) {
-    absl::Status ours =
-        optim::CheckLifeHere(*life, {uses_.agent.self().name, uses_.agent.self().incarnation});
-    if (!ours.ok()) return call->Reply(ours);
+  PSD_RETURN_IF_ERROR(optim::CheckGroups(groups, settings, uses_.optimizers));
+  PSD_ASSIGN_OR_RETURN(optim::OptimizerLife life, optim::DecodeLife(request));
+  const bool loads = request.unfinished();
+  if (loads ? !life.owners.empty() : life.owners.empty() != life.id.IsNone())
+    return absl::InvalidArgumentError("optimizer.create: a life without owners or id");
+  if (!life.owners.empty()) {
+    PSD_RETURN_IF_ERROR(
+        optim::CheckLifeHere(life, {uses_.agent.self().name, uses_.agent.self().incarnation}));
   }
-  const GlobalId expected = life->id;
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before creation"));
-  DropPart(request->name(), {request->replaced_incarnation(), request->replaced_counter()});
-  std::string agreement = Agreement(*groups, settings);
-  *life = FirstLife(*request, *std::move(life));
-  auto create = [this, settings, life = *life,
-                 groups = *std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
+  const GlobalId expected = life.id;
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
+  DropPart(request.name(), {request.replaced_incarnation(), request.replaced_counter()});
+  store::CreateOptions options;
+  options.creation = Agreement(groups, settings);
+  life = FirstLife(request, std::move(life));
+  auto create = [this, settings, life,
+                 groups = std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
     PSD_ASSIGN_OR_RETURN(auto optimizer,
                          OwnerOptimizer::Create(std::move(groups), settings, uses_.optimizers,
                                                 uses_.store, StepHelpers(uses_), &uses_.executor));
@@ -320,28 +311,27 @@ void OptimizerService::ServeCreate(const CallPtr& call) {
     Remember(optimizer);
     return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
   };
-  if (request->name().empty()) {
-    auto value = create();
-    if (!value.ok()) return call->Reply(value.status());
-    auto entry = uses_.store.Put(*std::move(value), /*requires_grad=*/false);
-    if (!entry.ok()) return call->Reply(entry.status());
-    return rpc::Answer<rpc::Contents>(call)(uses_.exchange.ReferenceReply(*call, *entry));
+  if (request.name().empty()) {
+    PSD_ASSIGN_OR_RETURN(store::Value value, create());
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                         uses_.store.Put(std::move(value), /*requires_grad=*/false));
+    answer(uses_.exchange.ReferenceReply(*answer.call(), entry));
+    return absl::OkStatus();
   }
-  store::CreateOptions options;
-  options.creation = std::move(agreement);
-  uses_.store.GetOrCreate(request->name(), options, std::move(create))
-      .OnReady([this, call, expected, life = *life,
-                before = request->turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
-        if (!entry.ok()) return call->Reply(entry.status());
-        absl::StatusOr<rpc::Contents> answer =
-            AnswerCreation(*call, *entry, expected, life, before);
-        if (absl::IsNotFound(answer.status())) {
-          answer = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
-                                                              " was dropped while it was created")),
-                              "create it again");
+  uses_.store.GetOrCreate(request.name(), options, std::move(create))
+      .OnReady([this, answer, expected, life,
+                before = request.turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
+        if (!entry.ok()) return answer(entry.status());
+        absl::StatusOr<rpc::Contents> reply =
+            AnswerCreation(*answer.call(), *entry, expected, life, before);
+        if (absl::IsNotFound(reply.status())) {
+          reply = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
+                                                             " was dropped while it was created")),
+                             "create it again");
         }
-        rpc::Answer<rpc::Contents>{call}(std::move(answer));
+        answer(std::move(reply));
       });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<rpc::Contents> OptimizerService::AnswerCreation(rpc::ServerCall& call,
@@ -378,48 +368,36 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   optim::DropNamed(uses_.store, uses_.rrefs, name, (*entry)->id).IgnoreError();
 }
 
-void OptimizerService::RunSized(const CallPtr& call, int64_t elements, Task run) {
-  if (elements <= optim::kInlineElements) return run();
-  absl::Status queued =
-      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), std::move(run));
-  if (!queued.ok()) call->Reply(queued);
+absl::Status OptimizerService::ServePrepare(const rpc::Answer<v1::PrepareReply>& answer,
+                                            v1::PrepareRequest request) {
+  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, request));
+  GlobalId step;  // needed for a measurement only, which may wait for other trainers
+  if (request.measure()) {
+    PSD_ASSIGN_OR_RETURN(step, DecodeStepId(*answer.call(), request));
+  }
+  PSD_ASSIGN_OR_RETURN(optim::RoundPlace round, DecodeRound(*answer.call(), request));
+  const bool light = collected.elements <= optim::kInlineElements;
+  rpc::RunBySize(uses_.executor, light, answer,
+                 [answer, step, message = std::move(request), round = std::move(round),
+                  collected = std::move(collected)]() mutable {
+                   return RunPrepare(answer, step, message, std::move(round), collected);
+                 });
+  return absl::OkStatus();
 }
 
-void OptimizerService::ServePrepare(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::PrepareRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto collected = Collect(uses_, *request);
-  if (!collected.ok()) return call->Reply(collected.status());
-  const int64_t elements = collected->elements;
-  // Only a measurement may wait for other trainers, and only for that the step's id is needed.
-  auto step = request->measure() ? DecodeStepId(*call, *request) : GlobalId{};
-  if (!step.ok()) return call->Reply(step.status());
-  auto round = DecodeRound(*call, *request);
-  if (!round.ok()) return call->Reply(round.status());
-  RunSized(call, elements,
-           [call, step = *step, message = *std::move(request), round = *std::move(round),
-            collected = *std::move(collected)]() mutable {
-             RunPrepare(call, step, message, std::move(round), collected);
-           });
-}
-
-void OptimizerService::ServeStep(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::StepRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto terms = DecodeTerms(*request);
-  if (!terms.ok()) return call->Reply(terms.status());
-  auto collected = Collect(uses_, *request);
-  if (!collected.ok()) return call->Reply(collected.status());
-  const int64_t elements = collected->elements;
-  auto step = DecodeStepId(*call, *request);
-  if (!step.ok()) return call->Reply(step.status());
-  auto round = DecodeRound(*call, *request);
-  if (!round.ok()) return call->Reply(round.status());
-  RunSized(call, elements,
-           [call, step = *step, message = *std::move(request), terms = *terms,
-            round = *std::move(round), collected = *std::move(collected)]() mutable {
-             StartStep(call, step, message, terms, std::move(round), collected);
-           });
+absl::Status OptimizerService::ServeStep(const rpc::Answer<v1::StepReply>& answer,
+                                         v1::StepRequest request) {
+  PSD_ASSIGN_OR_RETURN(optim::StepTerms terms, DecodeTerms(request));
+  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, request));
+  PSD_ASSIGN_OR_RETURN(GlobalId step, DecodeStepId(*answer.call(), request));
+  PSD_ASSIGN_OR_RETURN(optim::RoundPlace round, DecodeRound(*answer.call(), request));
+  const bool light = collected.elements <= optim::kInlineElements;
+  rpc::RunBySize(uses_.executor, light, answer,
+                 [answer, step, terms, message = std::move(request), round = std::move(round),
+                  collected = std::move(collected)]() mutable {
+                   return RunStep(answer, step, message, terms, std::move(round), collected);
+                 });
+  return absl::OkStatus();
 }
 
 void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& step,
@@ -446,67 +424,59 @@ void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& s
   (*found)->Step(std::move(request));
 }
 
-void OptimizerService::ServeTakeTurn(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto found = FindOptimizer(uses_.store, DecodeOptimizer(*request));
-  if (!found.ok()) return call->Reply(found.status());
-  auto id = DecodeTurnId(*call, *request);
-  if (!id.ok()) return call->Reply(id.status());
-  auto wishes = DecodeWishes(*request);
-  if (!wishes.ok()) return call->Reply(wishes.status());
-  const OptimizerPtr& optimizer = *found;
-  optim::StepRequest turn = NewRequest(*call, *optimizer, *id, optim::DecodeLifeId(*request));
+absl::Status OptimizerService::ServeTakeTurn(const rpc::Answer<v1::TurnReply>& answer,
+                                             v1::TurnRequest request) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+  PSD_ASSIGN_OR_RETURN(GlobalId id, DecodeTurnId(*answer.call(), request));
+  PSD_ASSIGN_OR_RETURN(TurnWishes wishes, DecodeWishes(request));
+  optim::StepRequest turn =
+      NewRequest(*answer.call(), *optimizer, id, optim::DecodeLifeId(request));
   const uint64_t ticket = turn.ticket;
-  turn.ended_before = request->ended_before();
-  turn.terms = wishes->terms;
-  turn.clip_norm = wishes->clip_norm;
-  turn.measures = wishes->measures;
-  turn.done = [call](const absl::StatusOr<optim::StepResult>& result) {
-    if (!result.ok()) return call->Reply(result.status());
-    call->Reply(rpc::PlainPayload(EncodeTurnReply(*result)));
+  turn.ended_before = request.ended_before();
+  turn.terms = wishes.terms;
+  turn.clip_norm = wishes.clip_norm;
+  turn.measures = wishes.measures;
+  turn.done = [answer](const absl::StatusOr<optim::StepResult>& result) {
+    if (!result.ok()) return answer(result.status());
+    answer(EncodeTurnReply(*result));
   };
   optimizer->TakeTurn(std::move(turn));
-  call->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  answer.call()->OnCancel([optimizer, ticket] { optimizer->Withdraw(ticket); });
+  return absl::OkStatus();
 }
 
-void OptimizerService::ServeEndTurn(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::TurnRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
-  if (!optimizer.ok()) return call->Reply(optimizer.status());
-  auto turn = DecodeTurnId(*call, *request);
-  if (!turn.ok()) return call->Reply(turn.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before its effect"));
-  (*optimizer)->EndTurn(rpc::SessionOf(*call), *turn, request->applied());
-  call->Reply(rpc::Payload{});
+absl::Status OptimizerService::ServeEndTurn(const rpc::CallPtr& call, v1::TurnRequest request) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+  PSD_ASSIGN_OR_RETURN(GlobalId turn, DecodeTurnId(*call, request));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  optimizer->EndTurn(rpc::SessionOf(*call), turn, request.applied());
+  return absl::OkStatus();
 }
 
-void OptimizerService::ServeOptions(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::OptionsRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
-  if (!optimizer.ok()) return call->Reply(optimizer.status());
-  auto options = (*optimizer)->options(request->group());
-  if (!options.ok()) return call->Reply(options.status());
-  call->Reply(rpc::PlainPayload(EncodeGroupOptions(*options)));
+absl::StatusOr<v1::OptionsReply> OptimizerService::ServeOptions(const rpc::CallPtr& /*call*/,
+                                                                v1::OptionsRequest request) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+  PSD_ASSIGN_OR_RETURN(optim::GroupOptions options, optimizer->options(request.group()));
+  return EncodeGroupOptions(options);
 }
 
-void OptimizerService::ServeSetOptions(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::SetOptionsRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
-  if (!optimizer.ok()) return call->Reply(optimizer.status());
-  auto changes = DecodeOptions(request->option_names(), request->option_values());
-  if (!changes.ok()) return call->Reply(changes.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the change"));
-  (*optimizer)
-      ->SetOptions(request->group(), *std::move(changes), request->version(),
-                   optim::DecodeLifeId(*request),
-                   [call](absl::StatusOr<optim::GroupOptions> changed) {
-                     if (!changed.ok()) return call->Reply(changed.status());
-                     call->Reply(rpc::PlainPayload(EncodeGroupOptions(*changed)));
-                   });
+absl::Status OptimizerService::ServeSetOptions(const rpc::Answer<v1::OptionsReply>& answer,
+                                               v1::SetOptionsRequest request) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+  PSD_ASSIGN_OR_RETURN(auto changes,
+                       DecodeOptions(request.option_names(), request.option_values()));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
+  optimizer->SetOptions(request.group(), std::move(changes), request.version(),
+                        optim::DecodeLifeId(request),
+                        [answer](absl::StatusOr<optim::GroupOptions> changed) {
+                          if (!changed.ok()) return answer(std::move(changed).status());
+                          answer(EncodeGroupOptions(*changed));
+                        });
+  return absl::OkStatus();
 }
 
 // ---- sessions and members
@@ -553,15 +523,13 @@ void OptimizerService::EndSession(GlobalId session) {
     if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->EndSession(session);
 }
 
-void OptimizerService::ServeLeave(const CallPtr& call) {
-  auto request =
-      rpc::ParseMessage<v1::LeaveOptimizerRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto optimizer = FindOptimizer(uses_.store, DecodeOptimizer(*request));
-  if (!optimizer.ok()) return call->Reply(optimizer.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before leaving"));
-  (*optimizer)->Leave(rpc::SessionOf(*call), request->before());
-  call->Reply(rpc::Payload{});
+absl::Status OptimizerService::ServeLeave(const rpc::CallPtr& call,
+                                          v1::LeaveOptimizerRequest request) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  optimizer->Leave(rpc::SessionOf(*call), request.before());
+  return absl::OkStatus();
 }
 
 }  // namespace psd::services

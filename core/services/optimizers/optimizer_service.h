@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/executor.h"
@@ -30,10 +31,7 @@
 #include "core/services/optimizers/optimizer_codec.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
-
-namespace psd::v1 {
-class CreateOptimizerRequest;
-}  // namespace psd::v1
+#include "proto/psd/v1/worker.pb.h"
 
 namespace psd::services {
 
@@ -166,16 +164,19 @@ class OptimizerService {
   void Leave(const rref::RRef& optimizer);
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
-  void ServeCreate(const CallPtr& call);
-  void ServePart(const CallPtr& call);
-  void ServePrepare(const CallPtr& call);
-  void ServeStep(const CallPtr& call);
-  void ServeTakeTurn(const CallPtr& call);
-  void ServeEndTurn(const CallPtr& call);
-  void ServeOptions(const CallPtr& call);
-  void ServeSetOptions(const CallPtr& call);
-  void ServeLeave(const CallPtr& call);
+  absl::Status ServeCreate(const rpc::Answer<rpc::Contents>& answer,
+                           v1::CreateOptimizerRequest request);
+  absl::StatusOr<v1::PartReply> ServePart(const rpc::CallPtr& call, v1::PartRequest request);
+  absl::Status ServePrepare(const rpc::Answer<v1::PrepareReply>& answer,
+                            v1::PrepareRequest request);
+  absl::Status ServeStep(const rpc::Answer<v1::StepReply>& answer, v1::StepRequest request);
+  absl::Status ServeTakeTurn(const rpc::Answer<v1::TurnReply>& answer, v1::TurnRequest request);
+  absl::Status ServeEndTurn(const rpc::CallPtr& call, v1::TurnRequest request);
+  absl::StatusOr<v1::OptionsReply> ServeOptions(const rpc::CallPtr& call,
+                                                v1::OptionsRequest request);
+  absl::Status ServeSetOptions(const rpc::Answer<v1::OptionsReply>& answer,
+                               v1::SetOptionsRequest request);
+  absl::Status ServeLeave(const rpc::CallPtr& call, v1::LeaveOptimizerRequest request);
 
   // Returns the answer to a creation that made or found `entry`, which the caller joins (see
   // OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it is of
@@ -199,23 +200,22 @@ class OptimizerService {
   // Answers the steps that wait for those of other trainers: no more of them come.
   void CloseGates() PSD_EXCLUDES(mutex_);
 
-  // Runs `run` here if `elements` are few, otherwise on the executor. If that is full, answers the
-  // call with the error.
-  void RunSized(const CallPtr& call, int64_t elements, Task run);
   // Create, once all parameters have been made.
   Future<rref::RRef> SendCreate(const std::string& owner, const std::string& name,
                                 const std::vector<GroupRequest>& groups,
                                 const optim::OptimizerSettings& settings,
                                 const rpc::CallOptions& options, const PartTerms& terms);
-  // Sends `message` to the optimizer's owner.
-  template <typename Message>
-  Future<rpc::Reply> Ask(const char* method, const rref::RRef& optimizer, Message& message,
-                         const rpc::CallOptions& options);
+  // Sends `message` to the optimizer's owner, and returns what `decode` makes of the reply.
+  template <typename Result, typename RequestType, typename ReplyType, typename Decode>
+  Future<Result> AskOwner(const rpc::Declared<RequestType, ReplyType>& method,
+                          const rref::RRef& optimizer, RequestType message,
+                          const rpc::CallOptions& options, Decode decode);
 
   // Sends `message` to the optimizer's owner until it is answered, or until this worker's session
   // there has ended. After a failure it is sent again when `pause` is over.
-  template <typename Message>
-  void SendUntilAnswered(const char* method, const rref::RRef& optimizer, const Message& message,
+  template <typename RequestType>
+  void SendUntilAnswered(const rpc::Declared<RequestType, Unit>& method,
+                         const rref::RRef& optimizer, const RequestType& message,
                          absl::Duration pause);
 
   const Uses uses_;
