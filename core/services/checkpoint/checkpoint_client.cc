@@ -3,9 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/optim/owner/life_codec.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/value_codec.h"
 #include "core/services/checkpoint/checkpoint_codec.h"
+#include "core/services/checkpoint/checkpoint_methods.h"
 #include "core/services/checkpoint/checkpoint_service.h"
 #include "core/store/value.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -15,6 +17,11 @@ namespace {
 
 using store::Value;
 
+// What `owner` keeps for this worker ends with the session.
+rpc::Destination InSession(const std::string& owner) {
+  return {owner, /*only_incarnation=*/0, /*session_bound=*/true};
+}
+
 absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
                                                 const rpc::Payload& payload) {
   if (payload.buffers.size() != 1)
@@ -22,7 +29,7 @@ absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
                                             " buffers instead of one"));
   PSD_ASSIGN_OR_RETURN(auto message,
                        rpc::ParseMessage<v1::OwnerContents>(std::string(payload.buffers[0].view()),
-                                                            "checkpoint.describe"));
+                                                            kCheckpointDescribe.info.name));
   return DecodeContents(message);
 }
 
@@ -67,17 +74,14 @@ absl::StatusOr<v1::ExportReply> ExportFields(const std::string& owner,
   const std::string* fields = reply->attachment(rpc::kFieldsTag);
   if (fields == nullptr)
     return absl::InternalError(absl::StrCat(owner, " exported without fields"));
-  return rpc::ParseMessage<v1::ExportReply>(*fields, "checkpoint.export");
+  return rpc::ParseMessage<v1::ExportReply>(*fields, kCheckpointExport.info.name);
 }
 
 }  // namespace
 
 Future<OwnerContents> CheckpointService::Describe(const std::string& owner,
                                                   const rpc::CallOptions& options) {
-  rpc::Request request;
-  request.method = "checkpoint.describe";
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kCheckpointDescribe, {owner}, Unit{}, options)
       .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<OwnerContents> {
         if (!reply.ok()) return reply.status();
         return DecodeDescription(owner, reply->payload);
@@ -88,9 +92,7 @@ Future<Exported> CheckpointService::Export(const std::string& owner,
                                            const std::vector<ExportItem>& items,
                                            const rpc::CallOptions& options) {
   const size_t expected = items.size();
-  return uses_.agent
-      .StartCall(owner, rpc::PlainRequest("checkpoint.export", EncodeItems(items)), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kCheckpointExport, {owner}, EncodeItems(items), options)
       .Then([this, owner,
              expected](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
         PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
@@ -109,10 +111,7 @@ Future<Exported> CheckpointService::Hold(const std::string& owner, const ExportI
   v1::ExportRequest message = EncodeItems({item});
   message.set_held_incarnation(id.incarnation);
   message.set_held_counter(id.counter);
-  rpc::Request request = rpc::PlainRequest("checkpoint.export", message);
-  request.session_bound = true;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kCheckpointExport, InSession(owner), message, options)
       .Then([owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
         PSD_ASSIGN_OR_RETURN(v1::ExportReply message, ExportFields(owner, reply));
         if (message.items_size() != 1)
@@ -125,15 +124,12 @@ Future<Exported> CheckpointService::Hold(const std::string& owner, const ExportI
 Future<FetchedPiece> CheckpointService::Fetch(const std::string& owner, GlobalId id,
                                               const PieceRange& range,
                                               const rpc::CallOptions& options) {
-  rpc::Request request = rpc::PlainRequest("checkpoint.fetch", EncodePiece(id, range));
-  request.session_bound = true;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kCheckpointFetch, InSession(owner), EncodePiece(id, range), options)
       .Then([owner, bytes = range.bytes](
                 const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<FetchedPiece> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PieceReply>(reply->payload.header,
-                                                                             "checkpoint.fetch"));
+        PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::PieceReply>(
+                                               reply->payload.header, kCheckpointFetch.info.name));
         if (reply->payload.buffers.size() != 1 || reply->payload.buffers[0].size() != bytes)
           return absl::InternalError(
               absl::StrCat(owner, " sent another piece than it was asked for"));
@@ -143,11 +139,7 @@ Future<FetchedPiece> CheckpointService::Fetch(const std::string& owner, GlobalId
 
 Future<Unit> CheckpointService::Release(const std::string& owner, GlobalId id,
                                         const rpc::CallOptions& options) {
-  rpc::Request request = rpc::PlainRequest("checkpoint.release", EncodePiece(id, {}));
-  request.session_bound = true;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kCheckpointRelease, InSession(owner), EncodePiece(id, {}), options);
 }
 
 Future<Unit> CheckpointService::MakeRoom(const std::string& owner, GlobalId id,
@@ -157,31 +149,21 @@ Future<Unit> CheckpointService::MakeRoom(const std::string& owner, GlobalId id,
   message.set_incarnation(id.incarnation);
   message.set_counter(id.counter);
   EncodeArrays(arrays, message);
-  rpc::Request request = rpc::PlainRequest("checkpoint.make_room", message);
-  request.session_bound = true;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kCheckpointMakeRoom, InSession(owner), message, options);
 }
 
 Future<Unit> CheckpointService::Fill(const std::string& owner, GlobalId id, const PieceRange& range,
                                      Buffer bytes, const rpc::CallOptions& options) {
-  rpc::Request request = rpc::PlainRequest("checkpoint.fill", EncodePiece(id, range));
+  rpc::Request request;
+  request.payload = rpc::PlainPayload(EncodePiece(id, range));
   request.payload.buffers.push_back(std::move(bytes));
-  request.session_bound = true;
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kCheckpointFill, InSession(owner), std::move(request), options);
 }
 
 Future<Unit> CheckpointService::Check(const std::string& owner, const OwnerContents& wanted,
                                       const rpc::CallOptions& options) {
-  rpc::Request request;
-  request.method = "checkpoint.check";
-  request.payload.buffers.push_back(Buffer::FromString(EncodeContents(wanted).SerializeAsString()));
-  return uses_.agent.StartCall(owner, std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kCheckpointCheck, {owner},
+                  rpc::Bulk<v1::OwnerContents>{EncodeContents(wanted)}, options);
 }
 
 Future<Unit> CheckpointService::Import(const std::string& owner,
@@ -220,12 +202,10 @@ Future<Unit> CheckpointService::Import(const std::string& owner,
     message.set_judged_counter(optimizer.judged.counter);
     optim::EncodeLife(optimizer.life, message);
   }
-  auto request = uses_.exchange.EncodeRequest("checkpoint.import", owner, values, nullptr);
+  auto request = uses_.exchange.EncodeRequest(kCheckpointImport.info.name, owner, values, nullptr);
   if (!request.ok()) return Future<Unit>::Ready(request.status());
   request->attachments.push_back(rpc::FieldsAttachment(fields));
-  return uses_.agent.StartCall(owner, *std::move(request), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kCheckpointImport, {owner}, *std::move(request), options);
 }
 
 }  // namespace psd::services

@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/optim/owner/hosted_optimizer.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/services/checkpoint/owner_contents.h"
 
 namespace psd::services {
@@ -102,8 +103,8 @@ absl::Status CopyItem(const Outgoing& from, Outbound& out) {
 }  // namespace
 
 void WithWriteClaims(store::Store& store, Executor& executor, std::vector<GlobalId> ids,
-                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
-                     std::function<void()> done) {
+                     const rpc::CallPtr& call, std::function<absl::Status()> work,
+                     std::function<void(const absl::Status&)> done) {
   store::WriteClaims& claims = store.write_claims();
   claims.Claim(std::move(ids), [&executor, &claims, call, work = std::move(work),
                                 done = std::move(done)](store::WriteClaims::ClaimId claim) {
@@ -111,41 +112,41 @@ void WithWriteClaims(store::Store& store, Executor& executor, std::vector<Global
     // answer.
     absl::Status queued =
         executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), [&claims, work, done, claim] {
-          work();
+          const absl::Status worked = work();
           claims.Release(claim);
-          done();
+          done(worked);
         });
     if (queued.ok()) return;
     claims.Release(claim);
-    call->Reply(queued);
+    done(queued);
   });
 }
 
-void CopyOut(store::Store& store, Executor& executor, const std::shared_ptr<rpc::ServerCall>& call,
-             const ExportItems& items, std::shared_ptr<Allocator> memory,
-             std::function<void(Outbound&)> done) {
+absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
+                     const ExportItems& items, std::shared_ptr<Allocator> memory,
+                     std::function<void(absl::StatusOr<Outbound*>)> done) {
   auto out = std::make_shared<Outbound>();
   out->memory = std::move(memory);
   std::vector<GlobalId> ids;
   for (const v1::ExportItem& item : items) {
-    auto found = FindItem(store, item);
-    if (!found.ok()) return call->Reply(found.status());
-    if (found->entry->parameter != nullptr || found->rows.table != nullptr)
-      ids.push_back(found->entry->id);
-    out->items.push_back(*std::move(found));
+    PSD_ASSIGN_OR_RETURN(Outgoing found, FindItem(store, item));
+    if (found.entry->parameter != nullptr || found.rows.table != nullptr)
+      ids.push_back(found.entry->id);
+    out->items.push_back(std::move(found));
   }
   WithWriteClaims(
       store, executor, std::move(ids), call,
-      [call, out] {
-        if (call->cancelled()) out->status = absl::CancelledError("cancelled before the copies");
-        for (const Outgoing& item : out->items)
-          if (out->status.ok()) out->status = CopyItem(item, *out);
+      [call, out]() -> absl::Status {
+        if (call->cancelled()) return absl::CancelledError("cancelled before the copies");
+        for (const Outgoing& item : out->items) PSD_RETURN_IF_ERROR(CopyItem(item, *out));
+        return absl::OkStatus();
       },
-      [&store, call, out, done = std::move(done)] {
-        if (!out->status.ok()) return call->Reply(out->status);
+      [&store, out, done = std::move(done)](const absl::Status& copied) {
+        if (!copied.ok()) return done(copied);
         out->reply.set_steps_accepted(StepsAccepted(store));
-        done(*out);
+        done(out.get());
       });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {

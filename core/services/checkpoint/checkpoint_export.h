@@ -11,7 +11,7 @@
 #include "core/base/buffer.h"
 #include "core/base/executor.h"
 #include "core/base/ids.h"
-#include "core/rpc/rpc_agent.h"
+#include "core/rpc/declared_method.h"
 #include "core/services/checkpoint/checkpoint_rows.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -32,26 +32,27 @@ struct Outgoing {
 struct Outbound {
   std::vector<Outgoing> items;
   std::shared_ptr<Allocator> memory;  // for the copies; null for the default of Tensor::Empty
-  absl::Status status;
   store::Values values;
   v1::ExportReply reply;
 };
 
-// Runs `work` while it holds the write claims of all `ids`, then `done` without them, both on the
-// executor. If the executor is full, neither runs, and `call` is answered with the error.
+// Runs `work` while it holds the write claims of all `ids`, then passes its result to `done`
+// without them, both on the executor, as work for `call`. If the executor is full, `work` does not
+// run, and `done` gets the error.
 void WithWriteClaims(store::Store& store, Executor& executor, std::vector<GlobalId> ids,
-                     const std::shared_ptr<rpc::ServerCall>& call, std::function<void()> work,
-                     std::function<void()> done);
+                     const rpc::CallPtr& call, std::function<absl::Status()> work,
+                     std::function<void(const absl::Status&)> done);
 
-// Copies the values of `items` with their state, all between two steps, and passes the copies to
-// `done`, on the executor. The copies are in memory of `memory`, or in that of Tensor::Empty if
-// `memory` is null. Elements of dense parameters are not copied but pinned.
-// On an error, answers `call` with it and does not call `done`. Errors: NOT_FOUND,
-// INVALID_ARGUMENT, RESOURCE_EXHAUSTED, CANCELLED.
+// Copies the values of `items` with their state, all between two steps, and passes the copies or an
+// error to `done`, on the executor. The copies are in memory of `memory`, or in that of
+// Tensor::Empty if `memory` is null. Elements of dense parameters are not copied but pinned.
+// Errors that are returned, and then `done` is not called: NOT_FOUND, INVALID_ARGUMENT.
+// Errors through `done`: RESOURCE_EXHAUSTED; CANCELLED; FAILED_PRECONDITION while an item is being
+// loaded.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
-void CopyOut(store::Store& store, Executor& executor, const std::shared_ptr<rpc::ServerCall>& call,
-             const ExportItems& items, std::shared_ptr<Allocator> memory,
-             std::function<void(Outbound&)> done);
+absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
+                     const ExportItems& items, std::shared_ptr<Allocator> memory,
+                     std::function<void(absl::StatusOr<Outbound*>)> done);
 
 // Returns the copies as contiguous tensors, item by item. Errors: INVALID_ARGUMENT for a value that
 // is not a tensor; RESOURCE_EXHAUSTED.

@@ -46,7 +46,6 @@ struct Inbound {
     GlobalId judged;
   };
   std::vector<Restored> optimizers;
-  absl::Status status;
 };
 
 // Returns the changes that `message` and its tensors, `values`, ask for. Changes nothing yet.

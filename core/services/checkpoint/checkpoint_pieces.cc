@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/services/checkpoint/checkpoint_codec.h"
 #include "core/services/checkpoint/checkpoint_export.h"
@@ -39,21 +40,20 @@ absl::StatusOr<std::vector<Tensor>> Allocate(const std::vector<checkpoint::Tenso
 
 }  // namespace
 
-void CheckpointService::HoldCopies(const CallPtr& call, GlobalId id, Outbound& out) {
-  auto arrays = DenseCopies(out);
-  if (!arrays.ok()) return call->Reply(arrays.status());
-  absl::Status kept = Keep(call, id, Transfer::Direction::kOut, *std::move(arrays));
-  if (!kept.ok()) return call->Reply(kept);
-  call->Reply(rpc::Payload{}, {rpc::FieldsAttachment(out.reply)});
+absl::StatusOr<rpc::Contents> CheckpointService::HoldCopies(rpc::ServerCall& call, GlobalId id,
+                                                            Outbound& out) {
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, DenseCopies(out));
+  PSD_RETURN_IF_ERROR(Keep(call, id, Transfer::Direction::kOut, std::move(arrays)));
+  return rpc::Contents{{}, {rpc::FieldsAttachment(out.reply)}};
 }
 
-absl::Status CheckpointService::Keep(const CallPtr& call, GlobalId id,
+absl::Status CheckpointService::Keep(rpc::ServerCall& call, GlobalId id,
                                      Transfer::Direction direction, std::vector<Tensor> arrays) {
-  const GlobalId session = rpc::SessionOf(*call);
+  const GlobalId session = rpc::SessionOf(call);
   PSD_RETURN_IF_ERROR(
       transfers_.Put(session, id, std::make_shared<Transfer>(direction, std::move(arrays))));
   // The session may have ended meanwhile, and nobody would release it.
-  if (call->cancelled()) transfers_.Release(session, id);
+  if (call.cancelled()) transfers_.Release(session, id);
   return absl::OkStatus();
 }
 
@@ -63,54 +63,40 @@ absl::StatusOr<std::vector<Tensor>> CheckpointService::TakeFilled(const rpc::Ser
   return room->arrays();
 }
 
-void CheckpointService::ServeFetch(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto transfer = transfers_.Find(rpc::SessionOf(*call), rpc::IdOf(*request));
-  if (!transfer.ok()) return call->Reply(transfer.status());
-  auto piece = (*transfer)->Piece(request->array(), request->first_byte(), request->bytes());
-  if (!piece.ok()) return call->Reply(piece.status());
-  v1::PieceReply reply;
-  reply.set_steps_accepted(StepsAccepted(uses_.store));
-  rpc::Payload payload = rpc::PlainPayload(reply);
-  payload.buffers.push_back(*std::move(piece));
-  call->Reply(std::move(payload));
+absl::StatusOr<rpc::Contents> CheckpointService::ServeFetch(const rpc::CallPtr& call,
+                                                            v1::PieceRequest request) {
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> transfer,
+                       transfers_.Find(rpc::SessionOf(*call), rpc::IdOf(request)));
+  PSD_ASSIGN_OR_RETURN(Buffer piece,
+                       transfer->Piece(request.array(), request.first_byte(), request.bytes()));
+  v1::PieceReply fields;
+  fields.set_steps_accepted(StepsAccepted(uses_.store));
+  rpc::Contents reply{rpc::PlainPayload(fields), {}};
+  reply.payload.buffers.push_back(std::move(piece));
+  return reply;
 }
 
-void CheckpointService::ServeMakeRoom(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::RoomRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto specs = DecodeArrays(*request);
-  if (!specs.ok()) return call->Reply(specs.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
-  auto arrays = Allocate(*specs, uses_.store.stats());
-  if (!arrays.ok()) return call->Reply(arrays.status());
-  absl::Status kept = Keep(call, rpc::IdOf(*request), Transfer::Direction::kIn, *std::move(arrays));
-  if (!kept.ok()) return call->Reply(kept);
-  call->Reply(rpc::Payload{});
+absl::Status CheckpointService::ServeMakeRoom(const rpc::CallPtr& call, v1::RoomRequest request) {
+  PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::TensorSpec> specs, DecodeArrays(request));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, Allocate(specs, uses_.store.stats()));
+  return Keep(*call, rpc::IdOf(request), Transfer::Direction::kIn, std::move(arrays));
 }
 
-void CheckpointService::ServeFill(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
+absl::Status CheckpointService::ServeFill(const rpc::CallPtr& call, v1::PieceRequest request) {
   if (call->payload().buffers.size() != 1)
-    return call->Reply(absl::InvalidArgumentError("checkpoint.fill: one buffer is expected"));
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the import"));
-  auto transfer = transfers_.Find(rpc::SessionOf(*call), rpc::IdOf(*request));
-  if (!transfer.ok()) return call->Reply(transfer.status());
-  const absl::Status filled =
-      (*transfer)->Fill(request->array(), request->first_byte(), call->payload().buffers[0]);
-  transfer->reset();  // must happen before the answer, after which the caller may import the room
-  if (!filled.ok()) return call->Reply(filled);
-  call->Reply(rpc::Payload{});
+    return absl::InvalidArgumentError("checkpoint.fill: one buffer is expected");
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  // Released before the answer, after which the caller may import the room.
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> transfer,
+                       transfers_.Find(rpc::SessionOf(*call), rpc::IdOf(request)));
+  return transfer->Fill(request.array(), request.first_byte(), call->payload().buffers[0]);
 }
 
-void CheckpointService::ServeRelease(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::PieceRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the release"));
-  transfers_.Release(rpc::SessionOf(*call), rpc::IdOf(*request));
-  call->Reply(rpc::Payload{});
+absl::Status CheckpointService::ServeRelease(const rpc::CallPtr& call, v1::PieceRequest request) {
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  transfers_.Release(rpc::SessionOf(*call), rpc::IdOf(request));
+  return absl::OkStatus();
 }
 
 }  // namespace psd::services

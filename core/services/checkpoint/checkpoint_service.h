@@ -16,6 +16,7 @@
 #include "core/base/memory_budget.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
 #include "core/services/checkpoint/checkpoint_export.h"
@@ -96,18 +97,18 @@ class CheckpointService {
   const TransferTable& transfers() const { return transfers_; }
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
-  void ServeDescribe(const CallPtr& call);
-  void ServeCheck(const CallPtr& call);
-  void ServeExport(const CallPtr& call);
-  void ServeImport(const CallPtr& call);
-  void ServeFetch(const CallPtr& call);
-  void ServeMakeRoom(const CallPtr& call);
-  void ServeFill(const CallPtr& call);
-  void ServeRelease(const CallPtr& call);
-  void HoldCopies(const CallPtr& call, GlobalId id, Outbound& out);
+  absl::StatusOr<rpc::Contents> ServeDescribe(const rpc::CallPtr& call, Unit);
+  absl::Status ServeCheck(const rpc::CallPtr& call, rpc::Bulk<v1::OwnerContents> request);
+  absl::Status ServeExport(const rpc::Answer<rpc::Contents>& answer, v1::ExportRequest request);
+  absl::Status ServeImport(const rpc::Answer<Unit>& answer, rpc::Beside<v1::ImportRequest> fields);
+  absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::PieceRequest request);
+  absl::Status ServeMakeRoom(const rpc::CallPtr& call, v1::RoomRequest request);
+  absl::Status ServeFill(const rpc::CallPtr& call, v1::PieceRequest request);
+  absl::Status ServeRelease(const rpc::CallPtr& call, v1::PieceRequest request);
+
+  absl::StatusOr<rpc::Contents> HoldCopies(rpc::ServerCall& call, GlobalId id, Outbound& out);
   // A transfer of the caller's session.
-  absl::Status Keep(const CallPtr& call, GlobalId id, Transfer::Direction direction,
+  absl::Status Keep(rpc::ServerCall& call, GlobalId id, Transfer::Direction direction,
                     std::vector<Tensor> arrays);
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);
   // Returns the tensors of a request: those that it carries, or those of a room that was filled.

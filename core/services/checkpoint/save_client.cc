@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/buffer.h"
 #include "core/base/status.h"
-#include "core/rpc/message_io.h"
+#include "core/rpc/declared_method.h"
 #include "core/services/checkpoint/checkpoint_codec.h"
+#include "core/services/checkpoint/save_methods.h"
 #include "core/services/checkpoint/save_service.h"
 
 namespace psd::services {
@@ -19,14 +19,9 @@ Message WithId(GlobalId id) {
   return message;
 }
 
-rpc::Request Bound(rpc::Request request) {
-  request.session_bound = true;
-  return request;
-}
-
-absl::StatusOr<v1::ExportReply> ParseWritten(const absl::StatusOr<rpc::Reply>& reply) {
-  if (!reply.ok()) return reply.status();
-  return rpc::ParseMessage<v1::ExportReply>(reply->payload.header, "save.write");
+// A save lasts as long as the session that opened it.
+rpc::Destination InSession(const std::string& owner) {
+  return {owner, /*only_incarnation=*/0, /*session_bound=*/true};
 }
 
 }  // namespace
@@ -34,18 +29,12 @@ absl::StatusOr<v1::ExportReply> ParseWritten(const absl::StatusOr<rpc::Reply>& r
 Future<SaveService::Opened> SaveService::Open(const std::string& owner, GlobalId id,
                                               const OwnFiles& files,
                                               const rpc::CallOptions& options) {
-  auto message = WithId<v1::OpenSaveRequest>(id);
-  EncodeOwnFiles(files, message);
-  rpc::Request request;
-  request.method = "save.open";
-  request.payload.buffers.push_back(Buffer::FromString(message.SerializeAsString()));
-  return uses_.agent.StartCall(owner, Bound(std::move(request)), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Opened> {
+  rpc::Bulk<v1::OpenSaveRequest> request{WithId<v1::OpenSaveRequest>(id)};
+  EncodeOwnFiles(files, request.message);
+  return rpc::Ask(uses_.agent, kSaveOpen, InSession(owner), request, options)
+      .Then([](const absl::StatusOr<v1::OpenSaveReply>& reply) -> absl::StatusOr<Opened> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(
-            auto answer, rpc::ParseMessage<v1::OpenSaveReply>(reply->payload.header, "save.open"));
-        return Opened{answer.here(), answer.why_not(), answer.steps_accepted()};
+        return Opened{reply->here(), reply->why_not(), reply->steps_accepted()};
       });
 }
 
@@ -55,12 +44,11 @@ Future<Exported> SaveService::Write(const std::string& owner, GlobalId id, uint6
   auto message = WithId<v1::WriteSaveRequest>(id);
   message.set_number(number);
   for (const ExportItem& item : items) *message.add_items() = EncodeItem(item);
-  return uses_.agent.StartCall(owner, Bound(rpc::PlainRequest("save.write", message)), options)
-      .reply()
+  return rpc::Ask(uses_.agent, kSaveWrite, InSession(owner), message, options)
       .Then([owner, expected = items.size()](
-                const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Exported> {
-        PSD_ASSIGN_OR_RETURN(v1::ExportReply written, ParseWritten(reply));
-        Exported exported = DecodeWithoutTensors(written);
+                const absl::StatusOr<v1::ExportReply>& written) -> absl::StatusOr<Exported> {
+        if (!written.ok()) return written.status();
+        Exported exported = DecodeWithoutTensors(*written);
         if (exported.items.size() == expected) return exported;
         return absl::InternalError(absl::StrCat(owner, " was asked for ", expected,
                                                 " values and wrote ", exported.items.size()));
@@ -74,11 +62,10 @@ Future<FetchedPiece> SaveService::WritePiece(const std::string& owner, GlobalId 
   message.set_number(number);
   *message.mutable_piece() = EncodePiece(held, range);
   message.set_piece_file(static_cast<uint32_t>(file));
-  return uses_.agent.StartCall(owner, Bound(rpc::PlainRequest("save.write", message)), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<FetchedPiece> {
-        PSD_ASSIGN_OR_RETURN(v1::ExportReply written, ParseWritten(reply));
-        return FetchedPiece{{}, written.steps_accepted()};
+  return rpc::Ask(uses_.agent, kSaveWrite, InSession(owner), message, options)
+      .Then([](const absl::StatusOr<v1::ExportReply>& written) -> absl::StatusOr<FetchedPiece> {
+        if (!written.ok()) return written.status();
+        return FetchedPiece{{}, written->steps_accepted()};
       });
 }
 
@@ -93,24 +80,17 @@ Future<std::vector<checkpoint::SavedFile>> SaveService::Finish(const std::string
     message.add_count_files(static_cast<uint32_t>(count.file));
     message.add_counts(count.steps);
   }
-  rpc::Request request = rpc::PlainRequest("save.finish", message);
-  return uses_.agent.StartCall(owner, Bound(std::move(request)), options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<Files> {
+  return rpc::Ask(uses_.agent, kSaveFinish, InSession(owner), message, options)
+      .Then([](const absl::StatusOr<v1::FinishSaveReply>& reply) -> absl::StatusOr<Files> {
         if (!reply.ok()) return reply.status();
-        PSD_ASSIGN_OR_RETURN(auto answer, rpc::ParseMessage<v1::FinishSaveReply>(
-                                              reply->payload.header, "save.finish"));
-        return DecodeFinished(answer);
+        return DecodeFinished(*reply);
       });
 }
 
 Future<Unit> SaveService::Close(const std::string& owner, GlobalId id,
                                 const rpc::CallOptions& options) {
-  return uses_.agent
-      .StartCall(owner, Bound(rpc::PlainRequest("save.close", WithId<v1::WriteSaveRequest>(id))),
-                 options)
-      .reply()
-      .Then([](const absl::StatusOr<rpc::Reply>& reply) { return reply.status(); });
+  return rpc::Ask(uses_.agent, kSaveClose, InSession(owner), WithId<v1::WriteSaveRequest>(id),
+                  options);
 }
 
 }  // namespace psd::services

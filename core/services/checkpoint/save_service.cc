@@ -3,15 +3,19 @@
 
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/checkpoint/checkpoint_root.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/services/checkpoint/checkpoint_codec.h"
 #include "core/services/checkpoint/checkpoint_export.h"
 #include "core/services/checkpoint/checkpoint_service.h"
 #include "core/services/checkpoint/owner_contents.h"
+#include "core/services/checkpoint/save_methods.h"
 
 namespace psd::services {
 namespace {
@@ -37,37 +41,61 @@ absl::StatusOr<std::vector<size_t>> FilesOf(const v1::WriteSaveRequest& request,
   return files;
 }
 
+// Runs `append`, which appends to the save and returns the reply, when its number has come. Errors:
+// those of OwnSave::Do; then `append` does not run.
+template <typename ReplyType, typename Append>
+absl::Status Do(const rpc::Answer<ReplyType>& answer, const SaveTable::SavePtr& save,
+                uint64_t number, Append append) {
+  // This runs on the thread of the save, which the save outlives, so a plain pointer is enough.
+  return save->Do(number, [answer, to = save.get(),
+                           append = absl::AnyInvocable<absl::StatusOr<ReplyType>(OwnSave&)>(
+                               std::move(append))](const absl::Status& may) mutable {
+    if (may.ok() && answer.call()->cancelled())
+      to->Stop(absl::CancelledError("cancelled before the write"));
+    answer(may.ok() ? append(*to) : absl::StatusOr<ReplyType>(may));
+    append = nullptr;  // frees its memory before the next work begins
+  });
+}
+
+// Takes the copies out of `out`.
+absl::Status AppendCopies(const rpc::Answer<v1::ExportReply>& answer,
+                          const SaveTable::SavePtr& save, const v1::WriteSaveRequest& request,
+                          Outbound& out) {
+  PSD_ASSIGN_OR_RETURN(std::vector<size_t> files, FilesOf(request, out.reply));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, DenseCopies(out));
+  out.values.clear();  // `arrays` holds the tensors now
+  return Do(answer, save, request.number(),
+            [reply = out.reply, files = std::move(files),
+             arrays = std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<v1::ExportReply> {
+              for (size_t i = 0; i < arrays.size(); ++i)
+                PSD_RETURN_IF_ERROR(to.Append(files[i], arrays[i]));
+              arrays.clear();
+              return std::move(reply);
+            });
+}
+
 }  // namespace
 
 SaveService::SaveService(Uses uses) : uses_(std::move(uses)) {
-  auto add = [&](const char* name, void (SaveService::*serve)(const CallPtr&)) {
-    uses_.agent.RegisterMethod({name, rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
-                                [this, serve](CallPtr call) { (this->*serve)(call); }});
-  };
-  add("save.open", &SaveService::ServeOpen);
-  add("save.write", &SaveService::ServeWrite);
-  add("save.finish", &SaveService::ServeFinish);
-  add("save.close", &SaveService::ServeClose);
+  rpc::Serve(uses_.agent, kSaveOpen, this, &SaveService::ServeOpen);
+  rpc::Serve(uses_.agent, kSaveWrite, this, &SaveService::ServeWrite);
+  rpc::Serve(uses_.agent, kSaveFinish, this, &SaveService::ServeFinish);
+  rpc::Serve(uses_.agent, kSaveClose, this, &SaveService::ServeClose);
   uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
     for (SavePtr& save : saves_.TakeAllOf({peer.incarnation, epoch})) Destroy(std::move(save));
   });
 }
 
-void SaveService::ServeOpen(const CallPtr& call) {
-  if (call->payload().buffers.size() != 1)
-    return call->Reply(absl::InvalidArgumentError("save.open: one buffer is expected"));
-  auto request = rpc::ParseMessage<v1::OpenSaveRequest>(
-      std::string(call->payload().buffers[0].view()), call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto files = DecodeOwnFiles(*request);
-  if (!files.ok()) return call->Reply(files.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the save"));
-  const Key key(rpc::SessionOf(*call), rpc::IdOf(*request));
-  const absl::StatusOr<uint64_t> opening = OpenHere(key, *files);
+absl::StatusOr<v1::OpenSaveReply> SaveService::ServeOpen(const rpc::CallPtr& call,
+                                                         rpc::Bulk<v1::OpenSaveRequest> request) {
+  PSD_ASSIGN_OR_RETURN(OwnFiles files, DecodeOwnFiles(request.message));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  const Key key(rpc::SessionOf(*call), rpc::IdOf(request.message));
+  const absl::StatusOr<uint64_t> opening = OpenHere(key, files);
   const absl::Status& opened = opening.status();
   uses_.logger.Log(LogLevel::kInfo, opened.ok() ? "save_opened" : "save_not_here",
                    opened.ok() ? "writes its own files of a save" : opened.message(),
-                   {{"peer", call->caller().name}, {"files", files->files.size()}});
+                   {{"peer", call->caller().name}, {"files", files.files.size()}});
   // The session may have ended before the save was registered, and nobody would give it up. The
   // peer may have opened another save under the same id meanwhile, which stays.
   if (opening.ok() && call->cancelled()) Destroy(saves_.Take(key, *opening));
@@ -75,7 +103,7 @@ void SaveService::ServeOpen(const CallPtr& call) {
   reply.set_here(opened.ok());
   reply.set_why_not(std::string(opened.message()));
   reply.set_steps_accepted(StepsAccepted(uses_.store));
-  call->Reply(rpc::PlainPayload(reply));
+  return reply;
 }
 
 absl::StatusOr<uint64_t> SaveService::OpenHere(const Key& key, const OwnFiles& files) {
@@ -101,89 +129,62 @@ absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& file
   return SavePtr(std::move(save));
 }
 
-void SaveService::ServeWrite(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  auto save = saves_.Find({rpc::SessionOf(*call), rpc::IdOf(*request)});
-  if (!save.ok()) return call->Reply(save.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the write"));
-  if (request->has_piece()) return WritePieceHere(call, *save, *request);
-  WriteItems(call, *save, *request);
+absl::Status SaveService::ServeWrite(const rpc::Answer<v1::ExportReply>& answer,
+                                     v1::WriteSaveRequest request) {
+  PSD_ASSIGN_OR_RETURN(SavePtr save,
+                       saves_.Find({rpc::SessionOf(*answer.call()), rpc::IdOf(request)}));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
+  if (request.has_piece()) return WritePieceHere(answer, save, request);
+  return WriteItems(answer, save, request);
 }
 
-void SaveService::WriteItems(const CallPtr& call, const SavePtr& save,
-                             const v1::WriteSaveRequest& request) {
-  CopyOut(uses_.store, uses_.executor, call, request.items(), uses_.memory.transit(),
-          [this, call, save, request](Outbound& out) {
-            auto files = FilesOf(request, out.reply);
-            if (!files.ok()) return call->Reply(files.status());
-            auto arrays = DenseCopies(out);
-            if (!arrays.ok()) return call->Reply(arrays.status());
-            out.values.clear();  // `arrays` holds the tensors now
-            Do(call, save, request.number(),
-               [reply = out.reply, files = *std::move(files),
-                arrays = *std::move(arrays)](OwnSave& to) mutable -> absl::StatusOr<rpc::Payload> {
-                 for (size_t i = 0; i < arrays.size(); ++i)
-                   PSD_RETURN_IF_ERROR(to.Append(files[i], arrays[i]));
-                 arrays.clear();
-                 return rpc::PlainPayload(reply);
-               });
-          });
+absl::Status SaveService::WriteItems(const rpc::Answer<v1::ExportReply>& answer,
+                                     const SavePtr& save, const v1::WriteSaveRequest& request) {
+  return CopyOut(uses_.store, uses_.executor, answer.call(), request.items(),
+                 uses_.memory.transit(), [answer, save, request](absl::StatusOr<Outbound*> out) {
+                   const absl::Status begun =
+                       out.ok() ? AppendCopies(answer, save, request, **out) : out.status();
+                   if (!begun.ok()) answer(begun);
+                 });
 }
 
-void SaveService::WritePieceHere(const CallPtr& call, const SavePtr& save,
-                                 const v1::WriteSaveRequest& request) {
+absl::Status SaveService::WritePieceHere(const rpc::Answer<v1::ExportReply>& answer,
+                                         const SavePtr& save, const v1::WriteSaveRequest& request) {
   const v1::PieceRequest& range = request.piece();
-  auto held = uses_.transfers.Find(rpc::SessionOf(*call), rpc::IdOf(range));
-  if (!held.ok()) return call->Reply(held.status());
-  auto piece = (*held)->Piece(range.array(), range.first_byte(), range.bytes());
-  if (!piece.ok()) return call->Reply(piece.status());
-  Do(call, save, request.number(),
-     [this, piece = *std::move(piece),
-      file = request.piece_file()](OwnSave& to) -> absl::StatusOr<rpc::Payload> {
-       PSD_RETURN_IF_ERROR(to.AppendBytes(file, piece.view()));
-       v1::ExportReply reply;
-       reply.set_steps_accepted(StepsAccepted(uses_.store));
-       return rpc::PlainPayload(reply);
-     });
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> held,
+                       uses_.transfers.Find(rpc::SessionOf(*answer.call()), rpc::IdOf(range)));
+  PSD_ASSIGN_OR_RETURN(Buffer piece, held->Piece(range.array(), range.first_byte(), range.bytes()));
+  return Do(answer, save, request.number(),
+            [this, piece = std::move(piece),
+             file = request.piece_file()](OwnSave& to) -> absl::StatusOr<v1::ExportReply> {
+              PSD_RETURN_IF_ERROR(to.AppendBytes(file, piece.view()));
+              v1::ExportReply reply;
+              reply.set_steps_accepted(StepsAccepted(uses_.store));
+              return reply;
+            });
 }
 
-void SaveService::ServeFinish(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::FinishSaveRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  if (request->count_files_size() != request->counts_size())
-    return call->Reply(absl::InvalidArgumentError("save.finish: counts without a file"));
-  auto save = saves_.Find({rpc::SessionOf(*call), rpc::IdOf(*request)});
-  if (!save.ok()) return call->Reply(save.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
+absl::Status SaveService::ServeFinish(const rpc::Answer<v1::FinishSaveReply>& answer,
+                                      v1::FinishSaveRequest request) {
+  if (request.count_files_size() != request.counts_size())
+    return absl::InvalidArgumentError("save.finish: counts without a file");
+  PSD_ASSIGN_OR_RETURN(SavePtr save,
+                       saves_.Find({rpc::SessionOf(*answer.call()), rpc::IdOf(request)}));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   std::vector<StepCount> counts;
-  for (int i = 0; i < request->counts_size(); ++i)
-    counts.push_back({request->count_files(i), request->counts(i)});
-  Do(call, *save, request->number(),
-     [counts = std::move(counts)](OwnSave& to) -> absl::StatusOr<rpc::Payload> {
-       PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::SavedFile> files, to.Finish(counts));
-       return rpc::PlainPayload(EncodeFinished(files));
-     });
+  for (int i = 0; i < request.counts_size(); ++i)
+    counts.push_back({request.count_files(i), request.counts(i)});
+  return Do(answer, save, request.number(),
+            [counts = std::move(counts)](OwnSave& to) -> absl::StatusOr<v1::FinishSaveReply> {
+              PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::SavedFile> files, to.Finish(counts));
+              return EncodeFinished(files);
+            });
 }
 
-void SaveService::ServeClose(const CallPtr& call) {
-  auto request = rpc::ParseMessage<v1::WriteSaveRequest>(call->payload().header, call->method());
-  if (!request.ok()) return call->Reply(request.status());
-  if (!call->BeginApply()) return call->Reply(absl::CancelledError("cancelled before the end"));
-  Destroy(saves_.Take({rpc::SessionOf(*call), rpc::IdOf(*request)}));
-  call->Reply(rpc::Payload{});
-}
-
-void SaveService::Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append) {
-  // This runs on the thread of the save, which the save outlives, so a plain pointer is enough.
-  const absl::Status queued = save->Do(
-      number, [call, to = save.get(), append = std::move(append)](const absl::Status& may) mutable {
-        if (may.ok() && call->cancelled())
-          to->Stop(absl::CancelledError("cancelled before the write"));
-        call->Reply(may.ok() ? append(*to) : absl::StatusOr<rpc::Payload>(may));
-        append = nullptr;  // frees its memory before the next work begins
-      });
-  if (!queued.ok()) call->Reply(queued);
+absl::Status SaveService::ServeClose(const rpc::CallPtr& call, v1::WriteSaveRequest request) {
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
+  Destroy(saves_.Take({rpc::SessionOf(*call), rpc::IdOf(request)}));
+  return absl::OkStatus();
 }
 
 void SaveService::Destroy(SavePtr save) {

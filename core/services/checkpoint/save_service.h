@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/executor.h"
@@ -19,6 +18,7 @@
 #include "core/base/memory_budget.h"
 #include "core/checkpoint/checkpoint_index.h"
 #include "core/checkpoint/checkpoint_root.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/services/checkpoint/checkpoint_types.h"
 #include "core/services/checkpoint/own_save.h"
@@ -80,20 +80,19 @@ class SaveService {
   Future<Unit> Close(const std::string& owner, GlobalId id, const rpc::CallOptions& options);
 
  private:
-  using CallPtr = std::shared_ptr<rpc::ServerCall>;
   using Key = SaveTable::Key;
   using SavePtr = SaveTable::SavePtr;
-  // Appends to a save, and returns the answer.
-  using Append = absl::AnyInvocable<absl::StatusOr<rpc::Payload>(OwnSave&)>;
 
-  void ServeOpen(const CallPtr& call);
-  void ServeWrite(const CallPtr& call);
-  void ServeFinish(const CallPtr& call);
-  void ServeClose(const CallPtr& call);
-  void WriteItems(const CallPtr& call, const SavePtr& save, const v1::WriteSaveRequest& request);
-  void WritePieceHere(const CallPtr& call, const SavePtr& save,
-                      const v1::WriteSaveRequest& request);
-  void Do(const CallPtr& call, const SavePtr& save, uint64_t number, Append append);
+  absl::StatusOr<v1::OpenSaveReply> ServeOpen(const rpc::CallPtr& call,
+                                              rpc::Bulk<v1::OpenSaveRequest> request);
+  absl::Status ServeWrite(const rpc::Answer<v1::ExportReply>& answer, v1::WriteSaveRequest request);
+  absl::Status ServeFinish(const rpc::Answer<v1::FinishSaveReply>& answer,
+                           v1::FinishSaveRequest request);
+  absl::Status ServeClose(const rpc::CallPtr& call, v1::WriteSaveRequest request);
+  absl::Status WriteItems(const rpc::Answer<v1::ExportReply>& answer, const SavePtr& save,
+                          const v1::WriteSaveRequest& request);
+  absl::Status WritePieceHere(const rpc::Answer<v1::ExportReply>& answer, const SavePtr& save,
+                              const v1::WriteSaveRequest& request);
 
   // Returns the opening (see SaveTable).
   absl::StatusOr<uint64_t> OpenHere(const Key& key, const OwnFiles& files);
