@@ -13,9 +13,7 @@
 #include "core/base/status.h"
 
 namespace psd {
-namespace {
-
-constexpr size_t kMaxKeptBytes = size_t{512} << 20;
+namespace internal {
 
 // Counts bytes in use; the caller gives the limit. Thread-safe.
 class Meter {
@@ -38,8 +36,6 @@ class Meter {
 
   std::atomic<size_t> used_{0};
 };
-
-enum class AccountKind { kHosted, kTransit };
 
 class ChargedBlock;
 
@@ -166,92 +162,95 @@ class ChargedBlock : public Block {
   AccountKind kind_;                      // changes under the meters' mutex
 };
 
-class MemoryAccountImpl : public MemoryAccount {
- public:
-  MemoryAccountImpl(std::shared_ptr<Meters> meters, AccountKind kind, size_t own_limit,
-                    size_t limit_of_all, std::shared_ptr<Allocator> underlying,
-                    SmallChargesId small_charges = 0)
-      : MemoryAccount(small_charges),
-        meters_(std::move(meters)),
-        kind_(kind),
-        own_limit_(own_limit),
-        limit_of_all_(limit_of_all),
-        underlying_(std::move(underlying)) {}
+}  // namespace internal
 
-  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
-    PSD_RETURN_IF_ERROR(Add(bytes));
-    absl::StatusOr<std::shared_ptr<Block>> block = underlying_->Allocate(bytes);
-    if (!block.ok()) {
-      meters_->Credit(kind_, bytes);
-      return block.status();
-    }
-    return std::allocate_shared<ChargedBlock>(SmallMemoryAllocator<ChargedBlock>(),
-                                              *std::move(block), meters_, kind_);
-  }
+namespace {
 
-  absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
-    if (bytes == 0) return MemoryCharge();
-    PSD_RETURN_IF_ERROR(Add(bytes));
-    return MemoryCharge(meters_.get(), [meters = meters_, kind = kind_, bytes](const void*) {
-      meters->Credit(kind, bytes);
-    });
-  }
-
-  bool Counts(const void* storage) const override {
-    MutexLock lock(meters_->mutex);
-    return meters_->movable.contains(storage);
-  }
-
-  absl::Status TakeOver(absl::Span<const void* const> storages) override {
-    MutexLock lock(meters_->mutex);
-    absl::flat_hash_set<ChargedBlock*> others;
-    size_t bytes = 0;
-    for (const void* storage : storages) {
-      const auto found = meters_->movable.find(storage);
-      if (found == meters_->movable.end() || found->second->kind() == kind_) continue;
-      if (others.insert(found->second).second) bytes += found->second->size();
-    }
-    if (kind_ == AccountKind::kTransit) {
-      meters_->hosted.Subtract(bytes);
-    } else if (!meters_->hosted.TryAdd(bytes, own_limit_)) {
-      return Refusal(*meters_, kind_, own_limit_, bytes);
-    }
-    for (ChargedBlock* block : others) block->set_kind(kind_);
-    return absl::OkStatus();
-  }
-
-  size_t limit_bytes() const override {
-    if (meters_->budget_bytes == 0) return 0;
-    return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_;
-  }
-  size_t most_bytes() const override {
-    const size_t hosted = std::min(meters_->hosted.used(), limit_of_all_);
-    return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_ - hosted;
-  }
-  size_t used_bytes() const override {
-    return kind_ == AccountKind::kHosted ? meters_->hosted.used() : meters_->transit_bytes();
-  }
-
- private:
-  absl::Status Add(size_t bytes) {
-    return meters_->TryAdd(kind_, bytes, own_limit_, limit_of_all_);
-  }
-
-  const std::shared_ptr<Meters> meters_;
-  const AccountKind kind_;
-  const size_t own_limit_;
-  const size_t limit_of_all_;
-  const std::shared_ptr<Allocator> underlying_;  // shared with its creator
-};
+constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 
 }  // namespace
+
+using internal::AccountKind;
+using internal::ChargedBlock;
+using internal::Meters;
+using internal::Refusal;
 
 std::shared_ptr<MemoryAccount> MemoryAccount::Create(size_t limit_bytes,
                                                      std::shared_ptr<Allocator> underlying) {
   const size_t bound = limit_bytes == 0 ? SIZE_MAX : limit_bytes;
-  return std::make_shared<MemoryAccountImpl>(std::make_shared<Meters>(limit_bytes),
-                                             AccountKind::kHosted, bound, bound,
-                                             std::move(underlying));
+  return std::shared_ptr<MemoryAccount>(
+      new MemoryAccount(std::make_shared<Meters>(limit_bytes), AccountKind::kHosted, bound, bound,
+                        std::move(underlying), /*small_charges=*/0));
+}
+
+MemoryAccount::MemoryAccount(std::shared_ptr<Meters> meters, AccountKind kind, size_t own_limit,
+                             size_t limit_of_all, std::shared_ptr<Allocator> underlying,
+                             SmallChargesId small_charges)
+    : meters_(std::move(meters)),
+      kind_(kind),
+      own_limit_(own_limit),
+      limit_of_all_(limit_of_all),
+      underlying_(std::move(underlying)),
+      small_charges_(small_charges) {}
+
+absl::StatusOr<std::shared_ptr<Block>> MemoryAccount::Allocate(size_t bytes) {
+  PSD_RETURN_IF_ERROR(Add(bytes));
+  absl::StatusOr<std::shared_ptr<Block>> block = underlying_->Allocate(bytes);
+  if (!block.ok()) {
+    meters_->Credit(kind_, bytes);
+    return block.status();
+  }
+  return std::allocate_shared<ChargedBlock>(SmallMemoryAllocator<ChargedBlock>(), *std::move(block),
+                                            meters_, kind_);
+}
+
+absl::StatusOr<MemoryCharge> MemoryAccount::Charge(size_t bytes) {
+  if (bytes == 0) return MemoryCharge();
+  PSD_RETURN_IF_ERROR(Add(bytes));
+  return MemoryCharge(meters_.get(), [meters = meters_, kind = kind_, bytes](const void*) {
+    meters->Credit(kind, bytes);
+  });
+}
+
+bool MemoryAccount::Counts(const void* storage) const {
+  MutexLock lock(meters_->mutex);
+  return meters_->movable.contains(storage);
+}
+
+absl::Status MemoryAccount::TakeOver(absl::Span<const void* const> storages) {
+  MutexLock lock(meters_->mutex);
+  absl::flat_hash_set<ChargedBlock*> others;
+  size_t bytes = 0;
+  for (const void* storage : storages) {
+    const auto found = meters_->movable.find(storage);
+    if (found == meters_->movable.end() || found->second->kind() == kind_) continue;
+    if (others.insert(found->second).second) bytes += found->second->size();
+  }
+  if (kind_ == AccountKind::kTransit) {
+    meters_->hosted.Subtract(bytes);
+  } else if (!meters_->hosted.TryAdd(bytes, own_limit_)) {
+    return Refusal(*meters_, kind_, own_limit_, bytes);
+  }
+  for (ChargedBlock* block : others) block->set_kind(kind_);
+  return absl::OkStatus();
+}
+
+size_t MemoryAccount::limit_bytes() const {
+  if (meters_->budget_bytes == 0) return 0;
+  return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_;
+}
+
+size_t MemoryAccount::most_bytes() const {
+  const size_t hosted = std::min(meters_->hosted.used(), limit_of_all_);
+  return kind_ == AccountKind::kHosted ? own_limit_ : limit_of_all_ - hosted;
+}
+
+size_t MemoryAccount::used_bytes() const {
+  return kind_ == AccountKind::kHosted ? meters_->hosted.used() : meters_->transit_bytes();
+}
+
+absl::Status MemoryAccount::Add(size_t bytes) {
+  return meters_->TryAdd(kind_, bytes, own_limit_, limit_of_all_);
 }
 
 std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
@@ -266,15 +265,16 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
   const size_t hosted = all - limit_bytes / 64;
   SmallChargesId small_transit = 0, small_hosted = 0;
   if (limited) {
-    small_transit =
-        KeepSmallCharges(std::make_shared<SmallTransit>(meters, for_values, in_transit, all));
-    small_hosted = KeepSmallCharges(std::make_shared<SmallHosted>(meters, for_values, hosted));
+    small_transit = KeepSmallCharges(
+        std::make_shared<internal::SmallTransit>(meters, for_values, in_transit, all));
+    small_hosted =
+        KeepSmallCharges(std::make_shared<internal::SmallHosted>(meters, for_values, hosted));
   }
   const auto account = [&](AccountKind kind, size_t limit_of_all,
                            std::shared_ptr<Allocator> underlying) {
-    return std::make_shared<MemoryAccountImpl>(
-        meters, kind, for_values, limit_of_all, std::move(underlying),
-        kind == AccountKind::kTransit ? small_transit : small_hosted);
+    return std::shared_ptr<MemoryAccount>(
+        new MemoryAccount(meters, kind, for_values, limit_of_all, std::move(underlying),
+                          kind == AccountKind::kTransit ? small_transit : small_hosted));
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;

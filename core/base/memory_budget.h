@@ -26,6 +26,11 @@ namespace psd {
 // destroyed. Null if there is no charge.
 using MemoryCharge = std::shared_ptr<const void>;
 
+namespace internal {
+enum class AccountKind { kHosted, kTransit };
+struct Meters;
+}  // namespace internal
+
 // An allocator that charges its blocks to an account, and credits a block when it is destroyed.
 // Thread-safe.
 class MemoryAccount : public Allocator {
@@ -35,34 +40,42 @@ class MemoryAccount : public Allocator {
                                                std::shared_ptr<Allocator> underlying);
 
   // Errors: RESOURCE_EXHAUSTED naming need, budget and use; the errors of the underlying allocator.
-  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override = 0;
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override;
 
   // Charges memory that comes from elsewhere. Errors: RESOURCE_EXHAUSTED, as for Allocate.
-  virtual absl::StatusOr<MemoryCharge> Charge(size_t bytes) = 0;
+  absl::StatusOr<MemoryCharge> Charge(size_t bytes);
 
   // Whether `storage` is a block of this budget with at least kMovableBytes. Such a block is
   // charged to one of the budget's accounts for as long as it lives.
-  virtual bool Counts(const void* storage) const = 0;
+  bool Counts(const void* storage) const;
   // Takes over the charges of those blocks that another account of the same budget has. Pointers
   // for which Counts is false are ignored. Errors: RESOURCE_EXHAUSTED, as for Allocate; then the
   // other account keeps all charges.
-  virtual absl::Status TakeOver(absl::Span<const void* const> storages) = 0;
+  absl::Status TakeOver(absl::Span<const void* const> storages);
 
   // The bytes that this account may use if no other uses any; 0 means no limit.
-  virtual size_t limit_bytes() const = 0;
+  size_t limit_bytes() const;
   // The most bytes that this account may use beside the values that are hosted now. A message that
   // needs more would wait in vain, because values do not make room for it.
-  virtual size_t most_bytes() const = 0;
-  virtual size_t used_bytes() const = 0;
+  size_t most_bytes() const;
+  size_t used_bytes() const;
 
   // Where small pieces are charged (small_charges.h). 0 if they are not: in an account of its own,
   // or without a limit.
   SmallChargesId small_charges() const { return small_charges_; }
 
- protected:
-  explicit MemoryAccount(SmallChargesId small_charges) : small_charges_(small_charges) {}
-
  private:
+  friend class MemoryBudget;
+  MemoryAccount(std::shared_ptr<internal::Meters> meters, internal::AccountKind kind,
+                size_t own_limit, size_t limit_of_all, std::shared_ptr<Allocator> underlying,
+                SmallChargesId small_charges);
+  absl::Status Add(size_t bytes);
+
+  const std::shared_ptr<internal::Meters> meters_;  // shared by the accounts of one budget
+  const internal::AccountKind kind_;
+  const size_t own_limit_;
+  const size_t limit_of_all_;
+  const std::shared_ptr<Allocator> underlying_;  // shared with its creator
   const SmallChargesId small_charges_;
 };
 
