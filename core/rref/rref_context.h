@@ -24,6 +24,8 @@
 
 namespace psd::rref {
 
+class Core;
+
 // Makes the agent know the address of the worker with this name. Errors: NOT_FOUND.
 using PeerFinder = std::function<Future<Unit>(const std::string& worker)>;
 
@@ -39,19 +41,21 @@ class RRefContext {
                                              IdSource& ids, const Clock& clock, TimerQueue& timers,
                                              std::shared_ptr<Executor> continuations = nullptr,
                                              std::shared_ptr<MemoryAccount> memory = nullptr);
-  virtual ~RRefContext() = default;
+  // Releases every fork that is held here, as ReleaseAll.
+  ~RRefContext();
+  RRefContext(const RRefContext&) = delete;
+  RRefContext& operator=(const RRefContext&) = delete;
 
   // Returns a handle on this worker's own value. An anonymous value that had a handle or a fork is
   // freed when the last handle here and the last fork elsewhere are gone.
-  virtual RRef LocalRRef(store::EntryPtr entry) = 0;
+  RRef LocalRRef(store::EntryPtr entry);
 
   // On the owner: counts a new fork of `entry` for `peer`, which is about to be sent the reference,
   // in this session. Errors: NOT_FOUND if the store no longer has the value.
-  virtual absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
-                                           uint64_t session_epoch) = 0;
+  absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
+                                   uint64_t session_epoch);
   // On the owner: deletes a fork of which `peer` will never hear, so that nobody would release it.
-  virtual void DropFork(const ForkData& data, const rpc::PeerInfo& peer,
-                        uint64_t session_epoch) = 0;
+  void DropFork(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch);
   // Makes a handle of a reference that arrived in an answer, in the session of this worker on the
   // sender with that epoch. There are three cases. The owner sent it: the owner has counted the
   // fork already, under that session; the handle has failed if the session has been lost since.
@@ -59,50 +63,49 @@ class RRefContext {
   // creation. Another worker sent it: the fork is pending until the owner counts it, and then the
   // sender is told, which ends its loan (Lend). Errors: NOT_FOUND for an own value that is gone;
   // INVALID_ARGUMENT for data without ids.
-  virtual absl::StatusOr<RRef> AdoptFork(const ForkData& data, uint64_t session_epoch) = 0;
+  absl::StatusOr<RRef> AdoptFork(const ForkData& data, uint64_t session_epoch);
   // Makes handles of references that arrived as arguments of a call. Their sender keeps its own
   // forks until the call is answered. As AdoptFork, but forks of other workers' values are always
   // pending, and nobody is told when they are confirmed.
-  virtual absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run) = 0;
+  absl::StatusOr<std::vector<RRef>> Borrow(const ForkRun& run);
   // As Borrow, but handles on own values do not keep the values in the store. For callers that read
   // the values at once and do not pass the references on.
-  virtual absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run) = 0;
+  absl::StatusOr<std::vector<RRef>> BorrowUncounted(const ForkRun& run);
   // Prepares to pass a reference to another worker's value in an answer to `peer`, in this session.
   // This worker's fork is kept until `peer` says that the owner counts its fork, or until the
   // session ends. Errors: those of CheckUsable.
-  virtual absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
-                                        uint64_t session_epoch) = 0;
+  absl::StatusOr<ForkData> Lend(const RRef& rref, const rpc::PeerInfo& peer,
+                                uint64_t session_epoch);
   // Ready when the reference may be passed on in a call: its owner counts it, or has at least begun
   // to create the value and so will count the forks of others. Fails if it cannot be passed on.
-  virtual Future<Unit> Passable(const RRef& rref) = 0;
+  Future<Unit> Passable(const RRef& rref);
   // Undoes a Lend of which `peer` will never hear.
-  virtual void TakeBack(const ForkData& data, const rpc::PeerInfo& peer,
-                        uint64_t session_epoch) = 0;
+  void TakeBack(const ForkData& data, const rpc::PeerInfo& peer, uint64_t session_epoch);
   // Sets the function that makes workers reachable which the agent does not know. Must be called
   // before the agent starts.
-  virtual void FindPeersWith(PeerFinder finder) = 0;
+  void FindPeersWith(PeerFinder finder);
 
   // On the user: returns a handle on a value that `owner` will be asked to create. The ids are
   // chosen here, and the request carries them. The caller must then call Created or CreationFailed
   // once. `owner` may be this worker itself; its fork then ends when the value is there.
   // `session_epoch` is that of this worker's session on the owner in which the owner answered.
-  virtual RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation) = 0;
-  virtual void Created(const RRef& rref, Incarnation owner_incarnation, uint64_t session_epoch) = 0;
-  virtual void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown) = 0;
+  RRef NewUserRRef(const std::string& owner, Incarnation owner_incarnation);
+  void Created(const RRef& rref, Incarnation owner_incarnation, uint64_t session_epoch);
+  void CreationFailed(const RRef& rref, absl::Status reason, bool fate_unknown);
   // On the owner: begins the creation of a value that `peer` asked for. Counts the creator's fork;
   // from now on forks of other workers are counted too. Errors: ABORTED if the session has ended or
   // the fork was released before; ALREADY_EXISTS for a value that is being made.
-  virtual absl::Status BeginCreation(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
-                                     uint64_t session_epoch) = 0;
+  absl::Status BeginCreation(GlobalId value, GlobalId fork, const rpc::PeerInfo& peer,
+                             uint64_t session_epoch);
   // On the owner: ends the creation. The value is in the store, or `made` says why there will be
   // none. All who wait are told, and the value is freed if nobody holds it any more.
-  virtual void EndCreation(GlobalId value, const absl::Status& made) = 0;
+  void EndCreation(GlobalId value, const absl::Status& made);
 
   // Checks that this RRef can be used. Returns at once, without a message.
   // Errors: INVALID_ARGUMENT if it refers to nothing; the reason why its fork has failed.
   absl::Status CheckUsable(const RRef& rref) const { return CheckUsable({&rref, 1}); }
   // The same for several. Errors: that of the first RRef that cannot be used.
-  virtual absl::Status CheckUsable(absl::Span<const RRef> rrefs) const = 0;
+  absl::Status CheckUsable(absl::Span<const RRef> rrefs) const;
 
   struct Stats {
     size_t owners = 0;         // values of this worker with forks elsewhere
@@ -112,14 +115,19 @@ class RRefContext {
     size_t loans = 0;          // forks kept for workers that got a reference from here
     size_t releases = 0;       // releases that the owners have not answered yet
   };
-  virtual Stats stats() const = 0;
+  Stats stats() const;
   // Lists at most `limit` forks of other workers' values that still have a handle here, in the form
   // of RRef::ToString.
-  virtual std::vector<std::string> Held(size_t limit) const = 0;
+  std::vector<std::string> Held(size_t limit) const;
 
   // Releases every fork that is held here, before a shutdown. The owners are told without pauses,
   // as fast as they answer. Handles fail with FAILED_PRECONDITION from now on.
-  virtual void ReleaseAll() = 0;
+  void ReleaseAll();
+
+ private:
+  explicit RRefContext(std::shared_ptr<Core> core);
+
+  const std::shared_ptr<Core> core_;  // shared with handles and the agent's callbacks
 };
 
 }  // namespace psd::rref
