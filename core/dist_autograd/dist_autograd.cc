@@ -38,8 +38,10 @@ const std::string* AttachmentOf(const rpc::Reply& reply) {
   return nullptr;
 }
 
+}  // namespace
+
 // The state and methods of DistAutograd. Shared by it, its passes and the agent's callbacks.
-class Core : public PassHost, public std::enable_shared_from_this<Core> {
+class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, IdSource& ids, TimerQueue& timers, Executor& executor,
        std::shared_ptr<MemoryBudget> memory)
@@ -61,6 +63,8 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   absl::StatusOr<std::vector<Variable>> Receive(ContextState& context, const rpc::PeerInfo& sender,
                                                 const MessageInfo& info,
                                                 std::vector<Tensor> tensors);
+  Future<Unit> Start(const std::shared_ptr<ContextState>& context,
+                     absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options);
 
   // PassHost.
   const rpc::PeerInfo& self() const override { return self_; }
@@ -114,7 +118,7 @@ class Core : public PassHost, public std::enable_shared_from_this<Core> {
   std::atomic<bool> draining_{false};
 };
 
-void Core::Register() {
+void DistAutograd::Core::Register() {
   auto add = [this](const char* name, void (Core::*serve)(const CallPtr&)) {
     // These methods run on the carrier's thread and pass the work of large graphs to the executor.
     agent_.RegisterMethod(
@@ -136,12 +140,12 @@ void Core::Register() {
   agent_.OnDraining([core = shared_from_this()] { core->Drain(); });
 }
 
-void Core::Drain() {
+void DistAutograd::Core::Drain() {
   draining_ = true;
   for (const auto& pass : table_.Passes()) pass->FailIfWaiting(Draining());
 }
 
-void Core::Close() {
+void DistAutograd::Core::Close() {
   for (const auto& pass : table_.Passes()) {
     pass->Fail(absl::CancelledError(absl::StrCat("error on ", self_.name, ": it is going")), "");
   }
@@ -150,7 +154,7 @@ void Core::Close() {
 
 // ---- contexts
 
-void Core::Finish(const ContextTable::Erased& erased, const std::string& source) {
+void DistAutograd::Core::Finish(const ContextTable::Erased& erased, const std::string& source) {
   if (erased.pass != nullptr) {
     erased.pass->Fail(absl::AbortedError(absl::StrCat(
                           "error on ", self_.name, ": autograd context ",
@@ -167,7 +171,7 @@ void Core::Finish(const ContextTable::Erased& erased, const std::string& source)
   }
 }
 
-void Core::Release(GlobalId context, const std::string& source) {
+void DistAutograd::Core::Release(GlobalId context, const std::string& source) {
   ContextTable::Erased erased = table_.Erase(context);
   if (erased.state == nullptr) return;
   Finish(erased, source);
@@ -176,7 +180,7 @@ void Core::Release(GlobalId context, const std::string& source) {
     executor_.Submit([state = std::move(erased.state)] {}).IgnoreError();  // refused: freed here
 }
 
-void Core::OnRelease(const CallPtr& call) {
+void DistAutograd::Core::OnRelease(const CallPtr& call) {
   auto contexts = DecodeRelease(call->payload().header);
   if (!contexts.ok()) return call->Reply(contexts.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("release cancelled"));
@@ -184,7 +188,7 @@ void Core::OnRelease(const CallPtr& call) {
   call->Reply(rpc::Payload{});
 }
 
-void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
+void DistAutograd::Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
   const auto has_later = [&] {
     Gate::Entry entry(gate_);
     if (!entry.open()) return false;
@@ -199,8 +203,8 @@ void Core::OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
 
 // ---- messages
 
-absl::StatusOr<std::string> Core::Describe(ContextState& context,
-                                           const std::vector<Variable>& variables) {
+absl::StatusOr<std::string> DistAutograd::Core::Describe(ContextState& context,
+                                                         const std::vector<Variable>& variables) {
   MessageInfo info;
   info.context = context.id();
   bool any = false;
@@ -217,10 +221,10 @@ absl::StatusOr<std::string> Core::Describe(ContextState& context,
   return EncodeMessageInfo(info);
 }
 
-absl::StatusOr<std::vector<Variable>> Core::Receive(ContextState& context,
-                                                    const rpc::PeerInfo& sender,
-                                                    const MessageInfo& info,
-                                                    std::vector<Tensor> tensors) {
+absl::StatusOr<std::vector<Variable>> DistAutograd::Core::Receive(ContextState& context,
+                                                                  const rpc::PeerInfo& sender,
+                                                                  const MessageInfo& info,
+                                                                  std::vector<Tensor> tensors) {
   if (info.message.IsNone()) return Constants(std::move(tensors));
   if (info.message.incarnation != sender.incarnation) {
     return absl::InvalidArgumentError(absl::StrCat("message id ", info.message.ToString(),
@@ -265,7 +269,7 @@ absl::StatusOr<std::vector<Variable>> Core::Receive(ContextState& context,
 
 // ---- passes
 
-absl::StatusOr<std::shared_ptr<Pass>> Core::Join(const PassInfo& info) {
+absl::StatusOr<std::shared_ptr<Pass>> DistAutograd::Core::Join(const PassInfo& info) {
   PSD_ASSIGN_OR_RETURN(auto context, table_.Find(info.context));
   std::shared_ptr<Pass> superseded;
   auto pass = table_.JoinPass(
@@ -277,13 +281,13 @@ absl::StatusOr<std::shared_ptr<Pass>> Core::Join(const PassInfo& info) {
   return pass;
 }
 
-void Core::OnGradient(const CallPtr& call) {
+void DistAutograd::Core::OnGradient(const CallPtr& call) {
   absl::Status status = TakeGradient(call);
   if (!status.ok()) call->Reply(ErrorOn(self_.name, status));
 }
 
 // Everything is checked before anything changes.
-absl::Status Core::TakeGradient(const CallPtr& call) {
+absl::Status DistAutograd::Core::TakeGradient(const CallPtr& call) {
   const std::string* attachment = call->attachment(DistAutograd::kTag);
   if (attachment == nullptr) return absl::InvalidArgumentError("gradients without their header");
   PSD_ASSIGN_OR_RETURN(GradientInfo info, DecodeGradientInfo(*attachment));
@@ -300,7 +304,7 @@ absl::Status Core::TakeGradient(const CallPtr& call) {
   return absl::OkStatus();
 }
 
-void Core::OnMark(const CallPtr& call) {
+void DistAutograd::Core::OnMark(const CallPtr& call) {
   auto info = DecodeMarkInfo(call->payload().header);
   if (!info.ok()) return call->Reply(info.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("mark cancelled"));
@@ -313,7 +317,7 @@ void Core::OnMark(const CallPtr& call) {
   });
 }
 
-void Core::OnAbort(const CallPtr& call) {
+void DistAutograd::Core::OnAbort(const CallPtr& call) {
   auto info = DecodeAbortInfo(call->payload().header);
   if (!info.ok()) return call->Reply(info.status());
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("abort cancelled"));
@@ -322,147 +326,148 @@ void Core::OnAbort(const CallPtr& call) {
   call->Reply(rpc::Payload{});
 }
 
+Future<Unit> DistAutograd::Core::Start(const std::shared_ptr<ContextState>& context,
+                                       absl::StatusOr<std::vector<Root>> roots,
+                                       const BackwardOptions& options) {
+  absl::Status usable = context->usable();
+  usable.Update(roots.status());
+  if (!usable.ok()) return Future<Unit>::Ready(usable);
+  if (options.timeout <= absl::ZeroDuration()) {
+    return Future<Unit>::Ready(
+        absl::InvalidArgumentError("the timeout of a backward must be positive"));
+  }
+  PassInfo info;
+  info.context = context->id();
+  info.mode = options.mode;
+  info.retain_graph = options.retain_graph;
+  info.timeout = options.timeout;
+  auto pass = table_.StartPass(context, [&](GlobalId id) {
+    info.pass = id;
+    return std::make_shared<Pass>(shared_from_this(), context, info);
+  });
+  if (!pass.ok()) return Future<Unit>::Ready(pass.status());
+  return (*pass)->Run(*std::move(roots));
+}
+
 // ---- the public class
-
-class Impl : public DistAutograd {
- public:
-  explicit Impl(std::shared_ptr<Core> core) : core_(std::move(core)) {}
-  ~Impl() override { core_->Close(); }
-
-  std::shared_ptr<ContextState> NewContext() override { return core_->table().Create(); }
-  absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const override {
-    return core_->table().Find(context);
-  }
-  void Release(GlobalId context) override { core_->Release(context, ""); }
-
-  absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
-                                              const std::string& callee,
-                                              const std::vector<Variable>& variables) override {
-    // The callee is added before the context is looked up. So either a release finds the callee, or
-    // the lookup finds the context released.
-    context->AddCallee(callee);
-    PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
-    PSD_RETURN_IF_ERROR(context->usable());
-    PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
-    return rpc::Attachment{kTag, std::move(bytes)};
-  }
-
-  absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call,
-                                         std::vector<Tensor> tensors) override {
-    const std::string* bytes = call.attachment(kTag);
-    if (bytes == nullptr) return Received{nullptr, Constants(std::move(tensors))};
-    PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));
-    Received received;
-    PSD_ASSIGN_OR_RETURN(
-        received.context,
-        core_->table().FindOrJoin(info.context, {call.caller().incarnation, call.session_epoch()}));
-    received.context->AddKnownWorker(call.caller().name);
-    PSD_ASSIGN_OR_RETURN(received.variables, core_->Receive(*received.context, call.caller(), info,
-                                                            std::move(tensors)));
-    return received;
-  }
-
-  absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
-      const std::shared_ptr<ContextState>& context,
-      const std::vector<Variable>& variables) override {
-    std::vector<rpc::Attachment> attachments;
-    bool any = false;
-    for (const Variable& variable : variables) any |= variable.requires_grad();
-    if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return attachments;
-    auto bytes = core_->Describe(*context, variables);
-    if (absl::IsResourceExhausted(bytes.status())) return bytes.status();
-    // After other errors the tensors become constants to the receiver.
-    if (bytes.ok()) attachments.push_back({kTag, *std::move(bytes)});
-    return attachments;
-  }
-
-  absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
-      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) override {
-    MessageInfo info;
-    info.context = context->id();
-    info.requires_grad.reserve(leaves.size());
-    for (const LeafInfo& leaf : leaves) info.requires_grad.push_back(leaf.key.IsNone() ? 0 : 1);
-    leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
-                                [](const LeafInfo& leaf) { return leaf.key.IsNone(); }),
-                 leaves.end());
-    std::vector<rpc::Attachment> attachments;
-    if (leaves.empty()) return attachments;
-    PSD_ASSIGN_OR_RETURN(auto send, context->AddSend(std::move(leaves)));
-    info.message = send->message();
-    attachments.push_back({kTag, EncodeMessageInfo(info)});
-    return attachments;
-  }
-
-  absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,
-                                                    const rpc::Reply& reply,
-                                                    std::vector<Tensor> tensors) override {
-    if (context != nullptr)
-      context->Answered(reply.callee.name, {reply.callee.incarnation, reply.epoch});
-    const std::string* bytes = AttachmentOf(reply);
-    if (context == nullptr || bytes == nullptr) return Constants(std::move(tensors));
-    PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));
-    if (info.context != context->id()) {
-      return absl::InvalidArgumentError(absl::StrCat("a reply in autograd context ",
-                                                     info.context.ToString(), ", not in ",
-                                                     context->id().ToString()));
-    }
-    return core_->Receive(*context, reply.callee, info, std::move(tensors));
-  }
-
-  Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
-                        const std::vector<Variable>& roots,
-                        const BackwardOptions& options) override {
-    return Start(context, LossRoots(roots), options);
-  }
-
-  Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
-                            const std::vector<Variable>& outputs,
-                            const std::vector<Tensor>& gradients,
-                            const BackwardOptions& options) override {
-    return Start(context, GivenRoots(outputs, gradients), options);
-  }
-
-  Stats stats() const override {
-    return {core_->table().NumContexts(), core_->table().NumPasses()};
-  }
-  std::vector<std::shared_ptr<ContextState>> Contexts() const override {
-    return core_->table().All();
-  }
-
- private:
-  Future<Unit> Start(const std::shared_ptr<ContextState>& context,
-                     absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options) {
-    absl::Status usable = context->usable();
-    usable.Update(roots.status());
-    if (!usable.ok()) return Future<Unit>::Ready(usable);
-    if (options.timeout <= absl::ZeroDuration()) {
-      return Future<Unit>::Ready(
-          absl::InvalidArgumentError("the timeout of a backward must be positive"));
-    }
-    PassInfo info;
-    info.context = context->id();
-    info.mode = options.mode;
-    info.retain_graph = options.retain_graph;
-    info.timeout = options.timeout;
-    auto pass = core_->table().StartPass(context, [&](GlobalId id) {
-      info.pass = id;
-      return std::make_shared<Pass>(core_, context, info);
-    });
-    if (!pass.ok()) return Future<Unit>::Ready(pass.status());
-    return (*pass)->Run(*std::move(roots));
-  }
-
-  const std::shared_ptr<Core> core_;  // shared with the agent's callbacks and running passes
-};
-
-}  // namespace
 
 std::unique_ptr<DistAutograd> DistAutograd::Create(rpc::RpcAgent& agent, IdSource& ids,
                                                    TimerQueue& timers, Executor& executor,
                                                    std::shared_ptr<MemoryBudget> memory) {
   auto core = std::make_shared<Core>(agent, ids, timers, executor, std::move(memory));
   core->Register();
-  return std::make_unique<Impl>(std::move(core));
+  return std::unique_ptr<DistAutograd>(new DistAutograd(std::move(core)));
+}
+
+DistAutograd::DistAutograd(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+
+DistAutograd::~DistAutograd() {
+  core_->Close();
+}
+
+std::shared_ptr<ContextState> DistAutograd::NewContext() {
+  return core_->table().Create();
+}
+absl::StatusOr<std::shared_ptr<ContextState>> DistAutograd::Find(GlobalId context) const {
+  return core_->table().Find(context);
+}
+
+void DistAutograd::Release(GlobalId context) {
+  core_->Release(context, "");
+}
+
+absl::StatusOr<rpc::Attachment> DistAutograd::WrapRequest(
+    const std::shared_ptr<ContextState>& context, const std::string& callee,
+    const std::vector<Variable>& variables) {
+  // The callee is added before the context is looked up. So either a release finds the callee, or
+  // the lookup finds the context released.
+  context->AddCallee(callee);
+  PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
+  PSD_RETURN_IF_ERROR(context->usable());
+  PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
+  return rpc::Attachment{kTag, std::move(bytes)};
+}
+
+absl::StatusOr<DistAutograd::Received> DistAutograd::UnwrapRequest(const rpc::ServerCall& call,
+                                                                   std::vector<Tensor> tensors) {
+  const std::string* bytes = call.attachment(kTag);
+  if (bytes == nullptr) return Received{nullptr, Constants(std::move(tensors))};
+  PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));
+  Received received;
+  PSD_ASSIGN_OR_RETURN(
+      received.context,
+      core_->table().FindOrJoin(info.context, {call.caller().incarnation, call.session_epoch()}));
+  received.context->AddKnownWorker(call.caller().name);
+  PSD_ASSIGN_OR_RETURN(received.variables,
+                       core_->Receive(*received.context, call.caller(), info, std::move(tensors)));
+  return received;
+}
+
+absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapReply(
+    const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables) {
+  std::vector<rpc::Attachment> attachments;
+  bool any = false;
+  for (const Variable& variable : variables) any |= variable.requires_grad();
+  if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return attachments;
+  auto bytes = core_->Describe(*context, variables);
+  if (absl::IsResourceExhausted(bytes.status())) return bytes.status();
+  // After other errors the tensors become constants to the receiver.
+  if (bytes.ok()) attachments.push_back({kTag, *std::move(bytes)});
+  return attachments;
+}
+
+absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapLeaves(
+    const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) {
+  MessageInfo info;
+  info.context = context->id();
+  info.requires_grad.reserve(leaves.size());
+  for (const LeafInfo& leaf : leaves) info.requires_grad.push_back(leaf.key.IsNone() ? 0 : 1);
+  leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
+                              [](const LeafInfo& leaf) { return leaf.key.IsNone(); }),
+               leaves.end());
+  std::vector<rpc::Attachment> attachments;
+  if (leaves.empty()) return attachments;
+  PSD_ASSIGN_OR_RETURN(auto send, context->AddSend(std::move(leaves)));
+  info.message = send->message();
+  attachments.push_back({kTag, EncodeMessageInfo(info)});
+  return attachments;
+}
+
+absl::StatusOr<std::vector<Variable>> DistAutograd::UnwrapReply(
+    const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,
+    std::vector<Tensor> tensors) {
+  if (context != nullptr)
+    context->Answered(reply.callee.name, {reply.callee.incarnation, reply.epoch});
+  const std::string* bytes = AttachmentOf(reply);
+  if (context == nullptr || bytes == nullptr) return Constants(std::move(tensors));
+  PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));
+  if (info.context != context->id()) {
+    return absl::InvalidArgumentError(absl::StrCat("a reply in autograd context ",
+                                                   info.context.ToString(), ", not in ",
+                                                   context->id().ToString()));
+  }
+  return core_->Receive(*context, reply.callee, info, std::move(tensors));
+}
+
+Future<Unit> DistAutograd::Backward(const std::shared_ptr<ContextState>& context,
+                                    const std::vector<Variable>& roots,
+                                    const BackwardOptions& options) {
+  return core_->Start(context, LossRoots(roots), options);
+}
+
+Future<Unit> DistAutograd::BackwardFrom(const std::shared_ptr<ContextState>& context,
+                                        const std::vector<Variable>& outputs,
+                                        const std::vector<Tensor>& gradients,
+                                        const BackwardOptions& options) {
+  return core_->Start(context, GivenRoots(outputs, gradients), options);
+}
+
+DistAutograd::Stats DistAutograd::stats() const {
+  return {core_->table().NumContexts(), core_->table().NumPasses()};
+}
+
+std::vector<std::shared_ptr<ContextState>> DistAutograd::Contexts() const {
+  return core_->table().All();
 }
 
 }  // namespace psd::dist_autograd

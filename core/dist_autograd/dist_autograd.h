@@ -29,22 +29,24 @@ class DistAutograd {
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
                                               TimerQueue& timers, Executor& executor,
                                               std::shared_ptr<MemoryBudget> memory = nullptr);
-  virtual ~DistAutograd() = default;
+  ~DistAutograd();
+  DistAutograd(const DistAutograd&) = delete;
+  DistAutograd& operator=(const DistAutograd&) = delete;
 
-  virtual std::shared_ptr<ContextState> NewContext() = 0;
+  std::shared_ptr<ContextState> NewContext();
   // Errors: NOT_FOUND "could not find autograd context … on …".
-  virtual absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const = 0;
+  absl::StatusOr<std::shared_ptr<ContextState>> Find(GlobalId context) const;
   // Erases a context here and on every worker that knows it, without waiting for them.
-  virtual void Release(GlobalId context) = 0;
+  void Release(GlobalId context);
 
   // The tag of the attachments that the following functions make and read.
   static constexpr uint32_t kTag = kAutogradTag;
 
   // For the caller before sending: returns the attachment of a request. `variables` are all tensors
   // of the request, in order.
-  virtual absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
-                                                      const std::string& callee,
-                                                      const std::vector<Variable>& variables) = 0;
+  absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
+                                              const std::string& callee,
+                                              const std::vector<Variable>& variables);
   // For the callee after receiving: makes variables of the request's tensors. Those that require
   // grad belong to a recv function. The context exists here from now on, under the caller's
   // session. It is null for a request that was made without one.
@@ -52,21 +54,20 @@ class DistAutograd {
     std::shared_ptr<ContextState> context;
     std::vector<Variable> variables;
   };
-  virtual absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call,
-                                                 std::vector<Tensor> tensors) = 0;
+  absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call, std::vector<Tensor> tensors);
   // For the callee before answering: returns the attachments of the answer, none if no tensor
   // requires grad. Errors: RESOURCE_EXHAUSTED.
-  virtual absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
-      const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables) = 0;
+  absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
+      const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables);
   // The same for tensors that are leaves of this worker, such as parameters. `leaves` has one
   // element for each tensor of the answer; one without a key does not require grad.
-  virtual absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
-      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) = 0;
+  absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
+      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves);
   // For the caller after the answer: makes variables of its tensors. Without a context they are
   // constants.
-  virtual absl::StatusOr<std::vector<Variable>> UnwrapReply(
-      const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,
-      std::vector<Tensor> tensors) = 0;
+  absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,
+                                                    const rpc::Reply& reply,
+                                                    std::vector<Tensor> tensors);
 
   // Runs backward with gradient 1 at each root. Gradients of leaves are added to the context on the
   // workers that own the leaves. The future is set when all workers that take part are done.
@@ -74,22 +75,27 @@ class DistAutograd {
   // NOT_FOUND (a released context), FAILED_PRECONDITION (a pass is running in this context),
   // DEADLINE_EXCEEDED naming the messages whose gradients are missing, and the errors of nodes and
   // workers ("error on owner1: …"). All workers that take part are told of a failure.
-  virtual Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
-                                const std::vector<Variable>& roots,
-                                const BackwardOptions& options) = 0;
+  Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
+                        const std::vector<Variable>& roots, const BackwardOptions& options);
   // The same with given gradients of the outputs instead of 1 (see GivenRoots): for a forward whose
   // rest was computed elsewhere.
-  virtual Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
-                                    const std::vector<Variable>& outputs,
-                                    const std::vector<Tensor>& gradients,
-                                    const BackwardOptions& options) = 0;
+  Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
+                            const std::vector<Variable>& outputs,
+                            const std::vector<Tensor>& gradients, const BackwardOptions& options);
 
   struct Stats {
     size_t contexts = 0;
     size_t running_passes = 0;
   };
-  virtual Stats stats() const = 0;
-  virtual std::vector<std::shared_ptr<ContextState>> Contexts() const = 0;
+  Stats stats() const;
+  std::vector<std::shared_ptr<ContextState>> Contexts() const;
+
+ private:
+  class Core;
+
+  explicit DistAutograd(std::shared_ptr<Core> core);
+
+  const std::shared_ptr<Core> core_;  // shared with the agent's callbacks and running passes
 };
 
 }  // namespace psd::dist_autograd
