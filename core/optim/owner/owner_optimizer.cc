@@ -1,25 +1,14 @@
 #include "core/optim/owner/owner_optimizer.h"
 
 #include <algorithm>
-#include <atomic>
-#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/executor.h"
-#include "core/base/fair_queue.h"
-#include "core/base/memory_budget.h"
-#include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/optim/options/loss_scale.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_batch.h"
-#include "core/optim/owner/step_book.h"
 #include "core/optim/owner/step_sweep.h"
-#include "core/optim/steps/round_measure.h"
-#include "core/optim/steps/staleness_record.h"
-#include "core/optim/steps/step_gate.h"
 
 namespace psd::optim {
 namespace {
@@ -33,151 +22,66 @@ std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
   return specs;
 }
 
+}  // namespace
+
 // The functions and the step count that a batch is run with, as they are at its turn.
-struct RunState {
+struct OwnerOptimizer::RunState {
   GroupFunctions functions;
   uint64_t steps_accepted = 0;
 };
 
-class OwnerOptimizerImpl : public OwnerOptimizer,
-                           public std::enable_shared_from_this<OwnerOptimizerImpl> {
- public:
-  OwnerOptimizerImpl(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
-                     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
-                     Executor* large_steps)
-      : registry_(registry),
-        store_(store),
-        helpers_(helpers),
-        large_steps_(large_steps),
-        claim_id_(store.NewId()),
-        settings_(settings),
-        created_(SpecsOf(groups.functions())),
-        type_(created_[0].type),
-        table_(std::move(table)),
-        groups_(std::move(groups)),
-        loss_scale_(settings.loss_scaling),
-        staleness_(table_.size()),
-        measure_(table_, settings.mode),
-        gate_(StepGate::Create(
-            settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
-            [this](std::vector<StepRequest> steps) { Run(std::move(steps)); }, Turns())) {
-    for (size_t i = 0; i < table_.size(); ++i)
-      for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
-  }
+OwnerOptimizer::OwnerOptimizer(OptionGroups groups, ParameterTable table,
+                               const OptimizerSettings& settings, const OptimizerRegistry& registry,
+                               store::Store& store, const Helpers& helpers, Executor* large_steps)
+    : registry_(registry),
+      store_(store),
+      helpers_(helpers),
+      large_steps_(large_steps),
+      claim_id_(store.NewId()),
+      settings_(settings),
+      created_(SpecsOf(groups.functions())),
+      type_(created_[0].type),
+      table_(std::move(table)),
+      groups_(std::move(groups)),
+      loss_scale_(settings.loss_scaling),
+      staleness_(table_.size()),
+      measure_(table_, settings.mode),
+      gate_(StepGate::Create(
+          settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
+          [this](std::vector<StepRequest> steps) { Run(std::move(steps)); }, Turns())) {
+  for (size_t i = 0; i < table_.size(); ++i)
+    for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
+}
 
-  std::string TypeName() const override { return absl::StrCat("optimizer/", type_); }
-  const ParameterTable& table() const override { return table_; }
-  const OptimizerSettings& settings() const override { return settings_; }
-  size_t num_groups() const override PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return groups_.size();
-  }
-  absl::StatusOr<GroupOptions> options(size_t group) const override PSD_EXCLUDES(mutex_);
-  const std::vector<OptimizerSpec>& created() const override { return created_; }
-  void Step(StepRequest request) override;
-  void Measure(StepRequest request, absl::AnyInvocable<void(absl::StatusOr<double>)> done) override;
-  bool waits() const override { return gate_ != nullptr; }
-  uint64_t NewTicket() override { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  void Withdraw(uint64_t ticket) override {
-    if (gate_ != nullptr) gate_->Withdraw(ticket);
-  }
-  void TakeTurn(StepRequest request) override;
-  void EndTurn(GlobalId session, GlobalId turn, bool applied) override PSD_EXCLUDES(mutex_);
-  void Join(GlobalId session, uint64_t turns_ended_before) override PSD_EXCLUDES(mutex_);
-  void Leave(GlobalId session, uint64_t before) override {
-    if (gate_ != nullptr) gate_->Leave(session, before);
-  }
-  void EndSession(GlobalId session) override PSD_EXCLUDES(mutex_);
-  void CloseGate(const absl::Status& why) override {
-    if (gate_ != nullptr) gate_->Close(why);
-  }
-  absl::Status Check(const StepPlan& plan) const override PSD_EXCLUDES(mutex_);
-  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
-                  GlobalId life,
-                  absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) override;
-  OptimizerLife life() const override PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return book_.life();
-  }
-  absl::Status SetLife(OptimizerLife life) override PSD_EXCLUDES(mutex_);
-  absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) override
-      PSD_EXCLUDES(mutex_);
-  absl::Status FinishLoad(OptimizerLife life, GlobalId load,
-                          const LoadedCounters& counters) override PSD_EXCLUDES(mutex_);
-  GlobalId claim_id() const override { return claim_id_; }
-  void EndLife() override PSD_EXCLUDES(mutex_);
-  Stats stats() const override PSD_EXCLUDES(mutex_);
-  std::vector<ParameterStaleness> staleness(size_t limit) const override PSD_EXCLUDES(mutex_);
+std::string OwnerOptimizer::TypeName() const {
+  return absl::StrCat("optimizer/", type_);
+}
 
- private:
-  // Returns whether steps of an optimizer on several owners ask the lead for their turn.
-  bool TakesTurns() const {
-    return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
-           settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
-  }
-  absl::StatusOr<MemoryCharge> ChargeLife(const OptimizerLife& life);
-  // Begins a life. `charge` is that of `life`, and afterwards the one of the life before.
-  absl::Status ChangeLife(OptimizerLife life, MemoryCharge& charge) PSD_REQUIRES(mutex_);
-  StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
-  // Returns the answer to a step that must not wait. Called with the gate's lock held.
-  std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
-      PSD_EXCLUDES(mutex_);
-  // The gate's view of turns.
-  StepGate::Turns Turns();
-  // Runs `run`, which handles `elements` elements, on this thread or on `large_steps_`.
-  void RunSized(int64_t elements, FlowId flow, Task run);
-  // Runs steps whose turn has come.
-  void Run(std::vector<StepRequest> steps);
-  void RunMeasure(std::vector<StepRequest> steps);
-  void Start(std::unique_ptr<StepBatch> batch);
+size_t OwnerOptimizer::num_groups() const {
+  MutexLock lock(mutex_);
+  return groups_.size();
+}
 
-  // The following functions run while the write claim is held.
-
-  void Finish(StepBatch& batch, WriteClaims::ClaimId claim);
-  // Applies those steps of the batch that may be applied, and sets all results.
-  void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  // Reads the options and the step count, and answers the steps that FindKnown knows.
-  RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
-                  absl::Span<const Parameter::Write> writes);
-  void Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
-              absl::Span<const Parameter::Write> writes) PSD_EXCLUDES(mutex_);
-  // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
-  void RecordOverflow(StepBatch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
-  absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
-                                             const std::map<std::string, double>& changes,
-                                             uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
-
-  const OptimizerRegistry& registry_;
-  store::Store& store_;
-  const Helpers helpers_;
-  Executor* const large_steps_;  // or null
-  const GlobalId claim_id_;      // claimed by every step: steps of one optimizer are serial
-  const OptimizerSettings settings_;
-  const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
-  const std::string type_;
-  const ParameterTable table_;
-  size_t state_bytes_ = 0;
-
-  mutable Mutex mutex_;  // leaf
-  OptionGroups groups_ PSD_GUARDED_BY(mutex_);
-  StepBook book_ PSD_GUARDED_BY(mutex_);
-  MemoryCharge life_memory_ PSD_GUARDED_BY(mutex_);
-  uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
-  uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
-  LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
-  StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
-
-  std::atomic<uint64_t> last_ticket_{0};
-
-  RoundMeasure measure_;  // used in synchronous rounds only
-  // Null if steps never wait. The gate takes mutex_ while it holds its own lock, never the reverse.
-  const std::unique_ptr<StepGate> gate_;
-};
+OptimizerLife OwnerOptimizer::life() const {
+  MutexLock lock(mutex_);
+  return book_.life();
+}
 
 // ---- steps
 
-void OwnerOptimizerImpl::Step(StepRequest request) {
+void OwnerOptimizer::Withdraw(uint64_t ticket) {
+  if (gate_ != nullptr) gate_->Withdraw(ticket);
+}
+
+void OwnerOptimizer::Leave(GlobalId session, uint64_t before) {
+  if (gate_ != nullptr) gate_->Leave(session, before);
+}
+
+void OwnerOptimizer::CloseGate(const absl::Status& why) {
+  if (gate_ != nullptr) gate_->Close(why);
+}
+
+void OwnerOptimizer::Step(StepRequest request) {
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
     return gate_->Submit(std::move(request));
   auto batch = std::make_unique<StepBatch>();
@@ -185,14 +89,14 @@ void OwnerOptimizerImpl::Step(StepRequest request) {
   Start(std::move(batch));
 }
 
-void OwnerOptimizerImpl::Run(std::vector<StepRequest> steps) {
+void OwnerOptimizer::Run(std::vector<StepRequest> steps) {
   if (steps[0].measures) return RunMeasure(std::move(steps));
   auto batch = std::make_unique<StepBatch>();
   for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
   Start(std::move(batch));
 }
 
-void OwnerOptimizerImpl::RunMeasure(std::vector<StepRequest> steps) {
+void OwnerOptimizer::RunMeasure(std::vector<StepRequest> steps) {
   int64_t elements = 0;
   std::set<GlobalId> applied;
   for (const StepRequest& step : steps) {
@@ -207,7 +111,7 @@ void OwnerOptimizerImpl::RunMeasure(std::vector<StepRequest> steps) {
            });
 }
 
-void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
+void OwnerOptimizer::RunSized(int64_t elements, FlowId flow, Task run) {
   if (large_steps_ == nullptr || elements <= kInlineElements) return run();
   // Shared with the executor, which destroys a task that it refuses.
   auto task = std::make_shared<Task>(std::move(run));
@@ -216,7 +120,7 @@ void OwnerOptimizerImpl::RunSized(int64_t elements, FlowId flow, Task run) {
   if (!queued.ok()) (*task)();
 }
 
-void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
+void OwnerOptimizer::TakeTurn(StepRequest request) {
   if (gate_ == nullptr) return request.done(StepResult{});
   request.takes_turn = true;
   request.done = [self = shared_from_this(),
@@ -227,7 +131,7 @@ void OwnerOptimizerImpl::TakeTurn(StepRequest request) {
   gate_->Submit(std::move(request));
 }
 
-void OwnerOptimizerImpl::EndTurn(GlobalId session, GlobalId turn, bool applied) {
+void OwnerOptimizer::EndTurn(GlobalId session, GlobalId turn, bool applied) {
   if (gate_ == nullptr) return;
   {
     MutexLock lock(mutex_);
@@ -236,8 +140,7 @@ void OwnerOptimizerImpl::EndTurn(GlobalId session, GlobalId turn, bool applied) 
   gate_->EndTurn(turn, applied);
 }
 
-std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
-    const StepRequest& request) {
+std::optional<absl::StatusOr<StepResult>> OwnerOptimizer::FindKnown(const StepRequest& request) {
   if (request.measures && !request.takes_turn) {
     if (auto measured = measure_.Find(request.round.turn); measured.has_value()) return measured;
   }
@@ -248,7 +151,7 @@ std::optional<absl::StatusOr<StepResult>> OwnerOptimizerImpl::FindKnown(
   return RepeatedResult();
 }
 
-StepGate::Turns OwnerOptimizerImpl::Turns() {
+StepGate::Turns OwnerOptimizer::Turns() {
   const auto expects = [this](GlobalId turn) {
     MutexLock lock(mutex_);
     return book_.Expects(turn);
@@ -260,7 +163,7 @@ StepGate::Turns OwnerOptimizerImpl::Turns() {
   return {expects, end};
 }
 
-void OwnerOptimizerImpl::Join(GlobalId session, uint64_t turns_ended_before) {
+void OwnerOptimizer::Join(GlobalId session, uint64_t turns_ended_before) {
   if (gate_ == nullptr) return;
   std::optional<GlobalId> former;
   {
@@ -270,7 +173,7 @@ void OwnerOptimizerImpl::Join(GlobalId session, uint64_t turns_ended_before) {
   if (former.has_value()) gate_->Leave(*former, 0);
 }
 
-void OwnerOptimizerImpl::EndSession(GlobalId session) {
+void OwnerOptimizer::EndSession(GlobalId session) {
   {
     MutexLock lock(mutex_);
     book_.EndSession(session, /*waits=*/gate_ != nullptr);
@@ -278,7 +181,7 @@ void OwnerOptimizerImpl::EndSession(GlobalId session) {
   Leave(session, 0);
 }
 
-StepResult OwnerOptimizerImpl::RepeatedResult() const {
+StepResult OwnerOptimizer::RepeatedResult() const {
   StepResult result;
   result.steps_accepted = steps_;
   result.loss_scale = loss_scale_.scale();
@@ -286,7 +189,7 @@ StepResult OwnerOptimizerImpl::RepeatedResult() const {
   return result;
 }
 
-void OwnerOptimizerImpl::Start(std::unique_ptr<StepBatch> batch) {
+void OwnerOptimizer::Start(std::unique_ptr<StepBatch> batch) {
   std::vector<GlobalId> ids = ClaimedIds(*batch, claim_id_);
   store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
                                                   WriteClaims::ClaimId claim) mutable {
@@ -297,14 +200,14 @@ void OwnerOptimizerImpl::Start(std::unique_ptr<StepBatch> batch) {
   });
 }
 
-void OwnerOptimizerImpl::Finish(StepBatch& batch, WriteClaims::ClaimId claim) {
+void OwnerOptimizer::Finish(StepBatch& batch, WriteClaims::ClaimId claim) {
   Apply(batch);
   for (StepBatch::Step& step : batch.steps) step.request.plan = {};
   store_.write_claims().Release(claim);
   for (StepBatch::Step& step : batch.steps) step.request.done(std::move(step.result));
 }
 
-void OwnerOptimizerImpl::Apply(StepBatch& batch) {
+void OwnerOptimizer::Apply(StepBatch& batch) {
   const auto fail = [&batch](const absl::Status& error) {
     for (StepBatch::Step& step : batch.steps)
       if (step.applies) step.result = error;
@@ -334,7 +237,7 @@ void OwnerOptimizerImpl::Apply(StepBatch& batch) {
   Record(batch, plan, terms, writes);
 }
 
-RunState OwnerOptimizerImpl::Begin(StepBatch& batch) {
+OwnerOptimizer::RunState OwnerOptimizer::Begin(StepBatch& batch) {
   RunState state;
   MutexLock lock(mutex_);
   state.steps_accepted = steps_;
@@ -348,8 +251,8 @@ RunState OwnerOptimizerImpl::Begin(StepBatch& batch) {
   return state;
 }
 
-void OwnerOptimizerImpl::Measure(StepRequest request,
-                                 absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
+void OwnerOptimizer::Measure(StepRequest request,
+                             absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
   if (settings_.mode.kind != UpdateMode::Kind::kSynchronous) {
     if (absl::Status rounded = table_.Round(request.plan); !rounded.ok()) return done(rounded);
     return done(table_.SumOfSquares(request.plan));
@@ -362,7 +265,7 @@ void OwnerOptimizerImpl::Measure(StepRequest request,
   gate_->Submit(std::move(request));
 }
 
-absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan) const {
+absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
   GroupFunctions functions;
   {
     MutexLock lock(mutex_);
@@ -372,9 +275,8 @@ absl::Status OwnerOptimizerImpl::Check(const StepPlan& plan) const {
 }
 
 // Each parameter is stepped independently of the others, so their order does not matter.
-void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms,
-                                    const RunState& state,
-                                    absl::Span<const Parameter::Write> writes) {
+void OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
+                                absl::Span<const Parameter::Write> writes) {
   StepArrays common;
   common.gradient_scale = terms.gradient_scale;
   common.gradient_limit = terms.gradient_limit;
@@ -399,8 +301,8 @@ void OwnerOptimizerImpl::RunKernels(const StepPlan& plan, const StepTerms& terms
   sweep.Run(helpers_);
 }
 
-void OwnerOptimizerImpl::Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
-                                absl::Span<const Parameter::Write> writes) {
+void OwnerOptimizer::Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
+                            absl::Span<const Parameter::Write> writes) {
   StepResult result;
   result.parameters_stepped = static_cast<int>(plan.indices.size());
   result.trainers = 0;
@@ -426,7 +328,7 @@ void OwnerOptimizerImpl::Record(StepBatch& batch, const StepPlan& plan, const St
   }
 }
 
-void OwnerOptimizerImpl::RecordOverflow(StepBatch& batch, const StepTerms& terms) {
+void OwnerOptimizer::RecordOverflow(StepBatch& batch, const StepTerms& terms) {
   MutexLock lock(mutex_);
   loss_scale_.Record(terms.loss_scale, /*overflow=*/true);
   ++skipped_;
@@ -441,14 +343,14 @@ void OwnerOptimizerImpl::RecordOverflow(StepBatch& batch, const StepTerms& terms
 
 // ---- options and state
 
-absl::StatusOr<GroupOptions> OwnerOptimizerImpl::options(size_t group) const {
+absl::StatusOr<GroupOptions> OwnerOptimizer::options(size_t group) const {
   MutexLock lock(mutex_);
   return groups_.Get(group);
 }
 
-void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> changes,
-                                    uint64_t version, GlobalId life,
-                                    absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
+void OwnerOptimizer::SetOptions(size_t group, std::map<std::string, double> changes,
+                                uint64_t version, GlobalId life,
+                                absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) {
   store_.write_claims().Claim(
       {claim_id_}, [self = shared_from_this(), group, changes = std::move(changes), version, life,
                     done = std::move(done)](WriteClaims::ClaimId claim) mutable {
@@ -458,7 +360,7 @@ void OwnerOptimizerImpl::SetOptions(size_t group, std::map<std::string, double> 
       });
 }
 
-absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
+absl::StatusOr<GroupOptions> OwnerOptimizer::ChangeOptions(
     size_t group, const std::map<std::string, double>& changes, uint64_t version, GlobalId life) {
   const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
     for (size_t i = 0; i < table_.size(); ++i) {
@@ -476,13 +378,13 @@ absl::StatusOr<GroupOptions> OwnerOptimizerImpl::ChangeOptions(
 
 // ---- lives
 
-absl::StatusOr<MemoryCharge> OwnerOptimizerImpl::ChargeLife(const OptimizerLife& life) {
+absl::StatusOr<MemoryCharge> OwnerOptimizer::ChargeLife(const OptimizerLife& life) {
   size_t bytes = 0;
   for (const LifeOwner& owner : life.owners) bytes += sizeof(owner) + owner.name.size();
   return store_.memory().Charge(bytes);
 }
 
-absl::Status OwnerOptimizerImpl::ChangeLife(OptimizerLife life, MemoryCharge& charge) {
+absl::Status OwnerOptimizer::ChangeLife(OptimizerLife life, MemoryCharge& charge) {
   if (book_.life().stage == LifeStage::kEnded) return CheckLife({}, book_.life());
   if (book_.life().id != life.id) groups_.BeginLife();
   book_.set_life(std::move(life));
@@ -490,7 +392,7 @@ absl::Status OwnerOptimizerImpl::ChangeLife(OptimizerLife life, MemoryCharge& ch
   return absl::OkStatus();
 }
 
-absl::Status OwnerOptimizerImpl::SetLife(OptimizerLife life) {
+absl::Status OwnerOptimizer::SetLife(OptimizerLife life) {
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
@@ -500,7 +402,7 @@ absl::Status OwnerOptimizerImpl::SetLife(OptimizerLife life) {
   return absl::OkStatus();
 }
 
-absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) {
+absl::Status OwnerOptimizer::JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) {
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
@@ -518,8 +420,8 @@ absl::Status OwnerOptimizerImpl::JoinLife(OptimizerLife life, GlobalId judged, u
   return absl::OkStatus();
 }
 
-absl::Status OwnerOptimizerImpl::FinishLoad(OptimizerLife life, GlobalId load,
-                                            const LoadedCounters& counters) {
+absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
+                                        const LoadedCounters& counters) {
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
   {
     MutexLock lock(mutex_);
@@ -534,7 +436,7 @@ absl::Status OwnerOptimizerImpl::FinishLoad(OptimizerLife life, GlobalId load,
   return absl::OkStatus();
 }
 
-void OwnerOptimizerImpl::EndLife() {
+void OwnerOptimizer::EndLife() {
   {
     MutexLock lock(mutex_);
     OptimizerLife life = book_.life();
@@ -546,7 +448,7 @@ void OwnerOptimizerImpl::EndLife() {
 
 // ---- statistics
 
-OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
+OwnerOptimizer::Stats OwnerOptimizer::stats() const {
   Stats stats;
   stats.state_bytes = state_bytes_;
   if (gate_ != nullptr) {
@@ -563,7 +465,7 @@ OwnerOptimizer::Stats OwnerOptimizerImpl::stats() const {
   return stats;
 }
 
-std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) const {
+std::vector<ParameterStaleness> OwnerOptimizer::staleness(size_t limit) const {
   std::vector<ParameterStaleness> all;
   {
     MutexLock lock(mutex_);
@@ -582,15 +484,13 @@ std::vector<ParameterStaleness> OwnerOptimizerImpl::staleness(size_t limit) cons
   return all;
 }
 
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
     const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
     Executor* large_steps) {
   PSD_ASSIGN_OR_RETURN(ReservedGroups reserved,
                        ReserveGroups(std::move(groups), settings, registry, store.memory()));
-  return std::shared_ptr<OwnerOptimizer>(std::make_shared<OwnerOptimizerImpl>(
+  return std::shared_ptr<OwnerOptimizer>(new OwnerOptimizer(
       std::move(reserved.options), ParameterTable(std::move(reserved.parameters)), settings,
       registry, store, helpers, large_steps));
 }

@@ -3,30 +3,46 @@
 // The part of an optimizer on one owner: the parameters there, their state, and the record of the
 // steps that were applied.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/base/executor.h"
+#include "core/base/fair_queue.h"
 #include "core/base/ids.h"
+#include "core/base/memory_budget.h"
+#include "core/base/mutex.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/options/loss_scale.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/owner/optimizer_life.h"
 #include "core/optim/owner/parameter_groups.h"
+#include "core/optim/owner/step_book.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/parameters/stepped_parameter.h"
+#include "core/optim/steps/round_measure.h"
+#include "core/optim/steps/staleness_record.h"
+#include "core/optim/steps/step_gate.h"
 #include "core/optim/steps/step_request.h"
+#include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
+#include "core/store/write_claims.h"
 
 namespace psd::optim {
+
+struct StepBatch;
 
 // A step of at most this many elements takes less time than handing it to another thread.
 inline constexpr int64_t kInlineElements = 512 * 1024;
@@ -50,7 +66,7 @@ struct LoadedCounters {
 // Applies steps to its parameters. Steps of this optimizer, and of others that share a parameter
 // with it, run one after another. As a value in the store its type name is "optimizer/" followed by
 // the optimizer's type. Thread-safe.
-class OwnerOptimizer : public store::Object {
+class OwnerOptimizer : public store::Object, public std::enable_shared_from_this<OwnerOptimizer> {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
   // which may be none, so that no step fails for memory. Large steps are shared out to `helpers`.
@@ -69,14 +85,15 @@ class OwnerOptimizer : public store::Object {
                                                                 const Helpers& helpers = {},
                                                                 Executor* large_steps = nullptr);
 
+  std::string TypeName() const override;
   // Its parameters on this owner. The set never changes.
-  virtual const ParameterTable& table() const = 0;
-  virtual const OptimizerSettings& settings() const = 0;
-  virtual size_t num_groups() const = 0;
+  const ParameterTable& table() const { return table_; }
+  const OptimizerSettings& settings() const { return settings_; }
+  size_t num_groups() const PSD_EXCLUDES(mutex_);
   // The options with which each group was created, including defaults.
-  virtual const std::vector<OptimizerSpec>& created() const = 0;
+  const std::vector<OptimizerSpec>& created() const { return created_; }
   // The present options of a group. Errors: INVALID_ARGUMENT if there is no such group.
-  virtual absl::StatusOr<GroupOptions> options(size_t group) const = 0;
+  absl::StatusOr<GroupOptions> options(size_t group) const PSD_EXCLUDES(mutex_);
 
   // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
   // calls `done`. Parameters without a gradient are untouched, and so are their state and step
@@ -87,7 +104,7 @@ class OwnerOptimizer : public store::Object {
   // trainer has given up, or that is too old to tell whether it was applied), ABORTED (of a session
   // that has ended), RESOURCE_EXHAUSTED (no memory to add up
   // the gradients of a round), and StepGate's.
-  virtual void Step(StepRequest request) = 0;
+  void Step(StepRequest request);
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
   // are applied, and passes it to `done`. In synchronous modes the request needs a place in a round
@@ -95,15 +112,14 @@ class OwnerOptimizer : public store::Object {
   // for the other members as a step does. Until the next round is measured, a request of the same
   // turn gets the same answer.
   // The terms and callbacks of `request` are ignored. Errors (through `done`): as Step.
-  virtual void Measure(StepRequest request,
-                       absl::AnyInvocable<void(absl::StatusOr<double>)> done) = 0;
+  void Measure(StepRequest request, absl::AnyInvocable<void(absl::StatusOr<double>)> done);
 
   // Whether steps wait for those of other trainers. See StepGate.
-  virtual bool waits() const = 0;
+  bool waits() const { return gate_ != nullptr; }
   // Returns a new number, for StepRequest::ticket.
-  virtual uint64_t NewTicket() = 0;
+  uint64_t NewTicket() { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
   // Gives up the request with this ticket. See StepGate. Does nothing if steps do not wait.
-  virtual void Withdraw(uint64_t ticket) = 0;
+  void Withdraw(uint64_t ticket);
   // Only the owner that leads is asked for turns. See docs/decisions/0016-one-lead.md.
   //   - In synchronous rounds the turn comes when all members have asked. The answer has the lead's
   //     word on the round, with which the step goes to all owners.
@@ -114,58 +130,57 @@ class OwnerOptimizer : public store::Object {
   // number of accepted steps.
   // Errors (through `done`): StepGate's; CANCELLED: the turn was ended before the question for it
   // arrived.
-  virtual void TakeTurn(StepRequest request) = 0;
+  void TakeTurn(StepRequest request);
   // Ends a turn of the trainer with this session: at the lead when its step has ended, and in
   // rounds on every owner where the step was not applied. A step that waits in the turn's round is
   // answered CANCELLED, and nobody waits for the turn's step any more.
-  virtual void EndTurn(GlobalId session, GlobalId turn, bool applied) = 0;
+  void EndTurn(GlobalId session, GlobalId turn, bool applied) PSD_EXCLUDES(mutex_);
   // A trainer with this session has created or joined the optimizer. The members of named rounds
   // wait for the steps of such trainers only. If the session is a new one of the trainer, a former
   // one leaves now, and nobody waits for the trainer's turns with numbers below
   // `turns_ended_before` any more.
-  virtual void Join(GlobalId session, uint64_t turns_ended_before) = 0;
+  void Join(GlobalId session, uint64_t turns_ended_before) PSD_EXCLUDES(mutex_);
   // See StepGate.
-  virtual void Leave(GlobalId session, uint64_t before) = 0;
+  void Leave(GlobalId session, uint64_t before);
   // The session never comes back: it leaves, and nothing of it is applied any more.
-  virtual void EndSession(GlobalId session) = 0;
+  void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
 
   // See StepGate::Close. Does nothing if steps do not wait.
-  virtual void CloseGate(const absl::Status& why) = 0;
+  void CloseGate(const absl::Status& why);
 
   // Checks whether a step could be applied now.
   // Errors: FAILED_PRECONDITION (a gradient is older than the mode allows, naming both versions and
   // the bound, or of an unknown version that the mode does not allow); INVALID_ARGUMENT (a gradient
   // is sparse, and the options do not allow sparse gradients).
-  virtual absl::Status Check(const StepPlan& plan) const = 0;
+  absl::Status Check(const StepPlan& plan) const PSD_EXCLUDES(mutex_);
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
   // options. Version 0: this owner decides and makes the next version; otherwise another one has
   // decided, see OptionGroups::Change.
   // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
   // when the changed optimizer would need other state than was reserved, or is not of `life`.
-  virtual void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
-                          GlobalId life,
-                          absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done) = 0;
+  void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
+                  GlobalId life, absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done);
 
   // The life that this part belongs to. A new part's life has no id and no owners until SetLife.
-  virtual OptimizerLife life() const = 0;
+  OptimizerLife life() const PSD_EXCLUDES(mutex_);
   // From now on only steps of this life are applied, if any; those of others that wait are refused.
   // The life's memory is charged to the store's budget.
   // Errors: FAILED_PRECONDITION: the part's life has ended; RESOURCE_EXHAUSTED.
-  virtual absl::Status SetLife(OptimizerLife life) = 0;
+  absl::Status SetLife(OptimizerLife life) PSD_EXCLUDES(mutex_);
   // As SetLife, if the part is in the life `judged` after so many steps; nothing changes if it is
   // in `life` already. Requires: the claim of claim_id(). Errors: those of SetLife;
   // FAILED_PRECONDITION when it is neither.
-  virtual absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) = 0;
+  absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) PSD_EXCLUDES(mutex_);
   // Ends the load that has given the life `load` to the part: sets the saved counters, and begins
   // `life`. Nothing changes if the part is in `life` already. No `load` stands for any. Requires:
   // the claim of claim_id(). Errors: those of SetLife and CheckLoad.
-  virtual absl::Status FinishLoad(OptimizerLife life, GlobalId load,
-                                  const LoadedCounters& counters) = 0;
+  absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
+      PSD_EXCLUDES(mutex_);
   // Every step claims it: who has the claim knows that no step is under way.
-  virtual GlobalId claim_id() const = 0;
+  GlobalId claim_id() const { return claim_id_; }
   // Ends the part's life: no step is applied any more, and steps that wait are refused.
-  virtual void EndLife() = 0;
+  void EndLife() PSD_EXCLUDES(mutex_);
 
   struct Stats {
     uint64_t steps = 0;
@@ -178,9 +193,79 @@ class OwnerOptimizer : public store::Object {
     size_t members = 0;       // trainers that others wait for
     size_t waiting = 0;       // steps that wait for other trainers
   };
-  virtual Stats stats() const = 0;
+  Stats stats() const PSD_EXCLUDES(mutex_);
   // The staleness of at most `limit` parameters for which it is known, the most stale first.
-  virtual std::vector<ParameterStaleness> staleness(size_t limit) const = 0;
+  std::vector<ParameterStaleness> staleness(size_t limit) const PSD_EXCLUDES(mutex_);
+
+ private:
+  struct RunState;
+
+  OwnerOptimizer(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
+                 const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
+                 Executor* large_steps);
+  // Returns whether steps of an optimizer on several owners ask the lead for their turn.
+  bool TakesTurns() const {
+    return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
+           settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
+  }
+  absl::StatusOr<MemoryCharge> ChargeLife(const OptimizerLife& life);
+  // Begins a life. `charge` is that of `life`, and afterwards the one of the life before.
+  absl::Status ChangeLife(OptimizerLife life, MemoryCharge& charge) PSD_REQUIRES(mutex_);
+  StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
+  // Returns the answer to a step that must not wait. Called with the gate's lock held.
+  std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
+      PSD_EXCLUDES(mutex_);
+  // The gate's view of turns.
+  StepGate::Turns Turns();
+  // Runs `run`, which handles `elements` elements, on this thread or on `large_steps_`.
+  void RunSized(int64_t elements, FlowId flow, Task run);
+  // Runs steps whose turn has come.
+  void Run(std::vector<StepRequest> steps);
+  void RunMeasure(std::vector<StepRequest> steps);
+  void Start(std::unique_ptr<StepBatch> batch);
+
+  // The following functions run while the write claim is held.
+
+  void Finish(StepBatch& batch, store::WriteClaims::ClaimId claim);
+  // Applies those steps of the batch that may be applied, and sets all results.
+  void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
+  // Reads the options and the step count, and answers the steps that FindKnown knows.
+  RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
+  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
+                  absl::Span<const store::Parameter::Write> writes);
+  void Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
+              absl::Span<const store::Parameter::Write> writes) PSD_EXCLUDES(mutex_);
+  // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
+  void RecordOverflow(StepBatch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
+                                             const std::map<std::string, double>& changes,
+                                             uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
+
+  const OptimizerRegistry& registry_;
+  store::Store& store_;
+  const Helpers helpers_;
+  Executor* const large_steps_;  // or null
+  const GlobalId claim_id_;      // claimed by every step: steps of one optimizer are serial
+  const OptimizerSettings settings_;
+  const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
+  const std::string type_;
+  const ParameterTable table_;
+  size_t state_bytes_ = 0;
+
+  mutable Mutex mutex_;  // leaf
+  OptionGroups groups_ PSD_GUARDED_BY(mutex_);
+  StepBook book_ PSD_GUARDED_BY(mutex_);
+  MemoryCharge life_memory_ PSD_GUARDED_BY(mutex_);
+  uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
+  LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
+  StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
+
+  std::atomic<uint64_t> last_ticket_{0};
+
+  RoundMeasure measure_;  // used in synchronous rounds only
+  // Null if steps never wait. The gate takes mutex_ while it holds its own lock, never the reverse.
+  const std::unique_ptr<StepGate> gate_;
 };
 
 }  // namespace psd::optim
