@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "client/fan_out.h"
 #include "client/optimizer_state.h"
 #include "client/psd.h"
 
@@ -64,34 +63,13 @@ absl::StatusOr<std::vector<OptimizerPart>> PartByOwner(const std::vector<Optimiz
 
 }  // namespace
 
-absl::Status CombineFailures(const std::string& what,
-                             const std::vector<std::pair<std::string, absl::Status>>& failures) {
-  if (failures.empty()) return absl::OkStatus();
-  std::vector<std::string> texts;
-  for (const auto& [owner, status] : failures)
-    texts.push_back(absl::StrCat(owner, ": ", status.message()));
-  const auto& [owner, first] = failures[0];
-  auto detail = GetDetail(first).value_or(ErrorDetail{});
-  detail.worker = owner;
-  return WithDetail(
-      absl::Status(first.code(), absl::StrCat(what, " on ", absl::StrJoin(texts, "; "))), detail);
-}
-
-absl::StatusOr<std::vector<optim::PartReport>> DistributedOptimizer::State::AskParts() const {
-  std::vector<Future<optim::PartReport>> asked;
-  for (const OptimizerPart& part : parts)
-    asked.push_back(service().Part(part.owner, name, worker->ToCallOptions({})));
+absl::StatusOr<std::vector<optim::PartReport>> DistributedOptimizer::State::ReportsOfParts() const {
+  const auto answers = AskParts<optim::PartReport>(parts, [&](size_t i) {
+    return service().Part(parts[i].owner, name, worker->ToCallOptions({}));
+  });
+  PSD_RETURN_IF_ERROR(CombineFailures(absl::StrCat("optimizer ", name), parts, answers));
   std::vector<optim::PartReport> reports;
-  std::vector<std::pair<std::string, absl::Status>> failures;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::StatusOr<optim::PartReport>& report = asked[i].Wait();
-    if (report.ok()) {
-      reports.push_back(*report);
-    } else {
-      failures.emplace_back(parts[i].owner, report.status());
-    }
-  }
-  PSD_RETURN_IF_ERROR(CombineFailures(absl::StrCat("optimizer ", name), failures));
+  for (const absl::StatusOr<optim::PartReport>& report : answers) reports.push_back(*report);
   return reports;
 }
 
@@ -100,7 +78,7 @@ absl::StatusOr<std::vector<services::PartTerms>> DistributedOptimizer::State::Ch
   std::vector<services::PartTerms> terms(parts.size());
   if (name.empty()) return terms;
   PSD_ASSIGN_OR_RETURN(const optim::LifeLook look,
-                       optim::LookAtLife(name, [this] { return AskParts(); }));
+                       optim::LookAtLife(name, [this] { return ReportsOfParts(); }));
   const bool afresh = join.start_afresh && look.verdict.kind == optim::LifeVerdict::Kind::kLost;
   if (!afresh) PSD_RETURN_IF_ERROR(look.verdict.error);
   optim::OptimizerLife life;
@@ -118,27 +96,22 @@ absl::StatusOr<std::vector<services::PartTerms>> DistributedOptimizer::State::Ch
 // them, and the others join that life, so the lead is asked first.
 absl::Status DistributedOptimizer::State::CreateParts(
     const std::vector<services::PartTerms>& terms) {
-  std::vector<size_t> order(parts.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  if (!order.empty()) std::swap(order[0], order[lead]);
-  std::vector<Future<RRef>> created;
-  for (size_t i : order) {
-    const OptimizerPart& part = parts[i];
-    created.push_back(service().Create(part.owner, name, part.groups, settings,
-                                       worker->ToCallOptions({}), terms[i]));
-    if (!name.empty() && !created[0].Wait().ok()) break;
+  const std::string what = absl::StrCat("optimizer ", name.empty() ? "(private)" : name);
+  const auto create = [&](size_t i) {
+    return service().Create(parts[i].owner, name, parts[i].groups, settings,
+                            worker->ToCallOptions({}), terms[i]);
+  };
+  Future<RRef> first;  // the lead's answer, if the lead is asked first
+  if (!name.empty()) {
+    first = create(lead);
+    if (!first.Wait().ok())
+      return CombineFailures(what, {{parts[lead].owner, first.Wait().status()}});
   }
-  std::vector<std::pair<std::string, absl::Status>> failures;
-  for (size_t k = 0; k < created.size(); ++k) {
-    OptimizerPart& part = parts[order[k]];
-    const absl::StatusOr<RRef>& optimizer = created[k].Wait();
-    if (optimizer.ok()) {
-      part.optimizer = *optimizer;
-    } else {
-      failures.emplace_back(part.owner, optimizer.status());
-    }
-  }
-  return CombineFailures(absl::StrCat("optimizer ", name.empty() ? "(private)" : name), failures);
+  const auto created = AskParts<RRef>(
+      parts, [&](size_t i) { return i == lead && first.valid() ? first : create(i); });
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (created[i].ok()) parts[i].optimizer = *created[i];
+  return CombineFailures(what, parts, created);
 }
 
 // Asks owners at once; reports every owner that failed.
@@ -206,25 +179,19 @@ absl::StatusOr<optim::GroupOptions> DistributedOptimizer::State::DecideOptions(
 
 DistributedOptimizer::State::FollowersAnswer DistributedOptimizer::State::TellFollowers(
     size_t group, const optim::GroupOptions& decided) {
-  std::vector<Future<optim::GroupOptions>> answers;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    answers.push_back(i == lead
-                          ? Future<optim::GroupOptions>::Ready(decided)
-                          : service().SetOptions(parts[i].optimizer, group, decided.spec.options,
-                                                 decided.version, life, worker->ToCallOptions({})));
-  }
+  const auto answers = AskParts<optim::GroupOptions>(parts, [&](size_t i) {
+    if (i == lead) return Future<optim::GroupOptions>::Ready(decided);
+    return service().SetOptions(parts[i].optimizer, group, decided.spec.options, decided.version,
+                                life, worker->ToCallOptions({}));
+  });
   FollowersAnswer all;
   all.newest = decided;
-  std::vector<std::pair<std::string, absl::Status>> failures;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::StatusOr<optim::GroupOptions>& answer = answers[i].Wait();
-    const absl::Status& status = answer.status();
-    if (!status.ok()) failures.emplace_back(parts[i].owner, status);
+    const absl::Status& status = answers[i].status();
     if (absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status)) all.refused_by = i;
-    if (!status.ok()) continue;
-    if (answer->version > all.newest.version) all.newest = *answer;
+    if (status.ok() && answers[i]->version > all.newest.version) all.newest = *answers[i];
   }
-  all.status = CombineFailures("options (which the other owners have)", failures);
+  all.status = CombineFailures("options (which the other owners have)", parts, answers);
   return all;
 }
 

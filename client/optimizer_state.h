@@ -48,7 +48,7 @@ struct DistributedOptimizer::State {
   // Asks all owners to create their parts. `terms` has one element for each part.
   absl::Status CreateParts(const std::vector<services::PartTerms>& terms);
   // Asks all owners which part of the named optimizer they have.
-  absl::StatusOr<std::vector<optim::PartReport>> AskParts() const;
+  absl::StatusOr<std::vector<optim::PartReport>> ReportsOfParts() const;
   // Returns for each part the life that it is to be created in or joined at.
   absl::StatusOr<std::vector<services::PartTerms>> ChooseLife(const JoinOptions& join) const;
   // Gives the other owners the options that the lead has. Mends what trainers have left undone that
@@ -112,11 +112,5 @@ struct StepAttempt {
   uint64_t lead_steps = 0;  // if it does: the number of steps that the lead has accepted
   double gradient_norm = 0;
 };
-
-// Joins the errors of several owners into one. `what` names the operation in its text. The code and
-// the details are those of the first error. OK if there are none.
-absl::Status CombineFailures(
-    const std::string& what,
-    const std::vector<std::pair<std::string, absl::Status>>& failures_by_owner);
 
 }  // namespace psd

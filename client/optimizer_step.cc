@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/fan_out.h"
 #include "client/optimizer_state.h"
 #include "client/psd.h"
 #include "core/base/remedy.h"
@@ -325,24 +326,22 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
 bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measure,
                                           std::vector<PrepareResult>& answers,
                                           StepOutcome& outcome) {
-  std::vector<Future<PrepareResult>> futures;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  const auto prepared = AskParts<PrepareResult>(parts, [&](size_t i) {
     const bool prepares = attempt.asked[i] && (measure || attempt.options.check_first || i == lead);
-    futures.push_back(prepares ? service().Prepare(parts[i].optimizer,
-                                                   {attempt.step_id,
-                                                    attempt.reached[i],
-                                                    {},
-                                                    worker->open_steps->first(),
-                                                    false,
-                                                    life,
-                                                    attempt.round},
-                                                   measure,
-                                                   worker->ToCallOptions({attempt.options.timeout}))
-                               : Future<PrepareResult>::Ready(PrepareResult{}));
-  }
+    if (!prepares) return Future<PrepareResult>::Ready(PrepareResult{});
+    return service().Prepare(parts[i].optimizer,
+                             {attempt.step_id,
+                              attempt.reached[i],
+                              {},
+                              worker->open_steps->first(),
+                              false,
+                              life,
+                              attempt.round},
+                             measure, worker->ToCallOptions({attempt.options.timeout}));
+  });
   bool failed = false;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::StatusOr<PrepareResult>& answer = futures[i].Wait();
+    const absl::StatusOr<PrepareResult>& answer = prepared[i];
     OwnerOutcome& owner = outcome.owners.emplace_back();
     owner.owner = parts[i].owner;
     owner.status = answer.status();
@@ -362,22 +361,19 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
   outcome.gradient_norm = attempt.gradient_norm;
   outcome.skipped = attempt.terms.overflow;
   outcome.owners.clear();
-  std::vector<Future<StepResult>> answers;
-  for (size_t i = 0; i < parts.size(); ++i) {
+  const auto answers = AskParts<StepResult>(parts, [&](size_t i) {
     if (!attempt.asked[i]) {
       StepResult nothing;
       nothing.trainers = 0;
-      answers.push_back(Future<StepResult>::Ready(nothing));
-      continue;
+      return Future<StepResult>::Ready(nothing);
     }
-    answers.push_back(
-        service().Step(parts[i].optimizer,
-                       {attempt.step_id, attempt.reached[i], attempt.terms,
-                        worker->open_steps->first(), TakesTurns(), life, attempt.round},
-                       worker->ToCallOptions({attempt.options.timeout})));
-  }
+    return service().Step(parts[i].optimizer,
+                          {attempt.step_id, attempt.reached[i], attempt.terms,
+                           worker->open_steps->first(), TakesTurns(), life, attempt.round},
+                          worker->ToCallOptions({attempt.options.timeout}));
+  });
   for (size_t i = 0; i < parts.size(); ++i) {
-    const absl::StatusOr<StepResult>& answer = answers[i].Wait();
+    const absl::StatusOr<StepResult>& answer = answers[i];
     outcome.owners.push_back(ToOutcome(parts[i].owner, answer));
     if (i == lead && attempt.asked[i] && answer.ok() && settings.loss_scaling.enabled())
       loss_scale = answer->loss_scale;
