@@ -8,7 +8,6 @@
 #include "core/base/memory_scope.h"
 #include "core/base/small_charges.h"
 #include "core/base/status.h"
-#include "core/rpc/draining.h"
 #include "core/rpc/header_codec.h"
 #include "core/rpc/link_handler.h"
 
@@ -45,18 +44,15 @@ size_t UnknownBytes(const carrier::Message& message) {
 }  // namespace
 
 AgentCore::AgentCore(AgentOptions options)
-    : options_(std::move(options)), sessions_(SessionsOf(options_)) {}
+    : options_(std::move(options)),
+      admission_(options_.self.name),
+      sessions_(SessionsOf(options_)) {}
 
 void AgentCore::RegisterMethod(Method method) {
   std::string name = method.name;
   PSD_CHECK(!name.empty() && name.size() <= kMaxMethodBytes, "a method needs a name that fits");
   bool added = methods_.emplace(name, std::move(method)).second;
   PSD_CHECK(added, absl::StrCat("method ", name, " is registered twice"));
-}
-
-void AgentCore::AddRequestHook(std::shared_ptr<RequestHook> hook) {
-  uint32_t tag = hook->tag();
-  PSD_CHECK(hooks_.emplace(tag, std::move(hook)).second, "two request hooks for one tag");
 }
 
 void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) {
@@ -78,8 +74,8 @@ void AgentCore::OnDraining(std::function<void()> callback) {
 
 MethodKind AgentCore::KindOf(const Request& request) const {
   if (request.kind.has_value()) return *request.kind;
-  auto method = methods_.find(request.method);
-  return method == methods_.end() ? MethodKind::kMutation : method->second.kind;
+  const Method* method = Find(request.method);
+  return method == nullptr ? MethodKind::kMutation : method->kind;
 }
 
 // ---------------------------------------------------------------- driving the machines
@@ -132,6 +128,7 @@ void AgentCore::BeginDraining(bool answers_waiting) {
   {
     MutexLock lock(mutex_);
     if (std::exchange(draining_, true)) return;
+    admission_.BeginDraining();
   }
   if (answers_waiting) {
     for (auto callback = on_draining_.rbegin(); callback != on_draining_.rend(); ++callback)
@@ -301,22 +298,30 @@ void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& 
 void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,
                           const absl::Status& refused) {
   absl::Time deadline = DeadlineOf(header, Now());
+  const size_t bytes = BytesOf(header, message.buffers);
   auto call = std::make_shared<ServedCall>(shared_from_this(), std::move(header),
                                            std::move(message), deadline);
   const RequestMeta meta = call->TakeMeta();
+  const Method* const method = Find(call->method());
+  const MethodKind kind = method == nullptr ? MethodKind::kMutation : method->kind;
   bool run = false;
-  bool draining = false;
+  absl::Status admitted;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-    run = sessions_.OnRequest(now, link, meta, call->cancel_state(), actions);
-    if (run) call->set_caller(sessions_.PeerOf(link));
-    draining = draining_;
+    const CalleeSession* session =
+        sessions_.OnRequest(now, link, meta, call->cancel_state(), actions);
+    if (session == nullptr) return;
+    run = true;
+    const PeerInfo& caller = session->caller();
+    call->set_caller(caller);
+    const bool own = caller.incarnation == options_.self.incarnation;
+    admitted = admission_.Admit({own ? Entrance::kSelf : Entrance::kStream, kAnonymous, caller,
+                                 session->origin(), call->method(), kind, bytes});
   });
   if (!run) return call->Discard();
-  if (draining && call->caller().incarnation != options_.self.incarnation) {
-    return call->Reply(DrainingError(options_.self.name, call->method()), {});
-  }
+  if (!admitted.ok()) return call->Reply(std::move(admitted), {});
   if (!refused.ok()) return call->Reply(Annotate(refused, options_.self.name), {});
-  Dispatch(call);
+  if (method == nullptr) return call->Reply(UnknownMethod(call->method()), {});
+  Dispatch(call, *method);
 }
 
 void AgentCore::OnReply(LinkId link, Header header, std::vector<Buffer> buffers) {

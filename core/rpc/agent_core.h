@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "core/base/mutex.h"
 #include "core/carrier/carrier.h"
+#include "core/rpc/admission.h"
 #include "core/rpc/client_call.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rpc/served_call.h"
@@ -33,7 +34,6 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   // ---- Before the first event only.
   void RegisterMethod(Method method);
-  void AddRequestHook(std::shared_ptr<RequestHook> hook);
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnGoodbye(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnSessionLost(std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback);
@@ -41,6 +41,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnDraining(std::function<void()> callback);
 
   const AgentOptions& options() const { return options_; }
+  Admission& admission() { return admission_; }
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
   // Starts a call. It completes at once if the timeout is invalid or the worker shuts down.
@@ -117,8 +118,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
       PSD_EXCLUDES(mutex_);
 
   // ---- Functions.
-  void Dispatch(const std::shared_ptr<ServedCall>& call);
-  void RunHooks(const std::shared_ptr<ServedCall>& call, const Method& method);
+  // Returns the method of that name, or null.
+  const Method* Find(const std::string& name) const;
+  void Dispatch(const std::shared_ptr<ServedCall>& call, const Method& method);
   void Submit(const std::shared_ptr<ServedCall>& call, const Method& method);
   void Run(const std::shared_ptr<ServedCall>& call, const Method& method) PSD_EXCLUDES(mutex_);
   absl::Status UnknownMethod(const std::string& name) const;
@@ -130,9 +132,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void NoteProgress() PSD_REQUIRES(mutex_);
 
   const AgentOptions options_;
+  Admission admission_;
   // Fixed before the first event.
   absl::flat_hash_map<std::string, Method> methods_;
-  absl::flat_hash_map<uint32_t, std::shared_ptr<RequestHook>> hooks_;  // shared with their layers
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_goodbye_;
   std::vector<std::function<void(const PeerInfo&, uint64_t, const absl::Status&)>> on_session_lost_;

@@ -11,32 +11,6 @@
 #include "core/rpc/agent_core.h"
 
 namespace psd::rpc {
-namespace {
-
-// Calls `done` once all hooks of one request are ready, with the first error that one of them gave.
-class HookGate {
- public:
-  HookGate(int hooks, absl::AnyInvocable<void(absl::Status)> done)
-      : left_(hooks), done_(std::move(done)) {}
-
-  void OnReady(absl::Status status) PSD_EXCLUDES(mutex_) {
-    absl::AnyInvocable<void(absl::Status)> done;
-    {
-      MutexLock lock(mutex_);
-      --left_;
-      if (done_ == nullptr || (status.ok() && left_ > 0)) return;
-      done = std::exchange(done_, nullptr);
-    }
-    done(std::move(status));
-  }
-
- private:
-  Mutex mutex_;  // leaf
-  int left_ PSD_GUARDED_BY(mutex_);
-  absl::AnyInvocable<void(absl::Status)> done_ PSD_GUARDED_BY(mutex_);
-};
-
-}  // namespace
 
 absl::Status AgentCore::UnknownMethod(const std::string& name) const {
   NearestNameFinder finder(name);
@@ -47,35 +21,18 @@ absl::Status AgentCore::UnknownMethod(const std::string& name) const {
       ErrorDetail{options_.self.name, name, "register it there", false});
 }
 
-void AgentCore::Dispatch(const std::shared_ptr<ServedCall>& call) {
-  auto found = methods_.find(call->method());
-  if (found == methods_.end()) return call->Reply(UnknownMethod(call->method()), {});
-  const Method& method = found->second;
+const Method* AgentCore::Find(const std::string& name) const {
+  const auto found = methods_.find(name);
+  return found == methods_.end() ? nullptr : &found->second;
+}
+
+void AgentCore::Dispatch(const std::shared_ptr<ServedCall>& call, const Method& method) {
   if (method.kind == MethodKind::kMutation && call->sequence() == 0) {
     return call->Reply(absl::InvalidArgumentError(absl::StrCat(
                            "method ", method.name, " changes things, but was called as a read")),
                        {});
   }
-  if (!hooks_.empty() && !call->attachments().empty()) return RunHooks(call, method);
   Submit(call, method);
-}
-
-void AgentCore::RunHooks(const std::shared_ptr<ServedCall>& call, const Method& method) {
-  std::vector<RequestHook*> concerned;
-  for (const Attachment& attachment : call->attachments()) {
-    auto hook = hooks_.find(attachment.tag);
-    if (hook != hooks_.end()) concerned.push_back(hook->second.get());
-  }
-  if (concerned.empty()) return Submit(call, method);
-  auto gate =
-      std::make_shared<HookGate>(static_cast<int>(concerned.size()),
-                                 [self = shared_from_this(), call, &method](absl::Status status) {
-                                   if (status.ok()) return self->Submit(call, method);
-                                   call->Reply(std::move(status), {});
-                                 });
-  for (RequestHook* hook : concerned) {
-    hook->BeforeRun(call, [gate](absl::Status status) { gate->OnReady(std::move(status)); });
-  }
 }
 
 void AgentCore::Submit(const std::shared_ptr<ServedCall>& call, const Method& method) {

@@ -18,10 +18,8 @@ class RpcAgentImpl : public RpcAgent {
   ~RpcAgentImpl() override { Shutdown(absl::ZeroDuration()); }
 
   const PeerInfo& self() const override { return core_->options().self; }
+  Admission& admission() override { return core_->admission(); }
   void RegisterMethod(Method method) override { core_->RegisterMethod(std::move(method)); }
-  void AddRequestHook(std::shared_ptr<RequestHook> hook) override {
-    core_->AddRequestHook(std::move(hook));
-  }
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) override {
     core_->OnSessionEnded(std::move(callback));
   }

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -28,6 +27,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/rpc/admission.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
 
@@ -100,17 +100,6 @@ struct Method {
   MethodKind kind = MethodKind::kMutation;
   RunsOn runs_on = RunsOn::kExecutor;
   Handler handler;
-};
-
-// Lets a layer look at its attachment of a request before the function runs.
-class RequestHook {
- public:
-  virtual ~RequestHook() = default;
-  virtual uint32_t tag() const = 0;
-  // Called for every request with an attachment under tag(). The hook must call `ready` once, now
-  // or later. An error answers the call, and its function does not run.
-  virtual void BeforeRun(const std::shared_ptr<ServerCall>& call,
-                         absl::AnyInvocable<void(absl::Status)> ready) = 0;
 };
 
 struct CallOptions {
@@ -214,10 +203,11 @@ class RpcAgent {
   virtual ~RpcAgent() = default;
 
   virtual const PeerInfo& self() const = 0;
+  // Decides on the requests of this worker, those of other entrances included.
+  virtual Admission& admission() = 0;
 
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
-  virtual void AddRequestHook(std::shared_ptr<RequestHook> hook) = 0;
   // The next four add a callback to those that are there; all are called without a lock held, the
   // first three kinds on threads of the agent and in the order in which they were added.
   //

@@ -87,7 +87,6 @@ class ServedCall : public ServerCall {
   const std::shared_ptr<CancelState>& cancel_state() const { return cancel_; }
   CallId id() const { return header_.call_id; }
   uint64_t sequence() const { return header_.sequence; }
-  const std::vector<Attachment>& attachments() const { return header_.attachments; }
   RequestMeta TakeMeta();
   std::vector<Task> TakeOnDropped() { return std::move(on_dropped_); }
   // Must be called before the function gets the call.

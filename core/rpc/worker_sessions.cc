@@ -94,10 +94,10 @@ void WorkerSessions::OnSendRefused(const std::string& peer, CallId id, const abs
 
 // ---------------------------------------------------------------- their calls
 
-bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
-                               std::shared_ptr<Opaque> work, Actions& actions) {
+const CalleeSession* WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
+                                               std::shared_ptr<Opaque> work, Actions& actions) {
   LinkState* state = Heard(now, link);
-  if (state == nullptr) return false;
+  if (state == nullptr) return nullptr;
   CalleeSession* session = table_.Find(meta.epoch);
   if (session == nullptr || meta.epoch != state->epoch ||
       meta.callee_incarnation != options_.self.incarnation) {
@@ -105,28 +105,28 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
     refused.epoch = meta.epoch;
     refused.callee_incarnation = meta.callee_incarnation;
     Refuse(link, refused, actions);
-    return false;
+    return nullptr;
   }
   switch (session->OnRequest(link, meta, std::move(work), actions)) {
     case RequestVerdict::kRun:
       WakeBy(meta.deadline);
-      return true;
+      return session;
     case RequestVerdict::kRunning:
       ++probes_.joined_running;
-      return false;
+      return nullptr;
     case RequestVerdict::kReplayed:
       ++probes_.replayed;
-      return false;
+      return nullptr;
     case RequestVerdict::kStale:
       ++probes_.stale_dropped;
-      return false;
+      return nullptr;
     case RequestVerdict::kTooMany:
       RefuseRead(link, meta.call_id, *session, actions);
-      return false;
+      return nullptr;
     case RequestVerdict::kNoMemory:
       RefuseCall(link, meta.call_id, session->epoch(),
                  Annotate(session->refusal(), options_.self.name), actions);
-      return false;
+      return nullptr;
     case RequestVerdict::kOther:
     case RequestVerdict::kViolation:
       CloseLink(now, link,
@@ -134,9 +134,9 @@ bool WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& m
                                                         meta.sequence,
                                                         ") breaks the rules of its session")),
                 actions);
-      return false;
+      return nullptr;
   }
-  return false;
+  return nullptr;
 }
 
 void WorkerSessions::RefuseRead(LinkId link, CallId call, const CalleeSession& session,

@@ -89,9 +89,10 @@ class WorkerSessions {
   void OnControl(absl::Time now, LinkId link, const Header& header, Actions& actions);
 
   // ---- Calls of peers.
-  // Returns whether the call is to be run. If not, `actions` has all that is to be done.
-  bool OnRequest(absl::Time now, LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
-                 Actions& actions);
+  // Returns the caller's session if the call is to be run. If not, returns null, and `actions` has
+  // all that is to be done. The session may end with the next event.
+  const CalleeSession* OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
+                                 std::shared_ptr<Opaque> work, Actions& actions);
   // Returns the peer at the other end of the link; incarnation 0 if it has not said hello.
   PeerInfo PeerOf(LinkId link) const;
   bool BeginRun(uint64_t epoch, CallId id);

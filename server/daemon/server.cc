@@ -143,7 +143,7 @@ void Server::Shutdown(absl::Duration drain) {
   if (membership_ != nullptr) membership_->Stop();
   const absl::Time until = Clock::Steady().Now() + drain;
   // Clients and workers drain together: a step of one may wait for a step of the other.
-  if (unary_ != nullptr) unary_->BeginDraining();
+  runtime_->agent().admission().BeginDraining();
   if (drain > absl::ZeroDuration()) runtime_->agent().BeginDraining();
   if (unary_ != nullptr) unary_->AwaitDrained(drain);
   runtime_->Shutdown(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));

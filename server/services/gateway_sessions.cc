@@ -65,7 +65,6 @@ GatewaySessions::GatewaySessions(const GatewayOptions& options)
 absl::Status GatewaySessions::Open(SessionId id, const std::string& client, const std::string& peer,
                                    absl::Time now) {
   PSD_RETURN_IF_ERROR(Annotate(CheckWorkerName(client), "client"));
-  PSD_RETURN_IF_ERROR(refused_);
   PSD_RETURN_IF_ERROR(shares_.Check(peer));
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeSession());
   shares_.Take(peer);
@@ -135,9 +134,9 @@ std::vector<GatewaySessions::Ended> GatewaySessions::Expire(absl::Time now) {
   return ended;
 }
 
-absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(SessionId id,
-                                                              const Mutation& mutation,
-                                                              absl::Time now) {
+absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(
+    SessionId id, const Mutation& mutation, absl::Time now,
+    absl::FunctionRef<absl::Status()> admit) {
   PSD_RETURN_IF_ERROR(Renew(id, now));
   rpc::CalleeSession& calls = *sessions_.find(id)->second.calls;
   const uint64_t sequence = mutation.sequence;
@@ -154,7 +153,10 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(SessionId id,
   meta.fingerprint = mutation.fingerprint;
   rpc::Actions actions;  // what they drop is destroyed here
   calls.OnAck(meta.ack, actions);
-  if (!calls.Knows(sequence)) PSD_RETURN_IF_ERROR(CheckNew(calls));
+  if (!calls.Knows(sequence)) {
+    PSD_RETURN_IF_ERROR(admit());
+    PSD_RETURN_IF_ERROR(CheckRoom(calls));
+  }
   switch (calls.OnRequest(kNoLink, meta, /*work=*/nullptr, actions)) {
     case rpc::RequestVerdict::kRun:
       return Start{true, {}};
@@ -187,8 +189,7 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(SessionId id,
                                           IncarnationToString(id)));
 }
 
-absl::Status GatewaySessions::CheckNew(rpc::CalleeSession& calls) const {
-  PSD_RETURN_IF_ERROR(refused_);
+absl::Status GatewaySessions::CheckRoom(rpc::CalleeSession& calls) const {
   if (Unacknowledged(calls) >= options_.max_unacknowledged_answers ||
       calls.remembered_bytes() >= options_.max_unacknowledged_bytes) {
     return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(

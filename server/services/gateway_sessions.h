@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -66,8 +67,7 @@ class GatewaySessions {
 
   // `id`: random, never used before. `peer`: the client's end of its connection,
   // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
-  // there are too many, or too many of that connection or host, or no memory for one; or see
-  // RefuseNew.
+  // there are too many, or too many of that connection or host, or no memory for one.
   absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
                     absl::Time now);
   // Renews the lease. Errors: ABORTED if there is no such session; UNAVAILABLE while it ends.
@@ -86,10 +86,6 @@ class GatewaySessions {
   std::vector<Ended> Expire(absl::Time now);
   std::vector<Ended> CloseAll() { return Expire(absl::InfiniteFuture()); }
 
-  // From now on Open, and Begin for new calls, fail with `why`. Repeated calls still get their
-  // remembered answers.
-  void RefuseNew(absl::Status why) { refused_ = std::move(why); }
-
   struct Start {
     bool run = false;  // false: the call was answered before, with `answer`
     RememberedAnswer answer;
@@ -102,12 +98,14 @@ class GatewaySessions {
     uint64_t fingerprint = 0;
   };
   // Begins a mutating call. If the result says that the call is to run, Finish must follow. Calls
-  // that `acknowledged` covers are given up if they run and have not begun to apply.
-  // Errors: ABORTED (no such session); INVALID_ARGUMENT (sequence 0; acknowledged already; used by
-  // another request); UNAVAILABLE (the same call is running: ask again; the
-  // session ends; or see RefuseNew); RESOURCE_EXHAUSTED (too many answers are not acknowledged, or
-  // there is no memory to remember one more: nothing has changed).
-  absl::StatusOr<Start> Begin(SessionId id, const Mutation& mutation, absl::Time now);
+  // that `acknowledged` covers are given up if they run and have not begun to apply. `admit`
+  // decides whether a call that is no repetition may run. Errors: ABORTED (no such session);
+  // INVALID_ARGUMENT (sequence 0; acknowledged already; used by another request); UNAVAILABLE (the
+  // same call is running: ask again; the session ends); RESOURCE_EXHAUSTED (too many answers are
+  // not acknowledged, or there is no memory to remember one more: nothing has changed); those of
+  // `admit`.
+  absl::StatusOr<Start> Begin(SessionId id, const Mutation& mutation, absl::Time now,
+                              absl::FunctionRef<absl::Status()> admit);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
   // Returns the answer to a call of the session that has ended with `status`. ABORTED lets the
   // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
@@ -161,14 +159,13 @@ class GatewaySessions {
   // charged.
   absl::StatusOr<MemoryCharge> ChargeSession() const;
   absl::StatusOr<MemoryCharge> ChargeContext(const Session& session) const;
-  // Checks that a call which was not seen before may run: the last two errors of Begin.
-  absl::Status CheckNew(rpc::CalleeSession& calls) const;
+  // Checks that there is room for a call which was not seen before. Errors: RESOURCE_EXHAUSTED.
+  absl::Status CheckRoom(rpc::CalleeSession& calls) const;
   // Requires: no call of the session runs.
   void Remove(SessionMap::iterator session);
 
   const GatewayOptions options_;
   const rpc::SessionOptions rules_;  // of all sessions, which refer to it
-  absl::Status refused_;             // OK as long as new sessions and calls are accepted
   SessionMap sessions_;
   TableShares shares_;  // of sessions_
 };

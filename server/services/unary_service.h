@@ -10,14 +10,19 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
+#include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rpc/session_types.h"
 #include "core/runtime/runtime.h"
+#include "google/protobuf/message_lite.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/gateway_sessions.h"
 #include "server/services/unary_call.h"
@@ -37,12 +42,10 @@ class UnaryService {
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
   // Starts to take calls, once the server runs.
   void Serve(carrier::ServiceHost& host);
-  // Refuses new sessions and mutations with rpc::DrainingError from now on. What waits for other
-  // trainers is answered when the worker's agent begins to drain.
-  void BeginDraining() PSD_EXCLUDES(mutex_);
   // Waits at most `limit` until the mutations that run are answered. If some are not, what still
   // waits for others is stopped, and every session ends. Otherwise the sessions stay, so that a
-  // client whose answer was lost still gets it. Requires: BeginDraining.
+  // client whose answer was lost still gets it. Requires: the worker's admission drains. What waits
+  // for other trainers is answered when the worker's agent begins to drain.
   void AwaitDrained(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
@@ -74,26 +77,36 @@ class UnaryService {
 
   absl::Time Now() const { return runtime_.options().clock->Now(); }
 
-  // Returns the description of a method: `request` requests its calls, and `method` serves them on
-  // the executor as work of kind `kind`.
+  // FlowId::space of the clients of this service, beside the sessions of workers.
+  static constexpr uint32_t kSessionFlows = rpc::kSessionFlows + 1;
+  static constexpr uint32_t kHostFlows = rpc::kSessionFlows + 2;
+  // Returns the id of a client's session for optimizers: that of a worker with a single session.
+  static GlobalId MemberSession(GatewaySessions::SessionId session) { return {session, 1}; }
+
+  // Returns how the method `info` is served: `ask` requests its calls, and `method` serves them on
+  // the executor. Calls that read are admitted here, and others when they are known to be new.
   template <typename Request, typename Reply>
-  UnaryMethod<Request, Reply> Serving(WorkLabel::Kind kind,
-                                      typename UnaryMethod<Request, Reply>::Ask request,
+  UnaryMethod<Request, Reply> Serving(const rpc::MethodInfo& info,
+                                      typename UnaryMethod<Request, Reply>::Ask ask,
                                       void (UnaryService::*method)(UnaryCall&, const Request&,
                                                                    Reply&));
-  // Returns the flow that a call belongs to: its session, or the client's host if no such session
-  // is open.
-  FlowId FlowOf(uint64_t session, UnaryCall& call) const PSD_EXCLUDES(mutex_);
+  // `client`: see rpc::Arrival. gRPC has parsed the request already.
+  absl::Status Admit(UnaryCall& call, const rpc::MethodInfo& method, const rpc::PeerInfo& client,
+                     size_t bytes) const;
+  // Returns the name of the client and the session. The name is empty if no such session is open.
+  rpc::PeerInfo ClientOf(GatewaySessions::SessionId session) const PSD_EXCLUDES(mutex_);
+  // Returns the flow that a call belongs to: its session, or the client's host if it has none.
+  static FlowId FlowOf(const rpc::PeerInfo& client, UnaryCall& call);
   // Answers a read.
   static void Answer(UnaryCall& call, const absl::Status& status);
   // Runs a mutation at most once per sequence number. `apply(done)` must fill `reply` and call
   // `done` once, now or later; `request` and `reply` live until then.
-  template <typename Request, typename Reply>
-  void Mutate(UnaryCall& call, absl::string_view method, const Request& request, Reply& reply,
+  void Mutate(UnaryCall& call, const rpc::MethodInfo& method, const v1::MutationHeader& header,
+              const google::protobuf::MessageLite& request, google::protobuf::MessageLite& reply,
               const std::function<void(Done)>& apply) PSD_EXCLUDES(mutex_);
-  template <typename Reply>
-  void FinishMutation(UnaryCall& call, const MutationId& id, const Reply& reply,
-                      const absl::Status& status) PSD_EXCLUDES(mutex_);
+  void FinishMutation(UnaryCall& call, const MutationId& id,
+                      const google::protobuf::MessageLite& reply, const absl::Status& status)
+      PSD_EXCLUDES(mutex_);
   // Returns false if mutations run when the time is over.
   bool AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
   // Stops what a session that ends has waiting, and releases what it held. What is being applied

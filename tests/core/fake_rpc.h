@@ -16,6 +16,7 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/mutex.h"
+#include "core/rpc/admission.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::testing {
@@ -92,7 +93,7 @@ class FakeAgent : public rpc::RpcAgent {
 
   const rpc::PeerInfo& self() const override { return self_; }
   void RegisterMethod(rpc::Method method) override { methods_[method.name] = std::move(method); }
-  void AddRequestHook(std::shared_ptr<rpc::RequestHook>) override {}
+  rpc::Admission& admission() override { return admission_; }
   void OnSessionEnded(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
     session_ended_.push_back(std::move(callback));
   }
@@ -130,6 +131,7 @@ class FakeAgent : public rpc::RpcAgent {
 
   FakeNetwork& network_;
   const rpc::PeerInfo self_;
+  rpc::Admission admission_{self_.name};
   uint64_t epoch_ = 1;
   std::map<std::string, rpc::Method> methods_;
   std::vector<std::function<void()>> on_draining_;

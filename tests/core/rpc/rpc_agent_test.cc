@@ -438,26 +438,5 @@ TEST_F(RpcAgentTest, RPC_57_ShutdownReleasesAtOnceAndDrainsWhatRuns) {
   a_->agent->Shutdown(absl::Seconds(60));
 }
 
-class HoldingHook : public RequestHook {
- public:
-  uint32_t tag() const override { return 7; }
-  void BeforeRun(const ServerCallPtr& call, absl::AnyInvocable<void(absl::Status)> ready) override {
-    ready(*call->attachment(7) == "good" ? absl::OkStatus()
-                                         : absl::FailedPreconditionError("bad fork"));
-  }
-};
-
-TEST_F(RpcAgentTest, AHookLetsARequestPassOrAnswersIt) {
-  b_->agent->AddRequestHook(std::make_shared<HoldingHook>());
-  StartBoth();
-  Request good = Ask("test.count");
-  good.attachments.push_back({7, "good"});
-  EXPECT_EQ(*Sync(*a_, "b", std::move(good)), "1");
-  Request bad = Ask("test.count");
-  bad.attachments.push_back({7, "bad"});
-  EXPECT_EQ(Sync(*a_, "b", std::move(bad)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(applied_, 1);
-}
-
 }  // namespace
 }  // namespace psd::rpc

@@ -27,6 +27,10 @@ using ::testing::UnorderedElementsAre;
 
 constexpr absl::Time kStart = absl::UnixEpoch();
 
+absl::Status Admitted() {
+  return absl::OkStatus();
+}
+
 GatewayOptions Options() {
   GatewayOptions options;
   options.lease = absl::Seconds(10);
@@ -47,7 +51,8 @@ class GatewaySessionsTest : public ::testing::Test {
   absl::StatusOr<GatewaySessions::Start> Begin(uint64_t sequence, uint64_t acknowledged = 0,
                                                const char* method = "Step") {
     return sessions_.Begin(
-        1, {sequence, acknowledged, method, absl::HashOf(absl::string_view(method))}, kStart);
+        1, {sequence, acknowledged, method, absl::HashOf(absl::string_view(method))}, kStart,
+        Admitted);
   }
   absl::StatusCode BeginCode(uint64_t sequence, uint64_t acknowledged = 0,
                              const char* method = "Step") {
@@ -104,11 +109,11 @@ TEST_F(GatewaySessionsTest, UnacknowledgedAnswersAreBoundedAndNeverForgotten) {
   EXPECT_TRUE(Begin(5, 2)->run);
   GatewaySessions large(Options());
   ASSERT_TRUE(large.Open(1, "a", "ipv4:10.0.0.1:1", kStart).ok());
-  ASSERT_TRUE(large.Begin(1, {1, 0, "Step", 0}, kStart)->run);
+  ASSERT_TRUE(large.Begin(1, {1, 0, "Step", 0}, kStart, Admitted)->run);
   large.Finish(1, 1, {absl::OkStatus(), std::string(101, 'x')});
-  EXPECT_EQ(large.Begin(1, {2, 0, "Step", 0}, kStart).status().code(),
+  EXPECT_EQ(large.Begin(1, {2, 0, "Step", 0}, kStart, Admitted).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(large.Begin(1, {2, 1, "Step", 0}, kStart)->run);
+  EXPECT_TRUE(large.Begin(1, {2, 1, "Step", 0}, kStart, Admitted)->run);
 }
 
 TEST_F(GatewaySessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
@@ -129,8 +134,9 @@ TEST_F(GatewaySessionsTest, TalkingRenewsTheLeaseAndSilenceEndsIt) {
 
 TEST_F(GatewaySessionsTest, AnEndedLeaseIsNotRevivedBeforeItIsCollected) {
   EXPECT_EQ(sessions_.Renew(1, kStart + absl::Seconds(10)).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(sessions_.Begin(1, {1, 0, "Step", 0}, kStart + absl::Seconds(11)).status().code(),
-            absl::StatusCode::kAborted);
+  EXPECT_EQ(
+      sessions_.Begin(1, {1, 0, "Step", 0}, kStart + absl::Seconds(11), Admitted).status().code(),
+      absl::StatusCode::kAborted);
 }
 
 TEST_F(GatewaySessionsTest, ContextsBelongToTheirSession) {
@@ -174,7 +180,7 @@ TEST(GatewaySessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
   EXPECT_GT(transit.used_bytes(), before);
   uint64_t sequence = 0;
   const auto call = [&](uint64_t acknowledged) {
-    auto start = sessions.Begin(1, {++sequence, acknowledged, "Step", 0}, kStart);
+    auto start = sessions.Begin(1, {++sequence, acknowledged, "Step", 0}, kStart, Admitted);
     if (start.ok()) sessions.Finish(1, sequence, {absl::OkStatus(), "done"});
     return start.status();
   };
@@ -185,7 +191,7 @@ TEST(GatewaySessionsMemory, AFewCallsOfEachSessionFindRoomWhateverOthersHold) {
   EXPECT_THAT(sessions.List(kStart).at(0).answers, GatewaySessions::kOwnCalls);
   EXPECT_TRUE(call(1).ok()) << "one was acknowledged";
   const uint64_t next = ++sequence;
-  const auto repeat = [&] { return sessions.Begin(1, {next, 1, "Step", 0}, kStart); };
+  const auto repeat = [&] { return sessions.Begin(1, {next, 1, "Step", 0}, kStart, Admitted); };
   EXPECT_EQ(repeat().status().code(), absl::StatusCode::kResourceExhausted);
   filled.resize(filled.size() / 2);
   EXPECT_TRUE(repeat()->run) << "a refused call has changed nothing, so it may come again";
@@ -203,10 +209,10 @@ TEST(GatewaySessionsMemory, ACallThatWasGivenUpStaysChargedWhileItRuns) {
   ASSERT_TRUE(sessions.Open(1, "python", "ipv4:10.0.0.1:1", kStart).ok());
   const size_t before = options.memory->transit()->used_bytes();
   for (uint64_t i = 1; i <= 100; ++i)
-    ASSERT_TRUE(sessions.Begin(1, {i, i - 1, "Step", 0}, kStart)->run);
+    ASSERT_TRUE(sessions.Begin(1, {i, i - 1, "Step", 0}, kStart, Admitted)->run);
   EXPECT_GE(options.memory->transit()->used_bytes(), before + (size_t{90} << 10));
   for (uint64_t i = 1; i <= 100; ++i) sessions.Finish(1, i, {absl::CancelledError(), ""});
-  EXPECT_TRUE(sessions.Begin(1, {101, 100, "Step", 0}, kStart)->run);
+  EXPECT_TRUE(sessions.Begin(1, {101, 100, "Step", 0}, kStart, Admitted)->run);
   EXPECT_LE(options.memory->transit()->used_bytes(), before + (size_t{8} << 10));
 }
 
@@ -219,7 +225,7 @@ TEST(GatewaySessionsMemory, AllSessionsTogetherTakeSixKibibytesEach) {
   for (uint64_t id = 1; id <= options.max_sessions; ++id) {
     ASSERT_TRUE(sessions.Open(id, "python", absl::StrCat("ipv4:10.0.", id, ".1:1"), kStart).ok());
     for (uint64_t i = 1; i <= GatewaySessions::kOwnCalls; ++i)
-      ASSERT_TRUE(sessions.Begin(id, {i, 0, "Step", 0}, kStart)->run);
+      ASSERT_TRUE(sessions.Begin(id, {i, 0, "Step", 0}, kStart, Admitted)->run);
   }
   EXPECT_EQ(options.memory->transit()->used_bytes(), options.max_sessions * (size_t{6} << 10));
 }
@@ -354,7 +360,7 @@ TEST_F(GatewaySessionsTest, ACallThatItsClientHasGivenUpDoesNotApplyIfItHasNotBe
 
 TEST_F(GatewaySessionsTest, AnotherRequestUnderTheSameNumberIsRefused) {
   const auto begin = [&](uint64_t fingerprint) {
-    return sessions_.Begin(1, {1, 0, "Step", fingerprint}, kStart);
+    return sessions_.Begin(1, {1, 0, "Step", fingerprint}, kStart, Admitted);
   };
   ASSERT_TRUE(begin(1)->run);
   EXPECT_EQ(begin(2).status().code(), absl::StatusCode::kInvalidArgument) << "while it runs";
@@ -387,13 +393,24 @@ TEST_F(GatewaySessionsTest, LivesThatHaveEndedMakeRoomButKeepBeingRefused) {
   EXPECT_TRUE(sessions_.JoinLife(1, "c", {5, 3}).ok());
 }
 
-TEST_F(GatewaySessionsTest, WhileDrainingOnlyRepeatedCallsAreAnswered) {
-  Apply(1, "one");
-  sessions_.RefuseNew(absl::UnavailableError("draining"));
-  EXPECT_EQ(Begin(1)->answer.reply, "one");
-  EXPECT_EQ(BeginCode(2), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(sessions_.Open(2, "b", "ipv4:10.0.0.2:1", kStart).code(),
-            absl::StatusCode::kUnavailable);
+TEST_F(GatewaySessionsTest, OnlyCallsThatAreNoRepetitionsAskToBeAdmitted) {
+  int asked = 0;
+  const auto begin = [&](uint64_t sequence, const absl::Status& admitted) {
+    return sessions_.Begin(1, {sequence, 0, "Step", 0}, kStart, [&] {
+      ++asked;
+      return admitted;
+    });
+  };
+  const absl::Status draining = absl::UnavailableError("draining");
+  ASSERT_TRUE(begin(1, absl::OkStatus())->run);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(begin(1, draining).status().code(), absl::StatusCode::kUnavailable) << "it runs";
+  sessions_.Finish(1, 1, {absl::OkStatus(), "one"});
+  EXPECT_EQ(begin(1, draining)->answer.reply, "one");
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(begin(2, draining).status(), draining);
+  EXPECT_EQ(asked, 2);
+  EXPECT_TRUE(begin(2, absl::OkStatus())->run) << "a refused call has changed nothing";
 }
 
 // Random histories of a client that loses messages. Every number runs at most once.
@@ -413,7 +430,7 @@ TEST(GatewaySessionsRandom, NothingRunsTwice) {
         continue;
       }
       auto start = sessions.Begin(
-          1, {sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", 0}, kStart);
+          1, {sequence, random() % 4 == 0 ? random() % sequence : 0, "Step", 0}, kStart, Admitted);
       if (!start.ok()) continue;
       if (start->run) {
         ASSERT_TRUE(ran.insert(sequence).second) << sequence << " ran twice";

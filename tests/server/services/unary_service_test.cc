@@ -384,6 +384,10 @@ TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
   EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
   EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
   EXPECT_EQ(PullW(), std::vector<float>(4, 0)) << "reads are still answered";
+  v1::OpenSessionRequest open;
+  open.set_client("late");
+  v1::OpenSessionReply opened;
+  EXPECT_EQ(Call(&Stub::OpenSession, open, &opened).error_code(), StatusCode::UNAVAILABLE);
   Release();
   stops.join();
   EXPECT_TRUE(first_.ok()) << first_.error_message();
