@@ -116,7 +116,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   GatewayOptions sessions;
   sessions.lease = config.lease;
   sessions.memory = runtime.options().memory;
-  server->unary_ = std::make_unique<UnaryService>(runtime, sessions);
+  const UnaryService::Uses uses{
+      runtime.agent(),  runtime.values(),   runtime.gradients(),     runtime.optimizer_service(),
+      runtime.status(), runtime.autograd(), runtime.memory(),        runtime.executor(),
+      runtime.timers(), runtime.logger(),   *runtime.options().clock};
+  server->unary_ = std::make_unique<UnaryService>(uses, sessions);
   server->grpc_services_->Set(*server->unary_);
   return server;
 }

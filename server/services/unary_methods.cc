@@ -2,7 +2,6 @@
 
 #include "server/services/unary_methods.h"
 
-#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -12,23 +11,14 @@
 #include "core/base/ids.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
-#include "core/optim/owner/hosted_optimizer.h"
-#include "core/optim/owner/optimizer_life.h"
 #include "core/program/program.h"
-#include "core/services/gradients/gradient_service.h"
-#include "core/services/optimizers/optimizer_service.h"
-#include "core/services/status/status_service.h"
-#include "core/services/values/value_service.h"
-#include "core/store/store.h"
+#include "core/store/parameter.h"
 #include "server/services/unary_codec.h"
 #include "server/services/unary_service.h"
 
 namespace psd::server {
 namespace {
 
-using store::EntryPtr;
-
-constexpr uint32_t kMaxPage = 1000;
 // The most bytes of one pull: protobuf's limit for a message, less room for the other fields.
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
 
@@ -46,34 +36,6 @@ rpc::CallOptions AskOwners() {
   rpc::CallOptions options;
   options.timeout = absl::Seconds(5);
   return options;
-}
-
-absl::StatusOr<store::PinnedVersion> ReadTensor(const store::Entry& entry) {
-  const auto* variable = entry.value.As<Variable>();
-  if (variable != nullptr && variable->ok()) return store::PinnedVersion{variable->tensor(), 0};
-  return absl::InvalidArgumentError(
-      absl::StrCat(entry.Label(), " is ", entry.KindName(), ", not a tensor"));
-}
-
-// Reads the entries, in their order. All parameters are read at one moment between two steps.
-absl::StatusOr<std::vector<store::PinnedVersion>> ReadTensors(
-    const std::vector<EntryPtr>& entries) {
-  std::vector<store::Parameter*> parameters;
-  for (const EntryPtr& entry : entries) {
-    if (entry->parameter != nullptr) parameters.push_back(entry->parameter.get());
-  }
-  PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned,
-                       store::Parameter::PinAll(parameters));
-  std::vector<store::PinnedVersion> tensors;
-  size_t next = 0;
-  for (const EntryPtr& entry : entries) {
-    if (entry->parameter != nullptr) {
-      tensors.push_back(std::move(pinned[next++]));
-      continue;
-    }
-    PSD_ASSIGN_OR_RETURN(tensors.emplace_back(), ReadTensor(*entry));
-  }
-  return tensors;
 }
 
 absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterRequest& request) {
@@ -109,19 +71,15 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
 
 void UnaryService::List(UnaryCall& call, const v1::ListValuesRequest& request,
                         v1::ListValuesReply& reply) {
-  const uint32_t wanted = request.page_size();
-  const size_t page = wanted == 0 ? kMaxPage : std::min(wanted, kMaxPage);
-  std::vector<EntryPtr> entries =
-      runtime_.store().List(request.prefix(), request.page_token(), page + 1);
-  const bool more = entries.size() > page;
-  if (more) entries.resize(page);
-  for (const EntryPtr& entry : entries) {
-    reply.add_names(entry->name);
-    reply.add_kinds(entry->KindName());
-    reply.add_versions(entry->parameter == nullptr ? 0 : entry->parameter->version());
-    reply.add_bytes(entry->parameter == nullptr ? 0 : entry->parameter->stats().bytes);
+  services::Listing page =
+      uses_.values.ListHere(request.prefix(), request.page_token(), request.page_size());
+  if (page.more) reply.set_next_page_token(page.values.back().name);
+  for (services::ListedValue& value : page.values) {
+    reply.add_names(std::move(value.name));
+    reply.add_kinds(std::move(value.kind));
+    reply.add_versions(value.version);
+    reply.add_bytes(value.bytes);
   }
-  if (more) reply.set_next_page_token(entries.back()->name);
   Answer(call, absl::OkStatus());
 }
 
@@ -131,12 +89,9 @@ void UnaryService::Pull(UnaryCall& call, const v1::PullRequest& request, v1::Pul
 
 absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& request,
                                     v1::PullReply& reply) const {
-  std::vector<EntryPtr> entries;
-  for (const std::string& name : request.names()) {
-    PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(name));
-    entries.push_back(std::move(entry));
-  }
-  PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned, ReadTensors(entries));
+  const std::vector<std::string> names(request.names().begin(), request.names().end());
+  PSD_ASSIGN_OR_RETURN(const std::vector<store::PinnedVersion> pinned,
+                       uses_.values.PinNamed(names));
   size_t bytes = 0;
   for (const store::PinnedVersion& version : pinned) bytes += version.tensor.NumBytes();
   if (bytes > kMaxPullBytes) {
@@ -157,7 +112,7 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
 
 void UnaryService::Status(UnaryCall& call, const v1::StatusRequest& request,
                           v1::WorkerStatus& reply) {
-  reply = runtime_.status().Collect(request);
+  reply = uses_.status.Collect(request);
   std::vector<GatewaySessions::Info> clients;
   {
     MutexLock lock(mutex_);
@@ -182,15 +137,13 @@ void UnaryService::GetOrCreateParameter(UnaryCall& call,
   Mutate(call, kGetOrCreateParameter, request.header(), request, reply, [&](const Done& done) {
     auto program = CreationProgram(request);
     if (!program.ok()) return done(program.status());
-    runtime_.values()
-        .GetOrCreate(runtime_.name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
-        .OnReady([&reply, done](const absl::StatusOr<rref::RRef>& created) {
+    uses_.values.GetOrCreate(name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
+        .OnReady([this, &reply, done](const absl::StatusOr<rref::RRef>& created) {
           if (!created.ok()) return done(created.status());
           // The name may have been dropped since, but the reference keeps its value.
-          auto entry = created->local_entry();
-          if (!entry.ok()) return done(entry.status());
-          reply.set_version((*entry)->parameter == nullptr ? 0 : (*entry)->parameter->version());
-          done(absl::OkStatus());
+          const auto version = uses_.values.VersionHere(*created);
+          if (version.ok()) reply.set_version(*version);
+          done(version.status());
         });
   });
 }
@@ -217,38 +170,28 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
     spec.options[request.option_names(i)] = request.option_values(i);
   std::vector<rref::RRef> parameters;
   for (const std::string& name : request.parameters()) {
-    auto entry = runtime_.store().Lookup(name);
-    if (!entry.ok()) return done(entry.status());
-    parameters.push_back(runtime_.rrefs().LocalRRef(*entry));
+    auto parameter = uses_.values.LookupHere(name);
+    if (!parameter.ok()) return done(parameter.status());
+    parameters.push_back(*std::move(parameter));
   }
-  services::OptimizerService& service = runtime_.optimizer_service();
-  const std::string& name = request.name();
   const GatewaySessions::SessionId session = request.header().session();
-  service.CheckHere(name, AskOwners())
-      .OnReady([this, &request, &service, name, session, spec, parameters,
+  uses_.optimizers.CheckHere(request.name(), AskOwners())
+      .OnReady([this, &request, session, spec, parameters,
                 done](const absl::StatusOr<Unit>& usable) {
         if (!usable.ok()) return done(usable.status());
         if (!BeginApply(session, request.header().sequence())) return done(WhyCancelled(session));
-        service.Create(runtime_.name(), name, {{spec, parameters}}, {}, SelfCall())
-            .OnReady([this, &request, &service, name, session,
-                      done](const absl::StatusOr<rref::RRef>& created) {
+        uses_.optimizers.Create(name(), request.name(), {{spec, parameters}}, {}, SelfCall())
+            .OnReady([this, &request, session, done](const absl::StatusOr<rref::RRef>& created) {
               // It was dropped while it was created. To a client, ABORTED would be the end of
               // its session.
               if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
               if (!created.ok()) return done(created.status());
               // The life of what was created: its name may be another optimizer's by now.
-              const auto entry = created->local_entry();
-              if (!entry.ok()) return done(entry.status());
-              const GlobalId life = optim::OptimizerOf(**entry)->life().id;
-              done(JoinLife(session, name, life));
+              const auto life = uses_.optimizers.LifeHere(*created);
+              if (!life.ok()) return done(life.status());
+              done(JoinLife(session, request.name(), *life));
             });
       });
-}
-
-bool UnaryService::IsLive(const std::string& optimizer, GlobalId life) const {
-  const auto entry = runtime_.store().Lookup(optimizer);
-  const auto hosted = entry.ok() ? optim::OptimizerOf(**entry) : nullptr;
-  return hosted != nullptr && optim::CheckLife(life, hosted->life()).ok();
 }
 
 absl::Status UnaryService::JoinLife(GatewaySessions::SessionId session,
@@ -261,7 +204,8 @@ absl::Status UnaryService::JoinLife(GatewaySessions::SessionId session,
     ended = sessions_.LivesOf(session);
   }
   for (auto each = ended.begin(); each != ended.end();)
-    each = IsLive(each->first, each->second) ? ended.erase(each) : std::next(each);
+    each =
+        uses_.optimizers.LivesHere(each->first, each->second) ? ended.erase(each) : std::next(each);
   MutexLock lock(mutex_);
   sessions_.ForgetLives(session, ended);
   return sessions_.JoinLife(session, optimizer, life);
@@ -269,7 +213,7 @@ absl::Status UnaryService::JoinLife(GatewaySessions::SessionId session,
 
 void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {
   Mutate(call, kDrop, request.header(), request, reply,
-         [&](const Done& done) { done(runtime_.values().DropHere(request.name())); });
+         [&](const Done& done) { done(uses_.values.DropHere(request.name())); });
 }
 
 // ---- contexts and steps
@@ -277,13 +221,13 @@ void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::Dro
 void UnaryService::NewContext(UnaryCall& call, const v1::NewContextRequest& request,
                               v1::NewContextReply& reply) {
   Mutate(call, kNewContext, request.header(), request, reply, [&](const Done& done) {
-    const GlobalId id = runtime_.autograd().NewContext()->id();
+    const GlobalId id = uses_.autograd.NewContext()->id();
     absl::Status held;
     {
       MutexLock lock(mutex_);
       held = sessions_.AddContext(request.header().session(), id.counter);
     }
-    if (!held.ok()) runtime_.autograd().Release(id);
+    if (!held.ok()) uses_.autograd.Release(id);
     reply.set_context(id.counter);
     done(held);
   });
@@ -308,7 +252,7 @@ absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> UnaryService::FindC
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(sessions_.CheckContext(session, context));
   }
-  return runtime_.autograd().Find({runtime_.incarnation(), context});
+  return uses_.autograd.Find({incarnation(), context});
 }
 
 void UnaryService::PushGradient(UnaryCall& call, const v1::PushGradientRequest& request,
@@ -319,9 +263,9 @@ void UnaryService::PushGradient(UnaryCall& call, const v1::PushGradientRequest& 
 
 absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   PSD_ASSIGN_OR_RETURN(auto context, FindContext(request.header().session(), request.context()));
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, runtime_.store().Lookup(request.parameter()));
   PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
-  return services::AddGradient(*context, *entry, request.version(), std::move(gradient));
+  return uses_.gradients.PushHere(*context, request.parameter(), request.version(),
+                                  std::move(gradient));
 }
 
 void UnaryService::Step(UnaryCall& call, const v1::StepOptimizerRequest& request,
@@ -349,8 +293,6 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   const v1::MutationHeader& header = request.header();
   auto context = FindContext(header.session(), request.context());
   if (!context.ok()) return done(context.status());
-  auto optimizer = runtime_.store().Lookup(request.optimizer());
-  if (!optimizer.ok()) return done(optimizer.status());
   services::StepCall step;
   optim::Member member{MemberSession(header.session()), "", {kSessionFlows, header.session()}};
   {
@@ -361,8 +303,8 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   step.step = {header.session(), header.sequence()};
   step.contexts = {(*context)->id()};
   step.ended_before = header.acknowledged() + 1;
-  runtime_.optimizer_service().StepHere(
-      **optimizer, step, std::move(member),
+  uses_.optimizers.StepHere(
+      request.optimizer(), step, std::move(member),
       [this, session = header.session(), sequence = header.sequence()] {
         return BeginApply(session, sequence);
       },

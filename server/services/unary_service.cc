@@ -7,12 +7,9 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/clock.h"
 #include "core/base/ids.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/rpc/admission.h"
-#include "core/services/optimizers/optimizer_service.h"
 #include "server/services/request_fingerprint.h"
 #include "server/services/unary_codec.h"
 #include "server/services/unary_methods.h"
@@ -40,8 +37,8 @@ uint64_t SessionOf(const Request& /*request*/, ...) {
 
 }  // namespace
 
-UnaryService::UnaryService(worker::Runtime& runtime, const GatewayOptions& options)
-    : runtime_(runtime), options_(options), sessions_(options) {}
+UnaryService::UnaryService(const Uses& uses, const GatewayOptions& options)
+    : uses_(uses), options_(options), sessions_(options) {}
 
 template <typename Request, typename Reply>
 UnaryMethod<Request, Reply> UnaryService::Serving(
@@ -58,19 +55,18 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
     if (!taken.ok()) return Answer(call, taken);
     const auto kind =
         info.runs_on == rpc::RunsOn::kUserQueue ? WorkLabel::Kind::kUser : WorkLabel::Kind::kOwn;
-    absl::Status queued = runtime_.executor().SubmitAs(
+    absl::Status queued = uses_.executor.SubmitAs(
         {kind, FlowOf(client, call)},
         [this, method, &call, &request, &reply] { (this->*method)(call, request, reply); });
-    if (!queued.ok()) Answer(call, Annotate(queued, runtime_.name()));
+    if (!queued.ok()) Answer(call, Annotate(queued, name()));
   };
   return {std::move(ask), handle};
 }
 
 absl::Status UnaryService::Admit(UnaryCall& call, const rpc::MethodInfo& method,
                                  const rpc::PeerInfo& client, size_t bytes) const {
-  return runtime_.agent().admission().Admit({rpc::Entrance::kUnary, rpc::kAnonymous, client,
-                                             call.context().peer(), method.name, method.kind,
-                                             bytes});
+  return uses_.agent.admission().Admit({rpc::Entrance::kUnary, rpc::kAnonymous, client,
+                                        call.context().peer(), method.name, method.kind, bytes});
 }
 
 rpc::PeerInfo UnaryService::ClientOf(GatewaySessions::SessionId session) const {
@@ -86,8 +82,8 @@ FlowId UnaryService::FlowOf(const rpc::PeerInfo& client, UnaryCall& call) {
 
 absl::Status UnaryService::Charge(UnaryCall& call, size_t bytes) const {
   if (bytes <= kSmallBytes) return absl::OkStatus();
-  absl::StatusOr<MemoryCharge> charge = runtime_.memory().transit()->Charge(bytes);
-  if (!charge.ok()) return Annotate(charge.status(), runtime_.name());
+  absl::StatusOr<MemoryCharge> charge = uses_.memory.transit()->Charge(bytes);
+  if (!charge.ok()) return Annotate(charge.status(), name());
   call.Hold(*std::move(charge));
   return absl::OkStatus();
 }
@@ -190,7 +186,7 @@ bool UnaryService::AwaitAnswers(absl::Duration limit) {
 }
 
 void UnaryService::Stop(const GatewaySessions::Ended& ended) {
-  runtime_.optimizer_service().EndSession(MemberSession(ended.id));
+  uses_.optimizers.EndSession(MemberSession(ended.id));
   ReleaseContexts(ended.contexts);
 }
 
@@ -208,16 +204,16 @@ void UnaryService::OpenSession(UnaryCall& call, const v1::OpenSessionRequest& re
     arm = opened.ok() && !std::exchange(timer_armed_, true);
   }
   if (!opened.ok()) return Answer(call, opened);
-  if (arm) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
-  runtime_.logger().Log(LogLevel::kInfo, "client_session_opened",
-                        absl::StrCat(request.client(), " opened a session"),
-                        {{"client", request.client()},
-                         {"session", IncarnationToString(id)},
-                         {"peer", call.context().peer()}});
+  if (arm) uses_.timers.RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
+  uses_.logger.Log(LogLevel::kInfo, "client_session_opened",
+                   absl::StrCat(request.client(), " opened a session"),
+                   {{"client", request.client()},
+                    {"session", IncarnationToString(id)},
+                    {"peer", call.context().peer()}});
   reply.set_session(id);
   reply.set_lease_ms(static_cast<uint64_t>(options_.lease / absl::Milliseconds(1)));
-  reply.set_worker(runtime_.name());
-  reply.set_incarnation(runtime_.incarnation());
+  reply.set_worker(name());
+  reply.set_incarnation(incarnation());
   Answer(call, absl::OkStatus());
 }
 
@@ -252,18 +248,18 @@ void UnaryService::ExpireSessions() {
   }
   for (const GatewaySessions::Ended& session : expired) {
     Stop(session);
-    runtime_.logger().Log(LogLevel::kInfo, "client_session_expired",
-                          absl::StrCat("the lease of ", session.client, " has ended"),
-                          {{"client", session.client},
-                           {"session", IncarnationToString(session.id)},
-                           {"contexts", session.contexts.size()}});
+    uses_.logger.Log(LogLevel::kInfo, "client_session_expired",
+                     absl::StrCat("the lease of ", session.client, " has ended"),
+                     {{"client", session.client},
+                      {"session", IncarnationToString(session.id)},
+                      {"contexts", session.contexts.size()}});
   }
-  if (more) runtime_.timers().RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
+  if (more) uses_.timers.RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
 }
 
 void UnaryService::ReleaseContexts(const std::vector<GatewaySessions::ContextId>& contexts) {
   for (GatewaySessions::ContextId context : contexts)
-    runtime_.autograd().Release({runtime_.incarnation(), context});
+    uses_.autograd.Release({incarnation(), context});
 }
 
 }  // namespace psd::server

@@ -13,15 +13,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
 #include "core/base/ids.h"
+#include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
+#include "core/base/timer.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/dist_autograd/dist_autograd.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rpc/session_types.h"
-#include "core/runtime/runtime.h"
+#include "core/services/gradients/gradient_service.h"
+#include "core/services/optimizers/optimizer_service.h"
+#include "core/services/status/status_service.h"
+#include "core/services/values/value_service.h"
 #include "google/protobuf/message_lite.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/services/gateway_sessions.h"
@@ -33,8 +41,23 @@ namespace psd::server {
 // not block: a call that must wait is continued by a callback.
 class UnaryService {
  public:
-  // Requires: `runtime` outlives the service and is shut down before the service is destroyed.
-  UnaryService(worker::Runtime& runtime, const GatewayOptions& options);
+  // What the service uses. All of it must outlive the service, and the agent must be shut down
+  // before the service is destroyed.
+  struct Uses {
+    rpc::RpcAgent& agent;
+    services::ValueService& values;
+    services::GradientService& gradients;
+    services::OptimizerService& optimizers;
+    services::StatusService& status;
+    dist_autograd::DistAutograd& autograd;
+    MemoryBudget& memory;
+    Executor& executor;
+    TimerQueue& timers;
+    Logger& logger;
+    const Clock& clock;
+  };
+
+  UnaryService(const Uses& uses, const GatewayOptions& options);
   UnaryService(const UnaryService&) = delete;
   UnaryService& operator=(const UnaryService&) = delete;
 
@@ -75,7 +98,9 @@ class UnaryService {
   void Step(UnaryCall& call, const v1::StepOptimizerRequest& request,
             v1::StepOptimizerReply& reply);
 
-  absl::Time Now() const { return runtime_.options().clock->Now(); }
+  absl::Time Now() const { return uses_.clock.Now(); }
+  const std::string& name() const { return uses_.agent.self().name; }
+  Incarnation incarnation() const { return uses_.agent.self().incarnation; }
 
   // FlowId::space of the clients of this service, beside the sessions of workers.
   static constexpr uint32_t kSessionFlows = rpc::kSessionFlows + 1;
@@ -129,7 +154,6 @@ class UnaryService {
   // GatewaySessions::JoinLife. If there is no room, forgets the session's lives that have ended.
   absl::Status JoinLife(GatewaySessions::SessionId session, const std::string& optimizer,
                         GlobalId life) PSD_EXCLUDES(mutex_);
-  bool IsLive(const std::string& optimizer, GlobalId life) const;
   void StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                  const Done& done);
 
@@ -137,7 +161,7 @@ class UnaryService {
   void ExpireSessions() PSD_EXCLUDES(mutex_);
   void ReleaseContexts(const std::vector<GatewaySessions::ContextId>& contexts);
 
-  worker::Runtime& runtime_;
+  const Uses uses_;
   const GatewayOptions options_;
   v1::ParameterService::AsyncService service_;
   mutable Mutex mutex_;  // only the clock's mutex is locked under it

@@ -27,8 +27,6 @@ constexpr rpc::Declared<v1::GradientRequest, rpc::Contents> kFetch{
 constexpr rpc::Declared<rpc::Beside<v1::PushedGradient>, Unit> kPush{
     {"gradient.push", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor}};
 
-}  // namespace
-
 absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entry& entry,
                          uint64_t version, Tensor gradient) {
   const auto& parameter = entry.parameter;
@@ -49,6 +47,8 @@ absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entr
   return context.Accumulate({parameter->id(), parameter->shape(), parameter->dtype(), version},
                             std::move(gradient));
 }
+
+}  // namespace
 
 GradientService::GradientService(Uses uses) : uses_(std::move(uses)) {
   rpc::Serve(uses_.agent, kFetch, this, &GradientService::ServeFetch);
@@ -125,6 +125,13 @@ absl::Status GradientService::ServePush(const rpc::CallPtr& call,
   PSD_ASSIGN_OR_RETURN(auto entry, uses_.store.Get(rpc::IdOf(fields.message)));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return AddGradient(*arguments.context, *entry, fields.message.version(), gradient->tensor());
+}
+
+absl::Status GradientService::PushHere(dist_autograd::ContextState& context,
+                                       const std::string& parameter, uint64_t version,
+                                       Tensor gradient) const {
+  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, uses_.store.Lookup(parameter));
+  return AddGradient(context, *entry, version, std::move(gradient));
 }
 
 absl::Status GradientService::WhyNone(GlobalId leaf, const absl::Status& none) const {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,14 +30,6 @@ class PushedGradient;
 
 namespace psd::services {
 
-// Adds a gradient that was computed outside of psd to those that `context` has collected, as a
-// backward would. `version` is the version of the parameter that it was computed from; 0 if
-// unknown.
-// Errors: INVALID_ARGUMENT, changing nothing, unless the entry is a parameter that requires grad,
-// the gradient has the parameter's shape and dtype, and the parameter has reached `version`.
-absl::Status AddGradient(dist_autograd::ContextState& context, const store::Entry& entry,
-                         uint64_t version, Tensor gradient);
-
 // Client and server side of the "gradient.*" methods. Thread-safe. All client functions also fail
 // with the errors of the call (RpcAgent::StartCall).
 class GradientService {
@@ -60,9 +53,18 @@ class GradientService {
   Future<store::Value> Fetch(GlobalId context, const rref::RRef& leaf,
                              const rpc::CallOptions& options);
 
-  // Runs AddGradient on the parameter's owner. Errors: those of AddGradient.
+  // Adds a gradient that was computed outside of psd to those that `context` has collected on the
+  // parameter's owner, as a backward would. `version` is the version of the parameter that it was
+  // computed from; 0 if unknown.
+  // Errors: INVALID_ARGUMENT, changing nothing, unless the value is a parameter that requires grad,
+  // the gradient has the parameter's shape and dtype, and the parameter has reached `version`.
   Future<Unit> Push(const dist_autograd::ContextPtr& context, const rref::RRef& parameter,
                     uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
+
+  // The same for a named parameter of this worker, for its clients that are no workers. Errors:
+  // NOT_FOUND for the name; those of Push.
+  absl::Status PushHere(dist_autograd::ContextState& context, const std::string& parameter,
+                        uint64_t version, Tensor gradient) const;
 
  private:
   // Require: the creation of the value has ended.

@@ -400,12 +400,14 @@ absl::Status OptimizerService::ServeStep(const rpc::Answer<v1::StepReply>& answe
   return absl::OkStatus();
 }
 
-void OptimizerService::StepHere(const store::Entry& optimizer, const StepCall& step,
-                                optim::Member member, absl::AnyInvocable<bool()> begin_apply,
+void OptimizerService::StepHere(const std::string& name, const StepCall& step, optim::Member member,
+                                absl::AnyInvocable<bool()> begin_apply,
                                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
-  auto found = OptimizerIn(optimizer);
+  auto entry = uses_.store.Lookup(name);
+  if (!entry.ok()) return done(entry.status());
+  auto found = OptimizerIn(**entry);
   if (!found.ok()) return done(found.status());
-  absl::Status allowed = CheckStepHere(optimizer.name, **found);
+  absl::Status allowed = CheckStepHere(name, **found);
   if (allowed.ok()) allowed = optim::CheckLife(step.life, (*found)->life());
   if (!allowed.ok()) return done(std::move(allowed));
   auto collected = Collect(uses_, *found, step.contexts);
@@ -511,6 +513,19 @@ void OptimizerService::AddOptimizer(const std::shared_ptr<OwnerOptimizer>& optim
                      [](const std::weak_ptr<OwnerOptimizer>& each) { return each.expired(); }),
       optimizers_.end());
   next_sweep_ = 2 * optimizers_.size() + 64;
+}
+
+absl::StatusOr<GlobalId> OptimizerService::LifeHere(const rref::RRef& optimizer) const {
+  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, optimizer.local_entry());
+  PSD_ASSIGN_OR_RETURN(const OptimizerPtr found, OptimizerIn(*entry));
+  return found->life().id;
+}
+
+bool OptimizerService::LivesHere(const std::string& name, GlobalId life) const {
+  const auto entry = uses_.store.Lookup(name);
+  if (!entry.ok()) return false;
+  const auto found = OptimizerIn(**entry);
+  return found.ok() && optim::CheckLife(life, (*found)->life()).ok();
 }
 
 void OptimizerService::EndSession(GlobalId session) {

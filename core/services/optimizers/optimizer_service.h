@@ -125,15 +125,19 @@ class OptimizerService {
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
 
-  // The same for a client that is no worker, on an optimizer that lives here. `done` is called when
-  // the step has ended, which is never before its last byte is written. The step ends early only
-  // when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is called
-  // at most once, right before the first byte is written (see optim::StepRequest).
-  // Errors: those of OwnerOptimizer::Step; FAILED_PRECONDITION if another owner of the optimizer is
-  // known to have been started again, or if several owners must agree on the order of its steps.
-  void StepHere(const store::Entry& optimizer, const StepCall& step, optim::Member member,
+  // The same for a client that is no worker, on a named optimizer that lives here. `done` is called
+  // when the step has ended, which is never before its last byte is written. The step ends early
+  // only when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is
+  // called at most once, right before the first byte is written (see optim::StepRequest). Errors:
+  // NOT_FOUND; those of OwnerOptimizer::Step; FAILED_PRECONDITION if another owner of the optimizer
+  // is known to have been started again, or if several owners must agree on the order of its steps.
+  void StepHere(const std::string& name, const StepCall& step, optim::Member member,
                 absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
+  // Returns the life of an optimizer that lives here. Errors: those of local_entry().
+  absl::StatusOr<GlobalId> LifeHere(const rref::RRef& optimizer) const;
+  // Whether an optimizer of that name lives here in that life.
+  bool LivesHere(const std::string& name, GlobalId life) const;
   // Tells the optimizers that the session {incarnation, epoch} never comes back. None of its steps
   // waits any more, and other steps do not wait for it any more.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);

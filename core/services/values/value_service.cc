@@ -303,20 +303,70 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
 
 absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call*/,
                                                       v1::ListRequest request) {
-  size_t limit =
-      request.limit() == 0 ? kMaxListPage : std::min<size_t>(request.limit(), kMaxListPage);
-  std::vector<EntryPtr> entries = uses_.store.List(request.prefix(), request.after(), limit + 1);
+  Listing listing = ListHere(request.prefix(), request.after(), request.limit());
   v1::ListReply reply;
-  reply.set_more(entries.size() > limit);
-  if (reply.more()) entries.resize(limit);
-  for (const EntryPtr& entry : entries) {
-    reply.add_names(entry->name);
-    reply.add_kinds(entry->KindName());
-    const Facts facts = FactsOf(*entry).value_or(Facts{});
-    reply.add_versions(facts.version);
-    reply.add_bytes(facts.bytes);
+  reply.set_more(listing.more);
+  for (ListedValue& value : listing.values) {
+    reply.add_names(std::move(value.name));
+    reply.add_kinds(std::move(value.kind));
+    reply.add_versions(value.version);
+    reply.add_bytes(value.bytes);
   }
   return reply;
+}
+
+// ---------------------------------------------------------------- values of this worker
+
+Listing ValueService::ListHere(const std::string& prefix, const std::string& after,
+                               size_t limit) const {
+  const size_t page = limit == 0 ? kMaxListPage : std::min(limit, kMaxListPage);
+  std::vector<EntryPtr> entries = uses_.store.List(prefix, after, page + 1);
+  Listing listing;
+  listing.more = entries.size() > page;
+  if (listing.more) entries.resize(page);
+  listing.values.reserve(entries.size());
+  for (const EntryPtr& entry : entries) {
+    const Facts facts = FactsOf(*entry).value_or(Facts{});
+    listing.values.push_back({entry->name, entry->KindName(), facts.version, facts.bytes});
+  }
+  return listing;
+}
+
+absl::StatusOr<rref::RRef> ValueService::LookupHere(const std::string& name) const {
+  PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Lookup(name));
+  return uses_.rrefs.LocalRRef(entry);
+}
+
+absl::StatusOr<std::vector<store::PinnedVersion>> ValueService::PinNamed(
+    absl::Span<const std::string> names) const {
+  std::vector<store::Parameter*> parameters;
+  std::vector<EntryPtr> entries;
+  for (const std::string& name : names) {
+    PSD_ASSIGN_OR_RETURN(entries.emplace_back(), uses_.store.Lookup(name));
+    if (const auto& parameter = entries.back()->parameter; parameter != nullptr)
+      parameters.push_back(parameter.get());
+  }
+  PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned,
+                       store::Parameter::PinAll(parameters));
+  std::vector<store::PinnedVersion> tensors;
+  size_t next = 0;
+  for (const EntryPtr& entry : entries) {
+    const auto* variable = entry->value.As<Variable>();
+    if (entry->parameter != nullptr) {
+      tensors.push_back(std::move(pinned[next++]));
+    } else if (variable != nullptr && variable->ok()) {
+      tensors.push_back({variable->tensor(), 0});
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not a tensor"));
+    }
+  }
+  return tensors;
+}
+
+absl::StatusOr<uint64_t> ValueService::VersionHere(const rref::RRef& value) const {
+  PSD_ASSIGN_OR_RETURN(const EntryPtr entry, value.local_entry());
+  return entry->parameter == nullptr ? 0 : entry->parameter->version();
 }
 
 }  // namespace psd::services

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "core/autograd/operators.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
@@ -43,6 +44,12 @@ struct ListedValue {
   std::string kind;
   uint64_t version = 0;  // 0 for a value that is neither a parameter nor rows
   uint64_t bytes = 0;
+};
+
+// A page of a listing, sorted by name.
+struct Listing {
+  std::vector<ListedValue> values;
+  bool more = false;  // values follow on further pages
 };
 
 // Client and server side of the "value.*" methods. Calls to the runtime's own name stay in the
@@ -89,6 +96,20 @@ class ValueService {
                           const rpc::CallOptions& options);
   Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
                                         const rpc::CallOptions& options);
+
+  // ---- Values of this worker, for its clients that are no workers.
+  // Lists the values whose names begin with `prefix` and come after `after`: at most `limit`, and
+  // at most 1000, which is also meant by 0.
+  Listing ListHere(const std::string& prefix, const std::string& after, size_t limit) const;
+  // Errors: NOT_FOUND.
+  absl::StatusOr<rref::RRef> LookupHere(const std::string& name) const;
+  // Reads tensors, in the order of their names. All parameters are read at one moment between two
+  // steps. The version of a tensor that is no parameter is 0.
+  // Errors: NOT_FOUND; INVALID_ARGUMENT for a value that is no tensor.
+  absl::StatusOr<std::vector<store::PinnedVersion>> PinNamed(
+      absl::Span<const std::string> names) const;
+  // Returns the version of a parameter, or 0 for another value. Errors: those of local_entry().
+  absl::StatusOr<uint64_t> VersionHere(const rref::RRef& value) const;
 
   // Fetches values, with one exchange per owner, and returns them in the order of `rrefs`. Fails
   // with the first error of an owner.
