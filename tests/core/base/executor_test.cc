@@ -306,7 +306,9 @@ TEST(WorkKindsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
   ThreadPool pool(options);
   std::atomic<bool> stop{false};
   std::function<void()> again = [&] {
-    if (!stop) ASSERT_TRUE(pool.Submit([&] { again(); }).ok());
+    if (!stop) {
+      ASSERT_TRUE(pool.Submit([&] { again(); }).ok());
+    }
   };
   for (int i = 0; i < 10; ++i) again();
   int users = 0;  // one at a time
