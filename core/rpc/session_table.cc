@@ -70,7 +70,9 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
     }
     former = &holder;
   }
-  if (leaving_) return {Kind::kLeaving, 0, false, absl::OkStatus()};
+  // A worker that leaves still serves itself, so that what it has accepted can end.
+  if (leaving_ && peer.incarnation != self_.incarnation)
+    return {Kind::kLeaving, 0, false, absl::OkStatus()};
   absl::Status room =
       former != nullptr ? shares_.CheckExchange(former->origin(), origin) : shares_.Check(origin);
   if (!room.ok()) return {Kind::kRefused, 0, false, Annotate(room, self_.name)};

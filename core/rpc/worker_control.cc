@@ -90,11 +90,14 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
                        options_.self.name, " speaks version ", kProtocolVersion,
                        " of the protocol, ", peer.name, " version ", hello.protocol_version)),
                    "upgrade the older one");
-  } else if (peer.name == options_.self.name && peer.incarnation != options_.self.incarnation) {
+  } else if ((peer.name == options_.self.name || IsSelf(peer)) &&
+             state.origin != options_.self.name) {
+    // Only the loopback, whose origin is this worker's name, may greet as this worker itself.
     outcome.kind = HelloOutcome::Kind::kRefused;
-    outcome.status = WithRemedy(
-        absl::AlreadyExistsError(absl::StrCat("the name ", peer.name, " is this worker's own")),
-        "choose another name");
+    outcome.status =
+        WithRemedy(absl::AlreadyExistsError(absl::StrCat("the name or incarnation of ", peer.name,
+                                                         " is this worker's own")),
+                   "choose another name");
   } else {
     size_t from = actions.size();
     outcome = table_.OnHello(now, link, state.origin, hello, actions);

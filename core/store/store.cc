@@ -47,7 +47,8 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
     if (tensor.NumBytes() >= kMovableBytes && memory.Counts(tensor.storage().get())) {
       blocks.push_back(tensor.storage().get());
       counted_bytes += tensor.NumBytes();
-    } else if (const size_t bytes = tensor.SmallChargeBytes(); bytes != 0) {
+    } else if (const size_t bytes = tensor.SmallChargeBytes();
+               bytes != 0 && memory.small_charges() != 0) {
       small_bytes += bytes;
       counted_bytes += tensor.NumBytes();
     }
@@ -57,6 +58,7 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
                                                         entry.value.NumBytes() - counted_bytes));
   PSD_ASSIGN_OR_RETURN(const MemoryCharge reserved, memory.Charge(small_bytes));
   PSD_RETURN_IF_ERROR(memory.TakeOver(blocks));
+  if (memory.small_charges() == 0) return rest;
   PSD_RETURN_IF_ERROR(entry.value.ForEachTensor([&](const Tensor& tensor) {
     if (tensor.SmallChargeBytes() != 0) tensor.MoveSmallCharge(memory.small_charges());
     return absl::OkStatus();

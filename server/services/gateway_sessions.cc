@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/ids.h"
 #include "core/base/remedy.h"
@@ -208,7 +209,9 @@ bool GatewaySessions::BeginApply(SessionId id, uint64_t sequence) {
 void GatewaySessions::Finish(SessionId id, uint64_t sequence, RememberedAnswer answer) {
   auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  const size_t bytes = answer.reply.size() + answer.status.message().size();
+  size_t bytes = answer.reply.size() + answer.status.message().size();
+  answer.status.ForEachPayload(
+      [&bytes](absl::string_view, const absl::Cord& detail) { bytes += detail.size(); });
   rpc::Actions actions;  // what they drop is destroyed here
   it->second.calls->OnReply(sequence, std::make_shared<KeptAnswer>(std::move(answer)), bytes,
                             /*gives=*/false, actions);

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,11 @@ namespace psd::server {
 class UnaryCall {
  public:
   grpc::ServerContext& context() { return context_; }
+  // Returns the address of the client: "ipv4:10.0.0.5:41234". The first call of it takes a lock.
+  const std::string& peer() {
+    if (peer_.empty()) peer_ = context_.peer();
+    return peer_;
+  }
   // Answers with the reply, or with an error. Must be called once, on any thread. The call, its
   // request and its reply may not be used afterwards.
   virtual void Finish(const grpc::Status& status) = 0;
@@ -33,6 +39,7 @@ class UnaryCall {
 
  private:
   grpc::ServerContext context_;
+  std::string peer_;
   std::vector<MemoryCharge> held_;
 };
 

@@ -65,8 +65,8 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
 
 absl::Status UnaryService::Admit(UnaryCall& call, const rpc::MethodInfo& method,
                                  const rpc::PeerInfo& client, size_t bytes) const {
-  return uses_.agent.admission().Admit({rpc::Entrance::kUnary, rpc::kAnonymous, client,
-                                        call.context().peer(), method.name, method.kind, bytes});
+  return uses_.agent.admission().Admit({rpc::Entrance::kUnary, rpc::kAnonymous, client, call.peer(),
+                                        method.name, method.kind, bytes});
 }
 
 rpc::PeerInfo UnaryService::ClientOf(GatewaySessions::SessionId session) const {
@@ -76,8 +76,8 @@ rpc::PeerInfo UnaryService::ClientOf(GatewaySessions::SessionId session) const {
 
 FlowId UnaryService::FlowOf(const rpc::PeerInfo& client, UnaryCall& call) {
   if (!client.name.empty()) return {kSessionFlows, client.incarnation};
-  const std::string peer = call.context().peer();  // "ipv4:10.0.0.5:41234"
-  return {kHostFlows, absl::HashOf(absl::string_view(peer).substr(0, peer.rfind(':')))};
+  const absl::string_view peer = call.peer();
+  return {kHostFlows, absl::HashOf(peer.substr(0, peer.rfind(':')))};
 }
 
 absl::Status UnaryService::Charge(UnaryCall& call, size_t bytes) const {
@@ -128,6 +128,7 @@ void UnaryService::Mutate(UnaryCall& call, const rpc::MethodInfo& method,
   const GatewaySessions::Mutation mutation{header.sequence(), header.acknowledged(), method.name,
                                            RequestFingerprint(method.name, request, header)};
   const size_t bytes = request.ByteSizeLong();
+  call.peer();  // which locks gRPC's mutex, and not under this one
   absl::StatusOr<GatewaySessions::Start> start;
   {
     MutexLock lock(mutex_);
@@ -200,16 +201,14 @@ void UnaryService::OpenSession(UnaryCall& call, const v1::OpenSessionRequest& re
   if (!opened.ok()) return Answer(call, opened);
   {
     MutexLock lock(mutex_);
-    opened = sessions_.Open(id, request.client(), call.context().peer(), Now());
+    opened = sessions_.Open(id, request.client(), call.peer(), Now());
     arm = opened.ok() && !std::exchange(timer_armed_, true);
   }
   if (!opened.ok()) return Answer(call, opened);
   if (arm) uses_.timers.RunAfter(options_.lease / 2, [this] { ExpireSessions(); });
-  uses_.logger.Log(LogLevel::kInfo, "client_session_opened",
-                   absl::StrCat(request.client(), " opened a session"),
-                   {{"client", request.client()},
-                    {"session", IncarnationToString(id)},
-                    {"peer", call.context().peer()}});
+  uses_.logger.Log(
+      LogLevel::kInfo, "client_session_opened", absl::StrCat(request.client(), " opened a session"),
+      {{"client", request.client()}, {"session", IncarnationToString(id)}, {"peer", call.peer()}});
   reply.set_session(id);
   reply.set_lease_ms(static_cast<uint64_t>(options_.lease / absl::Milliseconds(1)));
   reply.set_worker(name());

@@ -204,19 +204,27 @@ Future<store::Values> ValueService::Fetch(const std::vector<RRef>& rrefs,
 Future<store::Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs,
                                                   const dist_autograd::ContextPtr& context,
                                                   const rpc::CallOptions& options) {
-  using Result = Future<store::Values>;
-  absl::StatusOr<Fetching> started = StartFetches(rrefs, context, options);
-  if (!started.ok()) return Result::Ready(started.status()).On(uses_.continuations);
-  Future<Unit> came = started->Came();
-  // Captures the RRefs, so that the values live until the answers have come.
-  return came
-      .Then([this, rrefs, fetching = *std::move(started)](
-                const absl::StatusOr<Unit>& all) -> absl::StatusOr<store::Values> {
-        if (all.ok()) return Decode(fetching);
-        Discard(fetching);
-        return all.status();
-      })
-      .On(uses_.continuations);
+  const absl::StatusOr<std::vector<rref::OwnerPart>> parts = rref::PartsByOwner(rrefs);
+  if (!parts.ok()) return Future<store::Values>::Ready(parts.status()).On(uses_.continuations);
+  const auto ask = [&](const rref::OwnerPart& part) {
+    return FetchFrom(part.owner, part.Of(rrefs), context, options);
+  };
+  return rref::AskOwners<store::Value>(*parts, ask).On(uses_.continuations);
+}
+
+// Every answer is decoded as it comes, even if another one has failed, see Discard. Once the agent
+// has stopped no answer comes, so futures that fail later do not use this service.
+Future<store::Values> ValueService::FetchFrom(const std::string& owner,
+                                              const std::vector<RRef>& rrefs,
+                                              const dist_autograd::ContextPtr& context,
+                                              const rpc::CallOptions& options) {
+  if (owner == uses_.agent.self().name) return FetchHere(rrefs, context != nullptr, options);
+  // Captures the RRefs, so that the values live until the answer has come.
+  return StartFetch(owner, rrefs, context, /*versions=*/false, options)
+      .Then([this, owner, rrefs,
+             context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
+        return Fetched(owner, rrefs.size(), context, reply);
+      });
 }
 
 absl::StatusOr<store::Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs,

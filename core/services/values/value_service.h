@@ -149,6 +149,9 @@ class ValueService {
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
 
+  Future<store::Values> FetchFrom(const std::string& owner, const std::vector<rref::RRef>& rrefs,
+                                  const dist_autograd::ContextPtr& context,
+                                  const rpc::CallOptions& options);
   struct Fetching;
   absl::StatusOr<Fetching> StartFetches(const std::vector<rref::RRef>& rrefs,
                                         const dist_autograd::ContextPtr& context,

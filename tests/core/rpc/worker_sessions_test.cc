@@ -44,13 +44,13 @@ void GreetFromTrainer(WorkerSessions& owner, Actions& actions) {
 }
 
 // Returns the error with which "owner0" refuses a hello of this name and version.
-absl::Status Refusal(const std::string& name, uint32_t version) {
+absl::Status Refusal(const std::string& name, uint32_t version, Incarnation incarnation = 7) {
   WorkerSessions owner(OwnerOptions());
   owner.OnAccepted(kNow, 1, "grpc 10.0.0.7:1");
   Header hello;
   hello.kind = MessageKind::kHello;
   hello.name = name;
-  hello.incarnation = 7;
+  hello.incarnation = incarnation;
   hello.protocol_version = version;
   hello.sequence = 1;
   Actions actions;
@@ -61,6 +61,13 @@ absl::Status Refusal(const std::string& name, uint32_t version) {
       return (*sent)->header.status;
   }
   return absl::OkStatus();
+}
+
+TEST(WorkerSessionsHello, NobodyElseGreetsAsThisWorkerItself) {
+  const Incarnation own = OwnerOptions().self.incarnation;
+  EXPECT_TRUE(Refusal("trainer0", kProtocolVersion).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(Refusal("trainer0", kProtocolVersion, own)));
+  EXPECT_TRUE(absl::IsAlreadyExists(Refusal("owner0", kProtocolVersion, own)));
 }
 
 TEST(WorkerSessionsHello, ARefusalSaysWhatToDo) {

@@ -378,6 +378,18 @@ TEST_F(StoreTest, ASmallResultStaysChargedAsLongAsAnybodyHoldsIt) {
   EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
 }
 
+TEST_F(StoreTest, AStoreWithoutABudgetTakesASmallResultThatAnotherOneCharges) {
+  const auto budget = MemoryBudget::Create(size_t{64} << 20);
+  MemoryScope scope(budget->transit().get());
+  const Tensor result = *Tensor::Zeros({16}, DType::kF32);
+  ASSERT_NE(result.SmallChargeBytes(), 0u);
+  StoreOptions options;
+  options.memory = MemoryBudget::Create(0)->hosted();
+  store_ = Store::Create(std::move(options), ids_);
+  EXPECT_TRUE(store_->Put(Value(Variable(result)), false).ok());
+  EXPECT_NE(result.SmallChargeBytes(), 0u);
+}
+
 TEST_F(StoreTest, AViewLeavesTheChargeOfTheSmallPieceBelowIt) {
   const auto budget = MemoryBudget::Create(size_t{64} << 20);
   StoreOptions options;

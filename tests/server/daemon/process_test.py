@@ -92,7 +92,7 @@ class ProcessTest(unittest.TestCase):
 
         # There are so few descriptors that they do not suffice for the silent connections that psd
         # would keep, which are at least 16.
-        with Psd("--log_json", descriptors=40) as psd:
+        with Psd("--log_json", descriptors=38) as psd:
             host, port = psd.address.rsplit(":", 1)
             address = (host, int(port))
             crowd = [socket.create_connection(address, timeout=60)]
@@ -105,7 +105,7 @@ class ProcessTest(unittest.TestCase):
             wait_for(lambda: answered(address))
             refused = [e for e in events(psd) if e["event"] == "connections_refused"]
             self.assertEqual(len(refused), 1, "said once, not for each")
-            self.assertIn("of 40 file descriptors", refused[0]["message"])
+            self.assertIn("of 38 file descriptors", refused[0]["message"])
             self.assertIn("connections_taken", [e["event"] for e in events(psd)])
             self.assertEqual(psd.stop(), 0)
 
