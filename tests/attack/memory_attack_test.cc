@@ -43,8 +43,9 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBudget = 256 * kMiB;
-// What an owner may keep for reuse, and what its heap may have scattered, once an attack is over.
-constexpr size_t kKept = kBudget / 8;
+// What an owner may keep once an attack is over: a sixteenth of the budget in blocks for reuse, a
+// thirty-second in malloc, and as much again that its heap has scattered.
+constexpr size_t kKept = kBudget / 16 * 3;
 
 // The answers to an attacker's calls.
 struct Answers {
