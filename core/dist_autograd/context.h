@@ -32,7 +32,7 @@ class ContextState {
   // What a context takes with its first messages and gradients.
   static constexpr size_t kContextBytes = size_t{2} << 10;
 
-  // What a context that its session pays for may take of the share for small calls.
+  // The bytes that a context may take from the share for small calls, if a session pays for it.
   static constexpr size_t kModestBytes = size_t{16} << 10;
 
   // Messages and entries of gradients are charged to `memory`, those that kContextBytes do not

@@ -103,8 +103,9 @@ struct RequestMeta {
 struct ReplyMeta {
   CallId call_id = 0;
   uint64_t epoch = 0;  // of the session in which it was given
-  // Of a read whose answer gives something: the attempt that it answers. Of a mutation: 1 for an
-  // error that stands for an answer which gave something and was not kept.
+  // In the answer to a read that gives references: the number of the attempt that it answers.
+  // In the answer to a mutation: 1 if it is an error that replaces an answer which gave references
+  // and could not be kept. Otherwise 0.
   uint32_t attempt = 0;
 };
 

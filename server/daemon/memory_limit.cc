@@ -82,9 +82,10 @@ MemoryLimit FindMemoryLimit(const std::string& root) {
 size_t DefaultMemoryBudget(const MemoryLimit& limit, int daemons_on_host) {
   // Each program needs about 50 MiB that no budget counts: code, stacks, the network library.
   constexpr uint64_t kLeftFree = uint64_t{64} << 20;
-  const uint64_t share = limit.bytes / static_cast<uint64_t>(daemons_on_host);
+  const auto daemons = static_cast<uint64_t>(daemons_on_host);
+  const uint64_t share = limit.bytes / daemons;
   const uint64_t without_program = share > 2 * kLeftFree ? share - kLeftFree : share / 2;
-  return static_cast<size_t>(std::min(share / 10 * 8, without_program));
+  return static_cast<size_t>(std::min(limit.bytes / 10 * 8 / daemons, without_program));
 }
 
 }  // namespace psd::server

@@ -90,8 +90,8 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
   // Until TLS is agreed and the peer's settings have come; the connection ends after it.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options.handshake_timeout / absl::Milliseconds(1)));
-  // What gRPC holds for a call, which no account counts, is bounded on each connection. The others
-  // wait at the client; the streams of many links fit.
+  // gRPC holds memory for each call, and no account counts it. So the number of calls on one
+  // connection is bounded; further calls wait at the client. All links of a peer fit.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // Otherwise two servers could listen on the same port and would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

@@ -12,9 +12,9 @@
 namespace psd::carrier {
 namespace {
 
-// What an accepted stream takes beside its messages. Streams without a hello beyond so many are
-// charged.
+// The memory of an accepted stream beside its messages, in bytes.
 constexpr size_t kStreamBytes = size_t{16} << 10;
+// The number of streams without a hello that are not charged to the memory budget.
 constexpr size_t kUnchargedStreams = 64;
 
 absl::StatusOr<HelloFrame> DecodeHello(const grpc::ByteBuffer& bytes, const Limits& limits) {

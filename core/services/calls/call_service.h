@@ -55,7 +55,7 @@ struct CallTarget {
 // Client and server side of the "call.*" methods. Thread-safe.
 class CallService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

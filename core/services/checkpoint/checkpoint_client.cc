@@ -17,7 +17,8 @@ namespace {
 
 using store::Value;
 
-// What `owner` keeps for this worker ends with the session.
+// Returns a destination for calls that leave something open at `owner`. The owner keeps it until
+// the session with this worker ends.
 rpc::Destination InSession(const std::string& owner) {
   return {owner, /*only_incarnation=*/0, /*session_bound=*/true};
 }

@@ -35,7 +35,7 @@ namespace psd::services {
 // owner.
 class SaveService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

@@ -34,7 +34,7 @@ namespace psd::services {
 // with the errors of the call (RpcAgent::StartCall).
 class GradientService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

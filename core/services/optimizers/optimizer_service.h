@@ -84,7 +84,7 @@ struct PrepareResult {
 // Client and server side of the "optimizer.*" methods. Thread-safe.
 class OptimizerService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

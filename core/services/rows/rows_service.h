@@ -28,7 +28,7 @@ namespace psd::services {
 // Client and server side of the "rows.lookup" method. Thread-safe.
 class RowsService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

@@ -23,7 +23,7 @@ struct WorkerInfo {
 // Client and server side of the "worker.info" method. Thread-safe.
 class InfoService {
  public:
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     const std::string& registrar;

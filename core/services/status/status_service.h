@@ -28,7 +28,7 @@ class StatusService {
   static constexpr size_t kDefaultLimit = 1000;
   static constexpr size_t kMaxLimit = 100'000;
 
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

@@ -63,7 +63,7 @@ class ValueService {
     kRows,    // an embedding table; requires_grad applies to its lookups
   };
 
-  // What the service uses. All of it must outlive the service.
+  // The parts of the worker that the service uses. They must outlive the service.
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;

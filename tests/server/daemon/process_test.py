@@ -186,7 +186,7 @@ class ProcessTest(unittest.TestCase):
         self.assertGreater(whole, 0)
         self.assertLessEqual(whole, machine * 8 // 10)
         self.assertIn("80 % of the ", why)
-        self.assertAlmostEqual(budget("--daemons_on_host", "2")[0], whole // 2, delta=10)
+        self.assertEqual(budget("--daemons_on_host", "2")[0], whole // 2)
         configured, why = budget("--memory_budget", "1GiB")
         self.assertEqual(configured, 1 << 30)
         self.assertIn("as configured", why)
