@@ -123,9 +123,10 @@ void OwnerOptimizer::RunSized(int64_t elements, FlowId flow, Task run) {
 void OwnerOptimizer::TakeTurn(StepRequest request) {
   if (gate_ == nullptr) return request.done(StepResult{});
   request.takes_turn = true;
-  request.done = [self = shared_from_this(),
-                  done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
-    if (result.ok()) result->steps_accepted = self->stats().steps;
+  // Not shared: the gate keeps it while the turn is waited for, and calls it only in calls of this
+  // object.
+  request.done = [this, done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
+    if (result.ok()) result->steps_accepted = stats().steps;
     done(std::move(result));
   };
   gate_->Submit(std::move(request));
