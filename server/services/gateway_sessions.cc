@@ -139,7 +139,8 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(
     SessionId id, const Mutation& mutation, absl::Time now,
     absl::FunctionRef<absl::Status()> admit) {
   PSD_RETURN_IF_ERROR(Renew(id, now));
-  rpc::CalleeSession& calls = *sessions_.find(id)->second.calls;
+  Session& session = sessions_.find(id)->second;
+  rpc::CalleeSession& calls = *session.calls;
   const uint64_t sequence = mutation.sequence;
   if (mutation.acknowledged >= sequence) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -154,6 +155,8 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(
   meta.fingerprint = mutation.fingerprint;
   rpc::Actions actions;  // what they drop is destroyed here
   calls.OnAck(meta.ack, actions);
+  for (const rpc::Action& each : actions)
+    session.given_up |= std::holds_alternative<rpc::CancelWorkAction>(each);
   if (!calls.Knows(sequence)) {
     PSD_RETURN_IF_ERROR(admit());
     PSD_RETURN_IF_ERROR(CheckRoom(calls));
@@ -199,6 +202,11 @@ absl::Status GatewaySessions::CheckRoom(rpc::CalleeSession& calls) const {
                       "set `acknowledged` to the last sequence number whose answer has arrived");
   }
   return calls.CheckRoom();
+}
+
+bool GatewaySessions::TakeGivenUp(SessionId id) {
+  auto it = sessions_.find(id);
+  return it != sessions_.end() && std::exchange(it->second.given_up, false);
 }
 
 bool GatewaySessions::BeginApply(SessionId id, uint64_t sequence) {

@@ -106,6 +106,8 @@ class GatewaySessions {
   // `admit`.
   absl::StatusOr<Start> Begin(SessionId id, const Mutation& mutation, absl::Time now,
                               absl::FunctionRef<absl::Status()> admit);
+  // Whether calls have been given up since this was last asked. Those that wait must be told.
+  bool TakeGivenUp(SessionId id);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
   // Returns the answer to a call of the session that has ended with `status`. ABORTED lets the
   // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
@@ -149,6 +151,7 @@ class GatewaySessions {
   struct Session {
     std::unique_ptr<rpc::CalleeSession> calls;  // with the lease
     bool ending = false;                        // it is removed when no call of it runs
+    bool given_up = false;                      // see TakeGivenUp
     absl::flat_hash_map<ContextId, MemoryCharge> contexts;
     Lives lives;
     bool forgot_lives = false;

@@ -130,13 +130,16 @@ void UnaryService::Mutate(UnaryCall& call, const rpc::MethodInfo& method,
   const size_t bytes = request.ByteSizeLong();
   call.peer();  // which locks gRPC's mutex, and not under this one
   absl::StatusOr<GatewaySessions::Start> start;
+  bool given_up = false;
   {
     MutexLock lock(mutex_);
     start = sessions_.Begin(session, mutation, Now(), [&]() PSD_NO_THREAD_SAFETY_ANALYSIS {
       return Admit(call, method, {sessions_.Client(session), session}, bytes);
     });
     if (start.ok() && start->run) ++mutations_;
+    given_up = sessions_.TakeGivenUp(session);
   }
+  if (given_up) uses_.optimizers.GiveUp(MemberSession(session), header.acknowledged() + 1);
   if (!start.ok()) return Answer(call, start.status());
   if (!start->run) {
     if (!reply.ParseFromString(start->answer.reply))

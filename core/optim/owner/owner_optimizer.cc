@@ -73,6 +73,10 @@ void OwnerOptimizer::Withdraw(uint64_t ticket) {
   if (gate_ != nullptr) gate_->Withdraw(ticket);
 }
 
+void OwnerOptimizer::GiveUp(uint64_t incarnation, uint64_t before) {
+  if (gate_ != nullptr) gate_->GiveUp(incarnation, before);
+}
+
 void OwnerOptimizer::Leave(GlobalId session, uint64_t before) {
   if (gate_ != nullptr) gate_->Leave(session, before);
 }

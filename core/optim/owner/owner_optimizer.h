@@ -120,6 +120,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   uint64_t NewTicket() { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
   // Gives up the request with this ticket. See StepGate. Does nothing if steps do not wait.
   void Withdraw(uint64_t ticket);
+  // See StepGate. Does nothing if steps do not wait.
+  void GiveUp(uint64_t incarnation, uint64_t before);
   // Only the owner that leads is asked for turns. See docs/decisions/0016-one-lead.md.
   //   - In synchronous rounds the turn comes when all members have asked. The answer has the lead's
   //     word on the round, with which the step goes to all owners.

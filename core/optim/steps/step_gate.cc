@@ -195,6 +195,16 @@ void StepGate::Withdraw(uint64_t ticket) {
   Perform(std::move(actions));
 }
 
+void StepGate::GiveUp(uint64_t incarnation, uint64_t before) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    TakeBackBelow(incarnation, before, /*turns=*/false, actions);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
 void StepGate::EndTurn(GlobalId turn, bool applied) {
   Actions actions;
   {
@@ -333,17 +343,22 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
   waiting_.emplace(step, std::move(request));
 }
 
-void StepGate::EndGivenUp(const StepRequest& request, Actions& actions) {
-  const GlobalId first{request.step_id.incarnation, 0};
-  const GlobalId last{request.step_id.incarnation, request.ended_before};
+void StepGate::TakeBackBelow(uint64_t incarnation, uint64_t before, bool turns, Actions& actions) {
+  const GlobalId last{incarnation, before};
   std::vector<GlobalId> steps;
-  for (auto each = waiting_.lower_bound(first); each != waiting_.end() && each->first < last;
-       ++each) {
-    if (each->second.takes_turn == request.takes_turn) steps.push_back(each->first);
+  for (auto each = waiting_.lower_bound({incarnation, 0});
+       each != waiting_.end() && each->first < last; ++each) {
+    if (each->second.takes_turn == turns) steps.push_back(each->first);
   }
   for (const GlobalId& step : steps)
     TakeBack(step, absl::CancelledError("its trainer gave it up"), actions);
+}
+
+void StepGate::EndGivenUp(const StepRequest& request, Actions& actions) {
+  TakeBackBelow(request.step_id.incarnation, request.ended_before, request.takes_turn, actions);
   if (!request.takes_turn) return;
+  const GlobalId first{request.step_id.incarnation, 0};
+  const GlobalId last{request.step_id.incarnation, request.ended_before};
   EndTurns([&](GlobalId turn, const Turn&) { return !(turn < first) && turn < last; });
 }
 

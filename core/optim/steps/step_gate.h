@@ -64,6 +64,9 @@ class StepGate {
   // The caller of the request with this ticket has given up. Unless the step runs already, or was
   // asked for again meanwhile, it is not applied.
   void Withdraw(uint64_t ticket) PSD_EXCLUDES(mutex_);
+  // The trainer's steps with numbers below `before` are given up: those that wait, wait no longer,
+  // and are not applied.
+  void GiveUp(uint64_t incarnation, uint64_t before) PSD_EXCLUDES(mutex_);
   // The turn of a request that takes_turn is over. It counts if its step was applied anywhere. A
   // request that waits for its turn does not get it, and a step that waits in the turn's round is
   // out of that round.
@@ -133,6 +136,9 @@ class StepGate {
   // The trainer has said that it will not ask for these any more; or, if it asks for a turn, that
   // these turns of its are over.
   void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_);
+  // Takes back the trainer's steps, or its requests for turns, with numbers below `before`.
+  void TakeBackBelow(uint64_t incarnation, uint64_t before, bool turns, Actions& actions)
+      PSD_REQUIRES(mutex_);
   // Ends turns whose trainers cannot say any more what they have applied.
   void EndTurns(absl::FunctionRef<bool(GlobalId id, const Turn& turn)> over) PSD_REQUIRES(mutex_);
   // Answers a step that waits.

@@ -484,15 +484,12 @@ absl::Status OptimizerService::ServeSetOptions(const rpc::Answer<v1::OptionsRepl
 // ---- sessions and members
 
 void OptimizerService::CloseGates() {
-  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
   {
     MutexLock lock(mutex_);
     gates_closed_ = true;
-    optimizers = optimizers_;
   }
   const absl::Status why = rpc::DrainingError(uses_.agent.self().name, "the step");
-  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
-    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->CloseGate(why);
+  for (const OptimizerPtr& each : Optimizers()) each->CloseGate(why);
 }
 
 void OptimizerService::Remember(const std::shared_ptr<OwnerOptimizer>& optimizer) {
@@ -528,14 +525,20 @@ bool OptimizerService::LivesHere(const std::string& name, GlobalId life) const {
   return found.ok() && optim::CheckLife(life, (*found)->life()).ok();
 }
 
+std::vector<OptimizerPtr> OptimizerService::Optimizers() const {
+  std::vector<OptimizerPtr> alive;
+  MutexLock lock(mutex_);
+  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers_)
+    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) alive.push_back(optimizer);
+  return alive;
+}
+
 void OptimizerService::EndSession(GlobalId session) {
-  std::vector<std::weak_ptr<OwnerOptimizer>> optimizers;
-  {
-    MutexLock lock(mutex_);
-    optimizers = optimizers_;
-  }
-  for (const std::weak_ptr<OwnerOptimizer>& each : optimizers)
-    if (OptimizerPtr optimizer = each.lock(); optimizer != nullptr) optimizer->EndSession(session);
+  for (const OptimizerPtr& each : Optimizers()) each->EndSession(session);
+}
+
+void OptimizerService::GiveUp(GlobalId session, uint64_t before) {
+  for (const OptimizerPtr& each : Optimizers()) each->GiveUp(session.incarnation, before);
 }
 
 absl::Status OptimizerService::ServeLeave(const rpc::CallPtr& call,

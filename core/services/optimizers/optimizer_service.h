@@ -141,6 +141,9 @@ class OptimizerService {
   // Tells the optimizers that the session {incarnation, epoch} never comes back. None of its steps
   // waits any more, and other steps do not wait for it any more.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
+  // Tells the optimizers that the session's steps with numbers below `before` are given up: those
+  // that wait for other trainers are in no round, and are not applied.
+  void GiveUp(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_);
 
   // Makes the checks of such a step. If `measure`, also measures the gradients, and may wait as a
   // step does. Changes nothing. The terms of `step` are ignored.
@@ -201,6 +204,8 @@ class OptimizerService {
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
 
   void AddOptimizer(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_REQUIRES(mutex_);
+  // Returns those that are still in use.
+  std::vector<std::shared_ptr<optim::OwnerOptimizer>> Optimizers() const PSD_EXCLUDES(mutex_);
   // Answers the steps that wait for those of other trainers: no more of them come.
   void CloseGates() PSD_EXCLUDES(mutex_);
 
@@ -224,7 +229,7 @@ class OptimizerService {
 
   const Uses uses_;
 
-  Mutex mutex_;  // leaf
+  mutable Mutex mutex_;  // leaf
   std::vector<std::weak_ptr<optim::OwnerOptimizer>> optimizers_ PSD_GUARDED_BY(mutex_);
   bool gates_closed_ PSD_GUARDED_BY(mutex_) = false;
   size_t next_sweep_ PSD_GUARDED_BY(mutex_) = 64;  // at this size, expired ones are removed

@@ -347,7 +347,10 @@ TEST_F(GatewaySessionsTest, ARunningCallThatWasGivenUpStillKeepsItsSession) {
 TEST_F(GatewaySessionsTest, ACallThatItsClientHasGivenUpDoesNotApplyIfItHasNotBegunTo) {
   for (uint64_t sequence : {1, 2, 3}) ASSERT_TRUE(Begin(sequence)->run);
   EXPECT_TRUE(sessions_.BeginApply(1, 1));
+  EXPECT_FALSE(sessions_.TakeGivenUp(1));
   ASSERT_TRUE(Begin(4, 2)->run);
+  EXPECT_TRUE(sessions_.TakeGivenUp(1));
+  EXPECT_FALSE(sessions_.TakeGivenUp(1)) << "told once";
   EXPECT_FALSE(sessions_.BeginApply(1, 2)) << "it was acknowledged";
   EXPECT_TRUE(sessions_.BeginApply(1, 1)) << "it has begun before that";
   EXPECT_TRUE(sessions_.BeginApply(1, 3));

@@ -2,152 +2,32 @@
 // nothing is applied, and the server goes on serving.
 
 #include <gmock/gmock.h>
-#include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <future>
 #include <limits>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "core/base/log.h"
 #include "core/base/memory_budget.h"
-#include "core/optim/functional/functional_optimizer.h"
-#include "core/optim/options/optimizer_config.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/optimizer_life.h"
-#include "core/rref/rref_context.h"
 #include "core/runtime/runtime.h"
-#include "core/services/optimizers/optimizer_service.h"
 #include "core/services/values/value_service.h"
 #include "core/store/store.h"
-#include "core/store/write_claims.h"
 #include "proto/psd/v1/service.grpc.pb.h"
-#include "server/daemon/config.h"
 #include "server/daemon/server.h"
+#include "tests/server/services/unary_fixture.h"
 
 namespace psd::server {
 namespace {
 
 using grpc::StatusCode;
 using ::testing::HasSubstr;
-
-template <typename T>
-std::string Bytes(const std::vector<T>& elements) {
-  return std::string(reinterpret_cast<const char*>(elements.data()), elements.size() * sizeof(T));
-}
-
-class UnaryServiceTest : public ::testing::Test {
- protected:
-  explicit UnaryServiceTest(ServerExtensions extensions = {}) {
-    DaemonConfig config;
-    config.name = "owner0";
-    config.listen = "127.0.0.1:0";
-    config.memory_budget_bytes = 32 << 20;
-    server_ = *Server::Create(config, std::move(extensions), NewNullLogger());
-    stub_ = v1::ParameterService::NewStub(
-        grpc::CreateChannel(*server_->Start(), grpc::InsecureChannelCredentials()));
-    v1::OpenSessionRequest open;
-    open.set_client("tester");
-    v1::OpenSessionReply reply;
-    grpc::ClientContext context;
-    EXPECT_TRUE(stub_->OpenSession(&context, open, &reply).ok());
-    session_ = reply.session();
-  }
-
-  template <typename Request, typename Reply>
-  using Method = grpc::Status (v1::ParameterService::Stub::*)(grpc::ClientContext*, const Request&,
-                                                              Reply*);
-  // Makes a call with a new sequence number.
-  template <typename Request, typename Reply>
-  grpc::Status Mutate(Method<Request, Reply> method, Request request, Reply* reply = nullptr) {
-    request.mutable_header()->set_session(session_);
-    request.mutable_header()->set_sequence(++sequence_);
-    return Call(method, request, reply);
-  }
-  template <typename Request, typename Reply>
-  grpc::Status Call(Method<Request, Reply> method, const Request& request, Reply* reply = nullptr) {
-    Reply unwanted;
-    grpc::ClientContext context;
-    return (stub_.get()->*method)(&context, request, reply == nullptr ? &unwanted : reply);
-  }
-
-  static v1::GetOrCreateParameterRequest Parameter(const std::string& name,
-                                                   const std::vector<int64_t>& shape) {
-    v1::GetOrCreateParameterRequest request;
-    request.set_name(name);
-    request.set_dtype(v1::DATA_TYPE_F32);
-    for (int64_t extent : shape) request.add_shape(extent);
-    request.set_initializer(v1::INITIALIZER_ZEROS);
-    return request;
-  }
-  void CreateW() { ASSERT_TRUE(Mutate(&Stub::GetOrCreateParameter, Parameter("w", {2, 2})).ok()); }
-  uint64_t NewContext() {
-    v1::NewContextReply reply;
-    EXPECT_TRUE(Mutate(&Stub::NewContext, v1::NewContextRequest(), &reply).ok());
-    return reply.context();
-  }
-  v1::PushGradientRequest Gradient(uint64_t context, const std::vector<float>& elements) {
-    v1::PushGradientRequest request;
-    request.set_context(context);
-    request.set_parameter("w");
-    request.mutable_gradient()->set_dtype(v1::DATA_TYPE_F32);
-    request.mutable_gradient()->add_shape(2);
-    request.mutable_gradient()->add_shape(2);
-    request.mutable_gradient()->set_elements(Bytes(elements));
-    return request;
-  }
-  v1::GetOrCreateOptimizerRequest Optimizer(const std::string& type) {
-    v1::GetOrCreateOptimizerRequest request;
-    request.set_name("main");
-    request.set_type(type);
-    request.add_parameters("w");
-    return request;
-  }
-  // An optimizer with a learning rate of 1.
-  v1::GetOrCreateOptimizerRequest PlainSgd() {
-    v1::GetOrCreateOptimizerRequest request = Optimizer("sgd");
-    request.add_option_names("lr");
-    request.add_option_values(1);
-    return request;
-  }
-  static v1::StepOptimizerRequest Step(uint64_t context) {
-    v1::StepOptimizerRequest request;
-    request.set_optimizer("main");
-    request.set_context(context);
-    return request;
-  }
-  void CloseSession() {
-    v1::CloseSessionRequest close;
-    close.set_session(session_);
-    EXPECT_TRUE(Call(&Stub::CloseSession, close).ok());
-  }
-  std::vector<float> PullW() {
-    v1::PullRequest request;
-    request.add_names("w");
-    v1::PullReply reply;
-    EXPECT_TRUE(Call(&Stub::Pull, request, &reply).ok());
-    std::vector<float> elements(4);
-    std::memcpy(elements.data(), reply.tensors(0).elements().data(), 16);
-    return elements;
-  }
-  size_t NamedValues() { return server_->runtime().store().stats().named; }
-
-  using Stub = v1::ParameterService::Stub;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<v1::ParameterService::Stub> stub_;
-  uint64_t session_ = 0;
-  uint64_t sequence_ = 0;
-};
 
 TEST_F(UnaryServiceTest, SessionsAndSequences) {
   v1::OpenSessionRequest open;
@@ -245,210 +125,6 @@ TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
   ASSERT_TRUE(optimizer->SetLife({{1, 2}, {here, {"owner2", 77}}}).ok());
   EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
   EXPECT_TRUE(Mutate(&Stub::Step, Step(context)).ok());
-}
-
-// A step that waits for the other trainer of its round.
-class UnaryRoundTest : public UnaryServiceTest {
- protected:
-  UnaryRoundTest() {
-    CreateW();
-    worker::Runtime& runtime = server_->runtime();
-    optim::OptimizerSettings settings;
-    settings.mode = optim::UpdateMode::Synchronous(2);
-    const rref::RRef w = runtime.rrefs().LocalRRef(*runtime.store().Lookup("w"));
-    EXPECT_TRUE(runtime.optimizer_service()
-                    .Create("owner0", "main", {{{"sgd", {}}, {w}}}, settings, {})
-                    .Wait()
-                    .ok());
-    const uint64_t context = NewContext();
-    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
-    step_ = Step(context);
-    step_.mutable_header()->set_session(session_);
-    step_.mutable_header()->set_sequence(++sequence_);
-    waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    v1::WorkerStatus status;
-    while (status.clients_size() == 0 || status.clients(0).answers_remembered() < sequence_)
-      EXPECT_TRUE(Call(&Stub::Status, v1::StatusRequest(), &status).ok());
-    const grpc::Status again = Call(&Stub::Step, step_);
-    EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE);
-    EXPECT_THAT(again.error_message(), HasSubstr("is being applied"));
-  }
-  void ExpectNotApplied() {
-    waits_.join();
-    EXPECT_EQ(first_.error_code(), StatusCode::ABORTED) << first_.error_message();
-    EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
-  }
-
-  v1::StepOptimizerRequest step_;
-  grpc::Status first_;
-  std::thread waits_;
-};
-
-TEST_F(UnaryRoundTest, AStepThatWaitsEndsWithItsSession) {
-  CloseSession();
-  grpc::Status again(StatusCode::UNAVAILABLE, "");
-  while (again.error_code() == StatusCode::UNAVAILABLE) again = Call(&Stub::Step, step_);
-  EXPECT_EQ(again.error_code(), StatusCode::ABORTED) << again.error_message();
-  ExpectNotApplied();
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
-}
-
-TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
-  server_->Shutdown(absl::Hours(1));
-  waits_.join();
-  EXPECT_EQ(first_.error_code(), StatusCode::UNAVAILABLE) << first_.error_message();
-  EXPECT_THAT(first_.error_message(), HasSubstr("owner0 is draining"));
-  EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
-}
-
-// Steps by -1 when `hold` returns.
-class HeldOptimizer : public optim::FunctionalOptimizer {
- public:
-  explicit HeldOptimizer(std::function<void()> hold) : hold_(std::move(hold)) {}
-  const optim::OptimizerSpec& spec() const override { return spec_; }
-  std::vector<optim::StateSlot> Slots(DType) const override { return {}; }
-  absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
-  void Apply(const optim::StepArrays& arrays) const override {
-    hold_();
-    const auto* current = reinterpret_cast<const float*>(arrays.parameter);
-    auto* next = reinterpret_cast<float*>(arrays.next);
-    for (int64_t i = 0; i < arrays.elements; ++i) next[i] = current[i] - 1;
-  }
-
- private:
-  const optim::OptimizerSpec spec_{"held", {}};
-  const std::function<void()> hold_;
-};
-
-// A step is held inside its kernel.
-class UnaryHeldStepTest : public UnaryServiceTest {
- protected:
-  UnaryHeldStepTest() : UnaryServiceTest(Held(*this)) {
-    CreateW();
-    EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, Optimizer("held")).ok());
-    const uint64_t context = NewContext();
-    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context, {1, 1, 1, 1})).ok());
-    step_ = Step(context);
-    step_.mutable_header()->set_session(session_);
-    step_.mutable_header()->set_sequence(++sequence_);
-    steps_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    begun_.get_future().wait();
-  }
-  void Release() {
-    may_end_.set_value();
-    steps_.join();
-  }
-
-  v1::StepOptimizerRequest step_;
-  grpc::Status first_;
-
- private:
-  static ServerExtensions Held(UnaryHeldStepTest& test) {
-    ServerExtensions extensions;
-    const auto hold = [&test] {
-      test.begun_.set_value();
-      test.may_end_.get_future().wait();
-    };
-    EXPECT_TRUE(extensions.optimizers
-                    .Register("held",
-                              [hold](const optim::OptimizerSpec&) {
-                                return std::make_unique<HeldOptimizer>(hold);
-                              })
-                    .ok());
-    return extensions;
-  }
-
-  std::promise<void> begun_, may_end_;
-  std::thread steps_;
-};
-
-TEST_F(UnaryHeldStepTest, ASessionIsNotGoneWhileItsStepIsBeingApplied) {
-  CloseSession();
-  for (int i = 0; i < 3; ++i) {
-    const grpc::Status again = Call(&Stub::Step, step_);
-    EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE) << again.error_message();
-    EXPECT_THAT(again.error_message(), HasSubstr("still being stopped or applied"));
-  }
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
-  Release();
-  EXPECT_TRUE(first_.ok()) << first_.error_message();
-  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
-  EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "once, and before the session was gone";
-}
-
-TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
-  std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
-  grpc::Status refused;
-  while (refused.ok()) refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
-  EXPECT_EQ(refused.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
-  EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0)) << "reads are still answered";
-  v1::OpenSessionRequest open;
-  open.set_client("late");
-  v1::OpenSessionReply opened;
-  EXPECT_EQ(Call(&Stub::OpenSession, open, &opened).error_code(), StatusCode::UNAVAILABLE);
-  Release();
-  stops.join();
-  EXPECT_TRUE(first_.ok()) << first_.error_message();
-}
-
-// A step that waits for another writer of its parameter, of an optimizer whose steps do not wait
-// for other trainers.
-class UnaryWriterTest : public UnaryServiceTest {
- protected:
-  UnaryWriterTest() {
-    CreateW();
-    EXPECT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
-    context_ = NewContext();
-    EXPECT_TRUE(Mutate(&Stub::PushGradient, Gradient(context_, {1, 1, 1, 1})).ok());
-    std::promise<void> granted;
-    writer_ = claims().Claim({(*server_->runtime().store().Lookup("w"))->id},
-                             [&](store::WriteClaims::ClaimId) { granted.set_value(); });
-    granted.get_future().wait();
-    step_ = Step(context_);
-    step_.mutable_header()->set_session(session_);
-    step_.mutable_header()->set_sequence(++sequence_);
-    waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the writer
-  }
-  store::WriteClaims& claims() { return server_->runtime().store().write_claims(); }
-  // Lets the step go on. Returns its answer.
-  grpc::Status Release() {
-    claims().Release(writer_);
-    waits_.join();
-    return first_;
-  }
-
-  uint64_t context_ = 0;
-  v1::StepOptimizerRequest step_;
-
- private:
-  store::WriteClaims::ClaimId writer_ = 0;
-  grpc::Status first_;
-  std::thread waits_;
-};
-
-TEST_F(UnaryWriterTest, AStepThatWaitsEndsWithItsSession) {
-  CloseSession();
-  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::UNAVAILABLE) << "it still waits";
-  const grpc::Status first = Release();
-  EXPECT_EQ(first.error_code(), StatusCode::ABORTED) << first.error_message();
-  EXPECT_THAT(first.error_message(), HasSubstr("the call was not applied"));
-  EXPECT_EQ(Call(&Stub::Step, step_).error_code(), StatusCode::ABORTED);
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
-}
-
-TEST_F(UnaryWriterTest, AStepThatItsClientAcknowledgesWhileItWaitsIsNotApplied) {
-  v1::NewContextRequest other;
-  other.mutable_header()->set_session(session_);
-  other.mutable_header()->set_sequence(sequence_ + 1);
-  other.mutable_header()->set_acknowledged(sequence_);
-  EXPECT_TRUE(Call(&Stub::NewContext, other).ok());
-  const grpc::Status first = Release();
-  EXPECT_EQ(first.error_code(), StatusCode::CANCELLED) << first.error_message();
-  EXPECT_THAT(first.error_message(), HasSubstr("given up and not applied"));
-  EXPECT_EQ(PullW(), std::vector<float>(4, 0));
 }
 
 // Whoever creates a parameter gets its answer, even if another client drops the name meanwhile.

@@ -400,6 +400,19 @@ TEST_F(RoundTest, MembersThatWouldClipByOtherNormsAreToldBeforeAnythingIsApplied
   EXPECT_NE(refused.message().find("norm 3"), std::string::npos) << refused;
 }
 
+TEST_F(RoundTest, AStepThatIsGivenUpWhileItWaitsIsInNoRound) {
+  Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
+  const GlobalId step = Offer(1);
+  optimizer_->GiveUp(step.incarnation, step.counter);
+  EXPECT_TRUE(answers_.empty()) << "only steps before it were given up";
+  optimizer_->GiveUp(step.incarnation, step.counter + 1);
+  EXPECT_EQ(LastCode(1), absl::StatusCode::kCancelled);
+  Offer(2);
+  EXPECT_TRUE(answers_[2].empty()) << "trainer 1 has yet to step";
+  Offer(1);
+  EXPECT_EQ(First(a_), 3);
+}
+
 TEST_F(RoundTest, AMessageOfLeavingThatComesLateDropsNoLaterStep) {
   Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
   const GlobalId step = Offer(1);
