@@ -144,17 +144,28 @@ std::shared_ptr<Logger> NewNullLogger() {
   return std::make_shared<NullLogger>();
 }
 
+absl::string_view LogLevelName(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+    case LogLevel::kOff:
+      return "off";
+  }
+  return "off";
+}
+
 bool ParseLogLevel(absl::string_view text, LogLevel* level) {
-  constexpr std::pair<absl::string_view, LogLevel> kLevels[] = {{"debug", LogLevel::kDebug},
-                                                                {"info", LogLevel::kInfo},
-                                                                {"warning", LogLevel::kWarning},
-                                                                {"error", LogLevel::kError},
-                                                                {"off", LogLevel::kOff}};
-  for (const auto& [name, value] : kLevels) {
-    if (name == text) {
-      *level = value;
-      return true;
-    }
+  for (const LogLevel each :
+       {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError, LogLevel::kOff}) {
+    if (LogLevelName(each) != text) continue;
+    *level = each;
+    return true;
   }
   return false;
 }

@@ -42,7 +42,9 @@ std::shared_ptr<Logger> NewStreamLogger(std::ostream& out, LogLevel least, bool 
 // Returns a logger that drops every event.
 std::shared_ptr<Logger> NewNullLogger();
 
-// Parses "debug", "info", "warning", "error" or "off"; returns false for any other text.
+// Returns "debug", "info", "warning", "error" or "off".
+absl::string_view LogLevelName(LogLevel level);
+// Parses such a name; returns false for any other text.
 bool ParseLogLevel(absl::string_view text, LogLevel* level);
 
 }  // namespace psd

@@ -163,22 +163,13 @@ absl::Status ParseRoot(absl::string_view text, DaemonConfig& config) {
   return absl::OkStatus();
 }
 
-constexpr std::pair<absl::string_view, LogLevel> kLogLevels[] = {{"debug", LogLevel::kDebug},
-                                                                 {"info", LogLevel::kInfo},
-                                                                 {"warning", LogLevel::kWarning},
-                                                                 {"error", LogLevel::kError},
-                                                                 {"off", LogLevel::kOff}};
-
 absl::Status ParseLevel(absl::string_view text, DaemonConfig& config) {
   if (ParseLogLevel(text, &config.log_level)) return absl::OkStatus();
   return Expected("debug, info, warning, error or off", text);
 }
 
 std::string PrintLevel(const DaemonConfig& config) {
-  for (const auto& [name, level] : kLogLevels) {
-    if (level == config.log_level) return std::string(name);
-  }
-  return "off";
+  return std::string(LogLevelName(config.log_level));
 }
 
 using C = DaemonConfig;

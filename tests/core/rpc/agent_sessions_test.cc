@@ -289,18 +289,19 @@ TEST_F(AgentSessionsTest, RPC_03_ASilentHolderKeepsItsNameUntilItsLeaseEndsAndIs
   times_.lease = absl::Seconds(2);
   b_ = NewWorker("b2");
   AddEcho(*b_);
-  std::atomic<bool> let_in{false};
-  std::atomic<bool> too_early{false};
   Promise<PeerInfo> ended;
-  b_->agent->OnSessionEnded(
-      [&let_in, &too_early, ended, holder = a_->incarnation](const PeerInfo& peer, uint64_t) {
-        if (peer.incarnation == holder) too_early = let_in.load();
-        ended.Set(peer);
-      });
+  b_->agent->OnSessionEnded([ended](const PeerInfo& peer, uint64_t) { ended.Set(peer); });
+  // Whether b2 has an open session of the first worker that was called "a".
+  const auto holder_is_in = [this] {
+    for (const PeerStatus& each : b_->agent->Peers())
+      if (each.peer.incarnation == a_->incarnation && each.epoch_here != 0) return true;
+    return false;
+  };
   const std::string address = *b_->agent->Start("b2:0");
   ASSERT_TRUE(a_->agent->Start("").ok());
   a_->agent->AddPeer("b2", address);
   ASSERT_TRUE(Sync(*a_, "b2", Ask("test.echo")).ok());
+  ASSERT_TRUE(holder_is_in());
   network_->SetBlackHole("a", "b2", true);
   network_->SetBlackHole("b2", "a", true);
   while (b_->agent->Peers()[0].connected) std::this_thread::yield();  // until keepalive notices
@@ -308,10 +309,9 @@ TEST_F(AgentSessionsTest, RPC_03_ASilentHolderKeepsItsNameUntilItsLeaseEndsAndIs
   ASSERT_TRUE(successor->agent->Start("").ok());
   successor->agent->AddPeer("b2", address);
   Future<PeerInfo> connected = successor->agent->Connect("b2", {absl::ZeroDuration(), true});
-  connected.OnReady([&](const absl::StatusOr<PeerInfo>&) { let_in = true; });
-  EXPECT_EQ(ended.future().Wait()->incarnation, a_->incarnation);
-  EXPECT_FALSE(too_early.load()) << "before the lease's end";
   ASSERT_TRUE(connected.Wait().ok()) << connected.Wait().status();
+  EXPECT_FALSE(holder_is_in()) << "before the lease's end";
+  EXPECT_EQ(ended.future().Wait()->incarnation, a_->incarnation);
   network_->SetBlackHole("a", "b2", false);
   network_->SetBlackHole("b2", "a", false);
   const auto former = Sync(*a_, "b2", Ask("test.echo"));
