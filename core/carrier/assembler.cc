@@ -12,10 +12,13 @@ namespace {
 
 constexpr size_t kSharedBlockBytes = size_t{256} << 10;
 constexpr size_t kSmallBufferBytes = size_t{64} << 10;
-// Headers and tables of buffers up to this are not charged: what reads them is bounded in number.
-constexpr size_t kSmallHeaderBytes = size_t{4} << 10;
-// The most bytes of a refused message's header that are kept, so that its sender can be told.
-constexpr size_t kMaxRefusedHeaderBytes = size_t{64} << 10;
+// Headers and tables of buffers up to these are not charged: what reads them is bounded in number.
+constexpr size_t kSmallHeaderBytes = 128;
+constexpr size_t kSmallTableBytes = size_t{4} << 10;
+// Of a header that is charged, every byte is charged as this many. A header is parsed into columns,
+// and these into values, both of which may be larger: an empty list is two bytes in a header, and
+// takes 100 in memory.
+constexpr size_t kMemoryPerHeaderByte = 64;
 // The memory for the bookkeeping of a transfer, without its shape.
 constexpr size_t kTransferBytes = 512;
 
@@ -43,8 +46,9 @@ Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
 
 // Returns the bytes of a message beside its buffers that are charged.
 size_t ChargedHeaderBytes(const MessageShape& shape) {
-  const size_t bytes = shape.header_bytes + shape.buffer_bytes.size() * sizeof(Buffer);
-  return bytes <= kSmallHeaderBytes ? 0 : bytes;
+  const size_t header = shape.header_bytes <= kSmallHeaderBytes ? 0 : shape.header_bytes;
+  const size_t table = shape.buffer_bytes.size() * sizeof(Buffer);
+  return header * kMemoryPerHeaderByte + (table <= kSmallTableBytes ? 0 : table);
 }
 
 absl::StatusOr<MemoryCharge> ChargeHeader(const MessageShape& shape, const ReceiveMemory& memory) {
@@ -66,7 +70,7 @@ absl::StatusOr<std::unique_ptr<MessageAssembly>> MessageAssembly::Create(
 
 std::unique_ptr<MessageAssembly> MessageAssembly::KeepHeader(const MessageShape& shape) {
   auto assembly = std::make_unique<MessageAssembly>();
-  assembly->header_.resize(shape.header_bytes);
+  assembly->header_.resize(std::min(shape.header_bytes, kKeptHeaderBytes));
   return assembly;
 }
 
@@ -247,15 +251,13 @@ absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now, bool ma
         return absl::OkStatus();
       });
   if (room.ok()) return room;
-  PSD_RETURN_IF_ERROR(Refuse(transfer, room.status()));
+  Refuse(transfer, room.status());
   return true;
 }
 
-absl::Status Assembler::Refuse(Transfer& transfer, const absl::Status& why) {
-  if (transfer.shape.header_bytes > kMaxRefusedHeaderBytes) return why;
+void Assembler::Refuse(Transfer& transfer, const absl::Status& why) {
   transfer.refused = why;
   transfer.assembly = MessageAssembly::KeepHeader(transfer.shape);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Assembler::Slot> Assembler::BeginPiece(const PieceFrame& piece) {

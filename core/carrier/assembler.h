@@ -32,7 +32,7 @@ struct ReceiveMemory {
 //
 // A large buffer gets its own block; small ones share blocks of at most 256 KiB, each at a multiple
 // of kBlockAlignment, so that a message of a thousand small buffers costs few allocations. An
-// assembly that was made by KeepHeader drops the bytes of buffers.
+// assembly that was made by KeepHeader keeps the beginning of the header, and drops all else.
 // Thread-compatible; Fill may run at once on several threads for ranges that do not overlap.
 class MessageAssembly {
  public:
@@ -71,10 +71,10 @@ absl::StatusOr<Message> AssembleWhole(const MessageFrame& frame, const ReceiveMe
 
 // A received message for which there was no memory.
 struct RefusedMessage {
-  std::string header;
-  absl::Status why;  // RESOURCE_EXHAUSTED
+  std::string header;  // its first kKeptHeaderBytes
+  absl::Status why;    // RESOURCE_EXHAUSTED
 };
-// Refuses a message in one frame, and keeps its header.
+// Refuses a message in one frame, and keeps the beginning of its header.
 RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why);
 
 // The transfers of one link that are on their way in. Pure bookkeeping; thread-compatible: call
@@ -162,7 +162,7 @@ class Assembler {
   absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now, bool may_wait);
   // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
   // header can be kept.
-  static absl::Status Refuse(Transfer& transfer, const absl::Status& why);
+  static void Refuse(Transfer& transfer, const absl::Status& why);
 
   const Limits limits_;
   const ReceiveMemory memory_;

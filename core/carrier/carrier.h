@@ -55,6 +55,9 @@ struct Limits {
 
 class Link;
 
+// What is kept of the header of a message without room.
+inline constexpr size_t kKeptHeaderBytes = size_t{64} << 10;
+
 // The user of a link. Calls for one link never overlap: OnMessage and OnRefused come any number of
 // times, then OnClosed exactly once, then nothing. They run on the carrier's threads and must not
 // block; work that takes time goes to an executor. They may use the link (Send, Close).
@@ -62,8 +65,9 @@ class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
   virtual void OnMessage(Message message) = 0;
-  // A message has come for which there was no room, so its buffers were dropped as they came. `why`
-  // is RESOURCE_EXHAUSTED. The handler tells the sender.
+  // A message has come for which there was no room, so that all of it but the first
+  // kKeptHeaderBytes of its header was dropped as it came. `why` is RESOURCE_EXHAUSTED. The handler
+  // tells the sender.
   virtual void OnRefused(std::string header, absl::Status why) = 0;
   // UNAVAILABLE: the peer or the connection went away. INVALID_ARGUMENT: the peer sent what no
   // honest peer sends. DEADLINE_EXCEEDED: the peer is there, and takes or sends nothing any more.

@@ -170,6 +170,23 @@ std::string Fingerprint::ToString() const {
   return absl::StrFormat("%016x%016x", high, low);
 }
 
+size_t MemoryBytes(const Program& program) {
+  // For each piece on the heap: what the allocator adds, and the links of a node.
+  constexpr size_t kPieceBytes = 48;
+  size_t bytes = sizeof(CheckedProgram) + program.outputs.capacity() * sizeof(int32_t);
+  for (const Instruction& instruction : program.instructions) {
+    // With the pointer to its operator, and its entry in the sizes of an earlier run.
+    bytes += sizeof(instruction) + 2 * kPieceBytes + instruction.op.capacity() +
+             instruction.inputs.capacity() * sizeof(int32_t);
+    for (const auto& [name, value] : instruction.attributes) {
+      bytes += sizeof(name) + sizeof(value) + 2 * kPieceBytes + name.capacity();
+      if (const auto* list = std::get_if<std::vector<int64_t>>(&value))
+        bytes += list->capacity() * sizeof(int64_t);
+    }
+  }
+  return bytes;
+}
+
 std::string CanonicalBytes(const Program& program) {
   Canonical canonical;
   canonical.U64(1);  // version of this encoding

@@ -92,9 +92,11 @@ struct Fingerprint {
 };
 Fingerprint FingerprintOf(const Program& program);
 
-// Returns the canonical encoding, from which the fingerprint is computed. Its length is also a
-// rough measure of the program's size in memory.
+// Returns the canonical encoding, from which the fingerprint is computed.
 std::string CanonicalBytes(const Program& program);
+
+// Returns the memory that a checked program takes, as closely as it can be counted.
+size_t MemoryBytes(const Program& program);
 
 // Builds a program call by call. Mistakes are reported by Build. Thread-compatible.
 class ProgramBuilder {

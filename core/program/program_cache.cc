@@ -1,40 +1,76 @@
 #include "core/program/program_cache.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "core/base/status.h"
+
 namespace psd::program {
+namespace {
+
+size_t MaxBytes(const MemoryAccount* memory, size_t max_bytes) {
+  if (memory == nullptr || memory->limit_bytes() == 0) return max_bytes;
+  return std::min(max_bytes, memory->limit_bytes() / 64);
+}
+
+}  // namespace
+
+ProgramCache::ProgramCache(size_t max_entries, std::shared_ptr<MemoryAccount> memory,
+                           size_t max_bytes)
+    : max_entries_(max_entries),
+      memory_(std::move(memory)),
+      max_bytes_(MaxBytes(memory_.get(), max_bytes)) {}
 
 std::shared_ptr<const CheckedProgram> ProgramCache::Find(const Fingerprint& fingerprint) {
   MutexLock lock(mutex_);
   auto it = index_.find(fingerprint);
   if (it == index_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, it->second);
-  return it->second->program;
+  return View(it->second->program);
 }
 
-std::shared_ptr<const CheckedProgram> ProgramCache::Insert(CheckedProgram program) {
-  const Fingerprint fingerprint = FingerprintOf(program.program());
-  const size_t bytes = CanonicalBytes(program.program()).size();
-  auto kept = std::make_shared<const CheckedProgram>(std::move(program));
-  Entries forgotten;  // declared before the lock, so that it is destroyed without it
-  MutexLock lock(mutex_);
-  auto it = index_.find(fingerprint);
-  if (it != index_.end()) {
-    entries_.splice(entries_.begin(), entries_, it->second);
-    return it->second->program;
+void ProgramCache::ChargeForgotten(Entries& forgotten) const {
+  for (Entry& entry : forgotten) {
+    if (memory_ == nullptr || entry.program.use_count() == 1) continue;
+    // If there is no room now, it stays uncharged: whatever pushed it out was charged before that.
+    if (auto charge = memory_->Charge(entry.bytes); charge.ok())
+      entry.program->charge = *std::move(charge);
   }
-  if (bytes > max_bytes_ || max_entries_ == 0) return kept;
-  entries_.push_front({fingerprint, kept, bytes});
-  index_[fingerprint] = entries_.begin();
-  bytes_ += bytes;
-  while (entries_.size() > max_entries_ || bytes_ > max_bytes_) {
-    auto last = std::prev(entries_.end());
-    index_.erase(last->fingerprint);
-    bytes_ -= last->bytes;
-    forgotten.splice(forgotten.begin(), entries_, last);
+}
+
+absl::StatusOr<std::shared_ptr<const CheckedProgram>> ProgramCache::Insert(CheckedProgram checked) {
+  const Fingerprint fingerprint = FingerprintOf(checked.program());
+  const size_t bytes = MemoryBytes(checked.program());
+  const auto program = std::make_shared<Charged>(Charged{std::move(checked), nullptr});
+  MemoryCharge charge;
+  if (memory_ != nullptr) {
+    PSD_ASSIGN_OR_RETURN(charge, memory_->Charge(bytes));
   }
-  return kept;
+  Entries forgotten;
+  {
+    MutexLock lock(mutex_);
+    auto it = index_.find(fingerprint);
+    if (it != index_.end()) {
+      entries_.splice(entries_.begin(), entries_, it->second);
+      return View(it->second->program);
+    }
+    if (bytes > max_bytes_ || max_entries_ == 0) {
+      program->charge = std::move(charge);
+      return View(program);
+    }
+    entries_.push_front({fingerprint, program, bytes});
+    index_[fingerprint] = entries_.begin();
+    bytes_ += bytes;
+    while (entries_.size() > max_entries_ || bytes_ > max_bytes_) {
+      auto last = std::prev(entries_.end());
+      index_.erase(last->fingerprint);
+      bytes_ -= last->bytes;
+      forgotten.splice(forgotten.begin(), entries_, last);
+    }
+  }
+  ChargeForgotten(forgotten);
+  return View(program);
 }
 
 size_t ProgramCache::size() const {

@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/program/program.h"
 
@@ -18,29 +20,43 @@ class ProgramCache {
  public:
   static constexpr size_t kDefaultMaxBytes = size_t{64} << 20;
 
-  // Keeps at most `max_entries` programs, whose canonical encodings have at most `max_bytes` in
-  // all.
-  explicit ProgramCache(size_t max_entries, size_t max_bytes = kDefaultMaxBytes)
-      : max_entries_(max_entries), max_bytes_(max_bytes) {}
+  // Keeps at most `max_entries` programs of at most `max_bytes` of memory in all, and of at most a
+  // 64th of what `memory` may use, if that is limited. Programs that it does not keep are charged
+  // to `memory` for as long as a call has them. Null: they are not charged.
+  explicit ProgramCache(size_t max_entries, std::shared_ptr<MemoryAccount> memory = nullptr,
+                        size_t max_bytes = kDefaultMaxBytes);
 
   // Returns null if the cache does not have the program.
   std::shared_ptr<const CheckedProgram> Find(const Fingerprint& fingerprint) PSD_EXCLUDES(mutex_);
 
   // Adds a program and returns the one that the cache keeps. That may be an equal one that was
-  // there before. A program larger than `max_bytes` is returned but not kept.
-  std::shared_ptr<const CheckedProgram> Insert(CheckedProgram program) PSD_EXCLUDES(mutex_);
+  // there before. A program larger than `max_bytes` is returned but not kept. Errors:
+  // RESOURCE_EXHAUSTED: there is no memory for it.
+  absl::StatusOr<std::shared_ptr<const CheckedProgram>> Insert(CheckedProgram program)
+      PSD_EXCLUDES(mutex_);
 
   size_t size() const PSD_EXCLUDES(mutex_);
 
  private:
+  struct Charged {
+    CheckedProgram program;
+    MemoryCharge charge;  // null as long as it is kept
+  };
   struct Entry {
     Fingerprint fingerprint;
-    std::shared_ptr<const CheckedProgram> program;  // shared with the calls that run it
+    std::shared_ptr<Charged> program;  // shared with the calls that run it
     size_t bytes = 0;
   };
   using Entries = std::list<Entry>;
 
+  static std::shared_ptr<const CheckedProgram> View(const std::shared_ptr<Charged>& program) {
+    return {program, &program->program};
+  }
+  // Charges those that were kept until now, and that calls still have.
+  void ChargeForgotten(Entries& forgotten) const;
+
   const size_t max_entries_;
+  const std::shared_ptr<MemoryAccount> memory_;  // shared with the worker
   const size_t max_bytes_;
   mutable Mutex mutex_;                     // leaf
   Entries entries_ PSD_GUARDED_BY(mutex_);  // most recently used first

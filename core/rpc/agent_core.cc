@@ -264,17 +264,17 @@ void AgentCore::EndLink(LinkId link, const absl::Status& reason) {
 void AgentCore::OnMessage(LinkId link, carrier::Message message) {
   MemoryScope memory(options_.memory.get());
   BeginSmallCharges();
-  Take(link, std::move(message), absl::OkStatus());
+  absl::StatusOr<Header> header = DecodeHeader(message.header);
+  Take(link, std::move(header), std::move(message), absl::OkStatus());
 }
 
 void AgentCore::OnRefused(LinkId link, std::string header, const absl::Status& why) {
-  carrier::Message message;
-  message.header = std::move(header);
-  Take(link, std::move(message), why);
+  const bool whole = header.size() < carrier::kKeptHeaderBytes;
+  Take(link, whole ? DecodeHeader(header) : DecodeBeginning(header), {}, why);
 }
 
-void AgentCore::Take(LinkId link, carrier::Message message, const absl::Status& refused) {
-  absl::StatusOr<Header> header = DecodeHeader(message.header);
+void AgentCore::Take(LinkId link, absl::StatusOr<Header> header, carrier::Message message,
+                     const absl::Status& refused) {
   if (!header.ok()) return EndLink(link, header.status());
   switch (header->kind) {
     case MessageKind::kRequest:

@@ -62,6 +62,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   // ---- CallHost.
   absl::Time Now() const override { return options_.clock->Now(); }
+  absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
+    return options_.memory == nullptr ? MemoryCharge() : options_.memory->Charge(bytes);
+  }
   bool BeginApply(const ServedCall& call) override PSD_EXCLUDES(mutex_);
   void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                   std::vector<Attachment> attachments) override PSD_EXCLUDES(mutex_);
@@ -80,8 +83,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::shared_ptr<carrier::LinkHandler> Accept(LinkPtr link) PSD_EXCLUDES(mutex_);
   // If `refused` is not OK, there was no room for the buffers of `message`. A request is answered
   // with that error and not run. A call of ours whose reply it was fails with that error.
-  void Take(LinkId link, carrier::Message message, const absl::Status& refused)
-      PSD_EXCLUDES(mutex_);
+  void Take(LinkId link, absl::StatusOr<Header> header, carrier::Message message,
+            const absl::Status& refused) PSD_EXCLUDES(mutex_);
   void OnRequest(LinkId link, Header header, carrier::Message message, const absl::Status& refused)
       PSD_EXCLUDES(mutex_);
   void OnReply(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);

@@ -37,10 +37,10 @@ RequestVerdict CalleeSession::OnRequest(LinkId link, const RequestMeta& meta,
     if (FaultOn("repeated_request_runs_again")) records_.erase(meta.sequence);
     auto record = records_.find(meta.sequence);
     if (record != records_.end()) {
-      if (record->second.call_id != meta.call_id ||
-          record->second.fingerprint != meta.fingerprint) {
+      const Record& known = record->second;
+      const bool compared = known.fingerprint != 0 && meta.fingerprint != 0;
+      if (known.call_id != meta.call_id || (compared && known.fingerprint != meta.fingerprint))
         return RequestVerdict::kOther;
-      }
       if (record->second.answer == nullptr) return RequestVerdict::kRunning;
       actions.push_back(SendAnswerAction{link, meta.call_id, record->second.answer});
       return RequestVerdict::kReplayed;

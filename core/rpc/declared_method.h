@@ -28,6 +28,7 @@
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/rpc/message_io.h"
+#include "core/rpc/parse_cost.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::rpc {
@@ -103,7 +104,10 @@ struct Wire<Beside<Message>> {
 template <typename Message>
 struct Wire<Bulk<Message>> {
   static absl::StatusOr<Bulk<Message>> Parse(ServerCall& call) {
-    return ParseBuffers(call.payload().buffers, call.method());
+    const std::vector<Buffer>& buffers = call.payload().buffers;
+    if (buffers.size() == 1)
+      PSD_RETURN_IF_ERROR(call.Charge(ParseCost(*Message::descriptor(), buffers[0].view())));
+    return ParseBuffers(buffers, call.method());
   }
   static absl::StatusOr<Bulk<Message>> ParseReply(const Reply& reply, const char* method) {
     return ParseBuffers(reply.payload.buffers, method);
@@ -117,8 +121,7 @@ struct Wire<Bulk<Message>> {
                                                     absl::string_view method) {
     if (buffers.size() != 1)
       return absl::InvalidArgumentError(absl::StrCat(method, ": one buffer is expected"));
-    PSD_ASSIGN_OR_RETURN(Message message,
-                         ParseMessage<Message>(std::string(buffers[0].view()), method));
+    PSD_ASSIGN_OR_RETURN(Message message, ParseMessage<Message>(buffers[0].view(), method));
     return Bulk<Message>{std::move(message)};
   }
 };
@@ -215,9 +218,9 @@ void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Serv
 // refuses the work, its error is the answer.
 template <typename ReplyType, typename Run>
 void RunBySize(Executor& executor, bool light, const Answer<ReplyType>& answer, Run run) {
-  static_assert(!std::is_same_v<ReplyType, Unit> ||
-                    !std::is_same_v<std::invoke_result_t<Run&>, absl::Status>,
-                "return StatusOr<Unit>: an OK Status would mean that `run` answers later");
+  static_assert(
+      !std::is_same_v<ReplyType, Unit> || !std::is_same_v<std::invoke_result_t<Run&>, absl::Status>,
+      "return StatusOr<Unit>: an OK Status would mean that `run` answers later");
   if (light) return internal::AnswerWith(answer, run());
   absl::Status queued = executor.SubmitAs(
       LabelOf(WorkLabel::Kind::kOwn, *answer.call()),

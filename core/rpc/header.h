@@ -93,6 +93,9 @@ struct Header {
   std::vector<Attachment> attachments;
   absl::Status status;  // reply, refused; session ended: the reason, unless its lease ran out
   std::string payload;  // the payload's own header
+  // For a message without room, of which only the beginning was kept: there may be more attachments
+  // and more payload than is here.
+  bool cut = false;
 };
 
 }  // namespace psd::rpc

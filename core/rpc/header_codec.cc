@@ -1,5 +1,8 @@
 #include "core/rpc/header_codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -136,11 +139,45 @@ std::string EncodeHeader(const Header& header) {
   return out.SerializeAsString();
 }
 
-absl::StatusOr<Header> DecodeHeader(absl::string_view bytes) {
+namespace {
+
+absl::StatusOr<v1::RpcHeader> Parse(absl::string_view bytes) {
   v1::RpcHeader in;
-  if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Bad("bytes that do not parse");
+  if (in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return in;
+  return Bad("bytes that do not parse");
+}
+
+// Skips a field, whose tag was read. Headers have no groups.
+bool SkipField(uint32_t tag, google::protobuf::io::CodedInputStream& in) {
+  uint64_t number;
+  int length;
+  switch (tag & 7) {
+    case 0:
+      return in.ReadVarint64(&number);
+    case 1:
+      return in.Skip(8);
+    case 2:
+      return in.ReadVarintSizeAsInt(&length) && in.Skip(length);
+    case 5:
+      return in.Skip(4);
+    default:
+      return false;
   }
+}
+
+// Returns the length of the fields that are there as a whole.
+size_t WholeFields(absl::string_view bytes) {
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                                            static_cast<int>(bytes.size()));
+  int whole = 0;
+  while (const uint32_t tag = in.ReadTag()) {
+    if (!SkipField(tag, in)) break;
+    whole = in.CurrentPosition();
+  }
+  return static_cast<size_t>(whole);
+}
+
+absl::StatusOr<Header> Convert(v1::RpcHeader in) {
   PSD_RETURN_IF_ERROR(CheckBounds(in));
   Header header;
   header.kind = static_cast<MessageKind>(in.kind());
@@ -164,6 +201,24 @@ absl::StatusOr<Header> DecodeHeader(absl::string_view bytes) {
   header.status = DecodeStatus(in);
   header.payload = std::move(*in.mutable_payload());
   PSD_RETURN_IF_ERROR(CheckKind(header));
+  return header;
+}
+
+}  // namespace
+
+absl::StatusOr<Header> DecodeHeader(absl::string_view bytes) {
+  PSD_ASSIGN_OR_RETURN(v1::RpcHeader in, Parse(bytes));
+  return Convert(std::move(in));
+}
+
+absl::StatusOr<Header> DecodeBeginning(absl::string_view bytes) {
+  PSD_ASSIGN_OR_RETURN(v1::RpcHeader in, Parse(bytes.substr(0, WholeFields(bytes))));
+  in.clear_attachment_tags();
+  in.clear_attachments();
+  PSD_ASSIGN_OR_RETURN(Header header, Convert(std::move(in)));
+  header.cut = true;
+  if (header.kind != MessageKind::kRequest && header.kind != MessageKind::kReply)
+    return Bad("there was no room for a message of control");
   return header;
 }
 

@@ -53,9 +53,9 @@ rpc::Attachment FieldsAttachment(const Message& message) {
 
 // Parses `bytes`. Errors: INVALID_ARGUMENT naming `what`.
 template <typename Message>
-absl::StatusOr<Message> ParseMessage(const std::string& bytes, absl::string_view what) {
+absl::StatusOr<Message> ParseMessage(absl::string_view bytes, absl::string_view what) {
   Message message;
-  if (!message.ParseFromString(bytes)) {
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": ", bytes.size(),
                      " header bytes are no message of this method; do both workers "

@@ -64,6 +64,10 @@ class ServerCall {
   // The bytes attached under `tag`, or null.
   virtual const std::string* attachment(uint32_t tag) const = 0;
 
+  // Charges memory that the call needs beside its message, until the call is gone. To be called by
+  // the function that serves the call, before it replies. Errors: RESOURCE_EXHAUSTED.
+  virtual absl::Status Charge(size_t bytes) = 0;
+
   // True once the caller cancelled, the deadline passed, or the caller's session ended.
   virtual bool cancelled() const = 0;
   // Runs `callback` once when cancelled() becomes true, or at once if it is. Callbacks are dropped

@@ -4,6 +4,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 
 namespace psd::rpc {
 
@@ -43,8 +44,9 @@ ServedCall::ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::M
       cancel_(std::make_shared<CancelState>()),
       header_(std::move(header)),
       deadline_(deadline),
-      payload_{std::move(header_.payload), std::move(message.buffers)},
-      charge_(std::move(message.charge)) {}
+      payload_{std::move(header_.payload), std::move(message.buffers)} {
+  if (message.charge != nullptr) charges_.push_back(std::move(message.charge));
+}
 
 ServedCall::~ServedCall() {
   if (replied_.load(std::memory_order_relaxed)) return;
@@ -53,6 +55,12 @@ ServedCall::~ServedCall() {
 
 const std::string* ServedCall::attachment(uint32_t tag) const {
   return FindAttachment(header_.attachments, tag);
+}
+
+absl::Status ServedCall::Charge(size_t bytes) {
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, host_->Charge(bytes));
+  if (charge != nullptr) charges_.push_back(std::move(charge));
+  return absl::OkStatus();
 }
 
 bool ServedCall::cancelled() const {
@@ -73,7 +81,7 @@ void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> a
 // been read, and a later copy of it may bring them.
 RequestMeta ServedCall::TakeMeta() {
   const uint64_t fingerprint =
-      header_.sequence == 0 ? 0 : absl::HashOf(header_.method, header_.payload);
+      header_.sequence == 0 || header_.cut ? 0 : absl::HashOf(header_.method, header_.payload);
   return {header_.call_id, header_.sequence,       header_.epoch,   header_.callee_incarnation,
           deadline_,       std::move(header_.ack), header_.attempt, fingerprint};
 }

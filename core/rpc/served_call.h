@@ -59,6 +59,8 @@ class CallHost {
  public:
   virtual ~CallHost() = default;
   virtual absl::Time Now() const = 0;
+  // Null if memory is not charged.
+  virtual absl::StatusOr<MemoryCharge> Charge(size_t bytes) = 0;
   virtual bool BeginApply(const ServedCall& call) = 0;
   virtual void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
                           std::vector<Attachment> attachments) = 0;
@@ -77,6 +79,7 @@ class ServedCall : public ServerCall {
   const std::string& method() const override { return header_.method; }
   Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t tag) const override;
+  absl::Status Charge(size_t bytes) override;
   bool cancelled() const override;
   void OnCancel(Task callback) override { cancel_->OnCancel(std::move(callback)); }
   bool BeginApply() override;
@@ -101,8 +104,8 @@ class ServedCall : public ServerCall {
   const absl::Time deadline_;
   PeerInfo caller_;
   Payload payload_;
-  const MemoryCharge charge_;     // for the header
-  std::vector<Task> on_dropped_;  // of the thread that replies
+  std::vector<MemoryCharge> charges_;  // for the header, and what the function has charged
+  std::vector<Task> on_dropped_;       // of the thread that replies
   std::atomic<bool> replied_{false};
 };
 

@@ -95,7 +95,8 @@ struct RequestMeta {
   absl::Time deadline = absl::InfiniteFuture();
   Ack ack;
   uint32_t attempt = 0;  // of a read: how often the caller has sent it; 0 for a mutation
-  // At the callee: a hash of what the mutation asks for, equal in all copies of one request.
+  // At the callee: a hash of what the mutation asks for, equal in all copies of one request. 0 if
+  // it is not known.
   uint64_t fingerprint = 0;
 };
 

@@ -122,7 +122,7 @@ absl::Status Runtime::Assemble() {
       options_.memory->limit_bytes() != 0 ? options_.memory : nullptr);
   creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
-  programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries);
+  programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
   values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, *options_.operators,
       options_.program_limits, *options_.memory, continuations_});

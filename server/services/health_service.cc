@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/services/member_tag.h"
+#include "server/services/raw_messages.h"
 #include "server/services/unary_call.h"
 
 namespace psd::server {
@@ -39,7 +40,7 @@ class HealthService::Watch {
     auto* watch = new Watch(health, host, std::move(gone));
     health.watches_.Add(watch);
     watch->context_.AsyncNotifyWhenDone(watch->done_.Start());
-    health.service_.RequestWatch(&watch->context_, &watch->request_, &watch->writer_, host.queue(),
+    health.service_.RequestWatch(&watch->context_, &watch->received_, &watch->writer_, host.queue(),
                                  host.queue(), watch->requested_.Start());
   }
 
@@ -73,7 +74,9 @@ class HealthService::Watch {
       return Delete();
     }
     host_.OnCall(context_);
-    const HealthWatches::Step first = health_.watches_.Begin(this, request_.service());
+    HealthCheckRequest request;
+    const grpc::Status parsed = ParseSmall(received_, request);
+    const HealthWatches::Step first = health_.watches_.Begin(this, request.service(), parsed);
     Await(health_, host_);
     CarryOut(first);
   }
@@ -81,7 +84,9 @@ class HealthService::Watch {
   void Write(ServingStatus state) {
     HealthCheckResponse response;
     response.set_status(state);
-    writer_.Write(response, operation_.Start());
+    grpc::ByteBuffer bytes;
+    ToBytes(response, bytes);
+    writer_.Write(bytes, operation_.Start());
   }
 
   void Completed(bool ok) { CarryOut(health_.watches_.Completed(this, ok)); }
@@ -96,8 +101,8 @@ class HealthService::Watch {
   HealthService& health_;
   carrier::ServiceHost& host_;
   grpc::ServerContext context_;
-  HealthCheckRequest request_;
-  grpc::ServerAsyncWriter<HealthCheckResponse> writer_{&context_};
+  grpc::ByteBuffer received_;
+  grpc::ServerAsyncWriter<grpc::ByteBuffer> writer_{&context_};
   MemberTag<Watch> requested_{*this, &Watch::Requested};
   MemberTag<Watch> operation_{*this, &Watch::Completed};  // a write or the finish
   MemberTag<Watch> done_{*this, &Watch::Done};
@@ -107,6 +112,7 @@ class HealthService::Watch {
 void HealthService::Serve(carrier::ServiceHost& host) {
   UnaryMethod<HealthCheckRequest, HealthCheckResponse> check;
   check.ask = [this](auto... arguments) { service_.RequestCheck(arguments...); };
+  check.charge = [](UnaryCall&, size_t bytes) { return CheckSmall(bytes); };
   check.handle = [this](UnaryCall& call, const HealthCheckRequest& request,
                         HealthCheckResponse& response) {
     std::optional<ServingStatus> state = watches_.Find(request.service());

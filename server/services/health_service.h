@@ -30,7 +30,8 @@ class HealthService {
  private:
   class Watch;
 
-  grpc::health::v1::Health::AsyncService service_;
+  using Proto = grpc::health::v1::Health;
+  Proto::WithRawMethod_Watch<Proto::WithRawMethod_Check<Proto::Service>> service_;
   HealthWatches watches_;  // of Watch*
 };
 

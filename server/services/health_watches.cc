@@ -59,11 +59,13 @@ void HealthWatches::Remove(Watch watch) {
   watches_.erase(watch);
 }
 
-HealthWatches::Step HealthWatches::Begin(Watch watch, const std::string& service) {
+HealthWatches::Step HealthWatches::Begin(Watch watch, const std::string& service,
+                                         const grpc::Status& refused) {
   MutexLock lock(mutex_);
   State& state = watches_.at(watch);
   state.under_way = false;
-  grpc::Status status = CheckWatch(watches_.size(), service.size());
+  grpc::Status status = refused;
+  if (status.ok()) status = CheckWatch(watches_.size(), service.size());
   if (status.ok() && stopped_) status = Stopping();
   if (!status.ok()) {
     state.end = status;

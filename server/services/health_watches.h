@@ -49,9 +49,11 @@ class HealthWatches {
   void Add(Watch watch);
   // Removes a watch whose request got no call.
   void Remove(Watch watch);
-  // Begins a watch. The step is a write of the present state, or the finish if there are more than
-  // kMaxWatches or the name `service` is too long.
-  Step Begin(Watch watch, const std::string& service);
+  // Begins a watch, unless its request is `refused`. The step is a write of the present state, or
+  // the finish: with that error, or if there are more than kMaxWatches or the name `service` is too
+  // long.
+  Step Begin(Watch watch, const std::string& service,
+             const grpc::Status& refused = grpc::Status::OK);
   // The watch's write or finish is over. If `ok` is false, nothing more can be written.
   Step Completed(Watch watch, bool ok);
   // gRPC has ended the call: the client has cancelled or gone, or the finish is sent. May be called

@@ -6,12 +6,12 @@
 #include <functional>
 
 #include "server/services/member_tag.h"
+#include "server/services/raw_messages.h"
 #include "server/services/reflection_answer.h"
 
 namespace psd::server {
 
 using grpc::reflection::v1alpha::ServerReflectionRequest;
-using grpc::reflection::v1alpha::ServerReflectionResponse;
 
 // One stream, from its request on. Exactly one operation is outstanding; when the last one is over,
 // the stream deletes itself.
@@ -36,19 +36,24 @@ class ReflectionService::Stream {
     if (!ok) return Delete();
     host_.OnCall(context_);
     Await(reflection_, host_);
-    stream_.Read(&request_, read_.Start());
+    stream_.Read(&received_, read_.Start());
   }
 
   // Called with false when the client sends no more requests or has gone; Finish works in both
   // cases.
   void Read(bool ok) {
     if (!ok) return stream_.Finish(grpc::Status::OK, finished_.Start());
-    stream_.Write(AnswerReflection(request_, reflection_.services_), written_.Start());
+    ServerReflectionRequest request;
+    grpc::ByteBuffer answer;
+    grpc::Status status = ParseSmall(received_, request);
+    if (status.ok()) status = ToBytes(AnswerReflection(request, reflection_.services_), answer);
+    if (!status.ok()) return stream_.Finish(status, finished_.Start());
+    stream_.Write(answer, written_.Start());
   }
 
   void Written(bool ok) {
     if (!ok) return stream_.Finish(grpc::Status::CANCELLED, finished_.Start());
-    stream_.Read(&request_, read_.Start());
+    stream_.Read(&received_, read_.Start());
   }
 
   void Finished(bool) { Delete(); }
@@ -62,9 +67,8 @@ class ReflectionService::Stream {
   ReflectionService& reflection_;
   carrier::ServiceHost& host_;
   grpc::ServerContext context_;
-  ServerReflectionRequest request_;
-  grpc::ServerAsyncReaderWriter<ServerReflectionResponse, ServerReflectionRequest> stream_{
-      &context_};
+  grpc::ByteBuffer received_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   MemberTag<Stream> requested_{*this, &Stream::Requested};
   MemberTag<Stream> read_{*this, &Stream::Read};
   MemberTag<Stream> written_{*this, &Stream::Written};

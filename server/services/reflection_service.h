@@ -29,7 +29,8 @@ class ReflectionService {
   class Stream;
 
   const std::vector<std::string> services_;
-  grpc::reflection::v1alpha::ServerReflection::AsyncService service_;
+  using Proto = grpc::reflection::v1alpha::ServerReflection;
+  Proto::WithRawMethod_ServerReflectionInfo<Proto::Service> service_;
 };
 
 }  // namespace psd::server

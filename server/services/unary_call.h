@@ -1,9 +1,11 @@
 #pragma once
 
-// Calls of unary methods on the carrier's completion queue.
+// Calls of unary methods on the carrier's completion queue. gRPC hands over the bytes of a request,
+// so that its memory is charged before it is parsed.
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/support/byte_buffer.h>
 
 #include <functional>
 #include <memory>
@@ -15,6 +17,7 @@
 #include "core/base/tsan.h"
 #include "core/carrier/grpc/completion_tag.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "server/services/raw_messages.h"
 
 namespace psd::server {
 
@@ -46,11 +49,15 @@ class UnaryCall {
 // One method and the function that serves it.
 template <typename Request, typename Reply>
 struct UnaryMethod {
-  // Requests the next call from the service: calls the generated RequestX with these arguments.
-  using Ask =
-      std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*,
-                         grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
+  // Requests the next call from the service: calls the generated RequestX, of a raw method, with
+  // these arguments.
+  using Ask = std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
+                                 grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
+                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   Ask ask;
+  // Asked before a request is parsed, with the bytes that it takes before and after that. An error
+  // is the call's answer.
+  std::function<grpc::Status(UnaryCall& call, size_t bytes)> charge;
   // Serves one call. Runs on one of the carrier's threads, so it must not take long.
   std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;
 };
@@ -69,16 +76,18 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     if (gone == nullptr) return;
     // Deletes itself when it is completed for the last time.
     auto* call = new ServedUnaryCall(host, method, std::move(gone));
-    method->ask(&call->context(), &call->request_, &call->writer_, host.queue(), host.queue(),
+    method->ask(&call->context(), &call->received_, &call->writer_, host.queue(), host.queue(),
                 call->Tag());
   }
 
   void Finish(const grpc::Status& status) override {
     finished_ = true;
-    if (status.ok()) {
-      writer_.Finish(reply_, status, Tag());
+    grpc::ByteBuffer reply;
+    const grpc::Status result = status.ok() ? ToBytes(reply_, reply) : status;
+    if (result.ok()) {
+      writer_.Finish(reply, result, Tag());
     } else {
-      writer_.FinishWithError(status, Tag());
+      writer_.FinishWithError(result, Tag());
     }
   }
 
@@ -102,14 +111,22 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     const std::shared_ptr<const Method> method = method_;
     host_.OnCall(context());
     Await(host_, method);
+    const grpc::Status parsed = Parse();
+    if (!parsed.ok()) return Finish(parsed);
     method->handle(*this, request_, reply_);
+  }
+
+  grpc::Status Parse() {
+    grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
+    return charged.ok() ? ParseBytes(received_, request_) : charged;
   }
 
   carrier::ServiceHost& host_;
   const std::shared_ptr<const Method> method_;  // shared by all calls of the method
+  grpc::ByteBuffer received_;
   Request request_;
   Reply reply_;
-  grpc::ServerAsyncResponseWriter<Reply> writer_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;
   std::function<void()> gone_;
   bool finished_ = false;
 };

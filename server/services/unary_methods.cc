@@ -21,6 +21,7 @@ namespace {
 
 // The most bytes of one pull: protobuf's limit for a message, less room for the other fields.
 constexpr size_t kMaxPullBytes = size_t{2'000} << 20;
+constexpr int kMaxPulled = 100'000;  // values in one pull
 
 // Returns the options of calls in which this service asks its own worker to create something. They
 // have no timeout: a client would be told that a creation failed while it goes on.
@@ -80,7 +81,7 @@ void UnaryService::List(UnaryCall& call, const v1::ListValuesRequest& request,
     reply.add_versions(value.version);
     reply.add_bytes(value.bytes);
   }
-  Answer(call, absl::OkStatus());
+  AnswerLarge(call, reply);
 }
 
 void UnaryService::Pull(UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply) {
@@ -89,6 +90,11 @@ void UnaryService::Pull(UnaryCall& call, const v1::PullRequest& request, v1::Pul
 
 absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& request,
                                     v1::PullReply& reply) const {
+  if (request.names_size() > kMaxPulled) {
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat("pull: ", request.names_size(),
+                                                              " names, at most ", kMaxPulled)),
+                      "pull fewer at a time");
+  }
   const std::vector<std::string> names(request.names().begin(), request.names().end());
   PSD_ASSIGN_OR_RETURN(const std::vector<store::PinnedVersion> pinned,
                        uses_.values.PinNamed(names));
@@ -126,7 +132,7 @@ void UnaryService::Status(UnaryCall& call, const v1::StatusRequest& request,
     session.set_contexts(client.contexts);
     session.set_answers_remembered(client.answers);
   }
-  Answer(call, absl::OkStatus());
+  AnswerLarge(call, reply);
 }
 
 // ---- named values

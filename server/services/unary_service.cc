@@ -51,8 +51,6 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
       const absl::Status admitted = Admit(call, info, client, bytes);
       if (!admitted.ok()) return Answer(call, admitted);
     }
-    const absl::Status taken = Charge(call, bytes);
-    if (!taken.ok()) return Answer(call, taken);
     const auto kind =
         info.runs_on == rpc::RunsOn::kUserQueue ? WorkLabel::Kind::kUser : WorkLabel::Kind::kOwn;
     absl::Status queued = uses_.executor.SubmitAs(
@@ -60,7 +58,10 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
         [this, method, &call, &request, &reply] { (this->*method)(call, request, reply); });
     if (!queued.ok()) Answer(call, Annotate(queued, name()));
   };
-  return {std::move(ask), handle};
+  const auto charge = [this](UnaryCall& call, size_t bytes) {
+    return ToGrpcStatus(Charge(call, bytes), call.context());
+  };
+  return {std::move(ask), charge, handle};
 }
 
 absl::Status UnaryService::Admit(UnaryCall& call, const rpc::MethodInfo& method,

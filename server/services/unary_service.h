@@ -74,6 +74,15 @@ class UnaryService {
  private:
   using Done = std::function<void(absl::Status)>;
   using MutationId = std::pair<GatewaySessions::SessionId, uint64_t>;  // session, sequence
+  using Proto = v1::ParameterService;
+  // The generated service, with every method's requests and replies as bytes.
+  using RawService = Proto::WithRawMethod_OpenSession<
+      Proto::WithRawMethod_RenewSession<Proto::WithRawMethod_CloseSession<
+          Proto::WithRawMethod_List<Proto::WithRawMethod_Pull<Proto::WithRawMethod_Status<
+              Proto::WithRawMethod_GetOrCreateParameter<Proto::WithRawMethod_GetOrCreateOptimizer<
+                  Proto::WithRawMethod_Drop<Proto::WithRawMethod_NewContext<
+                      Proto::WithRawMethod_ReleaseContext<Proto::WithRawMethod_PushGradient<
+                          Proto::WithRawMethod_Step<Proto::Service>>>>>>>>>>>>>;
 
   void OpenSession(UnaryCall& call, const v1::OpenSessionRequest& request,
                    v1::OpenSessionReply& reply);
@@ -115,7 +124,7 @@ class UnaryService {
                                       typename UnaryMethod<Request, Reply>::Ask ask,
                                       void (UnaryService::*method)(UnaryCall&, const Request&,
                                                                    Reply&));
-  // `client`: see rpc::Arrival. gRPC has parsed the request already.
+  // `client`: see rpc::Arrival. It is in the request, which has been parsed.
   absl::Status Admit(UnaryCall& call, const rpc::MethodInfo& method, const rpc::PeerInfo& client,
                      size_t bytes) const;
   // Returns the name of the client and the session. The name is empty if no such session is open.
@@ -124,6 +133,14 @@ class UnaryService {
   static FlowId FlowOf(const rpc::PeerInfo& client, UnaryCall& call);
   // Answers a read.
   static void Answer(UnaryCall& call, const absl::Status& status);
+  // Answers a read with a reply that may be large, if there is memory for it.
+  template <typename Reply>
+  void AnswerLarge(UnaryCall& call, Reply& reply) const {
+    const absl::Status charged = Charge(call, 2 * reply.ByteSizeLong());  // the network has a copy
+    // Clear would keep the memory until the error has been read.
+    if (!charged.ok()) Reply().Swap(&reply);
+    Answer(call, charged);
+  }
   // Runs a mutation at most once per sequence number. `apply(done)` must fill `reply` and call
   // `done` once, now or later; `request` and `reply` live until then.
   void Mutate(UnaryCall& call, const rpc::MethodInfo& method, const v1::MutationHeader& header,
@@ -163,7 +180,7 @@ class UnaryService {
 
   const Uses uses_;
   const GatewayOptions options_;
-  v1::ParameterService::AsyncService service_;
+  RawService service_;
   mutable Mutex mutex_;  // only the clock's mutex is locked under it
   GatewaySessions sessions_ PSD_GUARDED_BY(mutex_);
   size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet

@@ -24,6 +24,7 @@ class FakeCall : public rpc::ServerCall {
   const std::string* attachment(uint32_t tag) const override {
     return rpc::FindAttachment(request_.attachments, tag);
   }
+  absl::Status Charge(size_t) override { return absl::OkStatus(); }
   bool cancelled() const override { return false; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return true; }

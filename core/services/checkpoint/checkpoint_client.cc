@@ -29,7 +29,7 @@ absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
     return absl::InternalError(absl::StrCat(owner, " described itself in ", payload.buffers.size(),
                                             " buffers instead of one"));
   PSD_ASSIGN_OR_RETURN(auto message,
-                       rpc::ParseMessage<v1::OwnerContents>(std::string(payload.buffers[0].view()),
+                       rpc::ParseMessage<v1::OwnerContents>(payload.buffers[0].view(),
                                                             kCheckpointDescribe.info.name));
   return DecodeContents(message);
 }

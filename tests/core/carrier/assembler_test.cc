@@ -374,19 +374,26 @@ TEST_F(FullMemoryTest, ATableOfManyBuffersIsCharged) {
   EXPECT_GE(used(), 100'000 * sizeof(Buffer));
 }
 
-TEST_F(FullMemoryTest, AHeaderTooLargeToKeepEndsTheLink) {
-  ASSERT_TRUE(one_.OnAnnounce(Announce(1, 9 * kMiB, 10)).ok());
-  EXPECT_EQ(one_.FindRoom(1, kNow).status().code(), absl::StatusCode::kResourceExhausted);
+TEST_F(FullMemoryTest, OfALargeHeaderWithoutRoomTheBeginningIsKept) {
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, kMiB, 10)).ok());
+  ASSERT_TRUE(FindsRoom(one_, 1)) << "it would take 64 MiB, so it is refused at once";
+  const auto whole = Bring(one_, 1, kMiB + 10);
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted) << whole->refused;
+  EXPECT_EQ(whole->message.header.size(), kKeptHeaderBytes);
+  EXPECT_TRUE(whole->message.buffers.empty());
+  EXPECT_EQ(used(), 0u);
 }
 
 TEST_F(FullMemoryTest, ALargeHeaderIsChargedUntilTheMessageGoes) {
-  ASSERT_TRUE(one_.OnAnnounce(Announce(1, kMiB, kMiB)).ok());
+  constexpr size_t kHeader = kMiB / 64;
+  ASSERT_TRUE(one_.OnAnnounce(Announce(1, kHeader, kMiB)).ok());
   ASSERT_TRUE(FindsRoom(one_, 1));
-  auto whole = Bring(one_, 1, 2 * kMiB);
+  auto whole = Bring(one_, 1, kHeader + kMiB);
   ASSERT_TRUE(whole.has_value());
-  EXPECT_EQ(used(), 2 * kMiB + sizeof(Buffer));
+  EXPECT_EQ(used(), 2 * kMiB) << "64 bytes for each of the header";
   whole->message.buffers.clear();
-  EXPECT_EQ(used(), kMiB + sizeof(Buffer));
+  EXPECT_EQ(used(), kMiB);
   whole.reset();
   EXPECT_EQ(used(), 0u);
 }

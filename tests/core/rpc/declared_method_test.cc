@@ -237,6 +237,7 @@ class CancelledCall : public ServerCall {
   const std::string& method() const override { return method_; }
   Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
+  absl::Status Charge(size_t) override { return absl::OkStatus(); }
   bool cancelled() const override { return true; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return false; }

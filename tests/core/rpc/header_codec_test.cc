@@ -93,6 +93,34 @@ TEST(HeaderCodec, AnErrorThatQuotesMegabytesStillFits) {
   EXPECT_TRUE(absl::EndsWith(decoded->status.message(), "; look it up"));
 }
 
+// Whoever has no room for a message still says so to its sender.
+TEST(HeaderCodec, TheBeginningOfARequestSaysWhichCallItIs) {
+  Header request = FullRequest();
+  request.payload.assign(1000, 'p');
+  const std::string bytes = EncodeHeader(request);
+  const size_t needed = bytes.find("fork");  // the first attachment
+  for (size_t size = needed; size <= bytes.size(); ++size) {
+    const auto cut = DecodeBeginning(bytes.substr(0, size));
+    ASSERT_TRUE(cut.ok()) << size << " " << cut.status();
+    EXPECT_TRUE(cut->cut);
+    EXPECT_TRUE(cut->attachments.empty());
+    EXPECT_EQ(cut->method, request.method);
+    EXPECT_EQ(cut->call_id, request.call_id);
+    EXPECT_EQ(cut->epoch, request.epoch);
+    EXPECT_EQ(cut->sequence, request.sequence);
+    EXPECT_EQ(cut->attempt, request.attempt);
+  }
+}
+
+TEST(HeaderCodec, ACutMessageOfControlIsAnError) {
+  Header keepalive;
+  keepalive.kind = MessageKind::kKeepalive;
+  keepalive.ack = {0, {2, 2, 4, 4}};
+  const std::string bytes = EncodeHeader(keepalive);
+  EXPECT_TRUE(DecodeHeader(bytes).ok());
+  EXPECT_FALSE(DecodeBeginning(bytes).ok());
+}
+
 TEST(HeaderCodec, RefusesWhatNoHonestPeerSends) {
   EXPECT_FALSE(DecodeHeader("").ok());
   EXPECT_FALSE(DecodeHeader("\xff\xff\xff").ok());

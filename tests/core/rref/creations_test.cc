@@ -22,6 +22,7 @@ class Waiting : public rpc::ServerCall {
   const std::string& method() const override { return caller_.name; }
   rpc::Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
+  absl::Status Charge(size_t) override { return absl::OkStatus(); }
   bool cancelled() const override { return false; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return true; }

@@ -78,6 +78,7 @@ class WatchedCall : public rpc::ServerCall {
   const std::string& method() const override { return method_; }
   rpc::Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
+  absl::Status Charge(size_t) override { return absl::OkStatus(); }
   bool cancelled() const override PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return cancelled_;

@@ -33,11 +33,12 @@ HealthCheckRequest About(const std::string& service) {
   return request;
 }
 
-// Calls `method` with bytes that are not a request.
-grpc::Status SendRubbish(const TestServiceHost& host, const std::string& method) {
+// Calls `method` with `request`.
+grpc::Status Send(const TestServiceHost& host, const std::string& method,
+                  const std::string& request) {
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
-  const grpc::Slice bytes("\xff\xff\xff\xff");
+  const grpc::Slice bytes(request);
   grpc::ByteBuffer reply;
   grpc::Status status;
   grpc::GenericStub stub(host.Connect());
@@ -50,6 +51,11 @@ grpc::Status SendRubbish(const TestServiceHost& host, const std::string& method)
   while (queue.Next(&tag, &ok)) {
   }
   return status;
+}
+
+// Calls `method` with bytes that are not a request.
+grpc::Status SendRubbish(const TestServiceHost& host, const std::string& method) {
+  return Send(host, method, "\xff\xff\xff\xff");
 }
 
 // The client side of a Watch call.
@@ -157,6 +163,18 @@ TEST_F(HealthServiceTest, RubbishIsRefusedAndServiceGoesOn) {
   EXPECT_TRUE(Check("", &response).ok());
   Watcher watcher(host_, "");
   EXPECT_EQ(watcher.Next(), HealthCheckResponse::SERVING);
+}
+
+// Two bytes of an unknown field take sixteen in memory.
+TEST_F(HealthServiceTest, ARequestThatWouldTakeMuchMemoryIsNotParsed) {
+  std::string bytes;
+  for (int i = 0; i < 1'000'000; ++i) bytes += "\x10\x01";
+  for (const char* method : {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}) {
+    const grpc::Status status = Send(host_, method, bytes);
+    EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr("bytes of memory"));
+  }
+  host_.AwaitCalls(idle_calls_);
 }
 
 TEST_F(HealthServiceTest, TooLongANameCannotBeWatched) {

@@ -45,6 +45,7 @@ class Asker {
     EXPECT_TRUE(stream_->Read(&response));
     return response;
   }
+  bool Send(const ServerReflectionRequest& request) { return stream_->Write(request); }
   void Cancel() { context_.TryCancel(); }
   grpc::Status HalfCloseAndFinish() {
     stream_->WritesDone();
@@ -186,6 +187,16 @@ TEST_F(ReflectionServiceTest, AHugeNameIsAnsweredBriefly) {
   ServerReflectionResponse response = AskForSymbol(std::string(1 << 20, 'x'));
   EXPECT_EQ(response.error_response().error_code(), StatusCode::NOT_FOUND);
   EXPECT_LT(response.error_response().error_message().size(), 2000u);
+}
+
+TEST_F(ReflectionServiceTest, ARequestThatWouldTakeMuchMemoryIsNotParsed) {
+  ServerReflectionRequest request;
+  for (int i = 0; i < 1'000'000; ++i)
+    request.GetReflection()->MutableUnknownFields(&request)->AddVarint(100, 1);
+  Asker asker(host_);
+  EXPECT_TRUE(asker.Send(request));
+  const grpc::Status status = asker.Finish();
+  EXPECT_EQ(status.error_code(), StatusCode::INVALID_ARGUMENT) << status.error_message();
 }
 
 TEST_F(ReflectionServiceTest, ARequestForNothingIsRefused) {

@@ -1,0 +1,123 @@
+#include "core/rpc/parse_cost.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
+#include <cstdint>
+
+namespace psd::rpc {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::io::CodedInputStream;
+
+// The kinds of fields in Protocol Buffers' encoding: the lowest three bits of a tag.
+enum WireType : uint32_t {
+  kVarint = 0,
+  kFixed64 = 1,
+  kDelimited = 2,
+  kGroupBegins = 3,
+  kGroupEnds = 4,
+  kFixed32 = 5,
+};
+
+// An element of a column that grows by doubling, or a field that the type does not know.
+constexpr size_t kScalarBytes = 32;
+// A string or message in a list, with the pointer to it and what the allocator adds.
+constexpr size_t kStringBytes = 96;
+constexpr size_t kMessageBytes = 320;
+// Parsers stop at this depth.
+constexpr int kMaxDepth = 100;
+
+// Whether an element takes as much in a message as in memory.
+bool IsFixed(const FieldDescriptor& field) {
+  switch (field.type()) {
+    case FieldDescriptor::TYPE_DOUBLE:
+    case FieldDescriptor::TYPE_FLOAT:
+    case FieldDescriptor::TYPE_FIXED64:
+    case FieldDescriptor::TYPE_FIXED32:
+    case FieldDescriptor::TYPE_SFIXED64:
+    case FieldDescriptor::TYPE_SFIXED32:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class Walk {
+ public:
+  explicit Walk(CodedInputStream& in) : in_(in) {}
+
+  // Returns false where a parser stops.
+  bool Message(const Descriptor& type, int depth) {
+    while (const uint32_t tag = in_.ReadTag()) {
+      if (!Field(tag & 7, type.FindFieldByNumber(static_cast<int>(tag >> 3)), depth)) return false;
+    }
+    return in_.ConsumedEntireMessage();
+  }
+  size_t cost() const { return cost_; }
+
+ private:
+  bool Field(uint32_t wire_type, const FieldDescriptor* field, int depth) {
+    cost_ += kScalarBytes;
+    switch (wire_type) {
+      case kVarint: {
+        uint64_t value;
+        return in_.ReadVarint64(&value);
+      }
+      case kFixed64:
+        return in_.Skip(8);
+      case kDelimited:
+        return Delimited(field, depth);
+      case kGroupBegins:  // of an unknown field; what is in it is counted piece by piece
+      case kGroupEnds:
+        cost_ += kStringBytes;
+        return true;
+      case kFixed32:
+        return in_.Skip(4);
+      default:
+        return false;
+    }
+  }
+
+  bool Delimited(const FieldDescriptor* field, int depth) {
+    int length;
+    if (!in_.ReadVarintSizeAsInt(&length)) return false;
+    const auto bytes = static_cast<size_t>(length);
+    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      cost_ += kMessageBytes;
+      if (depth >= kMaxDepth) return false;
+      const CodedInputStream::Limit limit = in_.PushLimit(length);
+      const bool whole = Message(*field->message_type(), depth + 1);
+      in_.PopLimit(limit);
+      return whole;
+    }
+    if (field != nullptr && field->is_packable()) {
+      // An element is a byte or more. Twice, because the column is copied when it grows.
+      cost_ += 2 * bytes * (IsFixed(*field) ? 1 : sizeof(uint64_t));
+    } else {
+      cost_ += kStringBytes + bytes;
+    }
+    return in_.Skip(length);
+  }
+
+  CodedInputStream& in_;
+  size_t cost_ = 0;
+};
+
+}  // namespace
+
+size_t ParseCost(const Descriptor& type, google::protobuf::io::ZeroCopyInputStream& bytes) {
+  CodedInputStream in(&bytes);
+  Walk walk(in);
+  walk.Message(type, 0);
+  return walk.cost();
+}
+
+size_t ParseCost(const Descriptor& type, absl::string_view bytes) {
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  return ParseCost(type, stream);
+}
+
+}  // namespace psd::rpc

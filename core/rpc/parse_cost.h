@@ -1,0 +1,22 @@
+#pragma once
+
+// How much memory a protobuf message takes once it is parsed.
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/zero_copy_stream.h>
+
+#include <cstddef>
+
+#include "absl/strings/string_view.h"
+
+namespace psd::rpc {
+
+// Returns a bound on the memory that a message of `type` takes beside its bytes, without parsing
+// it. A few bytes may stand for many: an empty string in a list is two bytes, and takes 64 in
+// memory. Bytes that are no message count as far as they can be read, which is as far as a parser
+// keeps them.
+size_t ParseCost(const google::protobuf::Descriptor& type,
+                 google::protobuf::io::ZeroCopyInputStream& bytes);
+size_t ParseCost(const google::protobuf::Descriptor& type, absl::string_view bytes);
+
+}  // namespace psd::rpc

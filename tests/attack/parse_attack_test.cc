@@ -1,0 +1,145 @@
+// Messages of few bytes that would take many times as many in memory, and answers that nobody
+// reads.
+//
+//   bazel run -c opt //tests/attack:parse_attack_test -- --rounds=100
+
+#include <grpcpp/create_channel.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/psd.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/program/program_codec.h"
+#include "core/rpc/header.h"
+#include "core/rpc/message_io.h"
+#include "gtest/gtest.h"
+#include "proto/psd/v1/service.grpc.pb.h"
+#include "proto/psd/v1/worker.pb.h"
+#include "tests/attack/memory_attack.h"
+#include "tests/attack/raw_session.h"
+#include "tests/attack/unary_client.h"
+#include "tests/client/test_world.h"
+
+namespace psd::attack {
+namespace {
+
+using ParseAttackTest = MemoryAttackTest;
+
+TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
+  constexpr int kCalls = 8, kNames = 8'000'000;
+  v1::PullRequest request;
+  for (int i = 0; i < kNames; ++i) request.add_names("");
+  Repeat([&] {
+    UnaryClient client(address());
+    for (int i = 0; i < kCalls; ++i) client.Begin(&UnaryClient::Stub::PrepareAsyncPull, request);
+    Answers answers;
+    client.Await(answers);
+    answers.asked_bytes = size_t{kCalls} * kNames * 56;
+    EXPECT_EQ(answers.done, 0);
+    return answers;
+  });
+}
+
+// A header that breaks the protocol is parsed before that is seen.
+TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
+  constexpr int kSessions = 8;
+  constexpr size_t kAttachments = 3'000'000;
+  rpc::Header call;
+  call.method = "call.run";
+  call.attachments.resize(kAttachments);
+  const auto network = Must(carrier::NewGrpcCarrier({}));
+  std::vector<std::unique_ptr<RawSession>> sessions;
+  int named = 0;
+  Repeat(
+      [&] {
+        Answers answers;
+        answers.asked_bytes = kSessions * kAttachments * 100;
+        for (int i = 0; i < kSessions; ++i) {
+          sessions.push_back(
+              std::make_unique<RawSession>(*network, address(), absl::StrCat("raw", ++named)));
+          if (sessions.back()->open()) {
+            EXPECT_TRUE(sessions.back()->Call(/*mutation=*/false, call).ok());
+          }
+        }
+        for (const auto& session : sessions) {
+          if (!session->open()) continue;
+          const RawSession::Answers got = session->Await(1);
+          answers.done += got.done;
+          answers.refused += got.refused;
+          EXPECT_EQ(got.done, 0);
+        }
+        return answers;
+      },
+      [&] { sessions.clear(); });
+  network->Shutdown();
+}
+
+TEST_F(ParseAttackTest, ListsOfReadersThatDoNotRead) {
+  constexpr int kValues = 1000, kCalls = 6000, kNameBytes = 500;
+  const auto attacker = NewAttacker();
+  for (int i = 0; i < kValues; ++i) {
+    Must(attacker->GetOrCreate(name(), absl::StrCat("list/", i, std::string(kNameBytes, 'n')),
+                               Zeros({1})));
+  }
+  std::optional<UnaryClient> client;
+  Answers answers;
+  Repeat(
+      [&] {
+        client.emplace(address());
+        v1::ListValuesRequest request;
+        request.set_prefix("list/");
+        for (int i = 0; i < kCalls; ++i)
+          client->Begin(&UnaryClient::Stub::PrepareAsyncList, request);
+        answers = Answers{size_t{kCalls} * kValues * kNameBytes};
+        return answers;
+      },
+      [&] {
+        client->Await(answers);
+        client.reset();
+      });
+}
+
+// Programs that nobody has sent before, and that wait for a thread because they are not light.
+TEST_F(ParseAttackTest, DistinctProgramsThatWait) {
+  constexpr int kCalls = 1000, kAttributes = 500'000;
+  const auto network = Must(carrier::NewGrpcCarrier({}));
+  std::optional<RawSession> session;
+  int named = 0;
+  int64_t distinct = 0;
+  Repeat(
+      [&] {
+        session.emplace(*network, address(), absl::StrCat("raw", ++named));
+        Answers answers;
+        answers.asked_bytes = size_t{kCalls} * kAttributes * sizeof(int64_t);
+        if (!session->open()) {
+          answers.refused = kCalls;
+          return answers;
+        }
+        for (int i = 0; i < kCalls; ++i) {
+          ProgramBuilder builder;
+          std::vector<int64_t> shape(kAttributes, 1);
+          shape[0] = ++distinct;
+          const auto result = builder.Call(
+              "zeros", {}, {{"shape", shape}, {"dtype", static_cast<int64_t>(DType::kF32)}});
+          v1::CallTarget target;
+          target.set_program(program::EncodeProgram(Must(builder.Build({result}))));
+          rpc::Header call;
+          call.method = "call.run";
+          call.attachments.push_back(rpc::FieldsAttachment(target));
+          if (!session->Call(/*mutation=*/false, call).ok()) break;
+        }
+        const RawSession::Answers got = session->Await(kCalls);
+        answers.done = got.done;
+        answers.refused = got.refused;
+        return answers;
+      },
+      [&] { session.reset(); });
+  network->Shutdown();
+}
+
+}  // namespace
+}  // namespace psd::attack
