@@ -7,6 +7,8 @@
 #include "core/base/faults.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/autograd_codec.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd::dist_autograd {
@@ -16,11 +18,11 @@ namespace {
 template <typename Gradient>
 absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
   const auto check = [&](const auto& stored) -> absl::Status {
-    if (stored.shape() == gradient.shape() && stored.dtype() == gradient.dtype())
-      return absl::OkStatus();
+    const DType dtype = before.rounds_to.value_or(stored.dtype());
+    if (stored.shape() == gradient.shape() && dtype == gradient.dtype()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", before.key.ToString(),
-                     ", of which this context has ", stored.ToString()));
+                     ", of which this context has ", DTypeName(dtype), stored.shape().ToString()));
   };
   return before.gradient.defined() ? check(before.gradient) : check(before.sparse[0]);
 }
@@ -102,7 +104,8 @@ absl::Status AddDense(const LeafInfo& leaf, const Tensor& gradient, LeafGradient
   if (!IsNone(sum)) {
     PSD_RETURN_IF_ERROR(CheckSame(sum, gradient));
     PSD_ASSIGN_OR_RETURN(const Tensor before, DenseSum(sum));
-    PSD_ASSIGN_OR_RETURN(added, ops::AddGradients(before, gradient));
+    PSD_ASSIGN_OR_RETURN(added, ops::AddToSum(before, gradient));
+    if (added.dtype() != gradient.dtype()) sum.rounds_to = gradient.dtype();
   }
   AddVersion(leaf, sum);
   sum.gradient = std::move(added);
@@ -334,6 +337,14 @@ LeafGradients& ContextState::OwnGradients() {
 }
 
 absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
+  PSD_ASSIGN_OR_RETURN(LeafGradient gradient, Sum(key));
+  if (!gradient.rounds_to.has_value()) return gradient;
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, ops::Cast(gradient.gradient, *gradient.rounds_to));
+  gradient.rounds_to.reset();
+  return gradient;
+}
+
+absl::StatusOr<LeafGradient> ContextState::Sum(GlobalId key) const {
   MutexLock lock(mutex_);
   if (const LeafGradient* found = gradients_->Find(key); found != nullptr) return *found;
   return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),

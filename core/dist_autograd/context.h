@@ -86,18 +86,21 @@ class ContextState {
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
   // Adds gradients to those collected for the same leaves, never in place if somebody else holds
-  // them. On an error nothing is added. ReadVersion says how versions are combined. f16 and bf16
-  // are added in f32. The sum of sparse gradients is sparse, that of a dense and a sparse one is
-  // dense. Errors: INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
+  // them. On an error nothing is added. ReadVersion says how versions are combined. The sum
+  // of f16 or bf16 gradients is kept in f32, so that many small ones are not lost one by one. The
+  // sum of sparse gradients is sparse, that of a dense and a sparse one is dense. Errors:
+  // INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
   absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
                              std::vector<std::pair<LeafInfo, SparseTensor>> sparse)
       PSD_EXCLUDES(mutex_);
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
-  // Returns the gradients that this worker has collected so far. Later ones do not change the
-  // result.
+  // Returns the gradients that this worker has collected so far; sums of f16 and bf16 ones are not
+  // rounded yet. Later gradients do not change the result.
   std::shared_ptr<const LeafGradients> Gradients() PSD_EXCLUDES(mutex_);
-  // Errors: NOT_FOUND naming context and leaf.
+  // Returns what was collected for a leaf, in the dtype of its gradients.
+  // Errors: NOT_FOUND naming context and leaf; RESOURCE_EXHAUSTED when there is no memory to round
+  // a sum.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
   // Whether destroying it takes long enough to be worth another thread.
@@ -124,6 +127,8 @@ class ContextState {
   absl::StatusOr<bool> TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
                                  std::vector<std::pair<LeafInfo, SparseTensor>>& sparse)
       PSD_EXCLUDES(mutex_);
+  // Returns what was collected for a leaf, not rounded. Errors: NOT_FOUND.
+  absl::StatusOr<LeafGradient> Sum(GlobalId key) const PSD_EXCLUDES(mutex_);
   // What was collected for the leaves of `sums`, which name no leaf twice.
   std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
       PSD_EXCLUDES(mutex_);

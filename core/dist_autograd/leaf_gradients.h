@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "core/autograd/read_version.h"
 #include "core/base/ids.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 
@@ -21,6 +23,9 @@ struct LeafGradient {
   ReadVersion version;  // of the parameter; unknown for a leaf that is no parameter
   Tensor gradient;
   std::vector<SparseTensor> sparse;
+  // Set if `gradient` is a sum in f32 of gradients of this dtype, f16 or bf16. It is rounded when
+  // all are added.
+  std::optional<DType> rounds_to;
 };
 
 // A map from keys to gradients, sorted by key. Keys mostly come in ascending order; such elements

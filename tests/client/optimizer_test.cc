@@ -12,6 +12,7 @@
 #include "core/services/calls/functions.h"
 #include "core/services/values/value_service.h"
 #include "core/store/value.h"
+#include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/optimizer_fixture.h"
@@ -71,6 +72,31 @@ TEST_F(OptimizerTest, OPT_04_SeveralOwnersEqualOne) {
     EXPECT_EQ(First(a0), First(s0)) << spec.type;
     EXPECT_EQ(First(a1), First(s1)) << spec.type;
   }
+}
+
+TEST_F(OptimizerTest, ManySmallHalvesAreNotLostInOneContextOrInSeveral) {
+  const Tensor one = Must(ops::Cast(Tensor::Of<float>({1}, {1}), DType::kBF16));
+  RRef half = MakeParameter(*trainer_, "owner0", "half", Must(Tensor::Zeros({1}, DType::kBF16)));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {half}));
+  const auto collect = [&](int gradients) {
+    Context context = Must(trainer_->NewContext());
+    for (int i = 0; i < gradients; ++i) EXPECT_TRUE(context.PushGradient(half, one, 0).ok());
+    return context;
+  };
+  const auto read = [&] {
+    const Values values = Must(trainer_->ToHere({half}));
+    return Must(ops::Cast(values[0].As<Variable>()->tensor(), DType::kF32)).data<float>()[0];
+  };
+  const Context alone = collect(512);
+  EXPECT_EQ(Must(ops::Cast(Must(alone.Gradient(half)), DType::kF32)).data<float>()[0], 512);
+  ASSERT_TRUE(optimizer->Step(alone).ok());
+  EXPECT_EQ(read(), -512);
+  // bf16 has 256 and 258, but nothing between: each context's sum is not rounded for itself.
+  Must(trainer_->Assign(half, Must(Tensor::Zeros({1}, DType::kBF16))));
+  const Context a = collect(257), b = collect(257), c = collect(257);
+  const StepOutcome outcome = optimizer->StepDetailed({&a, &b, &c});
+  ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+  EXPECT_EQ(read(), -772);  // 771, rounded once
 }
 
 TEST_F(OptimizerTest, OPT_07_GradientsBelongToTheirParametersWhateverHasNone) {

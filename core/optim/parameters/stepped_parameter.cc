@@ -121,8 +121,8 @@ class DenseParameter : public SteppedParameter {
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
   const Tensor& given = *gradient.gradient;
   if (!given.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
-  const bool fits = given.defined() && given.dtype() == dtype_ && given.device().IsCpu() &&
-                    given.shape() == shape_;
+  const bool fits = given.defined() && gradient.rounds_to.value_or(given.dtype()) == dtype_ &&
+                    given.device().IsCpu() && given.shape() == shape_;
   if (!fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("the gradient for ", entry()->Label(), " must be ", DTypeName(dtype_),

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +35,8 @@ struct ParameterGradient {
   KeptTensor gradient;
   ReadVersion version = {};  // the version of the parameter that it was computed from
   std::vector<SparseTensor> sparse = {};
+  // Set if `gradient` is a sum in f32 of gradients of this dtype, f16 or bf16.
+  std::optional<DType> rounds_to = std::nullopt;
   // Set by Prepare: whether it was sparse in full or in part before it may have been made dense.
   bool from_sparse = false;
   // Set by Prepare: the sum of the sparse parts, or null if the gradient is dense (by now). Shared
@@ -73,7 +76,8 @@ class SteppedParameter {
   // Checks that `function`, which has other options than the function this was created with, can
   // step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
-  // Checks a gradient and brings it into the form that Apply takes. Needs no claim.
+  // Checks a gradient and brings it into the form that Apply takes, or that Round takes if it is a
+  // sum that is not rounded yet. Needs no claim.
   // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
   // when there is no memory to make a strided gradient contiguous or a sparse one dense.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;

@@ -235,6 +235,7 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
       gradient.parameter = leaf.key;
       gradient.gradient = optim::KeptTensor::Borrow(leaf.gradient);
       gradient.version = leaf.version;
+      gradient.rounds_to = leaf.rounds_to;
       if (leaf.sparse.empty()) return;
       gradient.sparse = leaf.sparse;
       // Planning makes the gradient as large as the parameter if the step moves all its rows.

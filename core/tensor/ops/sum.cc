@@ -39,10 +39,4 @@ absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
   return sum;
 }
 
-absl::StatusOr<Tensor> AddGradients(const Tensor& a, const Tensor& b) {
-  PSD_ASSIGN_OR_RETURN(Tensor sum, AddToSum(a, b));
-  if (sum.dtype() == a.dtype()) return sum;
-  return Cast(sum, a.dtype());
-}
-
 }  // namespace psd::ops

@@ -7,11 +7,6 @@
 
 namespace psd::ops {
 
-// Returns a + b. Both have the same shape and the same floating-point dtype. f16 and bf16 are added
-// in f32, and the sum is rounded to nearest even. A pure function; thread-safe.
-// Errors: INVALID_ARGUMENT if shapes or dtypes differ; RESOURCE_EXHAUSTED.
-absl::StatusOr<Tensor> AddGradients(const Tensor& a, const Tensor& b);
-
 // Returns sum + gradient, to which more will be added. Both have the same shape; `sum` has the
 // dtype of `gradient` or is an earlier result. The result is of f32 if `gradient` is of f16 or
 // bf16, so that many small gradients are not lost one by one; Cast rounds it when all are added.

@@ -134,6 +134,24 @@ TEST(ContextStateTest, HalvesAreAddedInFloats) {
   }
 }
 
+TEST(ContextStateTest, ManySmallHalvesAreNotLost) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    IdSource ids(1);
+    ContextState context({1, 1}, ids);
+    const int count = dtype == DType::kF16 ? 4096 : 512;
+    const LeafInfo leaf{{2, 1}, Shape{1}, dtype, 5};
+    const Tensor one = *ops::Cast(Tensor::Of<float>({1}, {1}), dtype);
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(context.Accumulate(leaf, one).ok());
+    const Tensor sum = context.Gradient(leaf.key)->gradient;
+    EXPECT_EQ(sum.dtype(), dtype);
+    EXPECT_EQ(ops::Cast(sum, DType::kF32)->data<float>()[0], count) << DTypeName(dtype);
+    // A gradient of the sum's dtype is none of the leaf's.
+    EXPECT_FALSE(context.Accumulate(leaf, Tensor::Of<float>({1}, {1})).ok());
+    EXPECT_EQ(ops::Cast(context.Gradient(leaf.key)->gradient, DType::kF32)->data<float>()[0],
+              count);
+  }
+}
+
 TEST(ContextStateTest, WhatCannotBeAddedLeavesEverythingAsItWas) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);
