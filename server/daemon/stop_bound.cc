@@ -19,11 +19,12 @@ char bound_text[64];
 void OnLate(int /*signal*/) {
   char limits[1024];
   DescribeSystemLimits(limits, sizeof(limits));
-  char text[1400];
+  char text[1500];
   const int length = std::snprintf(
       text, sizeof(text),
       "psd: the stop was cut off because it took longer than drain_timeout and 10 seconds (%s); "
-      "most likely gRPC waits for a thread that the system has refused it; %s\n",
+      "most likely a registered function does not return, or gRPC waits for a thread that the "
+      "system has refused it; %s\n",
       bound_text, limits);
   // Whether or not anybody reads it.
   [[maybe_unused]] const ssize_t written =
