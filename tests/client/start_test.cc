@@ -1,8 +1,10 @@
 // A start that cannot reach its owners says why, at once or while it waits.
 
+#include <future>
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -84,6 +86,29 @@ void ExpectEndsWith(const std::string& address, const std::string& cause) {
 
 TEST(Start, ThatFindsNobodySaysSo) {
   ExpectEndsWith(AddressOfNobody(), "connection refused");
+}
+
+TEST(Start, AtAnOwnerThatDrainsSaysSo) {
+  std::promise<void> begun, goes_on;
+  worker::RuntimeOptions options;
+  ASSERT_TRUE(options.functions
+                  .Register("late",
+                            [&](const services::FunctionCall&, const Values&) {
+                              begun.set_value();
+                              goes_on.get_future().wait();
+                              return absl::StatusOr<Values>(Values{});
+                            })
+                  .ok());
+  TestOwner owner("owner0", std::move(options));
+  const auto other = StartTrainer("other", {owner.address()});
+  const Future<Values> late = other->RpcAsync("owner0", Function::Registered("late"), {});
+  begun.get_future().wait();
+  std::thread stops([&owner] { owner.runtime().Shutdown(absl::Hours(1)); });
+  while (!absl::IsUnavailable(other->Lookup("owner0", "w").status())) std::this_thread::yield();
+  ExpectEndsWith(owner.address().address, "draining");
+  goes_on.set_value();
+  EXPECT_TRUE(late.Wait().ok()) << late.Wait().status();
+  stops.join();
 }
 
 // A start without a timeout waits for an owner that is late. It fails at once if the worker can
