@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "core/base/mutex.h"
 #include "core/runtime/runtime.h"
 #include "core/services/calls/call_service.h"
 #include "gmock/gmock.h"
@@ -43,9 +44,31 @@ Future<Values> Cube(const services::FunctionCall& call, Values arguments) {
   return cube.future();
 }
 
+// The function "show" keeps the reference that it is given, or returns the one that it keeps.
+class Shown {
+ public:
+  Values operator()(Values arguments) {
+    MutexLock lock(mutex_);
+    if (arguments.empty()) return kept_;
+    kept_ = std::move(arguments);
+    return {};
+  }
+
+ private:
+  Mutex mutex_;  // leaf
+  Values kept_ PSD_GUARDED_BY(mutex_);
+};
+
 worker::RuntimeOptions WithCube() {
   worker::RuntimeOptions options;
   EXPECT_TRUE(options.functions.RegisterAsync("cube", Cube).ok());
+  EXPECT_TRUE(options.functions
+                  .Register("show",
+                            [shown = std::make_shared<Shown>()](const services::FunctionCall&,
+                                                                Values arguments) {
+                              return absl::StatusOr<Values>((*shown)(std::move(arguments)));
+                            })
+                  .ok());
   EXPECT_TRUE(
       options.functions
           .Register(
@@ -221,6 +244,42 @@ TEST_F(AutogradTest, ANewLeafThatRemoteLeavesBehindRequiresGrad) {
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {leaf}));
   ASSERT_TRUE(optimizer->Step(context).ok());
   EXPECT_THAT(Read(*trainer_, leaf), ElementsAre(-3, -4));
+}
+
+// Both passes walk over the one graph of the result, which their owner keeps.
+TEST_F(AutogradTest, TwoTrainersGoBackwardFromOneRemoteResultAtOnce) {
+  constexpr int kRounds = 100, kProducts = 8;
+  const RRef w = Make("owner0", "w", {1, -2});
+  ProgramBuilder builder;
+  ProgramBuilder::Ref product = builder.Input();
+  const ProgramBuilder::Ref x = product;
+  for (int i = 0; i < kProducts; ++i) product = builder.Call("mul", {product, x});
+  const Function power(Must(builder.Build({product})));
+  const Function show = Function::Registered("show");
+  const auto other = StartOther("trainer1");
+  const RRef parameters[] = {w, Must(other->Lookup("owner0", "w"))};
+  for (int round = 0; round < kRounds; ++round) {
+    Context mine = Must(trainer_->NewContext()), theirs = Must(other->NewContext());
+    CallOptions in_context;
+    in_context.context = &mine;
+    const RRef made = Must(trainer_->Remote("owner0", power, {w}, in_context));
+    Must(trainer_->RpcSync("owner0", show, {made}));
+    const RRef shown = RRef::FromValue(Must(other->RpcSync("owner0", show, {}))[0]);
+    ASSERT_TRUE(shown.valid());
+    const Variable losses[] = {Sum(Pull(*trainer_, made, mine)), Sum(Pull(*other, shown, theirs))};
+    Context* const contexts[] = {&mine, &theirs};
+    absl::Status done[2];
+    AtOnce(2, [&](int i) { done[i] = contexts[i]->Backward({losses[i]}); });
+    for (int i = 0; i < 2; ++i) {
+      if (done[i].ok()) {
+        EXPECT_THAT(GradientOf(*contexts[i], parameters[i]), ElementsAre(9, 9 * 256));
+      } else {
+        EXPECT_EQ(done[i].code(), absl::StatusCode::kFailedPrecondition) << done[i];
+        EXPECT_FALSE(contexts[i]->Gradient(parameters[i]).ok());
+      }
+    }
+    ASSERT_TRUE(done[0].ok() || done[1].ok()) << done[0] << done[1];
+  }
 }
 
 TEST_F(AutogradTest, WhyThereIsNoGradientIsSaid) {
