@@ -116,7 +116,11 @@ def can(*words):
 
 
 def main():
-    """The tests run in a network namespace of their own, which holds the bridge."""
+    """Runs the tests in a network namespace of their own, which holds the bridge.
+
+    Returns what is missing for that in CI, where a test that cannot run fails. Elsewhere, such a
+    test passes.
+    """
     os.environ["PATH"] += ":/usr/sbin:/sbin"  # ip
     if os.environ.get(INSIDE):
         return unittest.main()
@@ -124,9 +128,12 @@ def main():
         if can(*words, "ip", "link", "add", "psd0", "type", "veth", "peer", "name", "psd1"):
             os.environ[INSIDE] = "yes"
             os.execvp(words[0], [*words, sys.executable, "-B", *sys.argv])
-    print("skipped: network namespaces cannot be made here (unshare --net, ip link add type veth)")
+    missing = "network namespaces cannot be made here (unshare --net, ip link add type veth)"
+    if os.environ.get("PSD_CI"):
+        return missing
+    print("skipped: " + missing)
     return None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
