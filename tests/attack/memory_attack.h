@@ -1,10 +1,13 @@
 #pragma once
 
-// An owner under a container limit, another client that trains, and an attack in rounds.
+// Attacks on the memory of an owner, while another client trains. The program's flags say how often
+// each is made (--rounds) and how many small things one makes that consists of them (--small).
 
 #include <grpcpp/support/status.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -13,11 +16,13 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "gtest/gtest.h"
 #include "tests/attack/limited_owner.h"
 #include "tests/client/test_world.h"
+#include "tests/crash/process_world.h"
 #include "tests/crash/training.h"
 
 ABSL_DECLARE_FLAG(int, rounds);

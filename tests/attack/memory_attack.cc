@@ -1,9 +1,8 @@
-// The flags of attacks on memory, which go before those of GoogleTest.
+#include "tests/attack/memory_attack.h"
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "gtest/gtest.h"
-#include "tests/attack/memory_attack.h"
 
 ABSL_FLAG(int, rounds, 1, "how often each attack is made");
 ABSL_FLAG(int, small, 2000, "how many small things an attack makes: sessions, contexts, values");
