@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_status.h"
+#include "core/carrier/link_rules.h"
 
 namespace psd::carrier {
 namespace {
@@ -105,12 +106,8 @@ void GrpcLink::OpenAccepted(const std::shared_ptr<GrpcStream>& control,
 }
 
 void GrpcLink::SetPeerLimits(const Limits& peer) {
-  Limits& limits = send_limits_;
-  limits.max_header_bytes = std::min(limits.max_header_bytes, peer.max_header_bytes);
-  limits.max_message_bytes = std::min(limits.max_message_bytes, peer.max_message_bytes);
-  limits.max_buffers = std::min(limits.max_buffers, peer.max_buffers);
-  limits.max_assembly_bytes = std::min(limits.max_assembly_bytes, peer.max_assembly_bytes);
-  bulk_queue_.set_peer_assembly_bytes(limits.max_assembly_bytes);
+  send_limits_ = SmallerLimits(send_limits_, peer);
+  bulk_queue_.set_peer_assembly_bytes(send_limits_.max_assembly_bytes);
 }
 
 void GrpcLink::TellOpened() {

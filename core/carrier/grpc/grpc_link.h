@@ -161,8 +161,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Charges the memory of messages that wait for the control stream, in large units. Errors:
   // RESOURCE_EXHAUSTED.
   absl::Status ChargeControl(size_t more) PSD_REQUIRES(send_mutex_);
-  // Charges what a queue that is `idle` or not keeps of a message. Errors: RESOURCE_EXHAUSTED.
-  absl::StatusOr<MemoryCharge> ChargeQueued(const Message& message, bool idle) const;
+  // The account of a queue that is `idle` or not.
+  MemoryAccount& QueueAccount(bool idle) const;
   // Adds a frame of a few bytes for the control stream, and sends it.
   template <typename F>
   void Tell(F append) PSD_EXCLUDES(send_mutex_) {

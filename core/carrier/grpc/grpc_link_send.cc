@@ -4,25 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_link.h"
+#include "core/carrier/link_rules.h"
 
 namespace psd::carrier {
-namespace {
-
-// Returns the bytes that a queued message takes and that no account counts yet: its header, its
-// table of buffers, and small buffers, which may have been made without a charge.
-size_t UnchargedBytes(const Message& message) {
-  size_t bytes = message.header.size() + message.buffers.size() * sizeof(Buffer);
-  for (const Buffer& buffer : message.buffers) {
-    if (buffer.size() < kMovableBytes) bytes += buffer.size();
-  }
-  return bytes;
-}
-
-}  // namespace
-
 absl::Status GrpcLink::Send(Message message) {
   const size_t bytes = message.TotalBytes();
   if (bytes <= kMaxInlineBytes) {
@@ -47,16 +33,7 @@ absl::Status GrpcLink::CheckRoom(const Message& message) const {
   if (phase_ == Phase::kEnded) {
     return absl::UnavailableError(absl::StrCat("the link to ", address_, " has ended"));
   }
-  PSD_RETURN_IF_ERROR(CheckShape(ShapeOf(message), send_limits_));
-  size_t bytes = message.TotalBytes();
-  if (message.buffers.empty() || queued_bytes_ + bytes <= send_limits_.max_send_queue_bytes) {
-    return absl::OkStatus();
-  }
-  return WithRemedy(
-      absl::ResourceExhaustedError(absl::StrCat(
-          "a message of ", bytes, " bytes to ", address_, " with ", queued_bytes_,
-          " bytes waiting exceeds max_send_queue_bytes = ", send_limits_.max_send_queue_bytes)),
-      "wait for earlier ones or raise the limit");
+  return CheckMaySend(message, queued_bytes_, send_limits_, address_);
 }
 
 absl::Status GrpcLink::EnqueueInline(const Message& message) {
@@ -88,12 +65,9 @@ void GrpcLink::EndUnread(const absl::Status& why) {
   core_->RunAfter(absl::ZeroDuration(), [self = shared_from_this(), reason] { self->End(reason); });
 }
 
-absl::StatusOr<MemoryCharge> GrpcLink::ChargeQueued(const Message& message, bool idle) const {
+MemoryAccount& GrpcLink::QueueAccount(bool idle) const {
   // A peer that keeps up with what it is sent can draw on what is left to small messages.
-  const ReceiveMemory& memory = idle ? core_->small_memory() : core_->bulk_memory();
-  absl::StatusOr<MemoryCharge> charge = memory.headers->Charge(UnchargedBytes(message));
-  if (charge.ok()) return charge;
-  return Annotate(charge.status(), absl::StrCat("a message to ", address_, " cannot be queued"));
+  return *(idle ? core_->small_memory() : core_->bulk_memory()).headers;
 }
 
 absl::Status GrpcLink::EnqueueWhole(const Message& message) {
@@ -103,7 +77,7 @@ absl::Status GrpcLink::EnqueueWhole(const Message& message) {
   PSD_RETURN_IF_ERROR(CheckRoom(message));
   Outlet& outlet = outlets_[kWhole];
   const bool idle = outlet.queue.empty() && !outlet.writing;
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeQueued(message, idle));
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeQueued(message, QueueAccount(idle), address_));
   queued_bytes_ += frame.bytes();
   if (outlet.queue.empty()) outlet.moved = true;
   outlet.queue.push_back({std::move(frame), std::move(charge)});
@@ -113,7 +87,8 @@ absl::Status GrpcLink::EnqueueWhole(const Message& message) {
 absl::Status GrpcLink::EnqueueBulk(Message message) {
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
-  PSD_ASSIGN_OR_RETURN(message.charge, ChargeQueued(message, bulk_queue_.empty()));
+  PSD_ASSIGN_OR_RETURN(message.charge,
+                       ChargeQueued(message, QueueAccount(bulk_queue_.empty()), address_));
   queued_bytes_ += message.TotalBytes();
   if (bulk_queue_.empty()) bulk_moved_ = true;
   bulk_queue_.Add(std::move(message));

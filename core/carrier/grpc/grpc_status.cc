@@ -30,12 +30,4 @@ absl::Status LostError(const std::string& address, const grpc::Status& status) {
       absl::StrCat("lost the link to ", address, text.empty() ? "" : ": ", text));
 }
 
-absl::Status ConnectError(const absl::Status& reason) {
-  if (reason.code() == absl::StatusCode::kDeadlineExceeded ||
-      reason.code() == absl::StatusCode::kUnavailable) {
-    return reason;
-  }
-  return absl::UnavailableError(reason.message());
-}
-
 }  // namespace psd::carrier

@@ -18,7 +18,4 @@ absl::Status DialError(const std::string& address, const grpc::Status& status);
 // than the protocol allows, else UNAVAILABLE.
 absl::Status LostError(const std::string& address, const grpc::Status& status);
 
-// `reason` as a result of Connect: DEADLINE_EXCEEDED stays, all other codes become UNAVAILABLE.
-absl::Status ConnectError(const absl::Status& reason);
-
 }  // namespace psd::carrier
