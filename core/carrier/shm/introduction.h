@@ -1,0 +1,34 @@
+#pragma once
+
+// The first packet of each end of a link: its rings, its limits, and its segment's descriptor.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/shm/ring_format.h"
+
+namespace psd::carrier {
+
+// The body of a hello packet, version 1; integers are little-endian:
+//
+//   offset  size
+//        0     6  "psdshm"
+//        6     1  version, 1
+//        7     1  zero
+//        8     8  bytes of the ring for control
+//       16     8  bytes of each ring for pieces
+//       24     8  number of rings for pieces
+//       32  4 x 8  max_header_bytes, max_message_bytes, max_buffers, max_assembly_bytes
+struct Introduction {
+  RingSizes rings;
+  Limits limits;  // without max_send_queue_bytes, which is not sent
+};
+
+std::string EncodeIntroduction(const Introduction& introduction);
+
+// Errors: INVALID_ARGUMENT naming what is wrong.
+absl::StatusOr<Introduction> DecodeIntroduction(absl::string_view bytes);
+
+}  // namespace psd::carrier

@@ -1,0 +1,158 @@
+#include "core/carrier/shm/poller.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/start_thread.h"
+#include "core/base/status.h"
+#include "core/carrier/shm/spin_policy.h"
+
+namespace psd::carrier {
+namespace {
+
+// Sockets are looked at once in so many turns over the rings.
+constexpr int kTurnsPerWait = 64;
+constexpr int kEventsAtOnce = 64;
+
+absl::Status NoDescriptor(absl::string_view what, int error) {
+  return WithRemedy(absl::ResourceExhaustedError(
+                        absl::StrCat("the system refuses ", what, ": ", std::strerror(error))),
+                    "raise the number of file descriptors of this process (ulimit -n)");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShmPoller>> ShmPoller::Create(const std::string& what) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return NoDescriptor(what, errno);
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return NoDescriptor(what, errno);
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.fd = wake.get();
+  if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return NoDescriptor(what, errno);
+  }
+  std::unique_ptr<ShmPoller> poller(new ShmPoller(std::move(epoll), std::move(wake)));
+  PSD_ASSIGN_OR_RETURN(poller->thread_, StartThread(what, [raw = poller.get()] { raw->Run(); }));
+  return poller;
+}
+
+ShmPoller::~ShmPoller() {
+  Stop();
+}
+
+absl::Status ShmPoller::Add(int fd, std::shared_ptr<Watched> watched) {
+  MutexLock lock(mutex_);
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return NoDescriptor("to watch a socket", errno);
+  }
+  watched_[fd] = std::move(watched);
+  return absl::OkStatus();
+}
+
+void ShmPoller::Remove(int fd) {
+  std::shared_ptr<Watched> last;  // destroyed after the lock
+  MutexLock lock(mutex_);
+  const auto found = watched_.find(fd);
+  if (found == watched_.end()) return;
+  last = std::move(found->second);
+  watched_.erase(found);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+void ShmPoller::Kick(std::shared_ptr<Watched> watched) {
+  {
+    MutexLock lock(mutex_);
+    kicked_.push_back(std::move(watched));
+  }
+  Interrupt();
+}
+
+void ShmPoller::Interrupt() const {
+  const uint64_t one = 1;
+  static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
+}
+
+void ShmPoller::ClearInterrupts() const {
+  uint64_t count = 0;
+  static_cast<void>(!read(wake_.get(), &count, sizeof(count)));
+}
+
+void ShmPoller::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  Interrupt();
+  thread_.join();
+  MutexLock lock(mutex_);
+  watched_.clear();
+  kicked_.clear();
+}
+
+void ShmPoller::Run() {
+  Hot hot;
+  unsigned turn = 0;
+  while (Wait(hot)) LookAround(hot, turn);
+}
+
+bool ShmPoller::Wait(Hot& hot) {
+  epoll_event events[kEventsAtOnce];
+  const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, hot.empty() ? -1 : 0);
+  for (int i = 0; i < count; ++i) {
+    // Before kicked_ is taken: who kicks after that wakes the thread once more.
+    if (events[i].data.fd == wake_.get()) ClearInterrupts();
+  }
+  std::vector<std::shared_ptr<Watched>> readable;
+  std::vector<std::shared_ptr<Watched>> kicked;
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return false;
+    for (int i = 0; i < count; ++i) {
+      const auto found = watched_.find(events[i].data.fd);
+      if (found != watched_.end()) readable.push_back(found->second);
+    }
+    kicked.swap(kicked_);
+  }
+  for (auto& watched : readable) Wake(std::move(watched), /*readable=*/true, hot);
+  for (auto& watched : kicked) Wake(std::move(watched), /*readable=*/false, hot);
+  return true;
+}
+
+void ShmPoller::Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot) {
+  if (!watched->OnWake(readable)) return;
+  if (std::find(hot.begin(), hot.end(), watched) == hot.end()) hot.push_back(std::move(watched));
+}
+
+void ShmPoller::LookAround(Hot& hot, unsigned& turn) {
+  for (int i = 0; i < kTurnsPerWait && !hot.empty(); ++i) {
+    bool found = false;
+    for (size_t k = 0; k < hot.size();) {
+      const Watched::Look look = hot[k]->OnLook();
+      found = found || look == Watched::Look::kFound;
+      if (look != Watched::Look::kAsleep) {
+        ++k;
+        continue;
+      }
+      std::swap(hot[k], hot.back());
+      hot.pop_back();
+    }
+    turn = found ? 0 : turn + 1;
+    if (!found) SpinTurn(turn);
+  }
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,77 @@
+#pragma once
+
+// A thread that watches sockets and, for a while after something came, the rings behind them.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "core/base/mutex.h"
+#include "core/carrier/shm/unique_fd.h"
+
+namespace psd::carrier {
+
+// Something behind a socket. Its calls come on the poller's thread and never overlap.
+class Watched {
+ public:
+  virtual ~Watched() = default;
+  // The socket can be read or has ended (`readable`), or Kick was called. Returns true if Look is
+  // to be called from now on.
+  virtual bool OnWake(bool readable) = 0;
+
+  enum class Look {
+    kFound,
+    kNothing,
+    kAsleep,  // nothing comes: Look is not called again before the next OnWake
+  };
+  virtual Look OnLook() = 0;
+};
+
+// Thread-safe. While nothing asks for looks, the thread sleeps.
+class ShmPoller {
+ public:
+  // `what` names the thread in errors. Errors: RESOURCE_EXHAUSTED if the system refuses a thread or
+  // a descriptor.
+  static absl::StatusOr<std::unique_ptr<ShmPoller>> Create(const std::string& what);
+  // Stops.
+  ~ShmPoller();
+  ShmPoller(const ShmPoller&) = delete;
+  ShmPoller& operator=(const ShmPoller&) = delete;
+
+  // Calls `watched` when `fd` can be read, until Remove. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Add(int fd, std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
+  // Must be called before `fd` is closed.
+  void Remove(int fd) PSD_EXCLUDES(mutex_);
+  // Calls OnWake on the poller's thread soon, whether or not its socket is watched.
+  void Kick(std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
+
+  // Joins the thread. Not from that thread.
+  void Stop() PSD_EXCLUDES(mutex_);
+
+ private:
+  ShmPoller(UniqueFd epoll, UniqueFd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+
+  using Hot = std::vector<std::shared_ptr<Watched>>;
+  void Run() PSD_EXCLUDES(mutex_);
+  // Waits for sockets and kicks, only if nothing is hot. Returns false when the poller stops.
+  bool Wait(Hot& hot) PSD_EXCLUDES(mutex_);
+  // Looks at everything hot for a few turns.
+  static void LookAround(Hot& hot, unsigned& turn);
+  static void Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot);
+  void Interrupt() const;
+  void ClearInterrupts() const;
+
+  const UniqueFd epoll_;
+  const UniqueFd wake_;
+  std::thread thread_;
+
+  Mutex mutex_;  // leaf
+  absl::flat_hash_map<int, std::shared_ptr<Watched>> watched_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Watched>> kicked_ PSD_GUARDED_BY(mutex_);
+  bool stopping_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,140 @@
+#include "core/carrier/shm/shm_carrier.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/carrier/shm/segment.h"
+#include "core/carrier/shm/shm_link.h"
+#include "core/carrier/shm/unix_socket.h"
+
+namespace psd::carrier {
+namespace {
+
+// The pause after which a listener looks again for connections if descriptors were short.
+constexpr absl::Duration kDescriptorPause = absl::Milliseconds(100);
+
+absl::Status CheckOptions(const ShmCarrierOptions& options) {
+  if (options.poll_threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("poll_threads = ", options.poll_threads, "; at least 1 is needed"));
+  }
+  return CheckRingSizes(options.rings);
+}
+
+}  // namespace
+
+// Takes connections on a poller's thread.
+class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this<Listener> {
+ public:
+  Listener(std::shared_ptr<ShmCore> core, UnixListener socket, AcceptCallback accept)
+      : core_(std::move(core)),
+        socket_(std::move(socket)),
+        accept_(std::move(accept)),
+        poller_(core_->NextPoller()) {}
+  ~Listener() override {
+    if (!socket_.path.empty()) unlink(socket_.path.c_str());
+  }
+
+  absl::Status Start() { return poller_.Add(socket_.fd.get(), shared_from_this()); }
+  void Stop() {
+    stopped_.store(true);
+    poller_.Remove(socket_.fd.get());
+    // Whoever has connected and was not accepted hears of the end.
+    shutdown(socket_.fd.get(), SHUT_RDWR);
+  }
+
+  bool OnWake(bool readable) override {
+    while (readable && !stopped_.load()) {
+      UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (fd.valid()) {
+        Introduce(std::move(fd));
+      } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        Pause();
+        break;
+      } else if (errno != EINTR && errno != ECONNABORTED) {
+        break;
+      }
+    }
+    return false;
+  }
+  Look OnLook() override { return Look::kAsleep; }
+
+ private:
+  void Introduce(UniqueFd fd) {
+    const absl::StatusOr<PeerProcess> peer = PeerOf(fd.get());
+    if (!peer.ok()) return;
+    if (core_->Trusts(peer->uid)) return ShmLink::Accept(core_, std::move(fd), *peer, accept_);
+    SendPacket(
+        fd.get(), PacketKind::kRefusal,
+        absl::StrCat("user ", peer->uid, " may not connect to this worker of user ", geteuid()));
+  }
+
+  // A socket with connections that cannot be taken would be readable all the time.
+  void Pause() {
+    poller_.Remove(socket_.fd.get());
+    core_->timers().RunAfter(kDescriptorPause, [weak = weak_from_this()] {
+      const std::shared_ptr<Listener> self = weak.lock();
+      if (self == nullptr || self->stopped_.load()) return;
+      if (!self->Start().ok()) self->Pause();
+    });
+  }
+
+  const std::shared_ptr<ShmCore> core_;  // shared with the carrier
+  const UnixListener socket_;
+  const AcceptCallback accept_;
+  ShmPoller& poller_;
+  std::atomic<bool> stopped_{false};
+};
+
+absl::StatusOr<std::shared_ptr<Carrier>> NewShmCarrier(const ShmCarrierOptions& options) {
+  PSD_RETURN_IF_ERROR(CheckOptions(options));
+  ShmCarrierOptions complete = options;
+  if (complete.memory == nullptr) complete.memory = MemoryBudget::Create(0);
+  if (complete.allocator == nullptr) complete.allocator = complete.memory->transit();
+  auto carrier = std::make_shared<ShmCarrier>(complete);
+  PSD_RETURN_IF_ERROR(carrier->Start());
+  return std::static_pointer_cast<Carrier>(std::move(carrier));
+}
+
+ShmCarrier::ShmCarrier(const ShmCarrierOptions& options)
+    : core_(std::make_shared<ShmCore>(options)) {}
+
+ShmCarrier::~ShmCarrier() {
+  Shutdown();
+}
+
+absl::StatusOr<std::string> ShmCarrier::Listen(const std::string& address, AcceptCallback accept) {
+  MutexLock lock(mutex_);
+  if (stopped_) return absl::UnavailableError("this carrier was shut down");
+  if (listener_ != nullptr) return absl::FailedPreconditionError("this carrier listens already");
+  PSD_ASSIGN_OR_RETURN(UnixListener socket, ListenUnix(address));
+  std::string bound = socket.address;
+  auto listener = std::make_shared<Listener>(core_, std::move(socket), std::move(accept));
+  PSD_RETURN_IF_ERROR(listener->Start());
+  listener_ = std::move(listener);
+  return bound;
+}
+
+void ShmCarrier::Connect(const std::string& address, absl::Duration timeout,
+                         std::shared_ptr<LinkHandler> handler, ConnectCallback done) {
+  ShmLink::Dial(core_, address, timeout, std::move(handler), std::move(done));
+}
+
+void ShmCarrier::Shutdown() {
+  MutexLock lock(mutex_);
+  if (stopped_) return;
+  stopped_ = true;
+  if (listener_ != nullptr) listener_->Stop();
+  for (const auto& link : core_->BeginShutdown()) link->Close();
+  core_->AwaitQuiet();
+  core_->Stop();
+  listener_.reset();
+}
+
+}  // namespace psd::carrier

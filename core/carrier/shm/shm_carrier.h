@@ -1,0 +1,41 @@
+#pragma once
+
+// The shared-memory carrier: dials and listens, and stops its parts in the right order.
+
+#include <memory>
+#include <string>
+
+#include "core/base/mutex.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/shm/shm_core.h"
+#include "core/carrier/shm/shm_factory.h"
+
+namespace psd::carrier {
+
+// Thread-safe.
+class ShmCarrier : public Carrier {
+ public:
+  explicit ShmCarrier(const ShmCarrierOptions& options);
+  ~ShmCarrier() override;
+
+  std::string Name() const override { return "shm"; }
+  absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) override
+      PSD_EXCLUDES(mutex_);
+  void Connect(const std::string& address, absl::Duration timeout,
+               std::shared_ptr<LinkHandler> handler, ConnectCallback done) override;
+  void Shutdown() override PSD_EXCLUDES(mutex_);
+
+  // Errors: RESOURCE_EXHAUSTED: the system refused a thread.
+  absl::Status Start() { return core_->Start(); }
+
+ private:
+  class Listener;
+
+  const std::shared_ptr<ShmCore> core_;  // shared with the links
+  // Held during all of Listen and Shutdown. Those of the core and of its parts are locked under it.
+  Mutex mutex_;
+  std::shared_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);  // shared with its poller
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,71 @@
+#include "core/carrier/shm/shm_core.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/carrier/shm/spin_policy.h"
+
+namespace psd::carrier {
+
+ShmCore::ShmCore(const ShmCarrierOptions& options)
+    : options_(options),
+      bulk_memory_{options.allocator, options.memory->transit()},
+      small_memory_{options.memory->essential(), options.memory->essential()},
+      waiting_{std::make_shared<WaitingLine>(), options.room_patience},
+      may_spin_(options.spin && UsableProcessors() > 1) {}
+
+absl::Status ShmCore::Start() {
+  PSD_RETURN_IF_ERROR(timers_.started());
+  for (int i = 1; i <= options_.poll_threads; ++i) {
+    PSD_ASSIGN_OR_RETURN(auto poller,
+                         ShmPoller::Create(absl::StrCat("thread ", i, " of ", options_.poll_threads,
+                                                        " for shared memory")));
+    pollers_.push_back(std::move(poller));
+  }
+  return absl::OkStatus();
+}
+
+ShmPoller& ShmCore::NextPoller() {
+  return *pollers_[next_poller_.fetch_add(1) % pollers_.size()];
+}
+
+bool ShmCore::Trusts(uid_t user) const {
+  return user == geteuid() ||
+         std::find(options_.users.begin(), options_.users.end(), user) != options_.users.end();
+}
+
+absl::Status ShmCore::Register(std::shared_ptr<ShmLink> link) {
+  MutexLock lock(mutex_);
+  if (shutting_down_) return absl::UnavailableError("this carrier was shut down");
+  links_.insert(std::move(link));
+  return absl::OkStatus();
+}
+
+void ShmCore::Forget(const std::shared_ptr<ShmLink>& link) {
+  MutexLock lock(mutex_);
+  links_.erase(link);
+  if (links_.empty()) quiet_.NotifyAll();
+}
+
+std::vector<std::shared_ptr<ShmLink>> ShmCore::BeginShutdown() {
+  MutexLock lock(mutex_);
+  shutting_down_ = true;
+  return {links_.begin(), links_.end()};
+}
+
+void ShmCore::AwaitQuiet() {
+  MutexLock lock(mutex_);
+  while (!links_.empty()) quiet_.Wait(mutex_);
+}
+
+void ShmCore::Stop() {
+  timers_.Stop();
+  for (const std::unique_ptr<ShmPoller>& poller : pollers_) poller->Stop();
+}
+
+}  // namespace psd::carrier

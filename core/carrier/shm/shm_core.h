@@ -1,0 +1,77 @@
+#pragma once
+
+// The parts that all links of one shared-memory carrier have in common: threads, timers, memory and
+// the table of links.
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "core/base/mutex.h"
+#include "core/base/timer.h"
+#include "core/carrier/assembler.h"
+#include "core/carrier/shm/poller.h"
+#include "core/carrier/shm/shm_factory.h"
+#include "core/carrier/waiting_line.h"
+
+namespace psd::carrier {
+
+class ShmLink;
+
+// Thread-safe. Shared by the carrier and its links.
+class ShmCore {
+ public:
+  // Requires: `options` has a budget and an allocator.
+  explicit ShmCore(const ShmCarrierOptions& options);
+
+  // Starts the threads. Errors: RESOURCE_EXHAUSTED.
+  absl::Status Start();
+
+  const ShmCarrierOptions& options() const { return options_; }
+  // For messages that may wait for room, and for small ones, which may not.
+  const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
+  const ReceiveMemory& small_memory() const { return small_memory_; }
+  const WaitingRules& waiting() const { return waiting_; }
+  TimerQueue& timers() { return timers_; }
+  bool may_spin() const { return may_spin_; }
+  // The poller for the next link.
+  ShmPoller& NextPoller();
+  // Whether processes of this user may be at the other end of a link.
+  bool Trusts(uid_t user) const;
+  // A number for a link, unique in this carrier.
+  uint64_t NextNumber() { return next_number_.fetch_add(1); }
+
+  // Keeps `link` until Forget. Errors: UNAVAILABLE after BeginShutdown.
+  absl::Status Register(std::shared_ptr<ShmLink> link) PSD_EXCLUDES(mutex_);
+  // The link has called its handler for the last time, and sends nothing more.
+  void Forget(const std::shared_ptr<ShmLink>& link) PSD_EXCLUDES(mutex_);
+
+  // Returns all links. No link can be registered any more.
+  std::vector<std::shared_ptr<ShmLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
+  // Waits until the last link is forgotten.
+  void AwaitQuiet() PSD_EXCLUDES(mutex_);
+  // Joins the threads. Requires: quiet.
+  void Stop();
+
+ private:
+  const ShmCarrierOptions options_;
+  const ReceiveMemory bulk_memory_;
+  const ReceiveMemory small_memory_;
+  const WaitingRules waiting_;
+  const bool may_spin_;
+  TimerQueue timers_;
+  std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start
+  std::atomic<size_t> next_poller_{0};
+  std::atomic<uint64_t> next_number_{1};
+
+  Mutex mutex_;  // leaf
+  CondVar quiet_;
+  bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<std::shared_ptr<ShmLink>> links_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,64 @@
+#pragma once
+
+// Creates the carrier that works between processes of one host, through shared memory.
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/shm/ring_format.h"
+
+namespace psd::carrier {
+
+struct ShmCarrierOptions {
+  Limits limits;
+  // The budget that is charged for rings, and for messages until their users release them. Null
+  // means a budget without limit.
+  std::shared_ptr<MemoryBudget> memory;  // shared with the worker
+  // The time for which a message of more than 64 KiB waits for room in the budget. Its ring is not
+  // read meanwhile. After that the message is refused, and its sender is told.
+  absl::Duration room_patience = absl::Seconds(5);
+  // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
+  // for between one and two times this (as in GrpcCarrierOptions).
+  absl::Duration stall_timeout = absl::Minutes(1);
+  // The memory for received payloads of more than 64 KiB. Null means the budget's memory in
+  // transit.
+  std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
+  // The number of threads that wait for peers and run the handlers. Each link belongs to one.
+  int poll_threads = 1;
+  // Looks for messages for a while before sleeping, where that has paid off lately. Has no effect
+  // if the process may use one processor only.
+  bool spin = true;
+  // The rings into which this end of a link writes. A link takes their sum of the budget.
+  RingSizes rings;
+  // A peer that is silent for keepalive_time is probed; if it does not answer within
+  // keepalive_timeout, the link ends. So a process that is stopped is noticed within their sum. A
+  // process that ends is noticed at once.
+  absl::Duration keepalive_time = absl::Milliseconds(1500);
+  absl::Duration keepalive_timeout = absl::Milliseconds(1000);
+  // An accepted socket is closed if its peer takes longer than this to introduce itself.
+  absl::Duration handshake_timeout = absl::Seconds(5);
+  // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
+  // before.
+  absl::Duration linger = absl::Milliseconds(500);
+  // Processes of these users may open links, and may be dialled, beside those of this process's own
+  // user.
+  std::vector<uid_t> users;
+};
+
+// The addresses of this carrier are Unix sockets: "unix:/a/path", or "unix:@name" for a name
+// without a file (seen only within one network namespace). "unix:@" is any free name.
+// Errors: INVALID_ARGUMENT for options out of range; RESOURCE_EXHAUSTED when the system refuses a
+// thread.
+absl::StatusOr<std::shared_ptr<Carrier>> NewShmCarrier(const ShmCarrierOptions& options);
+
+}  // namespace psd::carrier

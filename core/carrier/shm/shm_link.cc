@@ -1,0 +1,404 @@
+#include "core/carrier/shm/shm_link.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/carrier/link_rules.h"
+
+namespace psd::carrier {
+namespace {
+
+// How long a thread looks at the rings before it sleeps, if looking has paid off lately: a little
+// longer than it takes to wake a thread.
+constexpr absl::Duration kPollerLook = absl::Microseconds(60);
+constexpr absl::Duration kHelperLook = absl::Microseconds(200);
+
+size_t PieceBytes(const ShmCarrierOptions& options) {
+  return std::clamp(options.rings.bulk_bytes / 4, kMinPieceBytes, kMaxPieceBytes);
+}
+
+// The longest frame that a peer may send by these limits.
+size_t MaxFrameBytes(const Limits& limits) {
+  const size_t table = limits.max_buffers * sizeof(uint64_t);
+  return kPreambleBytes + 2 * sizeof(uint64_t) + std::max(table + kMaxInlineBytes, kMaxPieceBytes);
+}
+
+}  // namespace
+
+ShmLink::ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd socket, bool dialled)
+    : core_(std::move(core)),
+      address_(std::move(address)),
+      socket_(std::move(socket)),
+      dialled_(dialled),
+      poller_(core_->NextPoller()),
+      assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,
+                 core_->waiting()),
+      poller_spin_(core_->may_spin()),
+      helper_spin_(core_->may_spin()),
+      send_limits_(core_->options().limits),
+      bulk_queue_(PieceBytes(core_->options())) {}
+
+// Opening.
+
+void ShmLink::Dial(std::shared_ptr<ShmCore> core, const std::string& address,
+                   absl::Duration timeout, std::shared_ptr<LinkHandler> handler,
+                   ConnectCallback done) {
+  absl::StatusOr<UniqueFd> socket = ConnectUnix(address);
+  if (!socket.ok()) return done(ConnectError(socket.status()));
+  auto link = std::make_shared<ShmLink>(core, address, *std::move(socket), /*dialled=*/true);
+  absl::Status begun = link->MakeSegment();
+  if (begun.ok()) begun = link->CheckPeerProcess();
+  if (!begun.ok()) return done(ConnectError(begun));
+  link->handler_ = std::move(handler);
+  link->connected_ = std::move(done);
+  link->SendHello();
+  begun = link->Start(timeout);
+  if (!begun.ok()) std::exchange(link->connected_, nullptr)(ConnectError(begun));
+}
+
+void ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd socket, const PeerProcess& peer,
+                     AcceptCallback accept) {
+  const std::string name = absl::StrCat("process ", peer.pid, ", connection ", core->NextNumber());
+  const absl::Duration timeout = core->options().handshake_timeout;
+  auto link = std::make_shared<ShmLink>(std::move(core), name, std::move(socket),
+                                        /*dialled=*/false);
+  link->accept_ = std::move(accept);
+  // A link that cannot be watched is closed by its destructor, which the peer notices.
+  link->Start(timeout).IgnoreError();
+}
+
+absl::Status ShmLink::CheckPeerProcess() const {
+  PSD_ASSIGN_OR_RETURN(const PeerProcess peer, PeerOf(socket_.get()));
+  if (core_->Trusts(peer.uid)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("process ", peer.pid, " at ", address_,
+                                             " belongs to user ", peer.uid,
+                                             ", whom this worker does not trust"));
+}
+
+absl::Status ShmLink::MakeSegment() {
+  PSD_ASSIGN_OR_RETURN(
+      own_, OwnSegment::Create(core_->options().rings, *core_->options().memory->transit()));
+  return absl::OkStatus();
+}
+
+absl::Status ShmLink::Start(absl::Duration timeout) {
+  PSD_RETURN_IF_ERROR(core_->Register(shared_from_this()));
+  const absl::Status watched = poller_.Add(socket_.get(), shared_from_this());
+  if (!watched.ok()) {
+    core_->Forget(shared_from_this());
+    return watched;
+  }
+  auto expired = [weak = weak_from_this(), timeout] {
+    std::shared_ptr<ShmLink> self = weak.lock();
+    if (self == nullptr) return;
+    self->End(absl::DeadlineExceededError(absl::StrCat("no answer from ", self->address_,
+                                                       " within ", absl::FormatDuration(timeout))));
+  };
+  MutexLock lock(send_mutex_);
+  if (phase_ == Phase::kOpening) {
+    opening_timer_ = core_->timers().RunAfter(timeout, std::move(expired));
+  }
+  return absl::OkStatus();
+}
+
+void ShmLink::SendHello() {
+  SendPacket(socket_.get(), PacketKind::kHello,
+             EncodeIntroduction({own_->sizes(), core_->options().limits}), own_->fd());
+}
+
+absl::Status ShmLink::OnHello(Packet hello) {
+  PSD_ASSIGN_OR_RETURN(const Introduction peer, DecodeIntroduction(hello.body));
+  PSD_ASSIGN_OR_RETURN(peer_, PeerSegment::Map(peer.rings, std::move(hello.fd)));
+  if (own_ == nullptr) PSD_RETURN_IF_ERROR(MakeSegment());
+  PSD_RETURN_IF_ERROR(OpenRings(peer));
+  TellOpened();
+  return absl::OkStatus();
+}
+
+absl::Status ShmLink::OpenRings(const Introduction& peer) {
+  const ShmCarrierOptions& options = core_->options();
+  const RingSizes& mine = own_->sizes();
+  for (size_t i = 0; i < mine.rings(); ++i) {
+    writers_.push_back(std::make_unique<RingWriter>(own_->ring(i), mine.BytesOf(i),
+                                                    &own_->header().rings[i].out,
+                                                    &peer_->header().rings[i].in));
+  }
+  for (size_t i = 0; i < peer.rings.rings(); ++i) {
+    readers_.push_back(std::make_unique<RingReader>(
+        peer_->ring(i), peer.rings.BytesOf(i), &peer_->header().rings[i].out,
+        &own_->header().rings[i].in, MaxFrameBytes(options.limits),
+        *core_->small_memory().headers));
+  }
+  MutexLock lock(send_mutex_);
+  if (phase_ != Phase::kOpening) return absl::UnavailableError("it ended while it was opened");
+  send_limits_ = SmallerLimits(send_limits_, peer.limits);
+  bulk_queue_.set_peer_assembly_bytes(send_limits_.max_assembly_bytes);
+  core_->timers().Cancel(opening_timer_);
+  phase_ = Phase::kOpen;
+  return absl::OkStatus();
+}
+
+void ShmLink::TellOpened() {
+  if (dialled_) {
+    std::exchange(connected_, nullptr)(std::static_pointer_cast<Link>(shared_from_this()));
+  } else {
+    handler_ = std::exchange(accept_, nullptr)(shared_from_this());
+    if (handler_ == nullptr) {
+      SendPacket(socket_.get(), PacketKind::kRefusal, "the worker declined the link");
+      return End(absl::CancelledError("declined"));
+    }
+    SendHello();
+  }
+  own_->CloseFd();
+  WatchForStalls();
+  WatchPeer(core_->options().keepalive_time);
+}
+
+// Ending.
+
+void ShmLink::Close() {
+  const absl::Status reason = absl::CancelledError(absl::StrCat("this end closed ", Description()));
+  if (!BeginEnd(Farewell::kGoodbye, reason) || !Lingers()) return;
+  Pump(kControl, SIZE_MAX);
+  core_->timers().RunAfter(core_->options().linger, [weak = weak_from_this()] {
+    if (std::shared_ptr<ShmLink> self = weak.lock()) self->StopLingering();
+  });
+}
+
+void ShmLink::End(const absl::Status& reason) {
+  BeginEnd(Farewell::kNone, reason);
+}
+
+bool ShmLink::BeginEnd(Farewell farewell, const absl::Status& reason) {
+  {
+    MutexLock lock(send_mutex_);
+    if (phase_ == Phase::kEnded) return false;
+    lingering_ = farewell == Farewell::kGoodbye && phase_ == Phase::kOpen;
+    phase_ = Phase::kEnded;
+    reason_ = reason;
+    core_->timers().Cancel(opening_timer_);
+    for (size_t i = lingering_ ? 1 : 0; i < outlets_.size(); ++i) outlets_[i].queue.clear();
+    if (lingering_) {
+      FrameEncoder goodbye;
+      goodbye.Goodbye();
+      outlets_[kControl].queue.push_back(ToQueued(goodbye));
+    }
+    bulk_queue_.Clear();
+    ended_.store(true);
+  }
+  // The caller may hold locks that its handler takes, so the handler is called by the poller.
+  poller_.Kick(shared_from_this());
+  return true;
+}
+
+bool ShmLink::Lingers() const {
+  MutexLock lock(send_mutex_);
+  return lingering_;
+}
+
+void ShmLink::StopLingering() {
+  {
+    MutexLock lock(send_mutex_);
+    if (!std::exchange(lingering_, false)) return;
+    outlets_[kControl].queue.clear();
+  }
+  poller_.Kick(shared_from_this());
+}
+
+void ShmLink::FinishEnd() {
+  absl::Status reason;
+  bool lingering = false;
+  {
+    MutexLock lock(send_mutex_);
+    reason = reason_;
+    lingering = lingering_;
+  }
+  if (!std::exchange(told_, true)) TellEnd(reason);
+  if (lingering || gone_.exchange(true)) return;
+  poller_.Remove(socket_.get());
+  shutdown(socket_.get(), SHUT_RDWR);
+  core_->Forget(shared_from_this());
+}
+
+void ShmLink::TellEnd(const absl::Status& reason) {
+  if (connected_ != nullptr) {
+    std::exchange(connected_, nullptr)(ConnectError(reason));
+  } else if (handler_ != nullptr) {
+    handler_->OnClosed(reason);
+  }
+  handler_.reset();
+  accept_ = nullptr;
+  assembler_.Clear();
+}
+
+// The socket.
+
+void ShmLink::ReadSocket() {
+  while (!peer_gone_.load()) {
+    absl::StatusOr<std::optional<Packet>> packet = ReceivePacket(socket_.get());
+    if (absl::IsUnavailable(packet.status())) return OnPeerGone(packet.status());
+    if (packet.ok() && !packet->has_value()) return;
+    heard_.store(true);
+    const absl::Status handled = packet.ok() ? OnPacket(**std::move(packet)) : packet.status();
+    if (!handled.ok()) return End(Annotate(handled, Description()));
+  }
+}
+
+void ShmLink::OnPeerGone(const absl::Status& why) {
+  // The socket would be readable for ever.
+  poller_.Remove(socket_.get());
+  if (!readers_.empty()) {
+    peer_gone_.store(true);
+    return StopLingering();
+  }
+  End(absl::UnavailableError(
+      absl::StrCat("cannot open a link to ", address_, ": ", why.message())));
+}
+
+absl::Status ShmLink::OnPacket(Packet packet) {
+  const bool open = !readers_.empty();
+  switch (packet.kind) {
+    case PacketKind::kHello: {
+      if (open) return absl::InvalidArgumentError("a second hello");
+      absl::Status opened;
+      InTurn([&] { opened = OnHello(std::move(packet)); });
+      if (!opened.ok()) SendPacket(socket_.get(), PacketKind::kRefusal, opened.message());
+      return opened;
+    }
+    case PacketKind::kRefusal:
+      return absl::UnavailableError(
+          absl::StrCat("the peer declines: ", absl::CHexEscape(packet.body)));
+    case PacketKind::kProbe:
+      SendPacket(socket_.get(), PacketKind::kAlive);
+      break;
+    case PacketKind::kBell:
+    case PacketKind::kAlive:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+void ShmLink::WatchPeer(absl::Duration after) {
+  core_->timers().RunAfter(after, [weak = weak_from_this()] {
+    std::shared_ptr<ShmLink> self = weak.lock();
+    if (self != nullptr && !self->ended_.load()) self->LookForLife();
+  });
+}
+
+void ShmLink::LookForLife() {
+  const ShmCarrierOptions& options = core_->options();
+  if (heard_.exchange(false)) {
+    probed_ = false;
+    return WatchPeer(options.keepalive_time);
+  }
+  if (std::exchange(probed_, true)) {
+    return End(absl::UnavailableError(
+        absl::StrCat("lost the link to ", address_, ": no sign of life within ",
+                     absl::FormatDuration(options.keepalive_timeout))));
+  }
+  SendPacket(socket_.get(), PacketKind::kProbe);
+  WatchPeer(options.keepalive_timeout);
+}
+
+// Watching.
+
+void ShmLink::StartWatching() {
+  if (watchers_.fetch_add(1) == 0) {
+    own_->header().door.asleep.store(0, std::memory_order_seq_cst);
+  }
+}
+
+bool ShmLink::StopWatching() {
+  if (watchers_.fetch_sub(1) != 1) return true;
+  DoorLine& door = own_->header().door;
+  door.naps.fetch_add(1, std::memory_order_relaxed);
+  door.asleep.store(1, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!HasWork()) return true;
+  StartWatching();
+  return false;
+}
+
+bool ShmLink::HasWork() const {
+  if (gone_.load()) return false;
+  if (!ended_.load()) {
+    if (unread_.load()) return true;
+    const uint32_t waiting = waiting_rings_.load();
+    for (size_t i = 0; i < readers_.size(); ++i) {
+      if ((waiting >> i & 1) == 0 && readers_[i]->HasMore()) return true;
+    }
+  }
+  const uint32_t pending = pending_outlets_.load();
+  for (size_t i = 0; i < writers_.size(); ++i) {
+    if ((pending >> i & 1) != 0 && writers_[i]->HasSpace()) return true;
+  }
+  return false;
+}
+
+void ShmLink::LookForAWhile() {
+  poller_spins_ = poller_spin_.Worthwhile();
+  look_until_ = Clock::Steady().Now() + (poller_spins_ ? kPollerLook : absl::ZeroDuration());
+  looked_in_vain_ = false;
+}
+
+bool ShmLink::OnWake(bool readable) {
+  if (readable) ReadSocket();
+  if (readers_.empty() || gone_.load()) {
+    Poll();
+    return false;
+  }
+  if (!std::exchange(poller_watches_, true)) {
+    StartWatching();
+    LookForAWhile();
+  }
+  return true;
+}
+
+Watched::Look ShmLink::OnLook() {
+  if (Poll()) {
+    if (looked_in_vain_) poller_spin_.Report(true);
+    LookForAWhile();
+    return Look::kFound;
+  }
+  looked_in_vain_ = true;
+  const bool needless = ended_.load() || helpers_.load(std::memory_order_relaxed) > 0;
+  if (!needless && Clock::Steady().Now() < look_until_) return Look::kNothing;
+  if (poller_spins_ && !needless) poller_spin_.Report(false);
+  poller_spins_ = false;
+  if (!StopWatching()) return Look::kNothing;
+  poller_watches_ = false;
+  return Look::kAsleep;
+}
+
+void ShmLink::HelpUntil(absl::FunctionRef<bool()> done) {
+  if (done() || !helper_spin_.Worthwhile()) return;
+  helpers_.fetch_add(1);
+  StartWatching();
+  const absl::Time until = Clock::Steady().Now() + kHelperLook;
+  bool found = false;
+  for (unsigned turn = 0; !found && !ended_.load();) {
+    const bool any = Poll();
+    found = done();
+    if (any || found) {
+      turn = 0;
+    } else if (Clock::Steady().Now() >= until) {
+      break;
+    } else {
+      SpinTurn(++turn);
+    }
+  }
+  helpers_.fetch_sub(1);
+  helper_spin_.Report(found);
+  if (StopWatching()) return;
+  // Something is there, and this thread leaves it to the poller.
+  watchers_.fetch_sub(1);
+  poller_.Kick(shared_from_this());
+}
+
+}  // namespace psd::carrier

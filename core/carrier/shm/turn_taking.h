@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+
+namespace psd::carrier {
+
+// Lets one thread at a time do a work that others may ask for meanwhile: whoever finds it busy
+// leaves a note, and the thread that works does it once more before it leaves. So no request is
+// lost and nobody waits. Thread-safe.
+class TurnTaking {
+ public:
+  // Returns true if this thread has the turn, and must call Leave. Returns false if another thread
+  // has it; that thread begins once more after this call.
+  bool Enter() {
+    int state = kFree;
+    while (true) {
+      if (state == kFree) {
+        if (state_.compare_exchange_weak(state, kBusy, std::memory_order_acq_rel)) return true;
+      } else if (state_.compare_exchange_weak(state, kAgain, std::memory_order_acq_rel)) {
+        return false;
+      }
+    }
+  }
+  // Ends the turn and returns true, or returns false: the work must be done once more.
+  bool Leave() {
+    int state = kBusy;
+    if (state_.compare_exchange_strong(state, kFree, std::memory_order_acq_rel)) return true;
+    state_.exchange(kBusy, std::memory_order_acq_rel);
+    return false;
+  }
+
+ private:
+  static constexpr int kFree = 0;
+  static constexpr int kBusy = 1;
+  static constexpr int kAgain = 2;
+  std::atomic<int> state_{kFree};
+};
+
+}  // namespace psd::carrier

@@ -1,0 +1,66 @@
+#pragma once
+
+// Unix sockets of whole packets, over which two ends of a link introduce themselves, wake each
+// other and notice each other's end.
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/carrier/shm/unique_fd.h"
+
+namespace psd::carrier {
+
+// The address of a socket: "unix:/a/path", or "unix:@name" for a name without a file, which is seen
+// only within one network namespace. "unix:@" is any free name.
+
+struct UnixListener {
+  UniqueFd fd;
+  std::string address;  // as a peer dials it
+  std::string path;     // of the socket's file; empty if it has none
+};
+// Errors: INVALID_ARGUMENT for an address of another form; UNAVAILABLE naming the address and the
+// system's reason.
+absl::StatusOr<UnixListener> ListenUnix(const std::string& address);
+
+// Errors: as ListenUnix; UNAVAILABLE with "refused" in its text if nobody listens there.
+absl::StatusOr<UniqueFd> ConnectUnix(const std::string& address);
+
+// The process at the other end, as the system names it.
+struct PeerProcess {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+// Errors: UNAVAILABLE.
+absl::StatusOr<PeerProcess> PeerOf(int fd);
+
+enum class PacketKind : uint8_t {
+  kHello = 1,    // introduces the sender, and passes the descriptor of its segment
+  kBell = 2,     // there is something in a ring, or space in one
+  kProbe = 3,    // asks for a sign of life
+  kAlive = 4,    // answers a probe
+  kRefusal = 5,  // the sender does not want the link; its body says why
+};
+inline constexpr size_t kMaxPacketBody = 512;
+
+struct Packet {
+  PacketKind kind = PacketKind::kBell;
+  std::string body;
+  UniqueFd fd;  // passed with the packet
+};
+
+// Sends a packet without waiting; it is dropped if the socket is full or has ended. The body is cut
+// to kMaxPacketBody bytes. `passed` is a descriptor to pass, or -1.
+void SendPacket(int fd, PacketKind kind, absl::string_view body = {}, int passed = -1);
+
+// Returns the next packet, or nullopt if there is none now. Errors: UNAVAILABLE if the other end is
+// gone; INVALID_ARGUMENT if it sent a packet of no known kind, a descriptor where none belongs, or
+// more than one.
+absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd);
+
+}  // namespace psd::carrier
