@@ -1,0 +1,416 @@
+// Peers that lie, scribble, stop or die harm nobody but themselves.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/carrier/shm/shm_factory.h"
+#include "tests/core/carrier/recorder.h"
+#include "tests/core/carrier/shm_raw_peer.h"
+
+namespace psd::carrier {
+namespace {
+
+class ShmHostilePeerTest : public testing::Test {
+ protected:
+  ShmHostilePeerTest() {
+    options_.keepalive_time = absl::Seconds(60);
+    options_.keepalive_timeout = absl::Seconds(60);
+    options_.handshake_timeout = absl::Seconds(60);
+  }
+  void TearDown() override {
+    if (carrier_ != nullptr) carrier_->Shutdown();
+    for (const auto& recorder : accepted_) recorder->SetLink(nullptr);
+  }
+
+  void Listen(const std::string& address = "unix:@") {
+    carrier_ = *NewShmCarrier(options_);
+    auto bound = carrier_->Listen(address, [this](std::shared_ptr<Link> link) {
+      auto recorder = std::make_shared<Recorder>();
+      recorder->SetLink(std::move(link));
+      MutexLock lock(mutex_);
+      accepted_.push_back(recorder);
+      changed_.NotifyAll();
+      return recorder;
+    });
+    ASSERT_TRUE(bound.ok()) << bound.status();
+    address_ = *bound;
+  }
+  std::shared_ptr<Recorder> Accepted(size_t index) {
+    MutexLock lock(mutex_);
+    while (accepted_.size() <= index && changed_.WaitFor(mutex_, kPatience)) {
+    }
+    return accepted_.at(index);
+  }
+  size_t accepted() {
+    MutexLock lock(mutex_);
+    return accepted_.size();
+  }
+
+  // The carrier still serves an honest peer.
+  void ExpectServes() {
+    auto recorder = std::make_shared<Recorder>();
+    const size_t index = accepted();
+    auto link = ConnectAndWait(*carrier_, address_, recorder);
+    ASSERT_TRUE(link.ok()) << link.status();
+    Message message;
+    message.header = "honest";
+    ASSERT_TRUE((*link)->Send(message).ok());
+    EXPECT_TRUE(Accepted(index)->WaitForMessages(1));
+    (*link)->Close();
+    EXPECT_TRUE(recorder->WaitForClosed());
+    recorder->SetLink(nullptr);
+  }
+  void ExpectDeclined(const std::string& hello, int fd, const std::string& why) {
+    ShmRawPeer peer(address_);
+    SendPacket(peer.fd(), PacketKind::kHello, hello, fd);
+    const std::string told = peer.AwaitEnd();
+    EXPECT_TRUE(absl::StrContains(told, why)) << told;
+    EXPECT_EQ(accepted(), 0u);
+  }
+  // Opens a link, has `lie` do something wrong, and expects the link to end with `why`.
+  void ExpectEnds(const std::function<void(ShmRawPeer&)>& lie, const std::string& why) {
+    Listen();
+    ShmRawPeer peer(address_);
+    peer.Open();
+    lie(peer);
+    const auto recorder = Accepted(0);
+    ASSERT_TRUE(recorder->WaitForClosed());
+    const absl::Status reason = recorder->closed()[0];
+    EXPECT_EQ(reason.code(), absl::StatusCode::kInvalidArgument) << reason;
+    EXPECT_TRUE(absl::StrContains(reason.message(), why)) << reason;
+    peer.AwaitEnd();
+    ExpectServes();
+  }
+
+  ShmCarrierOptions options_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::shared_ptr<Recorder>> accepted_;
+  std::shared_ptr<Carrier> carrier_;
+  std::string address_;
+};
+
+FrameEncoder Whole(const std::string& header) {
+  FrameEncoder frames;
+  Message message;
+  message.header = header;
+  frames.Whole(message);
+  return frames;
+}
+
+TEST_F(ShmHostilePeerTest, AnIntroductionThatIsNonsenseIsDeclined) {
+  Listen();
+  ShmRawPeer honest(address_);
+  const std::string hello = honest.Hello();
+  ExpectDeclined("GET / HTTP/1.1", honest.own().fd(), "no psd worker");
+  std::string later = hello;
+  later[6] = 9;
+  ExpectDeclined(later, honest.own().fd(), "speaks version 9");
+  ExpectDeclined(hello.substr(0, 40), honest.own().fd(), "introduction of 40 bytes");
+  std::string sizes = hello;
+  sizes[8] = 1;
+  ExpectDeclined(sizes, honest.own().fd(), "a ring of 262145 bytes");
+  ExpectServes();
+}
+
+TEST_F(ShmHostilePeerTest, ADescriptorThatIsNoSegmentIsDeclined) {
+  Listen();
+  const std::string hello = ShmRawPeer(address_).Hello();
+  ExpectDeclined(hello, -1, "no sealed memory");
+  const UniqueFd file(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  ExpectDeclined(hello, file.get(), "no sealed memory");
+  const UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), RingSizes().SegmentBytes()), 0);
+  ExpectDeclined(hello, unsealed.get(), "has the seals 0");
+  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10), 0);
+  ExpectDeclined(hello, unsealed.get(), "only 0 are allocated");
+  ShmRawPeer small(address_, RingSizes{4096, 4096, 1});
+  ExpectDeclined(hello, small.own().fd(), "its rings take");
+  ExpectServes();
+}
+
+TEST_F(ShmHostilePeerTest, PacketsOfNoKnownKindEndTheLink) {
+  ExpectEnds([](ShmRawPeer& peer) { ASSERT_EQ(send(peer.fd(), "\x2a", 1, 0), 1); },
+             "a packet of kind 42");
+}
+
+TEST_F(ShmHostilePeerTest, ASecondHelloEndsTheLink) {
+  ExpectEnds([](ShmRawPeer& peer) { peer.Introduce(); }, "a second hello");
+}
+
+TEST_F(ShmHostilePeerTest, DescriptorsThatNobodyAskedForAreClosed) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) { SendPacket(peer.fd(), PacketKind::kBell, "", peer.own().fd()); },
+      "more descriptors than it may");
+}
+
+TEST_F(ShmHostilePeerTest, ATailThatIsNonsenseEndsTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        peer.header().rings[0].out.tail.store(uint64_t{1} << 60);
+        peer.Ring();
+      },
+      "nonsense in the peer's ring: its tail is at 1152921504606846976");
+}
+
+TEST_F(ShmHostilePeerTest, ARecordThatIsNonsenseEndsTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        std::memset(peer.own().ring(1), 0xff, 64);
+        peer.header().rings[1].out.tail.store(64);
+        peer.Ring();
+      },
+      "a record of kind 255");
+}
+
+TEST_F(ShmHostilePeerTest, AFrameThatIsNonsenseEndsTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        const uint64_t header = 24 | uint64_t{1} << 32;
+        std::memcpy(peer.own().ring(0), &header, sizeof(header));
+        peer.header().rings[0].out.tail.store(32);
+        peer.Ring();
+      },
+      "no psd frame");
+}
+
+TEST_F(ShmHostilePeerTest, TwoFramesInOneRecordEndTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        FrameEncoder two = Whole("a");
+        two.Room(1);
+        peer.Write(0, two);
+      },
+      "bytes behind it in its record");
+}
+
+TEST_F(ShmHostilePeerTest, PiecesInTheRingForControlEndTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        FrameEncoder announce;
+        announce.Announce({1, kMinPieceBytes, {10, {}}});
+        peer.Write(0, announce);
+      },
+      "a piece in the ring for control");
+}
+
+TEST_F(ShmHostilePeerTest, ControlInARingForPiecesEndsTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        FrameEncoder message = Whole("a");
+        peer.Write(1, message);
+      },
+      "control in a ring for pieces");
+}
+
+TEST_F(ShmHostilePeerTest, AnAckOfNothingEndsTheLink) {
+  ExpectEnds(
+      [](ShmRawPeer& peer) {
+        FrameEncoder ack;
+        ack.Ack(7);
+        peer.Write(0, ack);
+      },
+      "an ack of transfer 7");
+}
+
+TEST_F(ShmHostilePeerTest, AHeadThatIsNonsenseEndsTheLinkOfWhoSends) {
+  ExpectEnds(
+      [this](ShmRawPeer& peer) {
+        peer.header().rings[0].in.head.store(uint64_t{1} << 50);
+        const std::shared_ptr<Link> link = Accepted(0)->WaitForLink();
+        Message message;
+        message.header = std::string(60'000, 'x');
+        while (link->Send(message).ok()) {
+        }
+      },
+      "says that it has read 1125899906842624 bytes");
+}
+
+TEST_F(ShmHostilePeerTest, NumbersThatChangeWhileTheyAreReadHarmNobody) {
+  // A thread of the peer rewrites the sizes of a record and of its frame all the time, while the
+  // carrier reads them.
+  Listen();
+  for (int round = 0; round < 100; ++round) {
+    ShmRawPeer peer(address_);
+    peer.Open();
+    const auto recorder = Accepted(round);
+    recorder->CountOnly();
+    FrameEncoder message = Whole(std::string(3000, 'x'));
+    std::byte* const ring = peer.own().ring(0);
+    std::atomic<bool> stop{false};
+    std::thread scribbler([&] {
+      const uint32_t sizes[] = {3024, 100, 3'000'000, UINT32_MAX, 3024};
+      for (size_t i = 0; !stop; ++i) {
+        reinterpret_cast<std::atomic<uint32_t>*>(ring + 16)->store(sizes[i % 5]);  // the header's
+        if (round % 2 == 0) {
+          reinterpret_cast<std::atomic<uint32_t>*>(ring)->store(sizes[i % 5]);  // the record's
+        }
+        reinterpret_cast<std::atomic<uint32_t>*>(ring + 20)->store(i % 7);  // the buffers'
+      }
+    });
+    peer.Write(0, message);
+    while (recorder->count() == 0 && recorder->closed().empty()) std::this_thread::yield();
+    stop = true;
+    scribbler.join();
+  }
+  ExpectServes();
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatNeverIntroducesItselfIsClosed) {
+  options_.handshake_timeout = absl::Milliseconds(20);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.AwaitEnd();
+  EXPECT_EQ(accepted(), 0u);
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatShowsNoLifeIsGivenUp) {
+  options_.keepalive_time = absl::Milliseconds(20);
+  options_.keepalive_timeout = absl::Milliseconds(20);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  ASSERT_TRUE(Accepted(0)->WaitForClosed());
+  const absl::Status reason = Accepted(0)->closed()[0];
+  EXPECT_EQ(reason.code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(reason.message(), "no sign of life")) << reason;
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatAnswersProbesMayBeSilent) {
+  options_.keepalive_time = absl::Milliseconds(10);
+  options_.keepalive_timeout = absl::Seconds(1);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  for (int probes = 0; probes < 3;) {
+    auto packet = peer.AwaitPacket();
+    ASSERT_TRUE(packet.ok()) << packet.status();
+    if (packet->kind != PacketKind::kProbe) continue;
+    ++probes;
+    SendPacket(peer.fd(), PacketKind::kAlive);
+  }
+  EXPECT_TRUE(Accepted(0)->closed().empty());
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatStopsInTheMiddleOfAMessageIsGivenUp) {
+  options_.stall_timeout = absl::Milliseconds(20);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  FrameEncoder announce;
+  announce.Announce({1, kMinPieceBytes, {1'000'000, {}}});
+  peer.Write(1, announce);
+  ASSERT_TRUE(Accepted(0)->WaitForClosed());
+  EXPECT_EQ(Accepted(0)->closed()[0].code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatReadsNothingIsGivenUp) {
+  options_.stall_timeout = absl::Milliseconds(20);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  const std::shared_ptr<Link> link = Accepted(0)->WaitForLink();
+  Message message;
+  message.header = std::string(60'000, 'x');
+  for (int i = 0; i < 10; ++i) link->Send(message).IgnoreError();
+  ASSERT_TRUE(Accepted(0)->WaitForClosed());
+  const absl::Status reason = Accepted(0)->closed()[0];
+  EXPECT_EQ(reason.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(absl::StrContains(reason.message(), "reads nothing")) << reason;
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
+  // Each child opens a link and sends small and large messages until it is killed, after another
+  // number of them each time.
+  constexpr int kChildren = 12;
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  std::vector<pid_t> children;
+  for (int i = 0; i < kChildren; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    char address[64] = {};
+    if (read(pipes[0], address, sizeof(address)) <= 0) _exit(1);
+    ShmCarrierOptions options;
+    options.limits.max_send_queue_bytes = 4'000'000;
+    auto carrier = *NewShmCarrier(options);
+    auto recorder = std::make_shared<Recorder>();
+    auto link = ConnectAndWait(*carrier, address, recorder);
+    if (!link.ok()) _exit(2);
+    for (char seed = 'a';; seed = static_cast<char>(seed < 'z' ? seed + 1 : 'a')) {
+      Message message;
+      message.header = std::string(1, seed);
+      message.buffers.push_back(Buffer::FromString(std::string(seed % 3 * 500'000 + 1, seed)));
+      while (absl::IsResourceExhausted((*link)->Send(message))) usleep(100);
+    }
+  }
+  std::atomic<int> torn{0};
+  Listen();
+  for (int i = 0; i < kChildren; ++i) {
+    char address[64] = {};
+    std::strncpy(address, address_.c_str(), sizeof(address) - 1);
+    ASSERT_EQ(write(pipes[1], address, sizeof(address)), static_cast<ssize_t>(sizeof(address)));
+    const auto recorder = Accepted(i);
+    recorder->SetOnMessage([&torn](Link&, const Message& message) {
+      const absl::string_view bytes = message.buffers[0].view();
+      torn += bytes != std::string(bytes.size(), message.header[0]);
+    });
+    recorder->CountOnly();
+    ASSERT_TRUE(recorder->WaitForMessages(i * i / 4));
+  }
+  for (const pid_t child : children) ASSERT_EQ(kill(child, SIGKILL), 0);
+  for (int i = 0; i < kChildren; ++i) {
+    ASSERT_TRUE(Accepted(i)->WaitForClosed());
+    EXPECT_EQ(Accepted(i)->closed()[0].code(), absl::StatusCode::kUnavailable)
+        << Accepted(i)->closed()[0];
+  }
+  EXPECT_EQ(torn, 0) << "messages came in part";
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  close(pipes[0]);
+  close(pipes[1]);
+  ExpectServes();
+}
+
+TEST_F(ShmHostilePeerTest, AProcessOfAnotherUserMayNotConnect) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char address[64] = {};
+    if (read(pipes[0], address, sizeof(address)) <= 0 || setuid(65'534) != 0) _exit(1);
+    ShmRawPeer peer(address);
+    _exit(absl::StrContains(peer.AwaitEnd(), "user 65534 may not connect") ? 0 : 2);
+  }
+  Listen();
+  char address[64] = {};
+  std::strncpy(address, address_.c_str(), sizeof(address) - 1);
+  ASSERT_EQ(write(pipes[1], address, sizeof(address)), static_cast<ssize_t>(sizeof(address)));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  close(pipes[0]);
+  close(pipes[1]);
+}
+
+}  // namespace
+}  // namespace psd::carrier

@@ -1,0 +1,112 @@
+// Descriptors that a peer may pass, and what they may be used for afterwards.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "core/base/memory_budget.h"
+#include "core/carrier/shm/segment.h"
+
+namespace psd::carrier {
+namespace {
+
+constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | 0x10 /* F_SEAL_FUTURE_WRITE */;
+const RingSizes kSizes{4096, 8192, 2};
+
+std::shared_ptr<MemoryAccount> Account(size_t limit = 0) {
+  return MemoryAccount::Create(limit, NewHeapAllocator());
+}
+
+// Memory as a peer makes it, with a mistake.
+UniqueFd Forged(size_t bytes, int seals, bool allocate) {
+  UniqueFd fd(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  if (allocate) {
+    EXPECT_EQ(posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)), 0);
+  }
+  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+void ExpectRefused(UniqueFd fd, const std::string& why) {
+  const auto mapped = PeerSegment::Map(kSizes, std::move(fd));
+  EXPECT_EQ(mapped.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(mapped.status().message(), why)) << mapped.status();
+}
+
+TEST(ShmSegmentTest, ThePeerReadsWhatTheMakerWrites) {
+  auto own = *OwnSegment::Create(kSizes, *Account());
+  auto peer = *PeerSegment::Map(kSizes, UniqueFd(dup(own->fd())));
+  own->ring(2)[8191] = std::byte{42};
+  own->header().rings[1].out.tail.store(77);
+  EXPECT_EQ(peer->ring(2)[8191], std::byte{42});
+  EXPECT_EQ(peer->header().rings[1].out.tail.load(), 77u);
+}
+
+TEST(ShmSegmentTest, NobodyCanChangeTheMakersSegment) {
+  auto own = *OwnSegment::Create(kSizes, *Account());
+  const size_t bytes = kSizes.SegmentBytes();
+  EXPECT_EQ(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, own->fd(), 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(own->fd(), 0), 0);
+  EXPECT_NE(pwrite(own->fd(), "x", 1, 0), 1);
+  EXPECT_NE(fallocate(own->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  void* readable = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, own->fd(), 0);
+  ASSERT_NE(readable, MAP_FAILED);
+  EXPECT_NE(mprotect(readable, bytes, PROT_READ | PROT_WRITE), 0);
+  munmap(readable, bytes);
+}
+
+TEST(ShmSegmentTest, SomethingThatIsNoSharedMemoryIsRefused) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  ExpectRefused(UniqueFd(ends[0]), "no sealed memory");
+  close(ends[1]);
+  ExpectRefused(UniqueFd(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), "no sealed memory");
+  ExpectRefused(UniqueFd(), "no sealed memory");
+}
+
+TEST(ShmSegmentTest, MissingSealsAreRefused) {
+  const size_t bytes = kSizes.SegmentBytes();
+  ExpectRefused(Forged(bytes, 0, true), "has the seals 0");
+  ExpectRefused(Forged(bytes, F_SEAL_SHRINK | F_SEAL_GROW, true), "has the seals 6");
+  ExpectRefused(Forged(bytes, F_SEAL_GROW | 0x10, true), "has the seals 20");
+}
+
+TEST(ShmSegmentTest, ASegmentOfAnotherLengthIsRefused) {
+  const size_t bytes = kSizes.SegmentBytes();
+  ExpectRefused(Forged(bytes - 4096, kAllSeals, true), "its rings take 24576");
+  ExpectRefused(Forged(bytes + 4096, kAllSeals, true), "its rings take 24576");
+}
+
+TEST(ShmSegmentTest, ASegmentWhosePagesDoNotExistIsRefused) {
+  ExpectRefused(Forged(kSizes.SegmentBytes(), kAllSeals, false), "only 0 are allocated");
+}
+
+TEST(ShmSegmentTest, RingsOfOddSizesAreRefused) {
+  for (const RingSizes& sizes :
+       {RingSizes{4095, 8192, 1}, RingSizes{4096, 2048, 1}, RingSizes{4096, size_t{1} << 40, 1},
+        RingSizes{4096, 4096, 0}, RingSizes{4096, 4096, 17}}) {
+    EXPECT_EQ(PeerSegment::Map(sizes, UniqueFd()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(OwnSegment::Create(sizes, *Account()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(ShmSegmentTest, ASegmentIsChargedUntilItIsGone) {
+  const auto account = Account(kSizes.SegmentBytes());
+  auto own = OwnSegment::Create(kSizes, *account);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(OwnSegment::Create(kSizes, *account).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  own->reset();
+  EXPECT_EQ(account->used_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace psd::carrier
