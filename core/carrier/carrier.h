@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -59,8 +60,8 @@ class Link;
 inline constexpr size_t kKeptHeaderBytes = size_t{64} << 10;
 
 // The user of a link. Calls for one link never overlap: OnMessage and OnRefused come any number of
-// times, then OnClosed exactly once, then nothing. They run on the carrier's threads and must not
-// block; work that takes time goes to an executor. They may use the link (Send, Close).
+// times, then OnClosed exactly once, then nothing. They run on the carrier's threads and on threads
+// that help (Link::HelpUntil), and must not block; work that takes time goes to an executor. They may use the link (Send, Close).
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
@@ -89,6 +90,12 @@ class Link {
   // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits; RESOURCE_EXHAUSTED
   // where there is no memory for what the link keeps of the message and nobody has charged yet.
   virtual absl::Status Send(Message message) = 0;
+
+  // Receives messages of this link on the calling thread until `done` returns true, if a carrier
+  // can do that faster than it can wake a sleeping thread. May return earlier. Messages are passed
+  // to the handler on this thread. To be called by a thread that waits for an answer, with no lock
+  // held.
+  virtual void HelpUntil(absl::FunctionRef<bool()> /*done*/) {}
 
   // Ends the link. OnClosed follows here with CANCELLED and at the peer with UNAVAILABLE. Messages
   // accepted before are still sent if they need not wait. May be repeated.

@@ -228,6 +228,7 @@ void FrameEncoder::Hello(const HelloFrame& hello) {
 
 void FrameEncoder::Whole(const Message& message) {
   size_t count = message.buffers.size();
+  if (tail_.empty()) tail_.reserve(kPreambleBytes + 8 * count + message.header.size());
   Preamble(kMessage, message.header.size(), count, 8 * count + message.TotalBytes());
   for (const Buffer& buffer : message.buffers) U64(buffer.size());
   Copy(message.header);

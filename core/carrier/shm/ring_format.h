@@ -29,10 +29,10 @@
 // A frame (core/carrier/frame.h) of at most half the ring lies in one record. All integers are
 // little-endian.
 //
-// Who writes into a ring stores `tail` and then looks at the other end's `asleep`; who goes to
-// sleep stores `asleep` and then looks at the other end's tails. A full fence between the two makes
-// sure that at least one of them sees the other. A sleeper is woken by a packet on the link's
-// socket (introduction.h), at most once for each value of `naps`.
+// A writer stores `tail` and then looks at the other end's `asleep`; an end that goes to sleep
+// stores `asleep` and then looks at the other end's tails. All four are sequentially consistent, so
+// at least one of the two sees the other. `head` and `starved` work alike. A sleeper is woken by a
+// packet on the link's socket (unix_socket.h), at most once for each value of `naps`.
 
 #include <atomic>
 #include <cstddef>

@@ -116,7 +116,7 @@ absl::StatusOr<std::optional<ByteReader>> RingReader::Next() {
 
 void RingReader::GiveBack() {
   head_ += record_bytes_;
-  lines_->head.store(head_, std::memory_order_release);
+  lines_->head.store(head_, std::memory_order_seq_cst);
   gave_back_ = true;
 }
 

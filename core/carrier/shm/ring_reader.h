@@ -42,13 +42,11 @@ class RingReader {
 
   // Whether the other end has written something that Next has not looked at yet.
   bool HasMore() const {
-    return peer_->tail.load(std::memory_order_acquire) != seen_.load(std::memory_order_relaxed);
+    return peer_->tail.load(std::memory_order_seq_cst) != seen_.load(std::memory_order_relaxed);
   }
   // Whether space was given back since the last call and the other end waits for some.
   bool TakeWakesWriter() {
-    if (!std::exchange(gave_back_, false)) return false;
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    return peer_->starved.load(std::memory_order_relaxed) != 0;
+    return std::exchange(gave_back_, false) && peer_->starved.load(std::memory_order_seq_cst) != 0;
   }
 
  private:

@@ -35,7 +35,7 @@ absl::StatusOr<bool> RingWriter::Write(OutgoingFrame& frame) {
   }
   full_at_.store(UINT64_MAX, std::memory_order_relaxed);
   WriteRecord(frame, record);
-  lines_->tail.store(tail_, std::memory_order_release);
+  lines_->tail.store(tail_, std::memory_order_seq_cst);
   return frame.written == frame.bytes ? absl::StatusOr<bool>(true) : Write(frame);
 }
 
@@ -69,8 +69,7 @@ void RingWriter::Copy(const std::byte* from, size_t bytes) {
 }
 
 void RingWriter::SetStarved(bool starved) {
-  lines_->starved.store(starved ? 1 : 0, std::memory_order_relaxed);
-  if (starved) std::atomic_thread_fence(std::memory_order_seq_cst);
+  lines_->starved.store(starved ? 1 : 0, std::memory_order_seq_cst);
 }
 
 }  // namespace psd::carrier

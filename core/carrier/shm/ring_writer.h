@@ -39,7 +39,7 @@ class RingWriter {
   void SetStarved(bool starved);
   // Whether the other end has read since the last Write that found too little room.
   bool HasSpace() const {
-    return peer_->head.load(std::memory_order_acquire) != full_at_.load(std::memory_order_relaxed);
+    return peer_->head.load(std::memory_order_seq_cst) != full_at_.load(std::memory_order_relaxed);
   }
 
  private:

@@ -318,8 +318,7 @@ bool ShmLink::StopWatching() {
   if (watchers_.fetch_sub(1) != 1) return true;
   DoorLine& door = own_->header().door;
   door.naps.fetch_add(1, std::memory_order_relaxed);
-  door.asleep.store(1, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  door.asleep.store(1, std::memory_order_seq_cst);
   if (!HasWork()) return true;
   StartWatching();
   return false;

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,9 +52,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void Close() override;
   std::string Description() const override { return "shm " + address_; }
 
-  // Receives on this thread until `done` returns true, for as long as that is likely to be faster
-  // than sleeping. May return earlier. Calls the handler.
-  void HelpUntil(absl::FunctionRef<bool()> done);
+  void HelpUntil(absl::FunctionRef<bool()> done) override;
 
   bool OnWake(bool readable) override;
   Look OnLook() override;
@@ -82,7 +79,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
     bool writing = false;  // a thread writes into the ring
     bool starved = false;  // the peer was told that this end waits for space
     bool moved = true;     // something was written since the last look for stalls
-    std::deque<Queued> queue;
+    std::vector<Queued> queue;
   };
 
   // A received frame's part that is for the handler.
@@ -178,13 +175,13 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void PumpBulk() PSD_EXCLUDES(send_mutex_);
   // Takes the frames that go into the ring next, and sets `writing`. Empty: there are none, or
   // another thread writes. `frees` is set as in BulkQueue::Piece.
-  std::deque<Queued> TakeNext(size_t number, std::optional<size_t>& frees)
+  std::vector<Queued> TakeNext(size_t number, std::optional<size_t>& frees)
       PSD_EXCLUDES(send_mutex_);
   std::optional<BulkQueue::Piece> NextPiece(size_t number) PSD_REQUIRES(send_mutex_);
-  static std::deque<Queued> EncodePiece(BulkQueue::Piece piece);
+  static std::vector<Queued> EncodePiece(BulkQueue::Piece piece);
   // Ends `writing`. `frames` are those of TakeNext, of which the first `written` are in the ring;
   // the others did not fit. Returns true if there is space again.
-  bool PutBack(size_t number, std::deque<Queued> frames, size_t written, bool moved)
+  bool PutBack(size_t number, std::vector<Queued> frames, size_t written, bool moved)
       PSD_EXCLUDES(send_mutex_);
   // Notes whether frames of the outlet are left to write.
   void SetPending(size_t number, bool pending);

@@ -102,8 +102,8 @@ std::optional<BulkQueue::Piece> ShmLink::NextPiece(size_t number) {
   return piece;
 }
 
-std::deque<ShmLink::Queued> ShmLink::EncodePiece(BulkQueue::Piece piece) {
-  std::deque<Queued> frames;
+std::vector<ShmLink::Queued> ShmLink::EncodePiece(BulkQueue::Piece piece) {
+  std::vector<Queued> frames;
   // An announce is a frame of its own record, because it is copied before it is read, and pieces
   // are not.
   if (std::exchange(piece.announce, false)) {
@@ -119,13 +119,13 @@ std::deque<ShmLink::Queued> ShmLink::EncodePiece(BulkQueue::Piece piece) {
   return frames;
 }
 
-std::deque<ShmLink::Queued> ShmLink::TakeNext(size_t number, std::optional<size_t>& frees) {
+std::vector<ShmLink::Queued> ShmLink::TakeNext(size_t number, std::optional<size_t>& frees) {
   std::optional<BulkQueue::Piece> piece;
   {
     MutexLock lock(send_mutex_);
     Outlet& outlet = outlets_[number];
     if (outlet.writing) return {};
-    std::deque<Queued> frames;
+    std::vector<Queued> frames;
     frames.swap(outlet.queue);
     if (frames.empty()) piece = NextPiece(number);
     if (frames.empty() && !piece.has_value()) {
@@ -139,7 +139,7 @@ std::deque<ShmLink::Queued> ShmLink::TakeNext(size_t number, std::optional<size_
   return EncodePiece(*std::move(piece));
 }
 
-bool ShmLink::PutBack(size_t number, std::deque<Queued> frames, size_t written, bool moved) {
+bool ShmLink::PutBack(size_t number, std::vector<Queued> frames, size_t written, bool moved) {
   bool flushed = false;
   bool goes_on = true;
   {
@@ -172,7 +172,7 @@ bool ShmLink::Pump(size_t number, size_t most) {
   std::optional<size_t> frees;
   size_t bytes = 0;
   for (bool goes_on = true; goes_on && bytes < most;) {
-    std::deque<Queued> frames = TakeNext(number, frees);
+    std::vector<Queued> frames = TakeNext(number, frees);
     if (frames.empty()) break;
     absl::StatusOr<bool> whole = true;
     size_t written = 0;
@@ -214,9 +214,8 @@ void ShmLink::PumpBulk() {
 }
 
 void ShmLink::RingBell() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   const DoorLine& door = peer_->header().door;
-  if (door.asleep.load(std::memory_order_acquire) == 0) return;
+  if (door.asleep.load(std::memory_order_seq_cst) == 0) return;
   const uint32_t naps = door.naps.load(std::memory_order_relaxed);
   if (rung_.exchange(naps) != naps) SendPacket(socket_.get(), PacketKind::kBell);
 }

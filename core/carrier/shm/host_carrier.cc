@@ -1,0 +1,148 @@
+#include "core/carrier/shm/host_carrier.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/clock.h"
+#include "core/base/host_port.h"
+#include "core/base/status.h"
+
+namespace psd::carrier {
+namespace {
+
+// A worker that does not introduce itself within this time is dialled over the network.
+constexpr absl::Duration kIntroductionTimeout = absl::Seconds(2);
+constexpr char kLoopback[] = "127.0.0.1";
+
+// The names of psd's sockets.
+std::string SocketName(const std::string& host, int port) {
+  return absl::StrCat("unix:@psd/", HostPort{host, port}.ToString());
+}
+
+// Whether an interface of this network namespace has the address.
+bool IsOwnAddress(const std::string& host) {
+  in_addr four = {};
+  in6_addr six = {};
+  const bool is_four = inet_pton(AF_INET, host.c_str(), &four) == 1;
+  if (!is_four && inet_pton(AF_INET6, host.c_str(), &six) != 1) return false;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return false;
+  bool found = false;
+  for (const ifaddrs* one = all; one != nullptr && !found; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    if (is_four && one->ifa_addr->sa_family == AF_INET) {
+      const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+      found = address->sin_addr.s_addr == four.s_addr;
+    } else if (!is_four && one->ifa_addr->sa_family == AF_INET6) {
+      const auto* address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr);
+      found = std::memcmp(&address->sin6_addr, &six, sizeof(six)) == 0;
+    }
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+class HostCarrier : public Carrier, public std::enable_shared_from_this<HostCarrier> {
+ public:
+  HostCarrier(std::shared_ptr<Carrier> network, std::shared_ptr<Carrier> shm,
+              std::shared_ptr<Logger> logger)
+      : network_(std::move(network)), shm_(std::move(shm)), logger_(std::move(logger)) {}
+  ~HostCarrier() override { Shutdown(); }
+
+  std::string Name() const override { return absl::StrCat(network_->Name(), "+", shm_->Name()); }
+
+  absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) override {
+    PSD_ASSIGN_OR_RETURN(std::string bound, network_->Listen(address, accept));
+    absl::StatusOr<std::string> socket = SocketOf(bound);
+    if (socket.ok()) socket = shm_->Listen(*socket, std::move(accept));
+    if (!socket.ok()) {
+      logger_->Log(LogLevel::kWarning, "shared_memory_unused",
+                   "workers of this host reach this one over the network only",
+                   {{"why", socket.status().message()}});
+    }
+    return bound;
+  }
+
+  void Connect(const std::string& address, absl::Duration timeout,
+               std::shared_ptr<LinkHandler> handler, ConnectCallback done) override {
+    const absl::Time until = Clock::Steady().Now() + timeout;
+    ConnectNext({address, SocketsFor(address), until, std::move(handler), std::move(done)});
+  }
+
+  void Shutdown() override {
+    shm_->Shutdown();
+    network_->Shutdown();
+  }
+
+ private:
+  struct Attempt {
+    std::string address;
+    std::vector<std::string> sockets;  // not tried yet
+    absl::Time until;
+    std::shared_ptr<LinkHandler> handler;
+    ConnectCallback done;
+  };
+
+  void ConnectNext(Attempt attempt) {
+    const absl::Duration left = attempt.until - Clock::Steady().Now();
+    if (attempt.sockets.empty()) {
+      return network_->Connect(attempt.address, left, std::move(attempt.handler),
+                               std::move(attempt.done));
+    }
+    const std::string socket = attempt.sockets.front();
+    attempt.sockets.erase(attempt.sockets.begin());
+    std::shared_ptr<LinkHandler> handler = attempt.handler;
+    auto result = [self = shared_from_this(), socket, attempt = std::move(attempt)](
+                      absl::StatusOr<std::shared_ptr<Link>> link) mutable {
+      if (link.ok()) return attempt.done(std::move(link));
+      self->LogFailure(attempt.address, link.status());
+      self->ConnectNext(std::move(attempt));
+    };
+    shm_->Connect(socket, std::min(left / 2, kIntroductionTimeout), std::move(handler),
+                  std::move(result));
+  }
+
+  void LogFailure(const std::string& address, const absl::Status& why) {
+    const bool refused = absl::StrContains(why.message(), "refused");
+    logger_->Log(refused ? LogLevel::kDebug : LogLevel::kWarning,
+                 refused ? "carrier_network" : "shared_memory_unused",
+                 absl::StrCat(address, " is dialled over the network: ", why.message()));
+  }
+
+  const std::shared_ptr<Carrier> network_;
+  const std::shared_ptr<Carrier> shm_;
+  const std::shared_ptr<Logger> logger_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> SocketOf(const std::string& bound) {
+  PSD_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(bound));
+  if (address.IsWildcard()) return SocketName("0.0.0.0", address.port);
+  return SocketName(address.host == "localhost" ? kLoopback : address.host, address.port);
+}
+
+std::vector<std::string> SocketsFor(const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) return {};
+  const std::string host = parsed->host == "localhost" ? kLoopback : parsed->host;
+  if (!parsed->IsLoopback() && !IsOwnAddress(host)) return {};
+  return {SocketName(host, parsed->port), SocketName("0.0.0.0", parsed->port)};
+}
+
+std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
+                                        std::shared_ptr<Carrier> shm,
+                                        std::shared_ptr<Logger> logger) {
+  return std::make_shared<HostCarrier>(std::move(network), std::move(shm), std::move(logger));
+}
+
+}  // namespace psd::carrier

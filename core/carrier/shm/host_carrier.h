@@ -1,0 +1,38 @@
+#pragma once
+
+// A carrier that uses shared memory towards workers of the same host, and another carrier towards
+// all others.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/log.h"
+#include "core/carrier/carrier.h"
+
+namespace psd::carrier {
+
+// Returns the name of the socket at which a worker that listens at `bound`, "host:port", can be
+// dialled by workers of its host. Names without files are seen only within a network namespace, as
+// are loopback addresses: who can dial one can dial the other. Errors: INVALID_ARGUMENT if `bound`
+// is no such address.
+absl::StatusOr<std::string> SocketOf(const std::string& bound);
+
+// Returns the sockets at which the worker that answers at `address` listens if it runs on this host
+// and in this network namespace, in the order in which the system would choose among them. Empty:
+// it runs elsewhere, or `address` has a name that only a lookup could tell.
+std::vector<std::string> SocketsFor(const std::string& address);
+
+// Listens with both carriers, and dials with `shm` first where SocketsFor names a socket. If the
+// introduction fails there, the same link is opened with `network`: nothing was sent yet, so
+// nothing is lost. A link that ends later is opened anew in the same way by whoever needs it.
+// Reasons are logged: as debug messages ("carrier_network") where nobody listens, as warnings where
+// somebody does ("shared_memory_unused").
+//
+// All pointers are shared with their makers; the carriers are shut down together with this one.
+std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
+                                        std::shared_ptr<Carrier> shm,
+                                        std::shared_ptr<Logger> logger);
+
+}  // namespace psd::carrier

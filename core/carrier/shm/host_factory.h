@@ -1,0 +1,21 @@
+#pragma once
+
+// Creates the carrier of a worker: gRPC towards other hosts, shared memory within this one.
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "core/base/log.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_factory.h"
+
+namespace psd::carrier {
+
+// Returns a carrier as host_carrier.h describes it. Bounds, memory and patience are those of
+// `options`, on both ways. If the system has no threads or descriptors for shared memory, that is
+// logged and the carrier is gRPC's alone. `logger` is shared with the worker.
+// Errors: those of NewGrpcCarrier.
+absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
+                                                        std::shared_ptr<Logger> logger);
+
+}  // namespace psd::carrier
