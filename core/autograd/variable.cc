@@ -8,11 +8,10 @@
 #include "absl/types/span.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
+#include "core/base/thread_modes.h"
 
 namespace psd {
 namespace {
-
-thread_local bool grad_enabled = true;
 
 // Returns a new key for a leaf of this process.
 GlobalId NextLocalKey() {
@@ -134,15 +133,13 @@ Variable Variable::Detach() const {
   return ok() ? Variable(tensor_) : *this;
 }
 
-NoGradGuard::NoGradGuard() : previous_(grad_enabled) {
-  grad_enabled = false;
-}
+NoGradGuard::NoGradGuard() : previous_(std::exchange(thread_modes.grad_enabled, false)) {}
 NoGradGuard::~NoGradGuard() {
-  grad_enabled = previous_;
+  thread_modes.grad_enabled = previous_;
 }
 
 bool GradEnabled() {
-  return grad_enabled;
+  return thread_modes.grad_enabled;
 }
 
 }  // namespace psd

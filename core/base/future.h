@@ -18,6 +18,7 @@
 #include "core/base/executor.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
+#include "core/base/wait_helper.h"
 
 namespace psd {
 
@@ -54,7 +55,7 @@ class FutureState {
   const absl::StatusOr<T>* Peek() const { return &Result(); }
 
   const absl::StatusOr<T>& Wait() const PSD_EXCLUDES(mutex_) {
-    if (!IsReady()) {
+    if (!IsReady() && !Help()) {
       ScopedBlocking blocking;
       MutexLock lock(mutex_);
       while (!result_.has_value()) done_.Wait(mutex_);
@@ -63,7 +64,7 @@ class FutureState {
   }
 
   bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_) {
-    if (IsReady()) return true;
+    if (IsReady() || Help()) return true;
     const absl::Time until = Clock::Steady().Now() + timeout;
     ScopedBlocking blocking;
     MutexLock lock(mutex_);
@@ -86,6 +87,16 @@ class FutureState {
     callback(Result());
   }
 
+  // What a thread that waits for this result can do meanwhile.
+  void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    helper_ = std::move(helper);
+  }
+  std::weak_ptr<WaitHelper> helper() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return helper_;
+  }
+
   // Count the promises that can set the result. If the last one is dropped and none has set it, the
   // result becomes INTERNAL.
   void AddWriter() { writers_.fetch_add(1, std::memory_order_relaxed); }
@@ -95,6 +106,14 @@ class FutureState {
   }
 
  private:
+  // Helps a little if there is a helper. Returns whether the result is there.
+  bool Help() const PSD_EXCLUDES(mutex_) {
+    const std::shared_ptr<WaitHelper> helper = this->helper().lock();
+    if (helper == nullptr) return false;
+    helper->HelpUntil([this] { return IsReady(); });
+    return IsReady();
+  }
+
   // A result never changes once it is set, so no lock is needed to read it.
   const absl::StatusOr<T>& Result() const PSD_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
@@ -103,6 +122,7 @@ class FutureState {
   mutable CondVar done_;
   std::optional<absl::StatusOr<T>> result_ PSD_GUARDED_BY(mutex_);
   std::vector<Callback> callbacks_ PSD_GUARDED_BY(mutex_);
+  std::weak_ptr<WaitHelper> helper_ PSD_GUARDED_BY(mutex_);
 };
 
 template <typename T>
@@ -175,6 +195,7 @@ class Future {
     using R = std::invoke_result_t<F&, const absl::StatusOr<T>&>;
     using U = typename internal::UnwrapStatusOr<R>::type;
     auto next = std::make_shared<internal::FutureState<U>>();
+    next->SetHelper(state_->helper());
     OnReady([next, function = std::move(function)](const absl::StatusOr<T>& result) mutable {
       next->Set(Catching([&]() -> absl::StatusOr<U> {
         if constexpr (std::is_same_v<R, absl::Status>) {
@@ -235,6 +256,14 @@ class Promise {
   }
 
   Future<T> future() const { return Future<T>(state_); }
+
+  // A thread that waits for the result helps by `helper`, as long as that lives.
+  void SetHelper(std::weak_ptr<WaitHelper> helper) const { state_->SetHelper(std::move(helper)); }
+  // A thread that waits for the result helps as one that waits for `source`.
+  template <typename U>
+  void HelpLike(const Future<U>& source) const {
+    state_->SetHelper(source.state_->helper());
+  }
 
   // Sets the result, runs the callbacks and returns true. If the result is set already it returns
   // false and does nothing.

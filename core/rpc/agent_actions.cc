@@ -68,7 +68,10 @@ void AgentCore::Do(std::unique_ptr<SendControlAction> action) {
 void AgentCore::Do(SendRequestAction action) {
   const auto& call = static_cast<const ClientCall&>(*action.body);
   CallId id = action.meta.call_id;
-  absl::Status sent = Send(action.link, call.Encode(action.meta, Now()));
+  const LinkPtr link = FindLink(action.link);
+  if (link == nullptr) return;
+  call.SetLink(link);
+  const absl::Status sent = link->Send(call.Encode(action.meta, Now()));
   // If the link has ended (UNAVAILABLE), the request is sent again over the next link. All other
   // errors are final.
   if (sent.ok() || absl::IsUnavailable(sent)) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/thread_modes.h"
 #include "core/rpc/header_codec.h"
 
 namespace psd::rpc {
@@ -23,6 +24,17 @@ carrier::Message ClientCall::Encode(const RequestMeta& meta, absl::Time now) con
   header.attachments = request_.attachments;
   header.payload = request_.payload.header;
   return {EncodeHeader(header), request_.payload.buffers};
+}
+
+void ClientCall::HelpUntil(absl::FunctionRef<bool()> done) {
+  std::shared_ptr<carrier::Link> link;
+  {
+    MutexLock lock(mutex_);
+    link = link_.lock();
+  }
+  if (link == nullptr) return;
+  const FreshThreadModes fresh;  // messages for others may come first
+  link->HelpUntil(done);
 }
 
 void ClientCall::Complete(const PeerInfo& callee, absl::Status status) const {

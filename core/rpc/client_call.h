@@ -5,7 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "core/base/future.h"
+#include "core/base/mutex.h"
+#include "core/base/wait_helper.h"
 #include "core/carrier/carrier.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rpc/session_types.h"
@@ -14,8 +17,15 @@ namespace psd::rpc {
 
 // Shared by the session machine, the agent and the call's handle. The request never changes, so
 // that it can be sent again; `id` is guarded by the agent's lock.
-class ClientCall : public Opaque {
+// A thread that waits for the reply helps the link over which the request went.
+class ClientCall : public Opaque, public WaitHelper {
  public:
+  static std::shared_ptr<ClientCall> Create(std::string peer, Request request) {
+    auto call = std::make_shared<ClientCall>(std::move(peer), std::move(request));
+    call->promise_.SetHelper(call);
+    return call;
+  }
+  // For Create.
   ClientCall(std::string peer, Request request)
       : peer_(std::move(peer)), request_(std::move(request)) {}
 
@@ -24,6 +34,13 @@ class ClientCall : public Opaque {
 
   // Returns the message of this call. `meta` is what the session adds, `now` the agent's time.
   carrier::Message Encode(const RequestMeta& meta, absl::Time now) const;
+
+  // The request goes over `link`.
+  void SetLink(std::weak_ptr<carrier::Link> link) const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    link_ = std::move(link);
+  }
+  void HelpUntil(absl::FunctionRef<bool()> done) override PSD_EXCLUDES(mutex_);
 
   // Completes the call without an answer.
   void Complete(const PeerInfo& callee, absl::Status status) const;
@@ -36,6 +53,8 @@ class ClientCall : public Opaque {
   const std::string peer_;
   const Request request_;
   const Promise<rpc::Reply> promise_;
+  mutable Mutex mutex_;  // leaf
+  mutable std::weak_ptr<carrier::Link> link_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::rpc

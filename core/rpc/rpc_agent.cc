@@ -44,7 +44,7 @@ class RpcAgentImpl : public RpcAgent {
     CallSpec spec;
     spec.connect_only = true;
     spec.wait_for_ready = options.wait_for_ready;
-    auto call = std::make_shared<ClientCall>(name, Request{});
+    auto call = ClientCall::Create(name, Request{});
     core_->StartCall(call, std::move(spec), options.timeout);
     return call->reply().Then([](const absl::StatusOr<Reply>& reply) -> absl::StatusOr<PeerInfo> {
       if (!reply.ok()) return reply.status();
@@ -59,7 +59,7 @@ class RpcAgentImpl : public RpcAgent {
     spec.session_bound = request.session_bound;
     spec.only_incarnation = request.only_incarnation;
     spec.only_epoch = request.only_epoch;
-    auto call = std::make_shared<ClientCall>(peer, std::move(request));
+    auto call = ClientCall::Create(peer, std::move(request));
     core_->StartCall(call, std::move(spec), options.timeout);
     return Call(call->reply(), [weak = std::weak_ptr<AgentCore>(core_), call] {
       if (auto core = weak.lock()) core->CancelCall(*call);

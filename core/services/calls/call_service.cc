@@ -230,14 +230,16 @@ void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program)
     fields.set_fork_counter(call->result.body()->fork_id().counter);
   }
   request->attachments.push_back(rpc::FieldsAttachment(fields));
-  rpc::Ask(uses_.agent, *call->method, {call->callee}, *std::move(request), call->options)
-      .OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
-        if (!with_program && call->target.program != nullptr &&
-            IsUnknownProgram(reply.status(), call->target.fingerprint)) {
-          return Send(call, /*with_program=*/true);
-        }
-        call->answered.Set(reply);
-      });
+  const Future<rpc::Reply> answer =
+      rpc::Ask(uses_.agent, *call->method, {call->callee}, *std::move(request), call->options);
+  call->answered.HelpLike(answer);
+  answer.OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
+    if (!with_program && call->target.program != nullptr &&
+        IsUnknownProgram(reply.status(), call->target.fingerprint)) {
+      return Send(call, /*with_program=*/true);
+    }
+    call->answered.Set(reply);
+  });
 }
 
 bool CallService::CalleeKnows(const std::string& callee, const Fingerprint& fingerprint) {

@@ -341,6 +341,51 @@ TEST(AbandonedTest, ASetResultStays) {
   EXPECT_EQ(*future.Wait(), 1);
 }
 
+// Sets the result of a promise on the thread that helps.
+class SettingHelper : public WaitHelper {
+ public:
+  void HelpUntil(absl::FunctionRef<bool()> done) override {
+    EXPECT_FALSE(done());
+    promise.Set(7);
+    EXPECT_TRUE(done());
+    ++helped;
+  }
+  Promise<int> promise;
+  int helped = 0;
+};
+
+TEST(WaitHelperTest, AThreadThatWaitsHelps) {
+  auto helper = std::make_shared<SettingHelper>();
+  helper->promise.SetHelper(helper);
+  EXPECT_EQ(*helper->promise.future().Wait(), 7);
+  EXPECT_EQ(*helper->promise.future().Wait(), 7);
+  EXPECT_EQ(helper->helped, 1) << "a result that is there needs no help";
+}
+
+TEST(WaitHelperTest, AThreadThatWaitsForATimeHelpsToo) {
+  auto helper = std::make_shared<SettingHelper>();
+  helper->promise.SetHelper(helper);
+  EXPECT_TRUE(helper->promise.future().WaitFor(absl::Hours(1)));
+}
+
+TEST(WaitHelperTest, WhatFollowsFromAResultIsHelpedLikeIt) {
+  auto helper = std::make_shared<SettingHelper>();
+  helper->promise.SetHelper(helper);
+  const auto next =
+      helper->promise.future().Then([](const absl::StatusOr<int>& seven) { return *seven + 1; });
+  const Promise<int> other;
+  other.HelpLike(next);
+  next.OnReady([&](const absl::StatusOr<int>& eight) { other.Set(*eight + 1); });
+  EXPECT_EQ(*other.future().Wait(), 9);
+  EXPECT_EQ(helper->helped, 1);
+}
+
+TEST(WaitHelperTest, AHelperThatIsGoneIsNotMissed) {
+  const Promise<int> promise;
+  promise.SetHelper(std::make_shared<SettingHelper>());
+  EXPECT_FALSE(promise.future().WaitFor(absl::Milliseconds(1)));
+}
+
 TEST(FutureConcurrencyTest, OneSetterWinsAndEveryCallbackRunsOnce) {
   for (int round = 0; round < 200; ++round) {
     Promise<int> promise;

@@ -1,0 +1,30 @@
+#pragma once
+
+// Modes that a scope sets for the code that runs on its thread.
+
+#include <utility>
+
+#include "core/base/memory_scope.h"
+
+namespace psd {
+
+struct ThreadModes {
+  bool grad_enabled = true;  // see NoGradGuard
+};
+inline thread_local ThreadModes thread_modes;
+
+// While it exists, the thread has the modes of a new one, and no MemoryScope. For a thread that
+// does work of others while it waits.
+class FreshThreadModes {
+ public:
+  FreshThreadModes() : saved_(std::exchange(thread_modes, {})) {}
+  ~FreshThreadModes() { thread_modes = saved_; }
+  FreshThreadModes(const FreshThreadModes&) = delete;
+  FreshThreadModes& operator=(const FreshThreadModes&) = delete;
+
+ private:
+  const ThreadModes saved_;
+  const MemoryScope no_memory_scope_{nullptr};
+};
+
+}  // namespace psd
