@@ -19,7 +19,7 @@ namespace psd::carrier {
 namespace {
 
 // Sockets are looked at once in so many turns over the rings.
-constexpr int kTurnsPerWait = 64;
+constexpr int kTurnsPerWait = 128;
 constexpr int kEventsAtOnce = 64;
 
 absl::Status NoDescriptor(absl::string_view what, int error) {
@@ -105,8 +105,7 @@ void ShmPoller::Stop() {
 
 void ShmPoller::Run() {
   Hot hot;
-  unsigned turn = 0;
-  while (Wait(hot)) LookAround(hot, turn);
+  while (Wait(hot)) LookAround(hot);
 }
 
 bool ShmPoller::Wait(Hot& hot) {
@@ -137,11 +136,13 @@ void ShmPoller::Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot) 
   if (std::find(hot.begin(), hot.end(), watched) == hot.end()) hot.push_back(std::move(watched));
 }
 
-void ShmPoller::LookAround(Hot& hot, unsigned& turn) {
+void ShmPoller::LookAround(Hot& hot) {
+  unsigned turn = 0;
+  bool crowded = false;
   for (int i = 0; i < kTurnsPerWait && !hot.empty(); ++i) {
     bool found = false;
     for (size_t k = 0; k < hot.size();) {
-      const Watched::Look look = hot[k]->OnLook();
+      const Watched::Look look = hot[k]->OnLook(crowded);
       found = found || look == Watched::Look::kFound;
       if (look != Watched::Look::kAsleep) {
         ++k;
@@ -151,7 +152,7 @@ void ShmPoller::LookAround(Hot& hot, unsigned& turn) {
       hot.pop_back();
     }
     turn = found ? 0 : turn + 1;
-    if (!found) SpinTurn(turn);
+    crowded = !found && !SpinTurn(turn);
   }
 }
 

@@ -27,7 +27,8 @@ class Watched {
     kNothing,
     kAsleep,  // nothing comes: Look is not called again before the next OnWake
   };
-  virtual Look OnLook() = 0;
+  // `crowded`: others wait for the processor that this thread uses.
+  virtual Look OnLook(bool crowded) = 0;
 };
 
 // Thread-safe. While nothing asks for looks, the thread sleeps.
@@ -59,7 +60,7 @@ class ShmPoller {
   // Waits for sockets and kicks, only if nothing is hot. Returns false when the poller stops.
   bool Wait(Hot& hot) PSD_EXCLUDES(mutex_);
   // Looks at everything hot for a few turns.
-  static void LookAround(Hot& hot, unsigned& turn);
+  static void LookAround(Hot& hot);
   static void Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot);
   void Interrupt() const;
   void ClearInterrupts() const;

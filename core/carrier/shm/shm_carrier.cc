@@ -63,7 +63,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
     }
     return false;
   }
-  Look OnLook() override { return Look::kAsleep; }
+  Look OnLook(bool) override { return Look::kAsleep; }
 
  private:
   void Introduce(UniqueFd fd) {

@@ -359,7 +359,7 @@ bool ShmLink::OnWake(bool readable) {
   return true;
 }
 
-Watched::Look ShmLink::OnLook() {
+Watched::Look ShmLink::OnLook(bool crowded) {
   if (Poll()) {
     if (looked_in_vain_) poller_spin_.Report(true);
     LookForAWhile();
@@ -367,8 +367,9 @@ Watched::Look ShmLink::OnLook() {
   }
   looked_in_vain_ = true;
   const bool needless = ended_.load() || helpers_.load(std::memory_order_relaxed) > 0;
-  if (!needless && Clock::Steady().Now() < look_until_) return Look::kNothing;
+  if (!needless && !crowded && Clock::Steady().Now() < look_until_) return Look::kNothing;
   if (poller_spins_ && !needless) poller_spin_.Report(false);
+  if (crowded) poller_spin_.ReportCrowded();
   poller_spins_ = false;
   if (!StopWatching()) return Look::kNothing;
   poller_watches_ = false;
@@ -386,10 +387,11 @@ void ShmLink::HelpUntil(absl::FunctionRef<bool()> done) {
     found = done();
     if (any || found) {
       turn = 0;
+    } else if (!SpinTurn(++turn)) {
+      helper_spin_.ReportCrowded();
+      break;
     } else if (Clock::Steady().Now() >= until) {
       break;
-    } else {
-      SpinTurn(++turn);
     }
   }
   helpers_.fetch_sub(1);

@@ -55,7 +55,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void HelpUntil(absl::FunctionRef<bool()> done) override;
 
   bool OnWake(bool readable) override;
-  Look OnLook() override;
+  Look OnLook(bool crowded) override;
 
   ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd socket, bool dialled);
 

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "absl/time/time.h"
+#include "core/base/clock.h"
 
 namespace psd::carrier {
 
@@ -41,6 +42,9 @@ class SpinPolicy {
     }
   }
 
+  // Others wait for the processors: who looks keeps them away, and waits behind them after a yield.
+  void ReportCrowded() { vain_.store(kPatience, std::memory_order_relaxed); }
+
  private:
   static constexpr int kPatience = 3;
   static constexpr unsigned kTryEvery = 16;
@@ -51,15 +55,18 @@ class SpinPolicy {
 };
 
 // One turn of a look: gives the other hardware thread of this core a moment, and now and then the
-// processor to whoever waits for it. `turn` counts the turns since something was found.
-inline void SpinTurn(unsigned turn) {
-  if (turn % 16 == 15) {
-    sched_yield();
-    return;
-  }
+// processor to whoever waits for it. `turn` counts the turns since something was found. Returns
+// false if others took the processor for long, so that sleeping is better than looking.
+inline bool SpinTurn(unsigned turn) {
+  if (turn % 64 != 63) {
 #if defined(__x86_64__)
-  for (int i = 0; i < 4; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < 4; ++i) __builtin_ia32_pause();
 #endif
+    return true;
+  }
+  const absl::Time before = Clock::Steady().Now();
+  sched_yield();
+  return Clock::Steady().Now() - before < absl::Microseconds(20);
 }
 
 }  // namespace psd::carrier

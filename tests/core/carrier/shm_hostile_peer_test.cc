@@ -250,8 +250,17 @@ TEST_F(ShmHostilePeerTest, NumbersThatChangeWhileTheyAreReadHarmNobody) {
     peer.Open();
     const auto recorder = Accepted(round);
     recorder->CountOnly();
-    FrameEncoder message = Whole(std::string(3000, 'x'));
+    // A record with a whole message, written before the other thread begins.
     std::byte* const ring = peer.own().ring(0);
+    FrameEncoder message = Whole(std::string(3000, 'x'));
+    const uint64_t header = message.bytes() | uint64_t{1} << 32;
+    std::memcpy(ring, &header, sizeof(header));
+    const uint64_t tail = RecordBytes(message.bytes());
+    size_t at = sizeof(header);
+    for (const Buffer& part : message.Take()) {
+      std::memcpy(ring + at, part.data(), part.size());
+      at += part.size();
+    }
     std::atomic<bool> stop{false};
     std::thread scribbler([&] {
       const uint32_t sizes[] = {3024, 100, 3'000'000, UINT32_MAX, 3024};
@@ -263,7 +272,8 @@ TEST_F(ShmHostilePeerTest, NumbersThatChangeWhileTheyAreReadHarmNobody) {
         reinterpret_cast<std::atomic<uint32_t>*>(ring + 20)->store(i % 7);  // the buffers'
       }
     });
-    peer.Write(0, message);
+    peer.header().rings[0].out.tail.store(tail);
+    peer.Ring();
     while (recorder->count() == 0 && recorder->closed().empty()) std::this_thread::yield();
     stop = true;
     scribbler.join();
@@ -337,7 +347,7 @@ TEST_F(ShmHostilePeerTest, APeerThatReadsNothingIsGivenUp) {
 TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
   // Each child opens a link and sends small and large messages until it is killed, after another
   // number of them each time.
-  constexpr int kChildren = 12;
+  constexpr int kChildren = 6;
   int pipes[2];
   ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
   std::vector<pid_t> children;
@@ -359,7 +369,7 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
     for (char seed = 'a';; seed = static_cast<char>(seed < 'z' ? seed + 1 : 'a')) {
       Message message;
       message.header = std::string(1, seed);
-      message.buffers.push_back(Buffer::FromString(std::string(seed % 3 * 500'000 + 1, seed)));
+      message.buffers.push_back(Buffer::FromString(std::string(seed % 3 * 100'000 + 1, seed)));
       while (absl::IsResourceExhausted((*link)->Send(message))) usleep(100);
     }
   }
@@ -375,7 +385,7 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
       torn += bytes != std::string(bytes.size(), message.header[0]);
     });
     recorder->CountOnly();
-    ASSERT_TRUE(recorder->WaitForMessages(i * i / 4));
+    ASSERT_TRUE(recorder->WaitForMessages(i * i));
   }
   for (const pid_t child : children) ASSERT_EQ(kill(child, SIGKILL), 0);
   for (int i = 0; i < kChildren; ++i) {
