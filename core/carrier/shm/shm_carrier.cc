@@ -45,7 +45,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   void Stop() {
     stopped_.store(true);
     poller_.Remove(socket_.fd.get());
-    // Whoever has connected and was not accepted hears of the end.
+    // Peers that have connected and were not accepted hear of the end.
     shutdown(socket_.fd.get(), SHUT_RDWR);
   }
 

@@ -67,7 +67,8 @@ void RunOne(absl::string_view input) {
   const auto account = MemoryAccount::Create(0, NewHeapAllocator());
   const ReceiveMemory memory{account, account};
   Assembler assembler(limits, memory, account, {std::make_shared<WaitingLine>(), absl::Seconds(1)});
-  Ring ring;
+  const auto owned = std::make_unique<Ring>();  // on the heap, which aligns it in every build
+  Ring& ring = *owned;
   RingReader reader(ring.memory.get(), kRing, &ring.out, &ring.in, kMaxFrame, *account);
   for (Commands commands(input); !commands.empty();) {
     const uint64_t command = commands.Number(1) % 5;
