@@ -10,9 +10,13 @@ namespace psd::bench {
 absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
                                                 const std::vector<std::string>& flags) {
   auto job = std::make_unique<Job>();
-  std::vector<std::string> command = {environment.daemon, absl::StrCat("--name=", kOwner),
-                                      "--listen=127.0.0.1:0", "--log_level=warning",
-                                      "--ready_fd=1"};
+  std::vector<std::string> command = {
+      environment.daemon,
+      absl::StrCat("--name=", kOwner),
+      "--listen=127.0.0.1:0",
+      "--log_level=warning",
+      absl::StrCat("--shared_memory=", environment.carrier == "shm" ? "true" : "false"),
+      "--ready_fd=1"};
   command.insert(command.end(), flags.begin(), flags.end());
   PSD_ASSIGN_OR_RETURN(job->owner_, Process::Start(command));
   PSD_ASSIGN_OR_RETURN(job->address_, job->owner_->ReadLine(absl::Seconds(20)));
@@ -25,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const std::string& name,
   WorkerOptions options;
   options.name = name;
   options.owners = {{kOwner, address}};
+  options.shared_memory = true;  // the owner's flag decides
   return Worker::Start(std::move(options));
 }
 

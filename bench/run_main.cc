@@ -28,12 +28,12 @@ struct Options {
   std::vector<std::string> only;
   Environment environment;
   std::string peer_script;
-  std::string transport = "tcp";  // the peer's transport, which is compared with the grpc carrier
 };
 
 constexpr char kUsage[] =
     "  --json         one JSON object per case, nothing else on standard output\n"
     "  --only CASE    only this case; may be repeated\n"
+    "  --carrier C    grpc (default) or shm; the peer uses TCP or its shared memory accordingly\n"
     "  --daemon PATH  another psd than the one built with the benchmark\n";
 
 // Returns the path of a file that Bazel puts beside this program.
@@ -84,6 +84,12 @@ absl::StatusOr<Options> ParseOptions(std::vector<std::string> arguments) {
       options.help = true;
     } else if (value("--only", &text)) {
       options.only.push_back(text);
+    } else if (value("--carrier", &text)) {
+      if (text != "grpc" && text != "shm") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--carrier: '", text, "' is none; grpc and shm are"));
+      }
+      options.environment.carrier = text;
     } else if (!value("--daemon", &options.environment.daemon)) {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown or incomplete argument '", arguments[i], "'; known:\n", kUsage));
@@ -132,7 +138,8 @@ int RunMain(int argc, char** argv, bool with_peer) {
   }
   std::unique_ptr<Peer> peer;
   if (with_peer) {
-    auto started = Peer::Start(options->peer_script, options->transport);
+    auto started =
+        Peer::Start(options->peer_script, options->environment.carrier == "shm" ? "shm" : "tcp");
     if (!started.ok()) {
       std::fprintf(stderr, "compare: %s\n", std::string(started.status().message()).c_str());
       return 1;

@@ -30,10 +30,10 @@ absl::Status RunOneBlock(const std::string& name, Workload& workload, Peer* peer
   return absl::OkStatus();
 }
 
-Row Summarize(const Case& one, const Costs& costs) {
+Row Summarize(const Case& one, const std::string& carrier, const Costs& costs) {
   Row row;
   row.name = one.name;
-  row.carrier = one.carrier;
+  row.carrier = carrier;
   row.unit = one.unit.name;
   row.value = one.unit.Show(Median(costs.psd));
   if (one.latency) row.p99 = one.unit.Show(Quantile(costs.operations, 0.99));
@@ -64,7 +64,7 @@ absl::StatusOr<Row> RunCase(const Case& one, const Environment& environment, Pee
     PSD_RETURN_IF_ERROR(RunOneBlock(one.name, *workload, peer, &costs));
   }
   if (peer != nullptr) PSD_RETURN_IF_ERROR(peer->StopCase(one.name));
-  return Summarize(one, costs);
+  return Summarize(one, one.sends ? environment.carrier : "none", costs);
 }
 
 }  // namespace psd::bench

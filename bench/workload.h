@@ -16,8 +16,9 @@ namespace psd::bench {
 
 // The paths of the programs that cases start.
 struct Environment {
-  std::string daemon;  // psd
-  std::string helper;  // //bench:helper
+  std::string daemon;            // psd
+  std::string helper;            // //bench:helper
+  std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
 };
 
 // The unit in which a cost (seconds per operation, or bytes of memory) is shown: as cost * factor,
@@ -44,8 +45,8 @@ class Workload {
 };
 
 struct Case {
-  std::string name;     // for example "call_empty", as --only takes it
-  std::string carrier;  // "grpc", or "none" if nothing is sent
+  std::string name;   // for example "call_empty", as --only takes it
+  bool sends = true;  // false: nothing is sent, and no carrier is shown
   Unit unit;
   bool latency = false;  // if true, the 99th percentile is shown too
   bool has_peer = true;  // whether the peer has the same case

@@ -96,6 +96,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.advertise = options.advertise;
   runtime.threads = options.threads;
   runtime.memory = MemoryBudget::Create(options.memory_budget_bytes);
+  runtime.shared_memory = options.shared_memory;
   runtime.session = options.session;
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);

@@ -118,7 +118,6 @@ class Call64 : public CallWorkload {
 std::vector<Case> CallCases() {
   Case empty;
   empty.name = "call_empty";
-  empty.carrier = "grpc";
   empty.unit = {"us", 1e6};
   empty.latency = true;
   empty.make = [] { return std::make_unique<CallEmpty>(); };

@@ -113,7 +113,6 @@ class StepBesideFlood : public Workload {
 std::vector<Case> FloodCases() {
   Case flood;
   flood.name = "step_beside_flood";
-  flood.carrier = "grpc";
   flood.unit = {"ms", 1e3};
   flood.has_peer = false;
   flood.make = [] { return std::make_unique<StepBesideFlood>(); };

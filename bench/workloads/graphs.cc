@@ -161,7 +161,6 @@ class Program20 : public Workload {
 std::vector<Case> GraphCases() {
   Case autograd;
   autograd.name = "autograd_1000";
-  autograd.carrier = "grpc";
   autograd.unit = {"ms", 1e3};
   autograd.make = [] { return std::make_unique<Autograd1000>(); };
   Case program = autograd;

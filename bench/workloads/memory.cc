@@ -89,7 +89,6 @@ class Memory : public Workload {
 std::vector<Case> MemoryCases() {
   Case filled;
   filled.name = "memory";
-  filled.carrier = "grpc";
   filled.unit = {"MiB", 1.0 / (1 << 20)};
   filled.has_peer = false;
   filled.blocks = 1;

@@ -96,7 +96,6 @@ class CallsMixed : public Workload {
 std::vector<Case> MixedCases() {
   Case mixed;
   mixed.name = "calls_mixed";
-  mixed.carrier = "grpc";
   mixed.unit = {"ms", 1e3};
   mixed.has_peer = false;
   mixed.make = [] { return std::make_unique<CallsMixed>(); };

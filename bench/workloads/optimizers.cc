@@ -205,7 +205,7 @@ class ThreadedOptimizerWorkload : public Workload {
 Case OptimizerCase(const std::string& name, std::function<std::unique_ptr<Workload>()> make) {
   Case one;
   one.name = name;
-  one.carrier = "none";
+  one.sends = false;
   one.unit = {"ms", 1e3};
   one.make = std::move(make);
   return one;

@@ -60,7 +60,6 @@ Case PullCase(int mebibytes, int pulls) {
   const size_t bytes = static_cast<size_t>(mebibytes) << 20;
   Case one;
   one.name = absl::StrCat("pull_", mebibytes, "MiB");
-  one.carrier = "grpc";
   one.unit = {"GB/s", static_cast<double>(bytes) / 1e9, /*rate=*/true};
   one.make = [bytes, pulls] { return std::make_unique<Pull>(bytes, pulls); };
   return one;

@@ -102,7 +102,6 @@ class ReferenceRelease : public References {
 std::vector<Case> ReferenceCases() {
   Case bytes;
   bytes.name = "rrefs_1M";
-  bytes.carrier = "grpc";
   bytes.unit = {"B each", 1};
   bytes.has_peer = false;
   bytes.blocks = 1;

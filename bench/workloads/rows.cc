@@ -161,10 +161,10 @@ class EmbeddingWorkload : public RowsWorkload {
 };
 
 template <typename T>
-Case RowsCase(const std::string& name, const std::string& carrier) {
+Case RowsCase(const std::string& name, bool sends) {
   Case one;
   one.name = name;
-  one.carrier = carrier;
+  one.sends = sends;
   one.unit = {"ms", 1e3};
   one.make = [] { return std::make_unique<T>(); };
   return one;
@@ -173,9 +173,9 @@ Case RowsCase(const std::string& name, const std::string& carrier) {
 }  // namespace
 
 std::vector<Case> RowsCases() {
-  return {RowsCase<LookupWorkload>("rows_lookup", "none"),
-          RowsCase<UpdateWorkload>("rows_update", "none"),
-          RowsCase<EmbeddingWorkload>("embedding", "grpc")};
+  return {RowsCase<LookupWorkload>("rows_lookup", /*sends=*/false),
+          RowsCase<UpdateWorkload>("rows_update", /*sends=*/false),
+          RowsCase<EmbeddingWorkload>("embedding", /*sends=*/true)};
 }
 
 }  // namespace psd::bench

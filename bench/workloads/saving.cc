@@ -212,7 +212,6 @@ class SteppingWhileSaving : public Workload {
 Case SaveCase(const char* name, bool over_the_wire) {
   Case save;
   save.name = name;
-  save.carrier = "grpc";
   save.unit = {"GB/s", 1e-9, /*rate=*/true};
   save.has_peer = false;
   save.make = [over_the_wire] { return std::make_unique<Saving>(over_the_wire); };
@@ -224,7 +223,6 @@ Case SaveCase(const char* name, bool over_the_wire) {
 std::vector<Case> SavingCases() {
   Case steps;
   steps.name = "save_steps";
-  steps.carrier = "grpc";
   steps.unit = {"ms", 1e3};
   steps.has_peer = false;
   steps.make = [] { return std::make_unique<SteppingWhileSaving>(); };

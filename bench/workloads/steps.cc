@@ -102,7 +102,6 @@ class SmallStep : public StepWorkload {
 std::vector<Case> StepCases() {
   Case sgd;
   sgd.name = "step_sgd";
-  sgd.carrier = "grpc";
   sgd.unit = {"ms", 1e3};
   sgd.make = [] { return std::make_unique<DenseStep>(Sgd{}); };
   Case adam = sgd;

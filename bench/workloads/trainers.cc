@@ -81,7 +81,6 @@ std::vector<Case> TrainerCases() {
   for (int trainers : {1, 2, 4}) {
     Case one;
     one.name = absl::StrCat("trainers_", trainers);
-    one.carrier = "grpc";
     one.unit = {"CPU ms/step", 1e3};
     one.has_peer = false;
     one.make = [trainers] { return std::make_unique<Trainers>(trainers); };

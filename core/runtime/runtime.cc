@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/shm/host_factory.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/rref/creation_gate.h"
 #include "core/services/calls/call_service.h"
@@ -32,7 +33,8 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOp
   carrier::GrpcCarrierOptions grpc;
   grpc.memory = options.memory;
   grpc.start_threads = options.listen.empty();
-  return carrier::NewGrpcCarrier(grpc);
+  return options.shared_memory ? carrier::NewHostCarrier(grpc, options.logger)
+                               : carrier::NewGrpcCarrier(grpc);
 }
 
 absl::Status CheckAddresses(const RuntimeOptions& options) {

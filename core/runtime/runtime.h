@@ -69,7 +69,11 @@ struct RuntimeOptions {
   size_t program_cache_entries = 1024;
   // The name of the registrar, which is told to workers that connect; empty if there is none.
   std::string registrar;
-  // The carrier that moves messages; null for gRPC.
+  // Whether messages to and from workers of the same host and user go through shared memory. Both
+  // ends must allow it.
+  bool shared_memory = false;
+  // The carrier that moves messages. If it is null, the worker makes one: gRPC, with shared memory
+  // if `shared_memory` says so.
   std::shared_ptr<carrier::Carrier> carrier;
   // The folder below which this worker may write its own files of a save; null if it never does.
   // Shared by the workers of this process that use it.

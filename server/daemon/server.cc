@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/carrier/shm/host_factory.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "server/services/health_service.h"
 #include "server/services/reflection_service.h"
@@ -29,14 +30,13 @@ void LogRefusing(Logger& logger, const absl::Status& why) {
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
     std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<MemoryBudget> memory,
-    std::shared_ptr<Logger> logger) {
+    bool shared_memory, const std::shared_ptr<Logger>& logger) {
   carrier::GrpcCarrierOptions options;
   options.memory = std::move(memory);
   options.server_hook = std::move(hook);
-  options.on_refusing = [logger = std::move(logger)](const absl::Status& why) {
-    LogRefusing(*logger, why);
-  };
-  return carrier::NewGrpcCarrier(options);
+  options.on_refusing = [logger](const absl::Status& why) { LogRefusing(*logger, why); };
+  return shared_memory ? carrier::NewHostCarrier(options, logger)
+                       : carrier::NewGrpcCarrier(options);
 }
 
 worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtensions extensions,
@@ -99,8 +99,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
-  PSD_ASSIGN_OR_RETURN(options.carrier,
-                       MakeCarrier(server->grpc_services_, options.memory, std::move(logger)));
+  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, options.memory,
+                                                    config.shared_memory, logger));
   if (!config.checkpoint_root.empty()) {
     PSD_ASSIGN_OR_RETURN(options.checkpoint_root,
                          checkpoint::CheckpointRoot::Open(config.checkpoint_root));

@@ -29,7 +29,6 @@ class FakeWorkload : public Workload {
 Case FakeCase(const std::string& name) {
   Case one;
   one.name = name;
-  one.carrier = "grpc";
   one.unit = {"ms", 1e3};
   one.latency = true;
   one.blocks = 3;
@@ -46,6 +45,16 @@ TEST(Runner, ComparesWithTheFloor) {
   EXPECT_DOUBLE_EQ(row->efficiency.value(), 0.5);
   EXPECT_DOUBLE_EQ(row->spread.value(), 0);
   EXPECT_FALSE(row->peer.has_value());
+  EXPECT_EQ(row->carrier, "grpc");
+}
+
+TEST(Runner, NamesTheCarrierOfWhatIsSent) {
+  Environment environment;
+  environment.carrier = "shm";
+  Case one = FakeCase("a");
+  EXPECT_EQ(RunCase(one, environment, nullptr)->carrier, "shm");
+  one.sends = false;
+  EXPECT_EQ(RunCase(one, environment, nullptr)->carrier, "none");
 }
 
 TEST(Runner, ComparesWithThePeer) {
