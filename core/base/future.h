@@ -87,7 +87,7 @@ class FutureState {
     callback(Result());
   }
 
-  // What a thread that waits for this result can do meanwhile.
+  // Sets how a thread that waits for this result helps meanwhile.
   void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     helper_ = std::move(helper);
