@@ -37,9 +37,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
         socket_(std::move(socket)),
         accept_(std::move(accept)),
         poller_(core_->NextPoller()) {}
-  ~Listener() override {
-    if (!socket_.path.empty()) unlink(socket_.path.c_str());
-  }
+  ~Listener() override { RemoveFile(socket_); }
 
   absl::Status Start() { return poller_.Add(socket_.fd.get(), shared_from_this()); }
   void Stop() {

@@ -1,7 +1,9 @@
 #include "core/carrier/shm/unix_socket.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -63,8 +65,11 @@ absl::StatusOr<UniqueFd> NewSocket(absl::string_view what, const std::string& ad
   return fd;
 }
 
-// Removes the file of a socket whose process is gone.
+// Removes the file of a socket whose process is gone. Other files stay: a connection to one of them
+// is refused too.
 void RemoveIfDead(const Address& address) {
+  struct stat file = {};
+  if (lstat(address.path.c_str(), &file) != 0 || !S_ISSOCK(file.st_mode)) return;
   const UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (connect(fd.get(), address.get(), address.length) != 0 && errno == ECONNREFUSED) {
     unlink(address.path.c_str());
@@ -108,7 +113,12 @@ absl::StatusOr<UnixListener> ListenUnix(const std::string& text) {
   if (getsockname(listener.fd.get(), address.get(), &address.length) != 0) {
     return Failed("listen at", text, errno);
   }
+  struct stat file = {};
+  if (!address.path.empty() && lstat(address.path.c_str(), &file) != 0) {
+    return Failed("listen at", text, errno);
+  }
   listener.path = address.path;
+  listener.file = {file.st_dev, file.st_ino};
   listener.address = text;
   if (address.path.empty()) {
     const size_t name_bytes = address.length - offsetof(sockaddr_un, sun_path);
@@ -116,6 +126,12 @@ absl::StatusOr<UnixListener> ListenUnix(const std::string& text) {
         absl::StrCat(kScheme, "@", absl::string_view(address.bytes.sun_path, name_bytes).substr(1));
   }
   return listener;
+}
+
+void RemoveFile(const UnixListener& listener) {
+  struct stat file = {};
+  if (listener.path.empty() || lstat(listener.path.c_str(), &file) != 0) return;
+  if (listener.file == std::make_pair(file.st_dev, file.st_ino)) unlink(listener.path.c_str());
 }
 
 absl::StatusOr<UniqueFd> ConnectUnix(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,12 +22,15 @@ namespace psd::carrier {
 
 struct UnixListener {
   UniqueFd fd;
-  std::string address;  // as a peer dials it
-  std::string path;     // of the socket's file; empty if it has none
+  std::string address;                // as a peer dials it
+  std::string path;                   // of the socket's file; empty if it has none
+  std::pair<dev_t, ino_t> file = {};  // the device and the inode of that file
 };
-// Errors: INVALID_ARGUMENT for an address of another form; UNAVAILABLE naming the address and the
-// system's reason.
+// Replaces the file of a socket whose process is gone, and no other file. Errors: INVALID_ARGUMENT
+// for an address of another form; UNAVAILABLE naming the address and the system's reason.
 absl::StatusOr<UnixListener> ListenUnix(const std::string& address);
+// Removes the socket's file, if it has one that nobody has replaced since.
+void RemoveFile(const UnixListener& listener);
 
 // Errors: as ListenUnix; UNAVAILABLE with "refused" in its text if nobody listens there.
 absl::StatusOr<UniqueFd> ConnectUnix(const std::string& address);

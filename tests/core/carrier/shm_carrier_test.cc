@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/carrier/shm/shm_factory.h"
+#include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/recorder.h"
 
 namespace psd::carrier {
@@ -98,6 +100,48 @@ TEST_F(ShmCarrierTest, ASocketMayHaveAFileWhichGoesWithTheCarrier) {
   server_.reset();
   struct stat status = {};
   EXPECT_NE(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(rmdir(folder), 0);
+}
+
+TEST_F(ShmCarrierTest, FilesThatAreNoSocketOfThisCarrierStay) {
+  char folder[] = "/tmp/shm_carrier_test.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = absl::StrCat(folder, "/model.bin");
+  const auto exists = [&path] {
+    struct stat status = {};
+    return stat(path.c_str(), &status) == 0;
+  };
+  const auto write = [&path] { std::ofstream(path) << "weights"; };
+  const auto nobody = [](std::shared_ptr<Link>) { return nullptr; };
+  write();
+  auto carrier = *NewShmCarrier({});
+  const absl::Status status = carrier->Listen(absl::StrCat("unix:", path), nobody).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(exists()) << "it was there before";
+
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  ASSERT_TRUE(carrier->Listen(absl::StrCat("unix:", path), nobody).ok());
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  // It gets an inode of its own while the socket keeps its own.
+  write();
+  carrier.reset();
+  EXPECT_TRUE(exists()) << "it took the socket's place";
+  EXPECT_EQ(unlink(path.c_str()), 0);
+  EXPECT_EQ(rmdir(folder), 0);
+}
+
+TEST_F(ShmCarrierTest, TheFileOfADeadProcessIsReplaced) {
+  char folder[] = "/tmp/shm_carrier_test.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = absl::StrCat(folder, "/socket");
+  // A socket that is closed leaves its file.
+  ASSERT_TRUE(ListenUnix(absl::StrCat("unix:", path)).ok());
+  struct stat status = {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  Start({}, absl::StrCat("unix:", path));
+  Connect();
+  TearDown();
+  server_.reset();
   EXPECT_EQ(rmdir(folder), 0);
 }
 
