@@ -11,6 +11,12 @@
 #include "core/carrier/shm/spin_policy.h"
 
 namespace psd::carrier {
+namespace {
+
+// The system shows this user in the place of every user that this user namespace does not know.
+constexpr uid_t kUnknownUser = 65534;
+
+}  // namespace
 
 ShmCore::ShmCore(const ShmCarrierOptions& options)
     : options_(options),
@@ -35,8 +41,9 @@ ShmPoller& ShmCore::NextPoller() {
 }
 
 bool ShmCore::Trusts(uid_t user) const {
-  return user == geteuid() ||
-         std::find(options_.users.begin(), options_.users.end(), user) != options_.users.end();
+  const std::vector<uid_t>& users = options_.users;
+  return user != kUnknownUser &&
+         (user == geteuid() || std::find(users.begin(), users.end(), user) != users.end());
 }
 
 absl::Status ShmCore::Register(std::shared_ptr<ShmLink> link) {

@@ -51,7 +51,8 @@ struct ShmCarrierOptions {
   // before.
   absl::Duration linger = absl::Milliseconds(500);
   // Processes of these users may open links, and may be dialled, beside those of this process's own
-  // user.
+  // user. The user 65534 ("nobody") is never trusted, also not by itself: the system shows it in
+  // the place of all users of other user namespaces.
   std::vector<uid_t> users;
 };
 

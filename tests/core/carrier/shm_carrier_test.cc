@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
+#include "core/carrier/shm/shm_core.h"
 #include "core/carrier/shm/shm_factory.h"
 #include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/recorder.h"
@@ -143,6 +144,17 @@ TEST_F(ShmCarrierTest, TheFileOfADeadProcessIsReplaced) {
   TearDown();
   server_.reset();
   EXPECT_EQ(rmdir(folder), 0);
+}
+
+TEST_F(ShmCarrierTest, TheUserThatStandsForUnknownOnesIsNotTrusted) {
+  ShmCarrierOptions options;
+  options.memory = MemoryBudget::Create(0);
+  options.users = {1234, 65534};
+  const ShmCore core(options);
+  EXPECT_TRUE(core.Trusts(1234));
+  EXPECT_TRUE(core.Trusts(geteuid()));
+  EXPECT_FALSE(core.Trusts(65534));
+  EXPECT_FALSE(core.Trusts(1235));
 }
 
 TEST_F(ShmCarrierTest, AddressesOfOtherFormsAreRefused) {
