@@ -51,7 +51,7 @@ bool IsOwnAddress(const std::string& host) {
   return found;
 }
 
-class HostCarrier : public Carrier, public std::enable_shared_from_this<HostCarrier> {
+class HostCarrier : public Carrier {
  public:
   HostCarrier(std::shared_ptr<Carrier> network, std::shared_ptr<Carrier> shm,
               std::shared_ptr<Logger> logger)
@@ -101,12 +101,14 @@ class HostCarrier : public Carrier, public std::enable_shared_from_this<HostCarr
     const std::string socket = attempt.sockets.front();
     attempt.sockets.erase(attempt.sockets.begin());
     std::shared_ptr<LinkHandler> handler = attempt.handler;
-    auto result = [self = shared_from_this(), socket, attempt = std::move(attempt)](
-                      absl::StatusOr<std::shared_ptr<Link>> link) mutable {
-      if (link.ok()) return attempt.done(std::move(link));
-      self->LogFailure(attempt.address, link.status());
-      self->ConnectNext(std::move(attempt));
-    };
+    // Shutdown waits for the callback, so `this` outlives it. A reference of its own could be the
+    // last one, and Shutdown would wait on the thread for which it waits.
+    auto result =
+        [this, attempt = std::move(attempt)](absl::StatusOr<std::shared_ptr<Link>> link) mutable {
+          if (link.ok()) return attempt.done(std::move(link));
+          LogFailure(attempt.address, link.status());
+          ConnectNext(std::move(attempt));
+        };
     shm_->Connect(socket, std::min(left / 2, kIntroductionTimeout), std::move(handler),
                   std::move(result));
   }

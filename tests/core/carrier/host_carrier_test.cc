@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -143,6 +144,21 @@ TEST_F(HostCarrierLinkTest, AnIntroductionThatFailsIsLoggedAndTheNetworkUsed) {
   EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
   EXPECT_TRUE(absl::StrContains(log(), "shared_memory_unused")) << log();
   EXPECT_TRUE(absl::StrContains(log(), "no answer from unix:@psd/")) << log();
+}
+
+TEST_F(HostCarrierLinkTest, ACarrierThatEndsWhileItDialsAnswersFirst) {
+  Listen(*NewGrpcCarrier({}));
+  auto impostor = ListenUnix(*SocketOf(address_));
+  ASSERT_TRUE(impostor.ok()) << impostor.status();
+  std::shared_ptr<Carrier> dialler = *NewHostCarrier(GrpcCarrierOptions(), logger_);
+  std::atomic<bool> answered{false};
+  dialler->Connect(address_, absl::Hours(1), near_,
+                   [&](const absl::StatusOr<std::shared_ptr<Link>>& link) {
+                     EXPECT_FALSE(link.ok());
+                     answered = true;
+                   });
+  dialler.reset();
+  EXPECT_TRUE(answered);
 }
 
 TEST_F(HostCarrierLinkTest, AWorkerWhoseSocketIsTakenListensOnTheNetwork) {
