@@ -62,9 +62,9 @@ absl::StatusOr<std::unique_ptr<OwnSegment>> OwnSegment::Create(const RingSizes& 
   // All pages are there from the start, so no later access can fail for memory.
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return NoMemory(bytes, "ftruncate", errno);
-  if (const int error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    return NoMemory(bytes, "fallocate", error);
-  }
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) return NoMemory(bytes, "fallocate", error);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return NoMemory(bytes, "mmap", errno);
   new (memory) SegmentHeader;
