@@ -64,8 +64,9 @@ class FutureState {
   }
 
   bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_) {
-    if (IsReady() || Help()) return true;
+    if (IsReady()) return true;
     const absl::Time until = Clock::Steady().Now() + timeout;
+    if (timeout > absl::ZeroDuration() && Help(until)) return true;
     ScopedBlocking blocking;
     MutexLock lock(mutex_);
     while (!result_.has_value()) {
@@ -106,11 +107,11 @@ class FutureState {
   }
 
  private:
-  // Helps a little if there is a helper. Returns whether the result is there.
-  bool Help() const PSD_EXCLUDES(mutex_) {
+  // Helps a little if there is a helper, at most until then. Returns whether the result is there.
+  bool Help(absl::Time until = absl::InfiniteFuture()) const PSD_EXCLUDES(mutex_) {
     const std::shared_ptr<WaitHelper> helper = this->helper().lock();
     if (helper == nullptr) return false;
-    helper->HelpUntil([this] { return IsReady(); });
+    helper->HelpUntil([this, until] { return IsReady() || Clock::Steady().Now() >= until; });
     return IsReady();
   }
 

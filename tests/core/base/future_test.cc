@@ -368,6 +368,29 @@ TEST(WaitHelperTest, AThreadThatWaitsForATimeHelpsToo) {
   EXPECT_TRUE(helper->promise.future().WaitFor(absl::Hours(1)));
 }
 
+TEST(WaitHelperTest, AThreadThatDoesNotWaitDoesNotHelp) {
+  auto helper = std::make_shared<SettingHelper>();
+  helper->promise.SetHelper(helper);
+  EXPECT_FALSE(helper->promise.future().WaitFor(absl::ZeroDuration()));
+  EXPECT_EQ(helper->helped, 0);
+}
+
+// Helps until it is told to stop.
+class EndlessHelper : public WaitHelper {
+ public:
+  void HelpUntil(absl::FunctionRef<bool()> done) override {
+    while (!done()) {
+    }
+  }
+};
+
+TEST(WaitHelperTest, AThreadThatWaitsForATimeHelpsNoLonger) {
+  const auto helper = std::make_shared<EndlessHelper>();
+  const Promise<int> promise;
+  promise.SetHelper(helper);
+  EXPECT_FALSE(promise.future().WaitFor(absl::Milliseconds(1)));
+}
+
 TEST(WaitHelperTest, WhatFollowsFromAResultIsHelpedLikeIt) {
   auto helper = std::make_shared<SettingHelper>();
   helper->promise.SetHelper(helper);
