@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 
 namespace psd {
 
@@ -13,17 +14,23 @@ struct ThreadModes {
 };
 inline thread_local ThreadModes thread_modes;
 
-// While it exists, the thread has the modes of a new one, and no MemoryScope. For a thread that
-// does work of others while it waits.
+// While it exists, the thread has the modes of a new one, no MemoryScope, and has moved no small
+// charges yet. For a thread that does work of others while it waits.
 class FreshThreadModes {
  public:
-  FreshThreadModes() : saved_(std::exchange(thread_modes, {})) {}
-  ~FreshThreadModes() { thread_modes = saved_; }
+  FreshThreadModes()
+      : saved_(std::exchange(thread_modes, {})),
+        task_bytes_(std::exchange(internal::unmoved_charges.task_bytes, 0)) {}
+  ~FreshThreadModes() {
+    thread_modes = saved_;
+    internal::unmoved_charges.task_bytes = task_bytes_;
+  }
   FreshThreadModes(const FreshThreadModes&) = delete;
   FreshThreadModes& operator=(const FreshThreadModes&) = delete;
 
  private:
   const ThreadModes saved_;
+  const size_t task_bytes_;
   const MemoryScope no_memory_scope_{nullptr};
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <thread>
 
+#include "core/base/thread_modes.h"
 #include "gtest/gtest.h"
 
 namespace psd {
@@ -121,6 +122,20 @@ TEST_F(SmallChargesTest, OnlyWorkThatHasTakenLittleUsesTheShareForSmallCalls) {
     EXPECT_EQ(taken, 4 * kStep);
     BeginSmallCharges();
     EXPECT_TRUE(ChargeSmallPiece(id_, kStep).ok());
+  });
+}
+
+TEST_F(SmallChargesTest, WorkForOthersMeanwhileDoesNotRenewTheShareOfATask) {
+  account_->limit = 0;
+  OnAThread([&] {
+    while (ChargeSmallPiece(id_, kStep).ok()) {
+    }
+    {
+      const FreshThreadModes fresh;
+      EXPECT_TRUE(ChargeSmallPiece(id_, kStep).ok());
+      BeginSmallCharges();
+    }
+    EXPECT_FALSE(ChargeSmallPiece(id_, kStep).ok());
   });
 }
 
