@@ -18,8 +18,10 @@
 namespace psd::carrier {
 namespace {
 
-// Sockets are looked at once in so many turns over the rings.
+// Sockets are looked at once in so many turns over the rings. A turn that finds something takes
+// longer and counts as several, so that busy rings do not keep the sockets waiting.
 constexpr int kTurnsPerWait = 128;
+constexpr int kTurnsOfOneThatFinds = 16;
 constexpr int kEventsAtOnce = 64;
 
 absl::Status NoDescriptor(absl::string_view what, int error) {
@@ -75,6 +77,7 @@ void ShmPoller::Remove(int fd) {
 void ShmPoller::Kick(std::shared_ptr<Watched> watched) {
   {
     MutexLock lock(mutex_);
+    if (stopping_) return;  // nobody takes it any more
     kicked_.push_back(std::move(watched));
   }
   Interrupt();
@@ -139,7 +142,7 @@ void ShmPoller::Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot) 
 void ShmPoller::LookAround(Hot& hot) {
   unsigned turn = 0;
   bool crowded = false;
-  for (int i = 0; i < kTurnsPerWait && !hot.empty(); ++i) {
+  for (int turns = 0; turns < kTurnsPerWait && !hot.empty();) {
     bool found = false;
     for (size_t k = 0; k < hot.size();) {
       const Watched::Look look = hot[k]->OnLook(crowded);
@@ -151,6 +154,7 @@ void ShmPoller::LookAround(Hot& hot) {
       std::swap(hot[k], hot.back());
       hot.pop_back();
     }
+    turns += found ? kTurnsOfOneThatFinds : 1;
     turn = found ? 0 : turn + 1;
     crowded = !found && !SpinTurn(turn);
   }

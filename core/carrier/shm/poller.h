@@ -46,7 +46,8 @@ class ShmPoller {
   absl::Status Add(int fd, std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
   // Must be called before `fd` is closed.
   void Remove(int fd) PSD_EXCLUDES(mutex_);
-  // Calls OnWake on the poller's thread soon, whether or not its socket is watched.
+  // Calls OnWake on the poller's thread soon, whether or not its socket is watched. Does nothing
+  // after Stop.
   void Kick(std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
 
   // Joins the thread. Not from that thread.

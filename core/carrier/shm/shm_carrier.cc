@@ -18,6 +18,9 @@ namespace {
 
 // The pause after which a listener looks again for connections if descriptors were short.
 constexpr absl::Duration kDescriptorPause = absl::Milliseconds(100);
+// The most connections that are taken at one wake-up, so that a stranger who connects all the time
+// cannot keep the poller from its links. The poller is woken again for the others.
+constexpr int kAcceptsPerWake = 16;
 
 absl::Status CheckOptions(const ShmCarrierOptions& options) {
   if (options.poll_threads < 1) {
@@ -48,7 +51,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   }
 
   bool OnWake(bool readable) override {
-    while (readable && !stopped_.load()) {
+    for (int i = 0; i < kAcceptsPerWake && readable && !stopped_.load(); ++i) {
       UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (fd.valid()) {
         Introduce(std::move(fd));

@@ -18,6 +18,12 @@ namespace {
 // longer than it takes to wake a thread.
 constexpr absl::Duration kPollerLook = absl::Microseconds(60);
 constexpr absl::Duration kHelperLook = absl::Microseconds(200);
+// The most time for which a thread helps, however much it receives for others meanwhile.
+constexpr absl::Duration kMostHelp = absl::Milliseconds(1);
+
+// The most packets that are read from a socket at one wake-up, so that a peer that sends them all
+// the time cannot keep the poller from other links. The poller is woken again for the others.
+constexpr int kPacketsPerWake = 32;
 
 size_t PieceBytes(const ShmCarrierOptions& options) {
   return std::clamp(options.rings.bulk_bytes / 4, kMinPieceBytes, kMaxPieceBytes);
@@ -240,7 +246,7 @@ void ShmLink::TellEnd(const absl::Status& reason) {
 // The socket.
 
 void ShmLink::ReadSocket() {
-  while (!peer_gone_.load()) {
+  for (int i = 0; i < kPacketsPerWake && !peer_gone_.load(); ++i) {
     absl::StatusOr<std::optional<Packet>> packet = ReceivePacket(socket_.get());
     if (absl::IsUnavailable(packet.status())) return OnPeerGone(packet.status());
     if (packet.ok() && !packet->has_value()) return;
@@ -380,19 +386,18 @@ void ShmLink::HelpUntil(absl::FunctionRef<bool()> done) {
   if (done() || !helper_spin_.Worthwhile()) return;
   helpers_.fetch_add(1);
   StartWatching();
-  const absl::Time until = Clock::Steady().Now() + kHelperLook;
+  const absl::Time begun = Clock::Steady().Now();
   bool found = false;
-  for (unsigned turn = 0; !found && !ended_.load();) {
-    const bool any = Poll();
+  for (unsigned turn = 0; !ended_.load();) {
+    const bool any = PollAsHelper();
     found = done();
-    if (any || found) {
-      turn = 0;
-    } else if (!SpinTurn(++turn)) {
+    if (found) break;
+    turn = any ? 0 : turn + 1;
+    if (!any && !SpinTurn(turn)) {
       helper_spin_.ReportCrowded();
       break;
-    } else if (Clock::Steady().Now() >= until) {
-      break;
     }
+    if (Clock::Steady().Now() - begun >= (any ? kMostHelp : kHelperLook)) break;
   }
   helpers_.fetch_sub(1);
   helper_spin_.Report(found);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,10 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   enum class Farewell { kNone, kGoodbye };
 
   static constexpr size_t kControl = 0;
+  // The rounds over the rings in one turn of the poller, and in one of a thread that helps and
+  // looks after each turn whether its answer has come.
+  static constexpr int kRoundsOfTurn = 16;
+  static constexpr int kRoundsOfHelper = 2;
   // The unit in which messages that wait for the control ring are charged. The first unit is not.
   static constexpr size_t kControlUnit = size_t{1} << 20;
 
@@ -79,7 +84,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
     bool writing = false;  // a thread writes into the ring
     bool starved = false;  // the peer was told that this end waits for space
     bool moved = true;     // something was written since the last look for stalls
-    std::vector<Queued> queue;
+    std::deque<Queued> queue;
   };
 
   // A received frame's part that is for the handler.
@@ -115,9 +120,12 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void WatchPeer(absl::Duration after);
   void LookForLife();
 
-  // Receiving, by the thread that has the turn. Poll takes the turn if it is free, and returns
-  // whether it received or sent something.
-  bool Poll();
+  // Receiving, by the thread that has the turn. Poll takes the turn if it is free, else the thread
+  // that has it works once more. Returns whether this thread received or sent something. An
+  // exception of the handler ends the process, because the turn would never be free again.
+  bool Poll() noexcept;
+  // As Poll, but does little at a time, and nothing if another thread has the turn.
+  bool PollAsHelper() noexcept;
   // Runs `first` in a turn. Requires: no other thread can have the turn.
   template <typename F>
   void InTurn(F first) {
@@ -125,8 +133,10 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
     first();
     while (!turn_.Leave()) Work();
   }
-  bool Work();
-  bool ReceiveAll();
+  // `rounds` is the most rounds over the rings that are read; at least 2, because a round in which
+  // nothing comes shows that nothing is left.
+  bool Work(int rounds = kRoundsOfTurn);
+  bool ReceiveAll(int rounds);
   // Returns whether a frame was taken from the ring.
   absl::StatusOr<bool> ReceiveOne(size_t ring);
   // False: the frame finds no room yet and stays where it is.
@@ -173,7 +183,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   bool Pump(size_t number, size_t most) PSD_EXCLUDES(send_mutex_);
   bool PumpAll() PSD_EXCLUDES(send_mutex_);
   void PumpBulk() PSD_EXCLUDES(send_mutex_);
-  // Takes the frames that go into the ring next, and sets `writing`. Empty: there are none, or
+  // Takes some frames that go into the ring next, and sets `writing`. Empty: there are none, or
   // another thread writes. `frees` is set as in BulkQueue::Piece.
   std::vector<Queued> TakeNext(size_t number, std::optional<size_t>& frees)
       PSD_EXCLUDES(send_mutex_);

@@ -13,13 +13,12 @@ namespace {
 // The interval at which a message that waits for room tries again. It is not called back, because
 // memory may be freed under any lock.
 constexpr absl::Duration kRoomTick = absl::Milliseconds(5);
-// The most frames of one turn: so many rounds of so many control frames, and a piece of each ring.
-constexpr int kRoundsOfTurn = 16;
+// The most frames of one round: so many control frames, and a piece of each other ring.
 constexpr int kControlOfRound = 32;
 
 }  // namespace
 
-bool ShmLink::Poll() {
+bool ShmLink::Poll() noexcept {
   if (!turn_.Enter()) return false;
   bool any = false;
   do {
@@ -28,9 +27,18 @@ bool ShmLink::Poll() {
   return any;
 }
 
-bool ShmLink::Work() {
+bool ShmLink::PollAsHelper() noexcept {
+  if (!turn_.TryEnter()) return false;
+  bool any = false;
+  do {
+    any = Work(kRoundsOfHelper) || any;
+  } while (!turn_.Leave());
+  return any;
+}
+
+bool ShmLink::Work(int rounds) {
   if (gone_.load()) return false;
-  bool any = !readers_.empty() && !told_ && ReceiveAll();
+  bool any = !readers_.empty() && !told_ && ReceiveAll(rounds);
   any = PumpAll() || any;
   if (look_for_stalls_.exchange(false)) {
     const absl::Status stalled = LookForStalls();
@@ -40,11 +48,11 @@ bool ShmLink::Work() {
   return any;
 }
 
-bool ShmLink::ReceiveAll() {
+bool ShmLink::ReceiveAll(int rounds) {
   const bool gone = peer_gone_.load();
   bool any = false;
   bool moved = true;
-  for (int round = 0; moved && round < kRoundsOfTurn; ++round) {
+  for (int round = 0; moved && round < rounds; ++round) {
     moved = false;
     for (size_t ring = 0; ring < readers_.size(); ++ring) {
       const int most = ring == kControl ? kControlOfRound : 1;

@@ -14,6 +14,9 @@ namespace {
 
 // The most bytes that the poller writes into a ring before it looks at the peer's rings again.
 constexpr size_t kPumpBytes = size_t{256} << 10;
+// The most frames that are taken from a queue at once. Those that do not fit are put back under the
+// lock, so their number must not grow with the queue.
+constexpr size_t kFramesAtOnce = 64;
 
 }  // namespace
 
@@ -125,8 +128,11 @@ std::vector<ShmLink::Queued> ShmLink::TakeNext(size_t number, std::optional<size
     MutexLock lock(send_mutex_);
     Outlet& outlet = outlets_[number];
     if (outlet.writing) return {};
-    std::vector<Queued> frames;
-    frames.swap(outlet.queue);
+    const auto end =
+        outlet.queue.begin() + static_cast<ptrdiff_t>(std::min(outlet.queue.size(), kFramesAtOnce));
+    std::vector<Queued> frames(std::make_move_iterator(outlet.queue.begin()),
+                               std::make_move_iterator(end));
+    outlet.queue.erase(outlet.queue.begin(), end);
     if (frames.empty()) piece = NextPiece(number);
     if (frames.empty() && !piece.has_value()) {
       SetPending(number, false);

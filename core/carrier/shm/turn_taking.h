@@ -21,6 +21,12 @@ class TurnTaking {
       }
     }
   }
+  // As Enter, but leaves no note if another thread has the turn. For a thread that soon tries
+  // again.
+  bool TryEnter() {
+    int state = kFree;
+    return state_.compare_exchange_strong(state, kBusy, std::memory_order_acq_rel);
+  }
   // Ends the turn and returns true, or returns false: the work must be done once more.
   bool Leave() {
     int state = kBusy;
