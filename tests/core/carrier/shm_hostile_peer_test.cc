@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/carrier/shm/shm_factory.h"
+#include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/recorder.h"
 #include "tests/core/carrier/shm_raw_peer.h"
 
@@ -277,6 +278,33 @@ TEST_F(ShmHostilePeerTest, NumbersThatChangeWhileTheyAreReadHarmNobody) {
     while (recorder->count() == 0 && recorder->closed().empty()) std::this_thread::yield();
     stop = true;
     scribbler.join();
+  }
+  ExpectServes();
+}
+
+TEST_F(ShmHostilePeerTest, ConnectionsAndPacketsOfManyWakeUpsAreAllTaken) {
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  std::atomic<bool> works{false};
+  std::atomic<bool> piled_up{false};
+  Accepted(0)->SetOnMessage([&](Link&, const Message&) {
+    works = true;
+    while (!piled_up) std::this_thread::yield();
+  });
+  FrameEncoder message = Whole("busy");
+  peer.Write(0, message);
+  // While the carrier's thread works, more comes than it takes at one wake-up.
+  while (!works) std::this_thread::yield();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 50; ++i) strangers.push_back(*ConnectUnix(address_));
+  for (int i = 0; i < 100; ++i) peer.Ring();
+  SendPacket(peer.fd(), PacketKind::kProbe);
+  piled_up = true;
+  while (true) {
+    const auto packet = peer.AwaitPacket();
+    ASSERT_TRUE(packet.ok()) << packet.status();
+    if (packet->kind == PacketKind::kAlive) break;
   }
   ExpectServes();
 }
