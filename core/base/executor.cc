@@ -22,7 +22,7 @@ size_t MostOfOneFlow(const ThreadPoolOptions& options) {
 
 // The task that this pool thread runs: whether it is a user's, and the time it spent waiting.
 thread_local bool current_is_users = false;
-thread_local absl::Duration current_waited;  // inside a ScopedBlocking
+thread_local absl::Duration current_waited;  // inside a ScopedBlocking or a ScopedHelping
 
 }  // namespace
 
@@ -172,6 +172,16 @@ ScopedBlocking::~ScopedBlocking() {
   if (pool_ == nullptr) return;
   pool_->LeaveBlocking();
   current_waited += pool_->options_.clock->Now() - begun_;
+}
+
+ScopedHelping::ScopedHelping()
+    : pool_(current_pool),
+      begun_(pool_ == nullptr ? absl::Time() : pool_->options_.clock->Now()),
+      waited_before_(current_waited) {}
+
+// Waits of the work of others lie within this time, so they are not added to it.
+ScopedHelping::~ScopedHelping() {
+  if (pool_ != nullptr) current_waited = waited_before_ + (pool_->options_.clock->Now() - begun_);
 }
 
 }  // namespace psd

@@ -78,9 +78,9 @@ struct ThreadPoolOptions {
 
 // Own work goes first, except that one user task may always run: a user task that waits goes first
 // while no other one runs and another thread is left for own work. Within a kind, the flows are
-// served in turn by the time that their tasks took on a thread, waits inside a ScopedBlocking not
-// counted. Thread-safe. The destructor shuts down. A pool that the system refused a thread is like
-// one that was shut down.
+// served in turn by the time that their tasks took on a thread, waits inside a ScopedBlocking and
+// help inside a ScopedHelping not counted. Thread-safe. The destructor shuts down. A pool that the
+// system refused a thread is like one that was shut down.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(const ThreadPoolOptions& options);
@@ -109,6 +109,7 @@ class ThreadPool : public Executor {
 
  private:
   friend class ScopedBlocking;
+  friend class ScopedHelping;
   struct Work {
     WorkLabel::Kind kind;
     FlowId flow;
@@ -162,6 +163,22 @@ class ScopedBlocking {
  private:
   ThreadPool* const pool_;
   const absl::Time begun_;
+};
+
+// While a ScopedHelping exists, the current thread does work of others until the result that its
+// task waits for comes. This time is not counted as the task's. A ScopedHelping does nothing on a
+// thread that belongs to no pool. Future::Wait uses it.
+class ScopedHelping {
+ public:
+  ScopedHelping();
+  ~ScopedHelping();
+  ScopedHelping(const ScopedHelping&) = delete;
+  ScopedHelping& operator=(const ScopedHelping&) = delete;
+
+ private:
+  const ThreadPool* const pool_;
+  const absl::Time begun_;
+  const absl::Duration waited_before_;
 };
 
 }  // namespace psd

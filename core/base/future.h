@@ -111,6 +111,7 @@ class FutureState {
   bool Help(absl::Time until = absl::InfiniteFuture()) const PSD_EXCLUDES(mutex_) {
     const std::shared_ptr<WaitHelper> helper = this->helper().lock();
     if (helper == nullptr) return false;
+    const ScopedHelping helping;
     helper->HelpUntil([this, until] { return IsReady() || Clock::Steady().Now() >= until; });
     return IsReady();
   }

@@ -377,33 +377,71 @@ TEST(WorkKindsTest, WhoeverWaitsInManyTasksLeavesThreadsToOthers) {
 }
 
 // Tasks are booked by the time that they hold a thread, not by the time that they wait.
-TEST(WorkKindsTest, TheFlowThatTookMostTimeIsServedLast) {
-  FakeClock clock;
-  ThreadPoolOptions options = Options(1, 100, /*max_compensation=*/0);
-  options.clock = &clock;
-  ThreadPool pool(options);
-  std::string order;
-  auto add = [&](uint64_t session, char name, absl::Duration works, absl::Duration waits) {
-    ASSERT_TRUE(pool.SubmitAs(UserWork(session),
-                              [&, name, works, waits] {
-                                order.push_back(name);
-                                clock.Advance(works);
-                                ScopedBlocking blocking;
-                                clock.Advance(waits);
-                              })
-                    .ok());
-  };
-  {
-    Gate gate(pool);
-    add(1, 'a', absl::Seconds(1), absl::ZeroDuration());
-    add(2, 'b', absl::ZeroDuration(), absl::Seconds(1));
-    for (int i = 0; i < 3; ++i) {
-      add(1, 'a', absl::ZeroDuration(), absl::ZeroDuration());
-      add(2, 'b', absl::ZeroDuration(), absl::ZeroDuration());
-    }
+class FlowCostTest : public testing::Test {
+ protected:
+  FlowCostTest() {
+    ThreadPoolOptions options = Options(1, 100, /*max_compensation=*/0);
+    options.clock = &clock_;
+    pool_ = std::make_unique<ThreadPool>(options);
   }
-  pool.Shutdown();
-  EXPECT_EQ(order, "abbbbaaa");
+  void Add(uint64_t session, char name, const std::function<void()>& run) {
+    ASSERT_TRUE(pool_
+                    ->SubmitAs(UserWork(session),
+                               [this, name, run] {
+                                 order_.push_back(name);
+                                 run();
+                               })
+                    .ok());
+  }
+  // Runs the two tasks, and then three of either session. Returns the sessions in their order.
+  std::string OrderAfter(const std::function<void()>& a, const std::function<void()>& b) {
+    {
+      Gate gate(*pool_);
+      Add(1, 'a', a);
+      Add(2, 'b', b);
+      for (int i = 0; i < 3; ++i) {
+        Add(1, 'a', [] {});
+        Add(2, 'b', [] {});
+      }
+    }
+    pool_->Shutdown();
+    return order_;
+  }
+
+  FakeClock clock_;
+  std::string order_;
+  std::unique_ptr<ThreadPool> pool_;
+};
+
+TEST_F(FlowCostTest, TheFlowThatTookMostTimeIsServedLast) {
+  EXPECT_EQ(OrderAfter([this] { clock_.Advance(absl::Seconds(1)); },
+                       [this] {
+                         ScopedBlocking blocking;
+                         clock_.Advance(absl::Seconds(1));
+                       }),
+            "abbbbaaa");
+}
+
+TEST_F(FlowCostTest, TimeInWhichAWaitingTaskHelpsOthersIsNotItsOwn) {
+  EXPECT_EQ(OrderAfter([this] { clock_.Advance(absl::Milliseconds(1)); },
+                       [this] {
+                         ScopedHelping helping;
+                         clock_.Advance(absl::Seconds(1));
+                         ScopedBlocking blocking;  // of the work of others
+                         clock_.Advance(absl::Seconds(1));
+                       }),
+            "abbbbaaa");
+}
+
+TEST_F(FlowCostTest, AWaitOfHelpedWorkIsNotCreditedTwice) {
+  EXPECT_EQ(OrderAfter([this] { clock_.Advance(absl::Milliseconds(1)); },
+                       [this] {
+                         clock_.Advance(absl::Seconds(1));
+                         ScopedHelping helping;
+                         ScopedBlocking blocking;
+                         clock_.Advance(absl::Seconds(1));
+                       }),
+            "abaaabbb");
 }
 
 TEST(WorkKindsTest, ShutdownRunsWhatUsersQueued) {
