@@ -1,13 +1,14 @@
 #pragma once
 
 // A carrier that loses messages that it receives, has no room for them, or refuses messages that it
-// is to send, as a test chooses.
+// is to send, as a test chooses. It can also let a thread that waits receive messages itself.
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -23,6 +24,8 @@ struct PickyRules {
   std::function<absl::Status(const carrier::Message&)> lacks_room;
   // An error refuses to send the message.
   std::function<absl::Status(const carrier::Message&)> refuses;
+  // Receives messages on the calling thread, as Link::HelpUntil does.
+  std::function<void(absl::FunctionRef<bool()> done)> helps;
 };
 
 // Applies the rules to all links of the inner carrier. Thread-safe.
@@ -67,6 +70,10 @@ class PickyCarrier : public carrier::Carrier {
         if (absl::Status refused = rules_->refuses(message); !refused.ok()) return refused;
       }
       return inner_->Send(std::move(message));
+    }
+    void HelpUntil(absl::FunctionRef<bool()> done) override {
+      if (rules_->helps != nullptr) return rules_->helps(done);
+      inner_->HelpUntil(done);
     }
     void Close() override { inner_->Close(); }
     std::string Description() const override { return inner_->Description(); }
