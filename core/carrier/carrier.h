@@ -61,7 +61,8 @@ inline constexpr size_t kKeptHeaderBytes = size_t{64} << 10;
 
 // The user of a link. Calls for one link never overlap: OnMessage and OnRefused come any number of
 // times, then OnClosed exactly once, then nothing. They run on the carrier's threads and on threads
-// that help (Link::HelpUntil), and must not block; work that takes time goes to an executor. They may use the link (Send, Close).
+// that help (Link::HelpUntil), and must not block; work that takes time goes to an executor. They
+// may use the link (Send, Close).
 class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
@@ -102,8 +103,13 @@ class Link {
   virtual void Close() = 0;
 
   // Returns the carrier's name and the address of the peer's end of the connection:
-  // "grpc 127.0.0.1:41234". It is the same for all links over one connection.
+  // "grpc 127.0.0.1:41234". It is the same for all links over one connection. The part before the
+  // last colon is the same for all connections of one host, or of one user of this host.
   virtual std::string Description() const = 0;
+
+  // Returns why the link does not use shared memory. Empty if it does, or if the carrier never
+  // would.
+  virtual std::string WhyNotShared() const { return ""; }
 };
 
 // Called for each new link that a peer opened. Returns the handler of the link, or null to refuse

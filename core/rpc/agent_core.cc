@@ -224,6 +224,7 @@ void AgentCore::OnDialed(const std::string& peer, LinkPtr link, LinkHandler& han
     sessions_.OnDialed(now, peer, id, actions);
   });
   if (id == 0) return link->Close();  // the agent has shut down meanwhile
+  LogOpened(peer, *link);
   if (handler.closed()) OnClosed(id, absl::UnavailableError("ended as soon as it came"));
 }
 
@@ -289,10 +290,31 @@ void AgentCore::Take(LinkId link, absl::StatusOr<Header> header, carrier::Messag
       }
       return OnReply(link, *std::move(header), std::move(message.buffers));
     default:  // control is its header, so that it is never refused
-      return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
-        sessions_.OnControl(now, link, *header, actions);
-      });
+      return OnControl(link, *header);
   }
+}
+
+void AgentCore::OnControl(LinkId link, const Header& header) {
+  LinkPtr greeted;  // on which a peer has said its first hello
+  PeerInfo peer;
+  Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    const bool is_first =
+        header.kind == MessageKind::kHello && sessions_.PeerOf(link).incarnation == 0;
+    sessions_.OnControl(now, link, header, actions);
+    if (is_first) peer = sessions_.PeerOf(link);
+    const auto found = links_.find(link);
+    if (peer.incarnation != 0 && found != links_.end()) greeted = found->second;
+  });
+  if (greeted != nullptr && peer.name != options_.self.name) LogOpened(peer.name, *greeted);
+}
+
+void AgentCore::LogOpened(const std::string& peer, const carrier::Link& link) {
+  const std::string how = link.Description();
+  const std::string why_not_shared = link.WhyNotShared();
+  options_.logger->Log(LogLevel::kInfo, "link_opened",
+                       absl::StrCat(peer, " is connected over ", how,
+                                    why_not_shared.empty() ? "" : ": ", why_not_shared),
+                       {{"peer", peer}, {"link", how}, {"why_not_shared", why_not_shared}});
 }
 
 void AgentCore::OnRequest(LinkId link, Header header, carrier::Message message,

@@ -88,6 +88,9 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnRequest(LinkId link, Header header, carrier::Message message, const absl::Status& refused)
       PSD_EXCLUDES(mutex_);
   void OnReply(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
+  // Takes a message of control.
+  void OnControl(LinkId link, const Header& header) PSD_EXCLUDES(mutex_);
+  void LogOpened(const std::string& peer, const carrier::Link& link);
   void EndLink(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 
   // ---- Actions.

@@ -64,6 +64,12 @@ Reach AgentCore::ReachOf(const std::string& name) const {
 std::vector<PeerStatus> AgentCore::Peers() const {
   std::map<std::string, PeerStatus> peers;  // by name
   MutexLock lock(mutex_);
+  const auto set_link = [this](LinkId id, PeerStatus& status) PSD_NO_THREAD_SAFETY_ANALYSIS {
+    const auto link = links_.find(id);
+    if (link == links_.end()) return;
+    status.link = link->second->Description();
+    status.why_not_shared = link->second->WhyNotShared();
+  };
   absl::Time now = Now();
   for (const auto& [name, caller] : sessions_.callers()) {
     PeerStatus& status = peers[name];
@@ -73,6 +79,7 @@ std::vector<PeerStatus> AgentCore::Peers() const {
     status.trouble = caller->trouble();
     status.epoch_there = caller->epoch();
     status.calls_pending = caller->pending();
+    set_link(caller->link(), status);
   }
   for (const auto& [epoch, callee] : sessions_.table().sessions()) {
     PeerStatus& status = peers[callee->caller().name];
@@ -82,6 +89,7 @@ std::vector<PeerStatus> AgentCore::Peers() const {
     status.lease_left = callee->lease_until() - now;
     status.calls_serving = callee->running();
     status.answers_remembered = callee->remembered();
+    set_link(callee->link(), status);
   }
   peers.erase(options_.self.name);
   std::vector<PeerStatus> sorted;

@@ -191,12 +191,15 @@ struct PeerStatus {
   PeerInfo peer;
   std::string address;  // empty for a peer that called us
   bool connected = false;
-  std::string trouble;        // why our session on it is not open, if known
-  uint64_t epoch_here = 0;    // of its session on us; 0: none
-  uint64_t epoch_there = 0;   // of our session on it; 0: none
-  absl::Duration lease_left;  // of its session here
-  size_t calls_pending = 0;   // calls from here to the peer
-  size_t calls_serving = 0;   // calls from the peer that run here
+  // How messages reach it, as Link::Description says: "shm …", "grpc …". Empty if not connected.
+  std::string link;
+  std::string why_not_shared;  // see Link::WhyNotShared
+  std::string trouble;         // why our session on it is not open, if known
+  uint64_t epoch_here = 0;     // of its session on us; 0: none
+  uint64_t epoch_there = 0;    // of our session on it; 0: none
+  absl::Duration lease_left;   // of its session here
+  size_t calls_pending = 0;    // calls from here to the peer
+  size_t calls_serving = 0;    // calls from the peer that run here
   size_t answers_remembered = 0;
 };
 

@@ -33,8 +33,7 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOp
   carrier::GrpcCarrierOptions grpc;
   grpc.memory = options.memory;
   grpc.start_threads = options.listen.empty();
-  return options.shared_memory ? carrier::NewHostCarrier(grpc, options.logger)
-                               : carrier::NewGrpcCarrier(grpc);
+  return carrier::NewHostCarrier(grpc, options.shared_memory, options.logger);
 }
 
 absl::Status CheckAddresses(const RuntimeOptions& options) {

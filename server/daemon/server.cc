@@ -35,8 +35,7 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
   options.memory = std::move(memory);
   options.server_hook = std::move(hook);
   options.on_refusing = [logger](const absl::Status& why) { LogRefusing(*logger, why); };
-  return shared_memory ? carrier::NewHostCarrier(options, logger)
-                       : carrier::NewGrpcCarrier(options);
+  return carrier::NewHostCarrier(options, shared_memory, logger);
 }
 
 worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtensions extensions,

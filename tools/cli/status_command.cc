@@ -90,16 +90,21 @@ void PrintStaleness(const v1::WorkerStatus& status, const Options& options) {
   Section("gradients that came late, in versions", rows, table, options);
 }
 
+// Returns "grpc", "shm", or "none" if the worker is not connected.
+std::string CarrierOf(const v1::PeerState& peer) {
+  return peer.connected() ? peer.link().substr(0, peer.link().find(' ')) : "none";
+}
+
 void PrintPeers(const v1::WorkerStatus& status, const Options& options) {
-  Table table({"WORKER", "INCARNATION", "CONNECTED", ">EPOCH HERE", ">THERE", ">LEASE LEFT",
-               ">PENDING", ">SERVING", ">REMEMBERED"});
+  Table table({"WORKER", "INCARNATION", "CARRIER", ">EPOCH HERE", ">THERE", ">LEASE LEFT",
+               ">PENDING", ">SERVING", ">REMEMBERED", "WHY NOT SHARED MEMORY"});
   for (const v1::PeerState& peer : status.peers()) {
-    table.AddRow({peer.name(), FormatIncarnation(peer.incarnation()),
-                  peer.connected() ? "yes" : "no", absl::StrCat(peer.epoch_here()),
-                  absl::StrCat(peer.epoch_there()),
+    table.AddRow({peer.name(), FormatIncarnation(peer.incarnation()), CarrierOf(peer),
+                  absl::StrCat(peer.epoch_here()), absl::StrCat(peer.epoch_there()),
                   peer.epoch_here() == 0 ? "-" : FormatSeconds(peer.lease_left_s()),
                   absl::StrCat(peer.calls_pending()), absl::StrCat(peer.calls_serving()),
-                  absl::StrCat(peer.answers_remembered())});
+                  absl::StrCat(peer.answers_remembered()),
+                  peer.why_not_shared().empty() ? "-" : peer.why_not_shared()});
   }
   Section("sessions with workers", static_cast<uint64_t>(status.peers_size()), table, options);
 }

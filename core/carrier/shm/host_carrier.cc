@@ -51,19 +51,39 @@ bool IsOwnAddress(const std::string& host) {
   return found;
 }
 
+// A link of the network that knows why it is not one of shared memory.
+class DetourLink : public Link {
+ public:
+  DetourLink(std::shared_ptr<Link> inner, std::string why)
+      : inner_(std::move(inner)), why_(std::move(why)) {}
+
+  absl::Status Send(Message message) override { return inner_->Send(std::move(message)); }
+  void HelpUntil(absl::FunctionRef<bool()> done) override { inner_->HelpUntil(done); }
+  void Close() override { inner_->Close(); }
+  std::string Description() const override { return inner_->Description(); }
+  std::string WhyNotShared() const override { return why_; }
+
+ private:
+  const std::shared_ptr<Link> inner_;  // shared with its carrier
+  const std::string why_;
+};
+
 class HostCarrier : public Carrier {
  public:
-  HostCarrier(std::shared_ptr<Carrier> network, std::shared_ptr<Carrier> shm,
+  HostCarrier(std::shared_ptr<Carrier> network, absl::StatusOr<std::shared_ptr<Carrier>> shm,
               std::shared_ptr<Logger> logger)
       : network_(std::move(network)), shm_(std::move(shm)), logger_(std::move(logger)) {}
   ~HostCarrier() override { Shutdown(); }
 
-  std::string Name() const override { return absl::StrCat(network_->Name(), "+", shm_->Name()); }
+  std::string Name() const override {
+    return shm_.ok() ? absl::StrCat(network_->Name(), "+", (*shm_)->Name()) : network_->Name();
+  }
 
   absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) override {
-    PSD_ASSIGN_OR_RETURN(std::string bound, network_->Listen(address, accept));
+    PSD_ASSIGN_OR_RETURN(std::string bound, network_->Listen(address, AcceptDetours(accept)));
+    if (!shm_.ok()) return bound;
     absl::StatusOr<std::string> socket = SocketOf(bound);
-    if (socket.ok()) socket = shm_->Listen(*socket, std::move(accept));
+    if (socket.ok()) socket = (*shm_)->Listen(*socket, std::move(accept));
     if (!socket.ok()) {
       logger_->Log(LogLevel::kWarning, "shared_memory_unused",
                    "workers of this host reach this one over the network only",
@@ -74,12 +94,22 @@ class HostCarrier : public Carrier {
 
   void Connect(const std::string& address, absl::Duration timeout,
                std::shared_ptr<LinkHandler> handler, ConnectCallback done) override {
-    const absl::Time until = Clock::Steady().Now() + timeout;
-    ConnectNext({address, SocketsFor(address), until, std::move(handler), std::move(done)});
+    Attempt attempt;
+    attempt.address = address;
+    attempt.until = Clock::Steady().Now() + timeout;
+    attempt.handler = std::move(handler);
+    attempt.done = std::move(done);
+    if (shm_.ok()) {
+      attempt.sockets = SocketsFor(address);
+      attempt.why = absl::StrCat(address, " is no address of this host; names are not looked up");
+    } else {
+      attempt.why = std::string(shm_.status().message());
+    }
+    ConnectNext(std::move(attempt));
   }
 
   void Shutdown() override {
-    shm_->Shutdown();
+    if (shm_.ok()) (*shm_)->Shutdown();
     network_->Shutdown();
   }
 
@@ -87,17 +117,16 @@ class HostCarrier : public Carrier {
   struct Attempt {
     std::string address;
     std::vector<std::string> sockets;  // not tried yet
+    std::string why;                   // no shared memory so far
+    bool failed = false;               // at a socket at which somebody listens
     absl::Time until;
     std::shared_ptr<LinkHandler> handler;
     ConnectCallback done;
   };
 
   void ConnectNext(Attempt attempt) {
+    if (attempt.sockets.empty()) return ConnectNetwork(std::move(attempt));
     const absl::Duration left = attempt.until - Clock::Steady().Now();
-    if (attempt.sockets.empty()) {
-      return network_->Connect(attempt.address, left, std::move(attempt.handler),
-                               std::move(attempt.done));
-    }
     const std::string socket = attempt.sockets.front();
     attempt.sockets.erase(attempt.sockets.begin());
     std::shared_ptr<LinkHandler> handler = attempt.handler;
@@ -106,22 +135,47 @@ class HostCarrier : public Carrier {
     auto result =
         [this, attempt = std::move(attempt)](absl::StatusOr<std::shared_ptr<Link>> link) mutable {
           if (link.ok()) return attempt.done(std::move(link));
-          LogFailure(attempt.address, link.status());
+          NoteFailure(link.status(), attempt);
           ConnectNext(std::move(attempt));
         };
-    shm_->Connect(socket, std::min(left / 2, kIntroductionTimeout), std::move(handler),
-                  std::move(result));
+    (*shm_)->Connect(socket, std::min(left / 2, kIntroductionTimeout), std::move(handler),
+                     std::move(result));
   }
 
-  void LogFailure(const std::string& address, const absl::Status& why) {
-    const bool refused = absl::StrContains(why.message(), "refused");
-    logger_->Log(refused ? LogLevel::kDebug : LogLevel::kWarning,
-                 refused ? "carrier_network" : "shared_memory_unused",
-                 absl::StrCat(address, " is dialled over the network: ", why.message()));
+  void ConnectNetwork(Attempt attempt) {
+    const absl::Duration left = attempt.until - Clock::Steady().Now();
+    auto result = [why = std::move(attempt.why), done = std::move(attempt.done)](
+                      absl::StatusOr<std::shared_ptr<Link>> link) mutable {
+      if (link.ok()) link = std::make_shared<DetourLink>(*std::move(link), std::move(why));
+      done(std::move(link));
+    };
+    network_->Connect(attempt.address, left, std::move(attempt.handler), std::move(result));
+  }
+
+  // The failure of a socket at which somebody listens is the one that tells most.
+  void NoteFailure(const absl::Status& failure, Attempt& attempt) {
+    if (absl::StrContains(failure.message(), "refused")) {
+      if (attempt.failed) return;
+      attempt.why = absl::StrCat("no worker of this network namespace offers shared memory at ",
+                                 attempt.address);
+      return;
+    }
+    attempt.failed = true;
+    attempt.why = std::string(failure.message());
+    logger_->Log(LogLevel::kWarning, "shared_memory_unused",
+                 absl::StrCat(attempt.address, " is dialled over the network: ", attempt.why));
+  }
+
+  AcceptCallback AcceptDetours(AcceptCallback accept) const {
+    const std::string why =
+        shm_.ok() ? "the peer dialled over the network" : std::string(shm_.status().message());
+    return [why, accept = std::move(accept)](std::shared_ptr<Link> link) {
+      return accept(std::make_shared<DetourLink>(std::move(link), why));
+    };
   }
 
   const std::shared_ptr<Carrier> network_;
-  const std::shared_ptr<Carrier> shm_;
+  const absl::StatusOr<std::shared_ptr<Carrier>> shm_;
   const std::shared_ptr<Logger> logger_;
 };
 
@@ -142,7 +196,7 @@ std::vector<std::string> SocketsFor(const std::string& address) {
 }
 
 std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
-                                        std::shared_ptr<Carrier> shm,
+                                        absl::StatusOr<std::shared_ptr<Carrier>> shm,
                                         std::shared_ptr<Logger> logger) {
   return std::make_shared<HostCarrier>(std::move(network), std::move(shm), std::move(logger));
 }

@@ -27,12 +27,14 @@ std::vector<std::string> SocketsFor(const std::string& address);
 // Listens with both carriers, and dials with `shm` first where SocketsFor names a socket. If the
 // introduction fails there, the same link is opened with `network`: nothing was sent yet, so
 // nothing is lost. A link that ends later is opened anew in the same way by whoever needs it.
-// Reasons are logged: as debug messages ("carrier_network") where nobody listens, as warnings where
-// somebody does ("shared_memory_unused").
+// Links of `network` say why they are not of `shm` (Link::WhyNotShared). If somebody listened at
+// the socket, the reason is also logged as a warning ("shared_memory_unused").
+//
+// If `shm` is an error, all links are of `network`, and the error is their reason.
 //
 // All pointers are shared with their makers; the carriers are shut down together with this one.
 std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
-                                        std::shared_ptr<Carrier> shm,
+                                        absl::StatusOr<std::shared_ptr<Carrier>> shm,
                                         std::shared_ptr<Logger> logger);
 
 }  // namespace psd::carrier

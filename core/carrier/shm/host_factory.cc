@@ -7,10 +7,9 @@
 #include "core/carrier/shm/shm_factory.h"
 
 namespace psd::carrier {
+namespace {
 
-absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
-                                                        std::shared_ptr<Logger> logger) {
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Carrier> network, NewGrpcCarrier(options));
+absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& options) {
   ShmCarrierOptions within;
   within.limits = options.limits;
   within.memory = options.memory;
@@ -22,12 +21,27 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions
   within.keepalive_timeout = options.keepalive_timeout;
   within.handshake_timeout = options.handshake_timeout;
   within.linger = options.linger;
-  absl::StatusOr<std::shared_ptr<Carrier>> shm = NewShmCarrier(within);
-  if (shm.ok()) return NewHostCarrier(std::move(network), *std::move(shm), std::move(logger));
-  logger->Log(LogLevel::kWarning, "shared_memory_unused",
-              "workers of this host are reached over the network",
-              {{"why", shm.status().message()}});
-  return network;
+  return NewShmCarrier(within);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
+                                                        bool shared_memory,
+                                                        std::shared_ptr<Logger> logger) {
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Carrier> network, NewGrpcCarrier(options));
+  if (!shared_memory) {
+    return NewHostCarrier(std::move(network),
+                          absl::FailedPreconditionError("shared memory is off at this worker"),
+                          std::move(logger));
+  }
+  absl::StatusOr<std::shared_ptr<Carrier>> shm = NewShmLike(options);
+  if (!shm.ok()) {
+    logger->Log(LogLevel::kWarning, "shared_memory_unused",
+                "workers of this host are reached over the network",
+                {{"why", shm.status().message()}});
+  }
+  return NewHostCarrier(std::move(network), std::move(shm), std::move(logger));
 }
 
 }  // namespace psd::carrier

@@ -12,10 +12,11 @@
 namespace psd::carrier {
 
 // Returns a carrier as host_carrier.h describes it. Bounds, memory and patience are those of
-// `options`, on both ways. If the system has no threads or descriptors for shared memory, that is
-// logged and the carrier is gRPC's alone. `logger` is shared with the worker.
+// `options`, on both ways. If `shared_memory` is false, or if the system has no threads or
+// descriptors for it, which is logged, all links are gRPC's. `logger` is shared with the worker.
 // Errors: those of NewGrpcCarrier.
 absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
+                                                        bool shared_memory,
                                                         std::shared_ptr<Logger> logger);
 
 }  // namespace psd::carrier

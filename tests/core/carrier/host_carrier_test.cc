@@ -31,7 +31,7 @@ class HostWorld : public CarrierWorld {
     options.limits = limits;
     options.keepalive_time = absl::Seconds(20);  // so that a loaded machine is not taken for dead
     options.keepalive_timeout = absl::Seconds(20);
-    return *NewHostCarrier(options, NewNullLogger());
+    return *NewHostCarrier(options, /*shared_memory=*/true, NewNullLogger());
   }
   std::string AnyAddress() override { return "127.0.0.1:0"; }
   std::string DeadAddress() override {
@@ -96,6 +96,9 @@ class HostCarrierLinkTest : public testing::Test {
     ASSERT_TRUE(bound.ok()) << bound.status();
     address_ = *bound;
   }
+  std::shared_ptr<Carrier> NewCarrier(bool shared_memory = true) const {
+    return *NewHostCarrier(GrpcCarrierOptions(), shared_memory, logger_);
+  }
   // Opens a link that works, and returns its description.
   std::string Open() {
     auto link = ConnectAndWait(*client_, address_, near_);
@@ -105,6 +108,7 @@ class HostCarrierLinkTest : public testing::Test {
     message.header = "works";
     EXPECT_TRUE((*link)->Send(message).ok());
     EXPECT_TRUE(far_->WaitForMessages(1));
+    why_ = (*link)->WhyNotShared();
     return (*link)->Description();
   }
   std::string log() const { return log_.str(); }
@@ -113,19 +117,22 @@ class HostCarrierLinkTest : public testing::Test {
   const std::shared_ptr<Logger> logger_ = NewStreamLogger(log_, LogLevel::kInfo);
   const std::shared_ptr<Recorder> near_ = std::make_shared<Recorder>();
   const std::shared_ptr<Recorder> far_ = std::make_shared<Recorder>();
-  const std::shared_ptr<Carrier> client_ = *NewHostCarrier(GrpcCarrierOptions(), logger_);
+  const std::shared_ptr<Carrier> client_ = NewCarrier();
   std::shared_ptr<Carrier> server_;
   std::string address_;
+  std::string why_;  // the latest link does not use shared memory
 };
 
 TEST_F(HostCarrierLinkTest, WorkersOfOneHostUseSharedMemory) {
-  Listen(*NewHostCarrier(GrpcCarrierOptions(), logger_));
+  Listen(NewCarrier());
   EXPECT_EQ(Open(), absl::StrCat("shm unix:@psd/", address_));
   EXPECT_EQ(log(), "");
+  EXPECT_EQ(why_, "");
+  EXPECT_EQ(far_->WaitForLink()->WhyNotShared(), "");
 }
 
 TEST_F(HostCarrierLinkTest, AWorkerThatListensEverywhereIsFoundToo) {
-  Listen(*NewHostCarrier(GrpcCarrierOptions(), logger_), "0.0.0.0:0");
+  Listen(NewCarrier(), "0.0.0.0:0");
   const std::string port = address_.substr(address_.rfind(':'));
   address_ = absl::StrCat("127.0.0.1", port);
   EXPECT_EQ(Open(), absl::StrCat("shm unix:@psd/0.0.0.0", port));
@@ -135,6 +142,25 @@ TEST_F(HostCarrierLinkTest, AWorkerWithoutSharedMemoryIsReachedOverTheNetwork) {
   Listen(*NewGrpcCarrier({}));
   EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
   EXPECT_EQ(log(), "") << "it is in order";
+  EXPECT_EQ(why_,
+            absl::StrCat("no worker of this network namespace offers shared memory at ", address_));
+}
+
+TEST_F(HostCarrierLinkTest, AWorkerThatTurnsSharedMemoryOffSaysSo) {
+  Listen(NewCarrier(/*shared_memory=*/false));
+  EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
+  EXPECT_EQ(log(), "") << "it is in order";
+  EXPECT_EQ(far_->WaitForLink()->WhyNotShared(), "shared memory is off at this worker");
+}
+
+TEST_F(HostCarrierLinkTest, ADiallerThatTurnsSharedMemoryOffSaysSo) {
+  Listen(NewCarrier());
+  const std::shared_ptr<Carrier> dialler = NewCarrier(/*shared_memory=*/false);
+  auto link = ConnectAndWait(*dialler, address_, near_);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_EQ((*link)->WhyNotShared(), "shared memory is off at this worker");
+  EXPECT_EQ(far_->WaitForLink()->WhyNotShared(), "the peer dialled over the network");
+  dialler->Shutdown();
 }
 
 TEST_F(HostCarrierLinkTest, AnIntroductionThatFailsIsLoggedAndTheNetworkUsed) {
@@ -144,13 +170,14 @@ TEST_F(HostCarrierLinkTest, AnIntroductionThatFailsIsLoggedAndTheNetworkUsed) {
   EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
   EXPECT_TRUE(absl::StrContains(log(), "shared_memory_unused")) << log();
   EXPECT_TRUE(absl::StrContains(log(), "no answer from unix:@psd/")) << log();
+  EXPECT_TRUE(absl::StrContains(why_, "no answer from unix:@psd/")) << why_;
 }
 
 TEST_F(HostCarrierLinkTest, ACarrierThatEndsWhileItDialsAnswersFirst) {
   Listen(*NewGrpcCarrier({}));
   auto impostor = ListenUnix(*SocketOf(address_));
   ASSERT_TRUE(impostor.ok()) << impostor.status();
-  std::shared_ptr<Carrier> dialler = *NewHostCarrier(GrpcCarrierOptions(), logger_);
+  std::shared_ptr<Carrier> dialler = NewCarrier();
   std::atomic<bool> answered{false};
   dialler->Connect(address_, absl::Hours(1), near_,
                    [&](const absl::StatusOr<std::shared_ptr<Link>>& link) {
@@ -167,7 +194,7 @@ TEST_F(HostCarrierLinkTest, AWorkerWhoseSocketIsTakenListensOnTheNetwork) {
   const std::string address = absl::StrCat("127.0.0.1:", port);
   auto taken = ListenUnix(*SocketOf(address));
   ASSERT_TRUE(taken.ok()) << taken.status();
-  Listen(*NewHostCarrier(GrpcCarrierOptions(), logger_), address);
+  Listen(NewCarrier(), address);
   EXPECT_TRUE(absl::StrContains(log(), "in use")) << log();
   taken->fd = UniqueFd();
   EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
