@@ -11,6 +11,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
@@ -36,6 +38,9 @@ class ShmCore {
   const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
+  // Charges this end's rings of one link. Errors: RESOURCE_EXHAUSTED if all rings together would
+  // take more than a sixteenth of the budget, so that most of it is left to messages and values.
+  absl::StatusOr<MemoryCharge> ChargeRings();
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
@@ -63,6 +68,7 @@ class ShmCore {
   const ReceiveMemory bulk_memory_;
   const ReceiveMemory small_memory_;
   const WaitingRules waiting_;
+  const std::shared_ptr<MemoryAccount> ring_share_;  // the part of the budget that rings may take
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start

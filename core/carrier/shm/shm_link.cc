@@ -70,7 +70,9 @@ void ShmLink::Dial(std::shared_ptr<ShmCore> core, const std::string& address,
 
 void ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd socket, const PeerProcess& peer,
                      AcceptCallback accept) {
-  const std::string name = absl::StrCat("process ", peer.pid, ", connection ", core->NextNumber());
+  // The part before the colon is the "host" of the peer (see TableShares).
+  const std::string name =
+      absl::StrCat("user ", peer.uid, ": process ", peer.pid, ", connection ", core->NextNumber());
   const absl::Duration timeout = core->options().handshake_timeout;
   auto link = std::make_shared<ShmLink>(std::move(core), name, std::move(socket),
                                         /*dialled=*/false);
@@ -88,6 +90,7 @@ absl::Status ShmLink::CheckPeerProcess() const {
 }
 
 absl::Status ShmLink::MakeSegment() {
+  PSD_ASSIGN_OR_RETURN(ring_share_, core_->ChargeRings());
   PSD_ASSIGN_OR_RETURN(
       own_, OwnSegment::Create(core_->options().rings, *core_->options().memory->transit()));
   return absl::OkStatus();

@@ -214,6 +214,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   std::atomic<bool> gone_{false};  // told, and the core has forgotten this link
 
   // Set before the link is open, and fixed then.
+  MemoryCharge ring_share_;
   std::unique_ptr<OwnSegment> own_;
   std::unique_ptr<PeerSegment> peer_;
   std::vector<std::unique_ptr<RingWriter>> writers_;  // each used by the thread that set `writing`

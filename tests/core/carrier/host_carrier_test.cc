@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
+#include "core/base/memory_budget.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/shm/host_carrier.h"
 #include "core/carrier/shm/host_factory.h"
@@ -171,6 +172,29 @@ TEST_F(HostCarrierLinkTest, AnIntroductionThatFailsIsLoggedAndTheNetworkUsed) {
   EXPECT_TRUE(absl::StrContains(log(), "shared_memory_unused")) << log();
   EXPECT_TRUE(absl::StrContains(log(), "no answer from unix:@psd/")) << log();
   EXPECT_TRUE(absl::StrContains(why_, "no answer from unix:@psd/")) << why_;
+}
+
+TEST_F(HostCarrierLinkTest, RingsTakeASixteenthOfTheBudgetAndFurtherLinksUseTheNetwork) {
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(size_t{48} << 20);
+  Listen(*NewHostCarrier(options, /*shared_memory=*/true, logger_));
+  EXPECT_TRUE(absl::StartsWith(Open(), "shm ")) << why_;
+  EXPECT_TRUE(absl::StartsWith(Open(), "shm ")) << why_;
+  EXPECT_GT(options.memory->transit()->used_bytes(), size_t{2} << 20) << "it is charged";
+  EXPECT_TRUE(absl::StartsWith(Open(), "grpc "));
+  EXPECT_TRUE(absl::StrContains(why_, "a sixteenth of its memory budget")) << why_;
+  EXPECT_TRUE(absl::StrContains(log(), "a sixteenth of its memory budget")) << log();
+}
+
+TEST_F(HostCarrierLinkTest, ADiallerWithASmallBudgetUsesTheNetwork) {
+  Listen(NewCarrier());
+  GrpcCarrierOptions options;
+  options.memory = MemoryBudget::Create(size_t{16} << 20);
+  const auto dialler = *NewHostCarrier(options, /*shared_memory=*/true, logger_);
+  auto link = ConnectAndWait(*dialler, address_, near_);
+  ASSERT_TRUE(link.ok()) << link.status();
+  EXPECT_TRUE(absl::StrContains((*link)->WhyNotShared(), "a sixteenth of its memory budget"));
+  dialler->Shutdown();
 }
 
 TEST_F(HostCarrierLinkTest, ACarrierThatEndsWhileItDialsAnswersFirst) {

@@ -335,7 +335,7 @@ TEST_F(ShmCarrierTest, APeerIsToldThatThereIsNoMemoryForRings) {
 
 TEST_F(ShmCarrierTest, AMessageWaitsForRoomWhileSmallOnesPass) {
   ShmCarrierOptions options;
-  options.memory = MemoryBudget::Create(16 * kMiB);
+  options.memory = MemoryBudget::Create(24 * kMiB);
   options.room_patience = absl::Hours(1);
   Start(options);
   const auto sender = Connect();
@@ -353,7 +353,7 @@ TEST_F(ShmCarrierTest, AMessageWaitsForRoomWhileSmallOnesPass) {
 
 TEST_F(ShmCarrierTest, AMessageThatWaitedTooLongIsRefusedAndTheLinkLivesOn) {
   ShmCarrierOptions options;
-  options.memory = MemoryBudget::Create(16 * kMiB);
+  options.memory = MemoryBudget::Create(24 * kMiB);
   options.room_patience = absl::Milliseconds(20);
   Start(options);
   const auto sender = Connect();
