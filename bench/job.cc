@@ -29,7 +29,6 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const std::string& name,
   WorkerOptions options;
   options.name = name;
   options.owners = {{kOwner, address}};
-  options.shared_memory = true;  // the owner's flag decides
   return Worker::Start(std::move(options));
 }
 

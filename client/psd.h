@@ -163,9 +163,9 @@ struct WorkerOptions {
   // The most memory that this worker takes for values and for messages under way, in bytes. 0 sets
   // no limit.
   size_t memory_budget_bytes = 0;
-  // Whether messages to and from workers of the same host and user go through shared memory. Both
-  // ends must allow it.
-  bool shared_memory = false;
+  // Whether messages to and from workers of the same host and user go through shared memory, if
+  // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
+  bool shared_memory = true;
   // Leases, retry window and keepalive; see rpc::SessionOptions.
   rpc::SessionOptions session;
   // The functions that other workers may call here.

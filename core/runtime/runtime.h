@@ -71,7 +71,7 @@ struct RuntimeOptions {
   std::string registrar;
   // Whether messages to and from workers of the same host and user go through shared memory. Both
   // ends must allow it.
-  bool shared_memory = false;
+  bool shared_memory = true;
   // The carrier that moves messages. If it is null, the worker makes one: gRPC, with shared memory
   // if `shared_memory` says so.
   std::shared_ptr<carrier::Carrier> carrier;

@@ -190,8 +190,8 @@ constexpr ConfigField kFields[] = {
      "then read and change everything, so use this only in networks that you trust.",
      ParseBoolField<&C::insecure>, PrintBool<&C::insecure>},
     {"shared_memory", "bool", "true or false",
-     "Exchange messages with workers of the same host and user through shared memory. All others, "
-     "and those that do not allow it, use the network.",
+     "Exchange messages with workers of the same host and user through shared memory, if both "
+     "allow it. All others use the network; psctl status says why.",
      ParseBoolField<&C::shared_memory>, PrintBool<&C::shared_memory>},
     {"registrar", "name=host:port", "empty, or a worker's name and address",
      "The owner that hands out ranks and keeps the list of workers. Give all daemons of a job the "

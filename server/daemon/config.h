@@ -23,7 +23,7 @@ struct DaemonConfig {
   std::string listen = "127.0.0.1:7071";
   std::string advertise;  // empty: the address listened on
   bool insecure = false;
-  bool shared_memory = false;
+  bool shared_memory = true;
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
   std::vector<std::string> owners;  // of the job; empty: every worker that joins as an owner

@@ -35,7 +35,7 @@ name: owner3
 listen: "0.0.0.0:9000"   # everywhere
 advertise: owner3.example
 insecure: true
-shared_memory: true
+shared_memory: false
 registrar: owner0=10.0.0.5:7071
 memory_budget: 4GiB
 daemons_on_host: 3
@@ -52,7 +52,7 @@ log_json: true
   EXPECT_EQ(config->listen, "0.0.0.0:9000");
   EXPECT_EQ(config->advertise, "owner3.example");
   EXPECT_TRUE(config->insecure);
-  EXPECT_TRUE(config->shared_memory);
+  EXPECT_FALSE(config->shared_memory);
   EXPECT_EQ(config->registrar_name, "owner0");
   EXPECT_EQ(config->registrar_address, "10.0.0.5:7071");
   EXPECT_FALSE(config->IsRegistrar());
