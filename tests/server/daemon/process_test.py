@@ -92,7 +92,7 @@ class ProcessTest(unittest.TestCase):
 
         # There are so few descriptors that they do not suffice for the silent connections that psd
         # would keep, which are at least 16.
-        with Psd("--log_json", descriptors=38) as psd:
+        with Psd("--log_json", "--shared_memory=false", descriptors=38) as psd:
             host, port = psd.address.rsplit(":", 1)
             address = (host, int(port))
             crowd = [socket.create_connection(address, timeout=60)]
