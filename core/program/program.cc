@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/program/program_sizes.h"
 
 namespace psd::program {
 namespace {
