@@ -13,7 +13,7 @@
 #include "core/store/value.h"
 
 namespace psd::store {
-class Entry;
+struct Entry;
 using EntryPtr = std::shared_ptr<const Entry>;  // see core/store/store.h
 }  // namespace psd::store
 

@@ -12,6 +12,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime_of.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,7 +41,7 @@ TEST_F(CallsTest, RPC_05_RREF_48_AWorkerStartsAgainWithNothingOfItsFormerLife) {
   Must(trainer_->ToHere({former}));
   ASSERT_TRUE(trainer_->Shutdown().ok());
   trainer_ = Start("trainer0");
-  EXPECT_EQ(trainer_->runtime().rrefs().stats().users, 0u);
+  EXPECT_EQ(RuntimeOf(*trainer_).rrefs().stats().users, 0u);
   EXPECT_EQ(IntOf(Must(trainer_->RpcSync("owner0", Named("add"), {1, 2}))[0]), 3);
   {
     RRef again = Must(trainer_->Remote("owner0", Named("echo"), {2}));
@@ -59,7 +60,7 @@ TEST_F(CallsTest, RPC_57_AWorkerMayLeaveStraightAfterItsStart) {
 TEST_F(CallsTest, RPC_09_RPC_10_InfosAreValuesAndCallees) {
   const WorkerInfo me = trainer_->Info();
   EXPECT_EQ(me.name, "trainer0");
-  EXPECT_EQ(me.incarnation, trainer_->runtime().incarnation());
+  EXPECT_EQ(me.incarnation, RuntimeOf(*trainer_).incarnation());
   Values back = Must(trainer_->RpcSync("owner0", Named("echo"), {me.ToValue()}));
   const WorkerInfo same = Must(WorkerInfo::FromValue(back[0]));
   EXPECT_EQ(same, me);
@@ -99,10 +100,10 @@ TEST_F(CallsTest, RPC_14_RREF_03_AWorkerAloneUsesAllModesOnItself) {
     EXPECT_TRUE(sum.is_owner());
     EXPECT_EQ(IntOf(Must(alone->ToHere({sum}))[0]), 11);
     EXPECT_EQ(IntOf(Must(alone->LocalValue(sum))), 11);
-    const rref::RRefContext::Stats stats = alone->runtime().rrefs().stats();
+    const rref::RRefContext::Stats stats = RuntimeOf(*alone).rrefs().stats();
     EXPECT_EQ(stats.owners + stats.forks + stats.users + stats.pending_users, 0u);
   }
-  while (alone->runtime().store().stats().anonymous > 0) std::this_thread::yield();
+  while (RuntimeOf(*alone).store().stats().anonymous > 0) std::this_thread::yield();
   RRef failed = Must(alone->Remote("alone", Named("fail"), {}));
   EXPECT_EQ(alone->ToHere({failed}).status().code(), absl::StatusCode::kOutOfRange);
 }
@@ -407,7 +408,7 @@ TEST_F(CallsTest, RPC_37_WhatAFunctionStartedAndLeftCompletesWhileItsStarterDrai
                                 ++hops;
                                 const int64_t left = IntOf(arguments[0]);
                                 if (left > 0) {
-                                  CallOn(call.runtime, next, "hop", {Value(left - 1)});
+                                  call.RpcAsync(next, Named("hop"), {Value(left - 1)});
                                 } else {
                                   end.Set(Unit{});
                                 }
@@ -431,7 +432,7 @@ TEST_F(CallsTest, RPC_37_WhatAFunctionStartedAndLeftCompletesWhileItsStarterDrai
 
 TEST_F(CallsTest, RPC_58_RREF_52_CallsToADeadWorkerFail) {
   auto doomed = std::make_unique<TestOwner>("doomed", offer_.Options());
-  trainer_->runtime().agent().AddPeer("doomed", doomed->address().address);
+  RuntimeOf(*trainer_).agent().AddPeer("doomed", doomed->address().address);
   Must(trainer_->RpcSync("doomed", Named("nothing"), {}));
   doomed.reset();
   EXPECT_FALSE(trainer_->RpcSync("doomed", Named("nothing"), {}).ok());
@@ -448,7 +449,7 @@ TEST_F(CallsTest, RPC_59_ManyCallsOfEveryWorkerAreOutstandingAtOnce) {
     for (int i = 0; i < 1000; ++i) calls.push_back(CallOn(from, to, "add", {i, 1}));
     for (int i = 0; i < 20; ++i) calls.push_back(CallOn(from, to, "echo", {heavy}));
   };
-  call_all(trainer_->runtime(), "owner0");
+  call_all(RuntimeOf(*trainer_), "owner0");
   call_all(owner0_.runtime(), "owner1");
   call_all(owner1_.runtime(), "trainer0");
   std::vector<Values> answers = Must(WaitAll(calls));

@@ -45,7 +45,7 @@ class FairnessTest : public ::testing::Test {
     });
     add("note", [this](const FunctionCall& call, Values) -> absl::StatusOr<Values> {
       MutexLock lock(mutex_);
-      served_.push_back(call.caller.name);
+      served_.push_back(call.caller().name);
       return Values{};
     });
     return options;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/runtime/runtime.h"
@@ -135,7 +136,7 @@ TEST_F(OptimizerTest, AnOwnerThatDiesMidStepIsNamedAndTheOthersHaveStepped) {
     auto held = std::make_unique<HeldParameter>(*dying, p);
     std::thread step([&] { outcome = optimizer->StepDetailed(context); });
     while (First(w_) != 9) std::this_thread::yield();
-    dying->runtime().Shutdown(absl::ZeroDuration());
+    RuntimeOf(*dying).Shutdown(absl::ZeroDuration());
     step.join();
   }
   EXPECT_FALSE(outcome.status().ok());

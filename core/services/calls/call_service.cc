@@ -354,8 +354,8 @@ void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
   if (!call->BeginApply()) return done(absl::CancelledError("cancelled before it began"), context);
   ++served_;
   ++under_way_;
-  FunctionCall info{uses_.worker, call->caller(), call->deadline(), context,
-                    [call] { return call->cancelled(); }};
+  FunctionCall info(uses_.host, call->caller(), call->deadline(), context,
+                    [call] { return call->cancelled(); });
   // The function may set its future after this worker is gone, hence the gate. The callback is
   // short and waits for nothing, so it runs on the thread that sets the future.
   function(info, std::move(arguments.values))
