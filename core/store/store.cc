@@ -66,7 +66,7 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
   return rest;
 }
 
-EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
+EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {
   auto group = std::make_shared<EntryGroup>();
   group->entries = std::move(entries);
   group->parameters.reserve(group->entries.size());
@@ -74,6 +74,7 @@ EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
     if (entry->parameter != nullptr) group->parameters.push_back(entry->parameter.get());
   if (group->parameters.size() < group->entries.size()) group->parameters.clear();
   group->keeper = Parameter::Keep(group->parameters);
+  group->number = number;
   return group;
 }
 
@@ -152,6 +153,7 @@ class StoreImpl : public Store {
     GlobalId least, most;  // the least and the greatest of `ids`
   };
   Remembered remembered_ PSD_GUARDED_BY(mutex_);
+  uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
   // Keys are the names in the entries.
   std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
   std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
@@ -340,8 +342,9 @@ absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids
   MutexLock lock(mutex_);
   if (remembered_.group != nullptr && remembered_.ids == ids) return remembered_.group;
   PSD_ASSIGN_OR_RETURN(std::vector<EntryPtr> entries, FindAll(ids));
-  EntryGroupPtr group = NewGroup(std::move(entries));
-  if (ids.size() < kRememberedIds) return group;
+  const bool is_remembered = ids.size() >= kRememberedIds;
+  EntryGroupPtr group = NewGroup(std::move(entries), is_remembered ? ++groups_remembered_ : 0);
+  if (!is_remembered) return group;
   const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
   before = std::exchange(remembered_, {group, {ids.begin(), ids.end()}, *least, *most});
   return group;

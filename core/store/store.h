@@ -52,6 +52,8 @@ struct EntryGroup {
   // The parameters of the entries if all of them are parameters, else empty.
   std::vector<Parameter*> parameters;
   std::shared_ptr<const void> keeper;  // keeps `parameters` alive, see Parameter::Keep
+  // Tells the groups of one store apart that it remembers; 0 for a group that it does not.
+  uint64_t number = 0;
 };
 using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
 

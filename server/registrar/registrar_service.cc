@@ -24,6 +24,7 @@ using rpc::PlainPayload;
 constexpr size_t kMaxBarrierNameBytes = 512;
 constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker
 constexpr size_t kMaxParkedBytes = size_t{256} << 20;  // of all that wait
+constexpr char kJob[] = "the job";                     // as an object of rpc::Access
 constexpr char kBarrierCall[] = "the barrier";
 constexpr uint64_t kMostTimeoutMs = uint64_t{365} * 24 * 3600 * 1000;
 
@@ -66,7 +67,11 @@ absl::Status TooManyBytes() {
 
 RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                                    std::set<std::string> owners)
-    : self_(agent.self().name), timers_(timers), logger_(logger), owners_(std::move(owners)) {
+    : self_(agent.self().name),
+      access_(agent.access()),
+      timers_(timers),
+      logger_(logger),
+      owners_(std::move(owners)) {
   using rpc::MethodKind;
   using rpc::RunsOn;
   agent.RegisterMethod({"registrar.join", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -123,7 +128,8 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto role = ToRole(request->role());
   if (!role.ok()) return call->Reply(role.status());
-  const absl::Status allowed = CheckJoin(call->caller(), *role, request->address());
+  absl::Status allowed = access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, kJob);
+  if (allowed.ok()) allowed = CheckJoin(call->caller(), *role, request->address());
   if (!allowed.ok()) return call->Reply(allowed);
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("registrar.join: cancelled"));
   absl::StatusOr<RegistrarLedger::Joined> joined;
@@ -156,6 +162,8 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
 }
 
 void RegistrarService::ServeWorld(const CallPtr& call) {
+  const absl::Status allowed = access_.Authorize(rpc::AskerOf(*call), rpc::Right::kInspect, kJob);
+  if (!allowed.ok()) return call->Reply(allowed);
   v1::RegistrarWorldReply reply;
   std::vector<Member> world;
   std::set<std::string> absent = owners_;
@@ -180,6 +188,9 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
 void RegistrarService::ServeBarrier(const CallPtr& call) {
   auto request = ParseMessage<v1::RegistrarBarrierRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
+  const absl::Status allowed =
+      access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, request->name());
+  if (!allowed.ok()) return call->Reply(allowed);
   std::vector<Buffer> given = std::move(call->payload().buffers);
   call->payload() = {};  // a parked call holds nothing of it
   absl::StatusOr<size_t> bytes = CheckSizes(*request, given);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -70,12 +71,11 @@ class FunctionCallTest : public FunctionWorld {
 
 TEST_F(FunctionCallTest, GradientsFlowThroughWhatAFunctionAsksFor) {
   const RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({1}, {3}));
-  const Context context = Must(trainer_->NewContext());
+  Context context = Must(trainer_->NewContext());
   CallOptions recorded;
   recorded.context = &context;
-  Context& passes = const_cast<Context&>(context);
   const Values square = Must(trainer_->RpcSync("owner1", Named("fetch_and_square"), {w}, recorded));
-  ASSERT_TRUE(passes.Backward({Sum(*square[0].As<Variable>())}).ok());
+  ASSERT_TRUE(context.Backward({Sum(*square[0].As<Variable>())}).ok());
   EXPECT_EQ(Elements(Must(context.Gradient(w)))[0], 6);
 }
 
@@ -93,11 +93,10 @@ TEST_F(FunctionCallTest, AKeptLeafIsAParameter) {
 
 TEST_F(FunctionCallTest, ARequestEndsWithTheTimeOfTheCallThatMadeIt) {
   CallOptions hurried;
-  hurried.timeout = absl::Milliseconds(50);
+  hurried.timeout = absl::Seconds(1);
   EXPECT_EQ(trainer_->RpcSync("owner0", Named("wait_for_park"), {}, hurried).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  Promise<Values> parked = offer_.parking->Take();
-  parked.Set(Values{});
+  while (offer_.parking->size() > 0) offer_.parking->Take().Set(Values{});
   // The time of a call that has ended is not given to later requests either.
   ASSERT_TRUE(trainer_->RpcSync("owner0", Named("leave_open"), {}, hurried).ok());
   const FunctionCall call = open_->Copy();
@@ -147,7 +146,7 @@ TEST_F(FunctionCallTest, AWorkerCountsItsReferencesAndContexts) {
     EXPECT_EQ(trainer_->ReferenceStats().unconfirmed, 0u);
     EXPECT_EQ(trainer_->ContextStats().contexts, 1u);
   }
-  EXPECT_EQ(trainer_->ReferenceStats().held, 0u);
+  while (trainer_->ReferenceStats().held > 0) std::this_thread::yield();
   EXPECT_EQ(trainer_->ContextStats().contexts, 0u);
   EXPECT_EQ(trainer_->address(), RuntimeOf(*trainer_).address());
 }

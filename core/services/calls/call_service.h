@@ -113,6 +113,8 @@ class CallService {
   bool CalleeKnows(const std::string& callee, const program::Fingerprint& fingerprint)
       PSD_EXCLUDES(mutex_);
 
+  // Errors: PERMISSION_DENIED.
+  absl::Status MayCall(const rpc::ServerCall& call, const v1::CallTarget& target);
   // Runs the target of a request. `done` is called with the results and the context, on any thread.
   using Done = std::function<void(absl::StatusOr<store::Values>, dist_autograd::ContextPtr)>;
   void Serve(const CallPtr& call, const v1::CallTarget& target, const Done& done);

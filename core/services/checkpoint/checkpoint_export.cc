@@ -8,6 +8,7 @@
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/authorize.h"
 #include "core/services/checkpoint/owner_contents.h"
 
 namespace psd::services {
@@ -122,14 +123,17 @@ void WithWriteClaims(store::Store& store, Executor& executor, std::vector<Global
   });
 }
 
-absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
-                     const ExportItems& items, std::shared_ptr<Allocator> memory,
+absl::Status CopyOut(rpc::Access& access, store::Store& store, Executor& executor,
+                     const rpc::CallPtr& call, const ExportItems& items,
+                     std::shared_ptr<Allocator> memory,
                      std::function<void(absl::StatusOr<Outbound*>)> done) {
   auto out = std::make_shared<Outbound>();
   out->memory = std::move(memory);
   std::vector<GlobalId> ids;
   for (const v1::ExportItem& item : items) {
     PSD_ASSIGN_OR_RETURN(Outgoing found, FindItem(store, item));
+    PSD_RETURN_IF_ERROR(
+        rref::Authorize(access, rpc::AskerOf(*call), rpc::Right::kSave, *found.entry));
     if (found.entry->parameter != nullptr || found.rows.table != nullptr)
       ids.push_back(found.entry->id);
     out->items.push_back(std::move(found));

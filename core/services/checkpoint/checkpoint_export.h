@@ -11,6 +11,7 @@
 #include "core/base/buffer.h"
 #include "core/base/executor.h"
 #include "core/base/ids.h"
+#include "core/rpc/access.h"
 #include "core/rpc/declared_method.h"
 #include "core/services/checkpoint/checkpoint_rows.h"
 #include "core/store/store.h"
@@ -50,8 +51,9 @@ void WithWriteClaims(store::Store& store, Executor& executor, std::vector<Global
 // Errors through `done`: RESOURCE_EXHAUSTED; CANCELLED; FAILED_PRECONDITION while an item is being
 // loaded.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
-absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
-                     const ExportItems& items, std::shared_ptr<Allocator> memory,
+absl::Status CopyOut(rpc::Access& access, store::Store& store, Executor& executor,
+                     const rpc::CallPtr& call, const ExportItems& items,
+                     std::shared_ptr<Allocator> memory,
                      std::function<void(absl::StatusOr<Outbound*>)> done);
 
 // Returns the copies as contiguous tensors, item by item. Errors: INVALID_ARGUMENT for a value that

@@ -89,6 +89,8 @@ SaveService::SaveService(Uses uses) : uses_(std::move(uses)) {
 absl::StatusOr<v1::OpenSaveReply> SaveService::ServeOpen(const rpc::CallPtr& call,
                                                          rpc::Bulk<v1::OpenSaveRequest> request) {
   PSD_ASSIGN_OR_RETURN(OwnFiles files, DecodeOwnFiles(request.message));
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kSave,
+                                                     uses_.agent.self().name));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   const Key key(rpc::SessionOf(*call), rpc::IdOf(request.message));
   const absl::StatusOr<uint64_t> opening = OpenHere(key, files);
@@ -140,7 +142,7 @@ absl::Status SaveService::ServeWrite(const rpc::Answer<v1::ExportReply>& answer,
 
 absl::Status SaveService::WriteItems(const rpc::Answer<v1::ExportReply>& answer,
                                      const SavePtr& save, const v1::WriteSaveRequest& request) {
-  return CopyOut(uses_.store, uses_.executor, answer.call(), request.items(),
+  return CopyOut(uses_.agent.access(), uses_.store, uses_.executor, answer.call(), request.items(),
                  uses_.memory.transit(), [answer, save, request](absl::StatusOr<Outbound*> out) {
                    const absl::Status begun =
                        out.ok() ? AppendCopies(answer, save, request, **out) : out.status();

@@ -20,6 +20,7 @@
 #include "core/program/run_program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/rref/value_codec.h"
 #include "core/services/values/value_methods.h"
 #include "core/store/parameter.h"
@@ -220,6 +221,8 @@ absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& an
   PSD_ASSIGN_OR_RETURN(
       program::CheckedProgram checked,
       program::CheckedProgram::Create(std::move(decoded), uses_.operators, uses_.program_limits));
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(rpc::AskerOf(*answer.call()),
+                                                     rpc::Right::kCreate, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   GetOrCreateHere(
       answer, {request.name(), std::make_shared<const program::CheckedProgram>(std::move(checked)),
@@ -254,24 +257,37 @@ absl::StatusOr<rpc::Contents> ValueService::ServeLookup(const rpc::CallPtr& call
                                                         v1::NameRequest request) {
   auto entry = uses_.store.Lookup(request.name());
   if (!entry.ok()) return NamingError(uses_, request.name(), entry.status());
+  PSD_RETURN_IF_ERROR(
+      rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, **entry));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return uses_.exchange.ReferenceReply(*call, *entry);
 }
 
 absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest request) {
+  PSD_RETURN_IF_ERROR(
+      uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kDrop, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   absl::Status dropped = DropHere(request.name());
   return dropped.ok() ? dropped : NamingError(uses_, request.name(), dropped);
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
-  return optim::DropNamed(uses_.store, uses_.rrefs, name, only);
+  const absl::Status dropped = optim::DropNamed(uses_.store, uses_.rrefs, name, only);
+  uses_.agent.access().NameDropped();
+  return dropped;
+}
+
+absl::Status ValueService::DropFor(const rpc::Asker& asker, const std::string& name) {
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(asker, rpc::Right::kDrop, name));
+  return DropHere(name);
 }
 
 absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
                                                        v1::FetchRequest request) {
   PSD_ASSIGN_OR_RETURN(const auto received, uses_.autograd.UnwrapRequest(*call, {}));
   PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
+  PSD_RETURN_IF_ERROR(
+      rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
   if (group->parameters.size() == group->entries.size())
     return EncodeParameters(uses_.autograd, received.context, *group, request.versions());
   if (request.versions()) {
@@ -291,6 +307,8 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
   if (elements == nullptr)
     return absl::InvalidArgumentError("value.assign takes exactly one tensor");
   PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Get(rpc::IdOf(fields.message)));
+  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), rpc::AskerOf(*answer.call()),
+                                      rpc::Right::kWrite, *entry));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   uses_.store.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
     if (!version.ok()) return answer(version.status());
@@ -301,9 +319,10 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call*/,
+absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& call,
                                                       v1::ListRequest request) {
-  Listing listing = ListHere(request.prefix(), request.after(), request.limit());
+  PSD_ASSIGN_OR_RETURN(Listing listing, ListHere(rpc::AskerOf(*call), request.prefix(),
+                                                 request.after(), request.limit()));
   v1::ListReply reply;
   reply.set_more(listing.more);
   for (ListedValue& value : listing.values) {
@@ -317,8 +336,9 @@ absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call
 
 // ---------------------------------------------------------------- values of this worker
 
-Listing ValueService::ListHere(const std::string& prefix, const std::string& after,
-                               size_t limit) const {
+absl::StatusOr<Listing> ValueService::ListHere(const rpc::Asker& asker, const std::string& prefix,
+                                               const std::string& after, size_t limit) const {
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(asker, rpc::Right::kList, prefix));
   const size_t page = limit == 0 ? kMaxListPage : std::min(limit, kMaxListPage);
   std::vector<EntryPtr> entries = uses_.store.List(prefix, after, page + 1);
   Listing listing;
@@ -332,13 +352,15 @@ Listing ValueService::ListHere(const std::string& prefix, const std::string& aft
   return listing;
 }
 
-absl::StatusOr<rref::RRef> ValueService::LookupHere(const std::string& name) const {
+absl::StatusOr<rref::RRef> ValueService::LookupHere(const rpc::Asker& asker, rpc::Right right,
+                                                    const std::string& name) const {
   PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Lookup(name));
+  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), asker, right, *entry));
   return uses_.rrefs.LocalRRef(entry);
 }
 
 absl::StatusOr<std::vector<store::PinnedVersion>> ValueService::PinNamed(
-    absl::Span<const std::string> names) const {
+    const rpc::Asker& asker, absl::Span<const std::string> names) const {
   std::vector<store::Parameter*> parameters;
   std::vector<EntryPtr> entries;
   for (const std::string& name : names) {
@@ -346,6 +368,7 @@ absl::StatusOr<std::vector<store::PinnedVersion>> ValueService::PinNamed(
     if (const auto& parameter = entries.back()->parameter; parameter != nullptr)
       parameters.push_back(parameter.get());
   }
+  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), asker, rpc::Right::kRead, entries));
   PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned,
                        store::Parameter::PinAll(parameters));
   std::vector<store::PinnedVersion> tensors;
