@@ -63,6 +63,11 @@ absl::Status ServedCall::Charge(size_t bytes) {
   return absl::OkStatus();
 }
 
+void ServedCall::ForgetMessage() {
+  payload_ = {};
+  charges_.clear();
+}
+
 bool ServedCall::cancelled() const {
   return cancel_->cancelled() || host_->Now() >= deadline_;
 }

@@ -57,6 +57,15 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
                    ": it is for small things, let others fetch what is large"));
 }
 
+// Returns the memory that a call takes while it waits, beside the buffers of its message. The
+// ledger keeps each member in a node.
+size_t KeptBytes(const v1::RegistrarBarrierRequest& request) {
+  constexpr size_t kNodeBytes = 112;
+  size_t bytes = request.values().size() + request.name().size();
+  for (const std::string& member : request.members()) bytes += kNodeBytes + member.size();
+  return bytes;
+}
+
 absl::Status TooManyBytes() {
   return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
                         "all-gather: values of ", kMaxParkedBytes, " bytes wait here already")),
@@ -192,9 +201,11 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
       access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, request->name());
   if (!allowed.ok()) return call->Reply(allowed);
   std::vector<Buffer> given = std::move(call->payload().buffers);
-  call->payload() = {};  // a parked call holds nothing of it
+  call->ForgetMessage();  // a parked call holds nothing of it
   absl::StatusOr<size_t> bytes = CheckSizes(*request, given);
   if (!bytes.ok()) return call->Reply(bytes.status());
+  const absl::Status charged = call->Charge(KeptBytes(*request));
+  if (!charged.ok()) return call->Reply(charged);
   given.insert(given.begin(), Buffer::FromString(std::move(*request->mutable_values())));
   const absl::Duration timeout = absl::Milliseconds(
       static_cast<int64_t>(std::min<uint64_t>(request->timeout_ms(), kMostTimeoutMs)));

@@ -117,8 +117,10 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
   }
 
   grpc::Status Parse() {
-    grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
-    return charged.ok() ? ParseBytes(received_, request_) : charged;
+    const grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
+    if (charged.ok()) return ParseBytes(received_, request_);
+    received_.Clear();  // the client may take its time to read the error
+    return charged;
   }
 
   carrier::ServiceHost& host_;

@@ -44,6 +44,28 @@ TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
   });
 }
 
+// A megabyte that would be a gigabyte once it is decompressed.
+TEST_F(ParseAttackTest, CompressedRequests) {
+  constexpr int kCalls = 16;
+  constexpr size_t kBytes = 200 * kMiB;
+  v1::PullRequest request;
+  request.add_names(std::string(kBytes, 'x'));
+  Repeat([&] {
+    UnaryClient client(address());
+    Answers answers;
+    answers.asked_bytes = kCalls * kBytes;
+    for (int i = 0; i < kCalls; ++i) {
+      grpc::ClientContext context;
+      context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+      v1::PullReply reply;
+      const grpc::Status status = client.stub().Pull(&context, request, &reply);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+      answers.refused += !status.ok();
+    }
+    return answers;
+  });
+}
+
 // A header that breaks the protocol is parsed before that is seen.
 TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
   constexpr int kSessions = 8;

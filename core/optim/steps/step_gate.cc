@@ -199,6 +199,8 @@ void StepGate::GiveUp(uint64_t incarnation, uint64_t before) {
   Actions actions;
   {
     MutexLock lock(mutex_);
+    uint64_t& given_up = given_up_[incarnation];
+    given_up = std::max(given_up, before);
     TakeBackBelow(incarnation, before, /*turns=*/false, actions);
     Advance(actions);
   }
@@ -240,6 +242,7 @@ void StepGate::Leave(GlobalId session, uint64_t before) {
     const auto asked = last_asked_.find(session);
     if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
     if (asked != last_asked_.end()) last_asked_.erase(asked);
+    given_up_.erase(session.incarnation);
     EndTurnsOf(session);
     std::vector<GlobalId> steps;
     for (const auto& [step, request] : waiting_)
@@ -323,6 +326,9 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
   }
   if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
   if (!closed_.ok()) return answer_now(closed_);
+  const auto given_up = given_up_.find(step.incarnation);
+  if (!request.takes_turn && given_up != given_up_.end() && step.counter < given_up->second)
+    return answer_now(absl::CancelledError("its trainer gave it up"));
   const auto found = waiting_.find(step);
   if (found != waiting_.end() && found->second.measures == request.measures &&
       found->second.round.turn == request.round.turn) {
