@@ -8,11 +8,14 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "client/runtime_of.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -156,6 +159,26 @@ TEST_F(CallsTest, RPC_19_AFunctionsErrorArrivesWholeWithItsWorkerAndIsLoggedTher
   EXPECT_EQ(GetDetail(failed)->worker, "logging");
   EXPECT_THAT(log.str(), HasSubstr("function_failed"));
   EXPECT_THAT(log.str(), HasSubstr("trainer1"));
+}
+
+TEST_F(CallsTest, RPC_19_AFunctionsErrorKeepsItsRemedy) {
+  worker::RuntimeOptions options;
+  ASSERT_TRUE(options.functions
+                  .Register("full",
+                            [](const services::FunctionCall&, const Values&) {
+                              return absl::StatusOr<Values>(
+                                  WithRemedy(absl::ResourceExhaustedError("it is full"),
+                                             "take something out"));
+                            })
+                  .ok());
+  TestOwner advising("advising", std::move(options));
+  const absl::Status failed = StartTrainer("trainer1", {advising.address()})
+                                  ->RpcSync("advising", Named("full"), {})
+                                  .status();
+  ASSERT_TRUE(GetDetail(failed).has_value()) << failed;
+  EXPECT_EQ(GetDetail(failed)->worker, "advising");
+  EXPECT_EQ(GetDetail(failed)->object, "full");
+  EXPECT_EQ(GetDetail(failed)->remedy, "take something out");
 }
 
 TEST_F(CallsTest, RPC_27_OnReadyRunsAfterCompletion) {

@@ -416,10 +416,10 @@ absl::Status CallService::FunctionFailed(const std::string& name, const rpc::Ser
       {{"function", name}, {"caller", call.caller().name}, {"error", status.ToString()}});
   absl::Status named =
       Annotate(status, absl::StrCat("function '", name, "' on ", uses_.agent.self().name));
-  if (GetDetail(named).has_value()) return named;
-  ErrorDetail detail;
+  ErrorDetail detail = GetDetail(named).value_or(ErrorDetail{});
+  if (!detail.worker.empty()) return named;  // an error of another worker that it has called
   detail.worker = uses_.agent.self().name;
-  detail.object = name;
+  if (detail.object.empty()) detail.object = name;
   return WithDetail(named, detail);
 }
 
