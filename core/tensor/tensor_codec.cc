@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -15,12 +16,13 @@ bool IsSendable(const Tensor& tensor) {
 
 absl::Status NotSendable(const Tensor& tensor, size_t number) {
   if (!tensor.defined()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", number, " to send is undefined; give it elements first"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is undefined")),
+        "give it elements first");
   }
-  return absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is on ",
-                                                 tensor.device().ToString(),
-                                                 "; copy it to the cpu first"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is on ",
+                                                            tensor.device().ToString())),
+                    "copy it to the cpu first");
 }
 
 absl::Status CheckCounts(const TensorColumns& columns, size_t tensors) {

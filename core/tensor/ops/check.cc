@@ -1,18 +1,21 @@
 #include "core/tensor/ops/check.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 
 namespace psd::ops {
 
 absl::Status UsableError(absl::string_view op, const Tensor& x) {
   if (!x.defined()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(op, " was given an undefined tensor; give it elements first"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(op, " was given an undefined tensor")),
+        "give it elements first");
   }
   if (!x.device().IsCpu()) {
-    return absl::UnimplementedError(absl::StrCat(op, " was given ", x.ToString(), " on ",
-                                                 x.device().ToString(),
-                                                 ", but runs on a cpu only; move it there"));
+    return WithRemedy(
+        absl::UnimplementedError(absl::StrCat(op, " was given ", x.ToString(), " on ",
+                                              x.device().ToString(), ", but runs on a cpu only")),
+        "move it there");
   }
   return absl::OkStatus();
 }
@@ -20,18 +23,20 @@ absl::Status UsableError(absl::string_view op, const Tensor& x) {
 absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integers) {
   PSD_RETURN_IF_ERROR(CheckUsable(op, x));
   if (IsArithmetic(x.dtype(), integers)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op, " was given ", x.ToString(), ", but takes f32 and f64",
-                   integers ? ", i32 and i64" : "", " only; cast it first"));
+  return WithRemedy(absl::InvalidArgumentError(
+                        absl::StrCat(op, " was given ", x.ToString(), ", but takes f32 and f64",
+                                     integers ? ", i32 and i64" : "", " only")),
+                    "cast it first");
 }
 
 absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers) {
   PSD_RETURN_IF_ERROR(CheckArithmetic(op, a, integers));
   PSD_RETURN_IF_ERROR(CheckArithmetic(op, b, integers));
   if (a.dtype() == b.dtype()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
-                                                 b.ToString(),
-                                                 ", which differ in dtype; cast one of them"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
+                                              b.ToString(), ", which differ in dtype")),
+      "cast one of them");
 }
 
 absl::StatusOr<int> CheckAxis(absl::string_view op, const Tensor& x, int64_t axis) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "kernels/elementwise.h"
@@ -158,9 +159,10 @@ absl::StatusOr<Tensor> Number(BinaryOp op, const Tensor& like, double value) {
   const double end = like.dtype() == DType::kI64 ? 0x1p63 : 0x1p31;
   const bool whole = value >= -end && value < end && std::trunc(value) == value;
   if (!IsFloating(like.dtype()) && !whole) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(NameOf(op), ": the number ", value, " is none of the dtype of ",
-                     like.ToString(), "; give a whole number in its range, or cast the tensor"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(NameOf(op), ": the number ", value,
+                                                " is none of the dtype of ", like.ToString())),
+        "give a whole number in its range, or cast the tensor");
   }
   return Tensor::Full(Shape{}, like.dtype(), value);
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "kernels/random.h"
 
@@ -11,8 +12,9 @@ namespace {
 
 absl::Status CheckFloat(absl::string_view op, DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op, " makes f32 and f64, not ", DTypeName(dtype), "; cast its result"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(op, " makes f32 and f64, not ", DTypeName(dtype))),
+      "cast its result");
 }
 
 }  // namespace
@@ -21,8 +23,9 @@ absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint
                                DType dtype, Allocator* allocator) {
   PSD_RETURN_IF_ERROR(CheckFloat("Uniform", dtype));
   if (!(low <= high) || !std::isfinite(high - low)) {
-    return absl::InvalidArgumentError(absl::StrCat("Uniform: no numbers are in [", low, ", ", high,
-                                                   "); give finite low <= high"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("Uniform: no numbers are in [", low, ", ", high, ")")),
+                      "give finite low <= high");
   }
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
   WithFloat(dtype, [&](auto zero) {

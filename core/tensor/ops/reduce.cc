@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -73,8 +74,9 @@ absl::StatusOr<MaxArguments> CheckMax(absl::string_view op, const Tensor& x, int
   PSD_RETURN_IF_ERROR(CheckArithmetic(op, x, true));
   PSD_ASSIGN_OR_RETURN(int at, CheckAxis(op, x, axis));
   if (x.shape()[at] == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        op, ": axis ", at, " of ", x.ToString(), " is empty and has no maximum; test its extent"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          op, ": axis ", at, " of ", x.ToString(), " is empty and has no maximum")),
+                      "test its extent");
   }
   MaxArguments arguments;
   arguments.around = Around(x.shape(), at);
@@ -160,9 +162,9 @@ absl::StatusOr<Tensor> SumTo(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
   absl::StatusOr<Shape> both = BroadcastShapes(x.shape(), shape);
   if (!both.ok() || *both != x.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat("SumTo: ", shape.ToString(),
-                                                   " does not broadcast to ", x.ToString(),
-                                                   "; give a shape that does"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "SumTo: ", shape.ToString(), " does not broadcast to ", x.ToString())),
+                      "give a shape that does");
   }
   Tensor sum = x;
   while (sum.rank() > shape.rank()) {
