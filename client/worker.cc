@@ -362,7 +362,8 @@ absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef
                                                           const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
   if (plan.context != nullptr) {
-    return absl::InvalidArgumentError("Pull records nothing; fetch with ToHere in a context");
+    return WithRemedy(absl::InvalidArgumentError("Pull records nothing"),
+                      "fetch with ToHere in a context");
   }
   auto pulling = state_->runtime->values().Pull(rrefs, plan.options);
   PSD_RETURN_IF_ERROR(pulling.Wait());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/optim/steps/pace_ledger.h"
 #include "core/optim/steps/round_board.h"
 #include "core/optim/steps/round_ledger.h"
@@ -57,9 +58,10 @@ class RoundGate : public StepGate {
     if (absl::Status same = CheckTerms(request); !same.ok()) return same;
     if (request.in_round()) return board_.Offer(request.step_id, request.round, request.measures);
     if (request.measures && !request.takes_turn) {
-      return absl::FailedPreconditionError(
-          "the gradients of a synchronous round are measured after the optimizer's lead has named "
-          "the round; ask it for a turn first");
+      return WithRemedy(
+          absl::FailedPreconditionError("the gradients of a synchronous round are measured after "
+                                        "the optimizer's lead has named the round"),
+          "ask it for a turn first");
     }
     return ledger_.Offer(request.member.session, request.step_id, KindOf(request));
   }
@@ -321,7 +323,7 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
     // The call that runs may be another try of this one, so the turn is not over.
     actions.answers.push_back(
         {std::move(request),
-         absl::UnavailableError("the step is being applied just now; ask again")});
+         WithRemedy(absl::UnavailableError("the step is being applied just now"), "ask again")});
     return;
   }
   if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/optim/owner/hosted_optimizer.h"
@@ -84,8 +85,8 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
 absl::Status CheckLoaded(const Outgoing& from) {
   for (const std::shared_ptr<OwnerOptimizer>& optimizer : from.optimizers) {
     if (optimizer->life().stage != optim::LifeStage::kLoading) continue;
-    return absl::FailedPreconditionError(
-        "a load of its optimizer has not finished; save when it has");
+    return WithRemedy(absl::FailedPreconditionError("a load of its optimizer has not finished"),
+                      "save when it has");
   }
   return absl::OkStatus();
 }

@@ -101,12 +101,18 @@ program::ProgramLimits CreationLimits(const ValueService::Uses& uses) {
   return limits;
 }
 
-std::string BudgetText(const MemoryBudget& memory) {
-  if (memory.limit_bytes() == 0) return "no memory budget is set, and the system has no more";
+// Adds the budget and its use to the error of a program that found no memory.
+absl::Status WithBudget(const absl::Status& status, const MemoryBudget& memory) {
+  if (memory.limit_bytes() == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(status.message(), "; no memory budget is set, and the system has no more"));
+  }
   const MemoryAccount& hosted = *memory.hosted();
-  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, ",
-                      hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(),
-                      " are in use; drop values or raise the budget");
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          status.message(), "; the memory budget is ", memory.limit_bytes(), " bytes, ",
+          hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(), " are in use")),
+      "drop values or raise the budget");
 }
 
 // Runs a creation program, which has no arguments and one result. No history is recorded.
@@ -114,10 +120,7 @@ absl::StatusOr<Value> RunCreation(const ValueService::Uses& uses,
                                   const program::CheckedProgram& program) {
   NoGradGuard no_grad;
   const auto results = program::RunProgram(program, CreationLimits(uses), {}, [] { return false; });
-  if (absl::IsResourceExhausted(results.status())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(results.status().message(), "; ", BudgetText(uses.memory)));
-  }
+  if (absl::IsResourceExhausted(results.status())) return WithBudget(results.status(), uses.memory);
   PSD_RETURN_IF_ERROR(results.status());
   if (results->size() != 1) {
     return absl::InvalidArgumentError(
