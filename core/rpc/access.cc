@@ -58,7 +58,8 @@ absl::Status Access::Ask(const Asker& asker, Right right, GlobalId group, size_t
   names.reserve(count);
   for (size_t i = 0; i < count; ++i) names.push_back(name_of(i));
   const std::optional<size_t> denied = (*policy)({asker, right, names});
-  if (denied.has_value()) return Denied(asker, right, names[*denied]);
+  if (denied.has_value())  // a policy may refuse a request that names nothing
+    return Denied(asker, right, *denied < names.size() ? names[*denied] : std::string());
   if (group.IsNone()) return absl::OkStatus();
   MutexLock lock(mutex_);
   if (times_forgotten != times_forgotten_) return absl::OkStatus();

@@ -65,6 +65,8 @@ absl::Status ServedCall::Charge(size_t bytes) {
 
 void ServedCall::ForgetMessage() {
   payload_ = {};
+  header_.attachments = {};
+  header_.status = absl::OkStatus();
   charges_.clear();
 }
 

@@ -15,6 +15,15 @@ namespace psd::worker {
 using services::CallTarget;
 using store::Values;
 
+namespace {
+
+absl::Status NotFoundInTime(const std::string& callee) {
+  return absl::DeadlineExceededError(
+      absl::StrCat(callee, " was not found before the time of the function's own call was over"));
+}
+
+}  // namespace
+
 absl::Status RuntimeFunctionHost::Destroyed() const {
   return absl::FailedPreconditionError(
       absl::StrCat("the worker ", self_.name, ", which ran the function, exists no more"));
@@ -42,6 +51,9 @@ Future<Values> RuntimeFunctionHost::Run(const std::string& callee, const CallTar
     return RunKnown(known.Wait().status(), callee, target, std::move(arguments), recording,
                     deadline);
   Promise<Values> answered;
+  if (deadline != absl::InfiniteFuture()) {
+    runtime_.timers().RunAt(deadline, [answered, callee] { answered.Set(NotFoundInTime(callee)); });
+  }
   known.OnReady([self = shared_from_this(), callee, target, arguments = std::move(arguments),
                  recording, deadline, answered](const absl::StatusOr<Unit>& found) mutable {
     self->RunKnown(found.status(), callee, target, std::move(arguments), recording, deadline)
@@ -68,7 +80,11 @@ absl::StatusOr<rref::RRef> RuntimeFunctionHost::Remote(const std::string& callee
                                                        absl::Time deadline) {
   rref::Gate::Entry entry(*gate_);
   if (!entry.open()) return Destroyed();
-  PSD_RETURN_IF_ERROR(runtime_.peers().MakeKnown(callee).Wait());
+  const Future<Unit> known = runtime_.peers().MakeKnown(callee);
+  PSD_ASSIGN_OR_RETURN(const rpc::CallOptions search, OptionsUntil(deadline));
+  if (search.timeout > absl::ZeroDuration() && !known.WaitFor(search.timeout))
+    return NotFoundInTime(callee);
+  PSD_RETURN_IF_ERROR(known.Wait());
   PSD_ASSIGN_OR_RETURN(const rpc::CallOptions options, OptionsUntil(deadline));
   return runtime_.calls().Remote(callee, target, std::move(arguments), context, options);
 }

@@ -50,7 +50,7 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
         " members; at most ", kMaxBarrierNameBytes, " and ", RegistrarLedger::kMaxMembers));
   }
   size_t given = request.values().size();
-  for (const Buffer& buffer : buffers) given += buffer.size();
+  for (const Buffer& buffer : buffers) given += sizeof(buffer) + buffer.size();
   if (given <= kMaxGatheredBytes) return given;
   return absl::InvalidArgumentError(
       absl::StrCat("all-gather: ", given, " bytes from one worker; at most ", kMaxGatheredBytes,

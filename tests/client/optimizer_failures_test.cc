@@ -136,7 +136,7 @@ TEST_F(OptimizerTest, AnOwnerThatDiesMidStepIsNamedAndTheOthersHaveStepped) {
     auto held = std::make_unique<HeldParameter>(*dying, p);
     std::thread step([&] { outcome = optimizer->StepDetailed(context); });
     while (First(w_) != 9) std::this_thread::yield();
-    RuntimeOf(*dying).Shutdown(absl::ZeroDuration());
+    dying->runtime().Shutdown(absl::ZeroDuration());
     step.join();
   }
   EXPECT_FALSE(outcome.status().ok());
