@@ -84,6 +84,9 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     finished_ = true;
     grpc::ByteBuffer reply;
     const grpc::Status result = status.ok() ? ToBytes(reply_, reply) : status;
+    // The client may take its time to read the answer.
+    Request().Swap(&request_);
+    Reply().Swap(&reply_);
     if (result.ok()) {
       writer_.Finish(reply, result, Tag());
     } else {

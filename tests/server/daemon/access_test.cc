@@ -19,6 +19,7 @@
 #include "core/rpc/message_io.h"
 #include "core/runtime/runtime.h"
 #include "core/services/checkpoint/checkpoint_service.h"
+#include "core/services/optimizers/optimizer_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/checkpoint.pb.h"
@@ -167,7 +168,10 @@ std::vector<AccessTest::Denied> AccessTest::AllDenied() {
       {"gradient.fetch", "read", "w", [=] { return context->Gradient(w_).status(); }},
       {"optimizer.create", "create", "second",
        [this] {
-         return DistributedOptimizer::Create(*trainer_, "second", kSgd1, std::vector<RRef>{w_})
+         return RuntimeOf(*trainer_)
+             .optimizer_service()
+             .Create("owner0", "second", {{{"sgd", {{"lr", 1}}}, {w_}}}, {}, {})
+             .Wait()
              .status();
        }},
       {"optimizer.part", "read", "main",
@@ -185,9 +189,7 @@ std::vector<AccessTest::Denied> AccessTest::AllDenied() {
        [this] { return Call("optimizer.end_turn", OfMain<v1::TurnRequest>()); }},
       {"optimizer.options", "read", "main", [this] { return optimizer_->Options().status(); }},
       {"optimizer.set_options", "write", "main",
-       [this] {
-         return optimizer_->SetOptions(0, {{"lr", 7}});
-       }},
+       [this] { return Call("optimizer.set_options", OfMain<v1::SetOptionsRequest>()); }},
       {"optimizer.leave", "step", "main",
        [this] { return Call("optimizer.leave", OfMain<v1::LeaveOptimizerRequest>()); }},
       {"checkpoint.describe", "save", "owner0",
