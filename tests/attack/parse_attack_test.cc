@@ -72,7 +72,7 @@ TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
   constexpr int kSessions = 8;
   constexpr size_t kAttachments = 3'000'000;
   rpc::Header call;
-  call.method = "call.run";
+  call.method = "call.program";
   call.attachments.resize(kAttachments);
   const auto network = Must(carrier::NewGrpcCarrier({}));
   std::vector<std::unique_ptr<RawSession>> sessions;
@@ -149,7 +149,7 @@ TEST_F(ParseAttackTest, DistinctProgramsThatWait) {
           target.set_program(
               program::EncodeProgram(Must(builder.Build({builder.Call("sum", {result})}))));
           rpc::Header call;
-          call.method = "call.run";
+          call.method = "call.program";
           call.attachments.push_back(rpc::FieldsAttachment(target));
           if (!session->Call(/*mutation=*/false, call).ok()) break;
         }
