@@ -24,6 +24,7 @@ using services::ReadValue;         // converts a Value to a C++ type: ReadValue<
 using services::ReadValues;        // converts all arguments or results of a call
 using services::Typed;             // makes a C++ function one that can be registered
 using services::TypedMethod;       // the same for a member function
+using store::Object;               // base of objects whose methods other workers may call
 using store::Value;                // an argument or result: tensor, number, string, list, RRef, …
 using Values = std::vector<Value>;  // the arguments or the results of a call
 

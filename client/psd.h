@@ -1,16 +1,21 @@
 #pragma once
 
-// The public interface for trainers, and for daemons with functions of their own. A program
-// includes this header only. Its parts are the headers at its end, to be read in this order:
+// The public interface for trainers, and for daemons with functions of their own. A program needs
+// no other header, except client/calls.h and client/checkpoint.h for what they add; a daemon needs
+// server/daemon/daemon.h too. Its parts are the headers at its end, to be read in this order:
 //
 //   1. client/function.h    Function: a program of operators, or a registered C++ function
 //   2. client/worker.h      Worker: a member of the job; creates and fetches values, calls workers
 //   3. client/context.h     Context: one distributed-autograd pass
 //   4. client/optimizers.h  DistributedOptimizer: steps parameters on the owners that hold them
 //
-// An owner is a worker that holds parameters: a psd daemon. A trainer pulls parameters from owners,
-// computes a loss, runs backward, and asks the owners to step. Many trainers may share parameters
-// and optimizers. A trainer in outline:
+// client/worker_info.h has the names of workers: WorkerInfo for a member of the job, and Callee for
+// the worker that a call goes to.
+//
+// An owner is a worker that holds values for others, as a rule a psd daemon; a trainer owns what
+// Remote leaves on it. One owner of a job is its registrar: it gives ranks and addresses, and runs
+// barriers. A trainer pulls parameters from owners, computes a loss, runs backward, and asks the
+// owners to step. Many trainers may share parameters and optimizers. A trainer in outline:
 //
 //   psd::WorkerOptions options;
 //   options.name = "trainer0";
@@ -34,8 +39,8 @@
 //   PSD_RETURN_IF_ERROR(worker->Shutdown());
 //
 // Tensors (psd::Tensor), differentiable operators on variables (psd::Linear, psd::Relu, …) and
-// errors (absl::Status, psd::GetDetail) come with it. client/calls.h adds helpers for several calls
-// at once and for methods of objects, client/checkpoint.h saves and loads whole jobs.
+// errors (absl::Status, psd::GetDetail) come with this header. client/calls.h adds helpers for
+// several calls at once and for methods of objects, client/checkpoint.h saves and loads whole jobs.
 
 #include "client/context.h"                     // IWYU pragma: export
 #include "client/function.h"                    // IWYU pragma: export

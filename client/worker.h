@@ -70,7 +70,8 @@ struct WorkerOptions {
   // Whether messages to and from workers of the same host and user go through shared memory, if
   // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
   bool shared_memory = true;
-  // Leases, retry window and keepalive; see rpc::SessionOptions.
+  // Leases, retry window and pauses between attempts to connect; see core/rpc/session_options.h.
+  // Its `memory` is set by the worker.
   rpc::SessionOptions session;
   // The functions that other workers may call here.
   FunctionRegistry functions;
@@ -147,9 +148,10 @@ struct ContextCounts {
 // Errors of all calls below: UNAVAILABLE (nobody answers at the address), DEADLINE_EXCEEDED,
 // ABORTED (the owner was restarted, or this worker's session there ended), NOT_FOUND (no such
 // worker, value or function), INVALID_ARGUMENT, FAILED_PRECONDITION (this worker was shut down),
-// RESOURCE_EXHAUSTED (too much load, or memory is short: retry later). psd::GetDetail says which
-// worker and object an error is about, what to do, and whether a change may have been applied all
-// the same.
+// PERMISSION_DENIED (the policy of the worker that is asked forbids this; the error names the right
+// and the object), RESOURCE_EXHAUSTED (too much load, or memory is short: retry later).
+// psd::GetDetail says which worker and object an error is about, what to do, and whether a change
+// may have been applied all the same.
 class Worker {
  public:
   // Joins the job: attaches to the owners and gets a rank from the registrar that they name.
