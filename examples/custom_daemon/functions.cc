@@ -38,7 +38,7 @@ absl::StatusOr<Tensor> Standardize(const Tensor& x) {
   return to;
 }
 
-absl::StatusOr<std::shared_ptr<store::Object>> NewReplayBuffer(int64_t capacity) {
+absl::StatusOr<std::shared_ptr<Object>> NewReplayBuffer(int64_t capacity) {
   if (capacity < 1 || capacity > kMaxCapacity) {
     return absl::InvalidArgumentError(
         absl::StrCat("a capacity of ", capacity, "; it is 1 to ", kMaxCapacity));

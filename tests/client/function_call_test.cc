@@ -44,7 +44,7 @@ class FunctionCallTest : public FunctionWorld {
     Offer offer;
     offer.more = [open](FunctionRegistry& functions) {
       using Result = absl::StatusOr<Values>;
-      const auto add = [&](const std::string& name, services::Function function) {
+      const auto add = [&](const std::string& name, services::SyncFunction function) {
         EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
       };
       add("leave_open", [open](const FunctionCall& call, const Values&) -> Result {

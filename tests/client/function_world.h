@@ -83,7 +83,7 @@ struct Offer {
 
   FunctionRegistry Functions() const {
     FunctionRegistry functions;
-    auto add = [&](const std::string& name, services::Function function) {
+    auto add = [&](const std::string& name, services::SyncFunction function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
     using services::FunctionCall;

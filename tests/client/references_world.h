@@ -108,7 +108,7 @@ class ReferencesWorld : public FunctionWorld {
                            const std::shared_ptr<Parking>& parking) {
     using services::FunctionCall;
     using Result = absl::StatusOr<Values>;
-    auto add = [&](const std::string& name, services::Function function) {
+    auto add = [&](const std::string& name, services::SyncFunction function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
     add("fetch", [](const FunctionCall& call, Values arguments) -> Result {

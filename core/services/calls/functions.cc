@@ -47,7 +47,7 @@ absl::StatusOr<rref::RRef> FunctionCall::Keep(store::Value value, bool requires_
   return host_->Keep(std::move(value), requires_grad);
 }
 
-AsyncFunction FunctionRegistry::Immediate(Function function) {
+AsyncFunction FunctionRegistry::Immediate(SyncFunction function) {
   return [function = std::move(function)](const FunctionCall& call, Values arguments) {
     return Future<Values>::Ready(function(call, std::move(arguments)));
   };
@@ -67,7 +67,7 @@ AsyncFunction FunctionRegistry::Guarded(AsyncFunction function) {
   };
 }
 
-absl::Status FunctionRegistry::Register(const std::string& name, Function function) {
+absl::Status FunctionRegistry::Register(const std::string& name, SyncFunction function) {
   return RegisterAsync(name, Immediate(std::move(function)));
 }
 

@@ -111,8 +111,8 @@ class FunctionCall {
 
 // Functions of both kinds run on the executor, in the queue of the caller's session. An exception
 // that one throws is answered as INTERNAL, with its text.
-// A Function may block.
-using Function = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
+// A SyncFunction may block.
+using SyncFunction = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
 // An AsyncFunction must return soon. The answer is sent when its future is ready; no thread is held
 // meanwhile. Callbacks of futures must not throw.
 using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values arguments)>;
@@ -121,10 +121,10 @@ using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values a
 class FunctionRegistry {
  public:
   // Errors: ALREADY_EXISTS; INVALID_ARGUMENT for an empty name.
-  absl::Status Register(const std::string& name, Function function);
+  absl::Status Register(const std::string& name, SyncFunction function);
   absl::Status RegisterAsync(const std::string& name, AsyncFunction function);
 
-  // Registers a function on an object of type T (a store::Object) that this worker owns. Its first
+  // Registers a function on an object of type T (a psd::Object) that this worker owns. Its first
   // argument is a reference to the object; `method(T&, const FunctionCall&, Values)` gets the
   // object and the other arguments.
   template <typename T, typename F>
@@ -160,7 +160,7 @@ class FunctionRegistry {
     return Add(name, std::move(method), /*on_object=*/true);
   }
   // Wraps a function whose result is there when it returns.
-  static AsyncFunction Immediate(Function function);
+  static AsyncFunction Immediate(SyncFunction function);
   // Wraps a function so that it does not throw and its future is valid.
   static AsyncFunction Guarded(AsyncFunction function);
   // Removes the first argument and returns the object that it refers to.
