@@ -25,6 +25,9 @@ namespace {
 // The least size of a group that is remembered. Fewer ids are found one by one as fast, and must
 // not displace a larger group.
 constexpr size_t kRememberedIds = 16;
+// The number of groups that are remembered: as many callers may fetch different lists of values in
+// turn.
+constexpr size_t kRememberedGroups = 4;
 
 // Returns the tensor of a value that becomes a parameter, or null for values that stay as they are.
 const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad) {
@@ -146,13 +149,14 @@ class StoreImpl : public Store {
 
   mutable Mutex mutex_;  // leaf
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
-  // The latest group of GetGroup. Forgotten when one of its values is erased.
+  // A group of GetGroup. Forgotten when one of its values is erased.
   struct Remembered {
     EntryGroupPtr group;
     std::vector<GlobalId> ids;
     GlobalId least, most;  // the least and the greatest of `ids`
   };
-  Remembered remembered_ PSD_GUARDED_BY(mutex_);
+  // At most kRememberedGroups. The one that was asked for last comes first.
+  std::vector<Remembered> remembered_ PSD_GUARDED_BY(mutex_);
   uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
   // Keys are the names in the entries.
   std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
@@ -338,15 +342,23 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalI
 }
 
 absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids) {
-  Remembered before;  // destroyed without the lock
+  Remembered displaced;  // destroyed without the lock
   MutexLock lock(mutex_);
-  if (remembered_.group != nullptr && remembered_.ids == ids) return remembered_.group;
+  for (auto each = remembered_.begin(); each != remembered_.end(); ++each) {
+    if (each->ids != ids) continue;
+    std::rotate(remembered_.begin(), each, each + 1);
+    return remembered_.front().group;
+  }
   PSD_ASSIGN_OR_RETURN(std::vector<EntryPtr> entries, FindAll(ids));
   const bool is_remembered = ids.size() >= kRememberedIds;
   EntryGroupPtr group = NewGroup(std::move(entries), is_remembered ? ++groups_remembered_ : 0);
   if (!is_remembered) return group;
   const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
-  before = std::exchange(remembered_, {group, {ids.begin(), ids.end()}, *least, *most});
+  if (remembered_.size() == kRememberedGroups) {
+    displaced = std::move(remembered_.back());
+    remembered_.pop_back();
+  }
+  remembered_.insert(remembered_.begin(), {group, {ids.begin(), ids.end()}, *least, *most});
   return group;
 }
 
@@ -369,7 +381,14 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   auto root = names_.find((*found)->name);
   if (root != names_.end() && root->second.entry == *found) return erased;
   erased.entry = *found;
-  if (!(id < remembered_.least) && !(remembered_.most < id)) erased.group.swap(remembered_.group);
+  for (auto each = remembered_.begin(); each != remembered_.end();) {
+    if (id < each->least || each->most < id) {
+      ++each;
+      continue;
+    }
+    erased.groups.push_back(std::move(each->group));
+    each = remembered_.erase(each);
+  }
   values_.erase(found);
   return erased;
 }

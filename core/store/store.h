@@ -114,13 +114,13 @@ class Store {
   // Returns the values of all `ids`, or the error for the first that is not here.
   virtual absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const = 0;
   // The same for ids that are likely to be asked for again in the same order. The store remembers
-  // the latest such group, so that its ids need not be looked up one by one.
+  // the latest few such groups, so that their ids need not be looked up one by one.
   virtual absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) = 0;
   // The objects that the store releases when it erases a value. Destroying them may run code of the
   // value, so they must be destroyed where no lock is held.
   struct Erased {
-    EntryPtr entry;       // null if there was no such value
-    EntryGroupPtr group;  // the remembered group that held the entry, or null
+    EntryPtr entry;                     // null if there was no such value
+    std::vector<EntryGroupPtr> groups;  // the remembered groups that may have held the entry
     explicit operator bool() const { return entry != nullptr; }
   };
   // Removes an anonymous value. Its id is NOT_FOUND from now on; holders of the entry keep it.

@@ -241,6 +241,34 @@ TEST_F(StoreTest, AGroupIsFoundTogetherUntilOneOfItIsErased) {
   EXPECT_THAT(gone.message(), HasSubstr(ids[7].ToString()));
 }
 
+TEST_F(StoreTest, TheGroupsOfAFewCallersAreRememberedTogether) {
+  std::vector<std::vector<GlobalId>> lists(5);
+  for (std::vector<GlobalId>& ids : lists)
+    for (int i = 0; i < 20; ++i) ids.push_back((*store_->Put(Value(i), false))->id);
+  std::vector<EntryGroupPtr> groups;
+  for (int i = 0; i < 4; ++i) groups.push_back(*store_->GetGroup(lists[i]));
+  for (int i = 3; i >= 0; --i) EXPECT_EQ(*store_->GetGroup(lists[i]), groups[i]) << i;
+  EXPECT_TRUE(store_->GetGroup(lists[4]).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(*store_->GetGroup(lists[i]), groups[i]) << i;
+  EXPECT_NE(*store_->GetGroup(lists[3]), groups[3]) << "asked for the longest time ago";
+}
+
+TEST_F(StoreTest, AnErasedValueEndsEveryGroupThatHasIt) {
+  std::vector<GlobalId> ids, others;
+  for (int i = 0; i < 20; ++i) ids.push_back((*store_->Put(Value(i), false))->id);
+  for (int i = 0; i < 20; ++i) others.push_back((*store_->Put(Value(i), false))->id);
+  const std::vector<GlobalId> turned(ids.rbegin(), ids.rend());
+  const EntryGroupPtr group = *store_->GetGroup(others);
+  EXPECT_TRUE(store_->GetGroup(ids).ok());
+  EXPECT_TRUE(store_->GetGroup(turned).ok());
+  const Store::Erased erased = store_->Erase(ids[7]);
+  EXPECT_TRUE(erased);
+  EXPECT_EQ(erased.groups.size(), 2u);
+  EXPECT_EQ(store_->GetGroup(ids).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->GetGroup(turned).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*store_->GetGroup(others), group);
+}
+
 TEST_F(StoreTest, AGroupOfParametersKnowsThem) {
   auto a = *Create("a", Full(1)), b = *Create("b", Full(2));
   auto number = *store_->Put(Value(3), false);
