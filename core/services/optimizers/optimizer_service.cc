@@ -104,20 +104,29 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(const OptimizerService::Uses& uses,
                                            const rpc::ServerCall& call, rpc::Right right,
                                            const Message& message) {
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, uses.store.Get(DecodeOptimizer(message)));
-  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, OptimizerIn(*entry));
   PSD_RETURN_IF_ERROR(rref::Authorize(uses.agent.access(), rpc::AskerOf(call), right, *entry));
-  return optimizer;
+  return OptimizerIn(*entry);
 }
 
-// Asks whether an optimizer of that name may be created for all of `groups`.
+// Returns the life of the part that a creation drops first, if any.
+GlobalId ReplacedBy(const v1::CreateOptimizerRequest& request) {
+  return {request.replaced_incarnation(), request.replaced_counter()};
+}
+
+// Asks for all that a creation does: it steps the parameters of `groups`, may drop the part that
+// has the name, and may begin a load of the part.
 absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
-                               const std::string& name, absl::Span<const ParameterGroup> groups) {
+                               const v1::CreateOptimizerRequest& request,
+                               absl::Span<const ParameterGroup> groups) {
   rpc::Access& access = uses.agent.access();
-  PSD_RETURN_IF_ERROR(access.Authorize(rpc::AskerOf(call), rpc::Right::kCreate, name));
-  for (const ParameterGroup& group : groups) {
-    PSD_RETURN_IF_ERROR(
-        rref::Authorize(access, rpc::AskerOf(call), rpc::Right::kStep, group.parameters));
-  }
+  const rpc::Asker asker = rpc::AskerOf(call);
+  PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kCreate, request.name()));
+  if (!ReplacedBy(request).IsNone())
+    PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kDrop, request.name()));
+  if (request.unfinished())
+    PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kLoad, request.name()));
+  for (const ParameterGroup& group : groups)
+    PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kStep, group.parameters));
   return absl::OkStatus();
 }
 
@@ -313,7 +322,7 @@ absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& ans
                           absl::StrCat("optimizer ", request.name(), ": it has no parameters")),
                       "name at least one");
   }
-  PSD_RETURN_IF_ERROR(AuthorizeCreation(uses_, *answer.call(), request.name(), groups));
+  PSD_RETURN_IF_ERROR(AuthorizeCreation(uses_, *answer.call(), request, groups));
   const OptimizerSettings settings = DecodeSettings(request);
   // This check comes before a part is dropped to make room for the new one.
   PSD_RETURN_IF_ERROR(optim::CheckGroups(groups, settings, uses_.optimizers));
@@ -327,7 +336,7 @@ absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& ans
   }
   const GlobalId expected = life.id;
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  DropPart(request.name(), {request.replaced_incarnation(), request.replaced_counter()});
+  DropPart(request.name(), ReplacedBy(request));
   store::CreateOptions options;
   options.creation = Agreement(groups, settings);
   life = FirstLife(request, std::move(life));
@@ -482,7 +491,7 @@ absl::Status OptimizerService::ServeTakeTurn(const rpc::Answer<v1::TurnReply>& a
 
 absl::Status OptimizerService::ServeEndTurn(const rpc::CallPtr& call, v1::TurnRequest request) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
-                       FindOptimizer(uses_, *call, rpc::Right::kStep, request));
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
   PSD_ASSIGN_OR_RETURN(GlobalId turn, DecodeTurnId(*call, request));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   optimizer->EndTurn(rpc::SessionOf(*call), turn, request.applied());
@@ -576,7 +585,7 @@ void OptimizerService::GiveUp(GlobalId session, uint64_t before) {
 absl::Status OptimizerService::ServeLeave(const rpc::CallPtr& call,
                                           v1::LeaveOptimizerRequest request) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
-                       FindOptimizer(uses_, *call, rpc::Right::kStep, request));
+                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   optimizer->Leave(rpc::SessionOf(*call), request.before());
   return absl::OkStatus();

@@ -57,6 +57,8 @@ const std::map<std::string, std::string>& Unasked() {
       {"save.write", "asks for its items as checkpoint.export does; needs a save of its session"},
       {"save.finish", "ends a save that the same session has opened"},
       {"save.close", "gives up a save that the same session has opened"},
+      {"optimizer.end_turn", "gives back what the same session holds"},
+      {"optimizer.leave", "gives back what the same session holds"},
   };
   return *reasons;
 }
@@ -90,6 +92,16 @@ class AccessTest : public ::testing::Test {
   rpc::Access& access() { return server_->runtime().agent().access(); }
   void DenyAll() {
     access().SetPolicy([](const AccessQuestion&) -> std::optional<size_t> { return 0; });
+  }
+
+  // Denies what `right` asks for `object`, and nothing else.
+  void Deny(rpc::Right right, const std::string& object) {
+    access().SetPolicy([right, object](const AccessQuestion& question) -> std::optional<size_t> {
+      if (question.right != right) return std::nullopt;
+      for (size_t i = 0; i < question.objects.size(); ++i)
+        if (question.objects[i] == object) return i;
+      return std::nullopt;
+    });
   }
 
   // Calls a method with `message` as its header.
@@ -185,13 +197,9 @@ std::vector<AccessTest::Denied> AccessTest::AllDenied() {
       {"optimizer.step", "step", "main", [=] { return optimizer_->Step(*context); }},
       {"optimizer.take_turn", "step", "main",
        [this] { return Call("optimizer.take_turn", OfMain<v1::TurnRequest>()); }},
-      {"optimizer.end_turn", "step", "main",
-       [this] { return Call("optimizer.end_turn", OfMain<v1::TurnRequest>()); }},
       {"optimizer.options", "read", "main", [this] { return optimizer_->Options().status(); }},
       {"optimizer.set_options", "write", "main",
        [this] { return Call("optimizer.set_options", OfMain<v1::SetOptionsRequest>()); }},
-      {"optimizer.leave", "step", "main",
-       [this] { return Call("optimizer.leave", OfMain<v1::LeaveOptimizerRequest>()); }},
       {"checkpoint.describe", "save", "owner0",
        [&checkpoints] { return checkpoints.Describe("owner0", {}).Wait().status(); }},
       {"checkpoint.check", "load", "owner0",
@@ -266,6 +274,39 @@ TEST_F(AccessTest, WhatIsDeniedNamesWhoWhatAndOnWhatAndChangesNothing) {
     EXPECT_EQ(after[i].name, values[i].name);
     EXPECT_EQ(after[i].version, values[i].version) << after[i].name;
   }
+}
+
+void ExpectDenied(const absl::Status& denied, const std::string& what) {
+  EXPECT_EQ(denied.code(), absl::StatusCode::kPermissionDenied) << denied;
+  EXPECT_THAT(denied.message(), HasSubstr(absl::StrCat("may not ", what, " on owner0")));
+}
+
+TEST_F(AccessTest, WhatASessionHoldsIsGivenBackWithoutAQuestion) {
+  DenyAll();
+  v1::TurnRequest turn = OfMain<v1::TurnRequest>();
+  turn.set_turn_incarnation(RuntimeOf(*trainer_).agent().self().incarnation);
+  turn.set_turn_counter(1);
+  EXPECT_EQ(Call("optimizer.end_turn", turn), absl::OkStatus());
+  EXPECT_EQ(Call("optimizer.leave", OfMain<v1::LeaveOptimizerRequest>()), absl::OkStatus());
+}
+
+TEST_F(AccessTest, ACreationThatDropsAPartOrBeginsALoadAsksForThatToo) {
+  v1::CreateOptimizerRequest create;
+  create.set_name("main");
+  create.set_type("sgd");
+  v1::OptimizerGroup& group = *create.add_groups();
+  group.add_parameter_incarnations(w_.value_id().incarnation);
+  group.add_parameter_counters(w_.value_id().counter);
+  v1::CreateOptimizerRequest replaces = create, loads = create;
+  replaces.set_replaced_incarnation(main_.value_id().incarnation);
+  replaces.set_replaced_counter(main_.value_id().counter);
+  loads.set_unfinished(true);
+  Deny(rpc::Right::kDrop, "main");
+  ExpectDenied(Call("optimizer.create", replaces), "drop 'main'");
+  Deny(rpc::Right::kLoad, "main");
+  ExpectDenied(Call("optimizer.create", loads), "load 'main'");
+  access().SetPolicy(nullptr);
+  EXPECT_EQ(optimizer_->Options().status(), absl::OkStatus()) << "neither has changed the part";
 }
 
 TEST_F(AccessTest, AStepOverAThousandParametersAsksOncePerRequest) {
