@@ -34,9 +34,9 @@ enum class Right {
   kDrop,     // the name of a value or an optimizer
   kStep,     // optimizers; at the creation of an optimizer, its parameters
   kCall,     // the name of a registered function, or kAnyProgram
-  kSave,     // values; the worker, for a look at all it hosts and for files that it writes
+  kSave,     // values, and optimizers whose state is copied; the worker, for files that it writes
   kLoad,     // values and optimizers; the worker, for room
-  kInspect,  // the status of the worker; the list of all workers of the job
+  kInspect,  // the worker, for its status and a description of all it hosts; the job's workers
   kJoin,     // the job; barriers and all-gathers, by name
 };
 absl::string_view RightName(Right right);  // "read", "list names of"

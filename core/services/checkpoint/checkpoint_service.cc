@@ -46,7 +46,7 @@ CheckpointService::CheckpointService(Uses uses) : uses_(std::move(uses)) {
 }
 
 absl::StatusOr<rpc::Contents> CheckpointService::ServeDescribe(const rpc::CallPtr& call, Unit) {
-  PSD_RETURN_IF_ERROR(MayUseWorker(*call, rpc::Right::kSave));
+  PSD_RETURN_IF_ERROR(MayUseWorker(*call, rpc::Right::kInspect));
   OwnerContents contents = DescribeContents(uses_.store);
   contents.writes_files = uses_.writes_files;
   contents.incarnation = uses_.agent.self().incarnation;
@@ -71,12 +71,16 @@ absl::Status CheckpointService::ServeExport(const rpc::Answer<rpc::Contents>& an
   const GlobalId held{request.held_incarnation(), request.held_counter()};
   if (held.counter != 0 && request.items_size() != 1)
     return absl::InvalidArgumentError("checkpoint.export: one value is held at a time");
-  return CopyOut(
-      uses_.agent.access(), uses_.store, uses_.executor, answer.call(), request.items(), nullptr,
+  PSD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Outbound> found,
+      FindItems(uses_.agent.access(), uses_.store, *answer.call(), request.items()));
+  CopyOut(
+      uses_.store, uses_.executor, answer.call(), found,
       [this, answer, held](absl::StatusOr<Outbound*> out) {
         if (!out.ok()) return answer(out.status());
         answer(held.counter != 0 ? HoldCopies(*answer.call(), held, **out) : EncodeCopies(**out));
       });
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointService::ServeImport(const rpc::Answer<Unit>& answer,

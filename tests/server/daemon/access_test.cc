@@ -200,7 +200,7 @@ std::vector<AccessTest::Denied> AccessTest::AllDenied() {
       {"optimizer.options", "read", "main", [this] { return optimizer_->Options().status(); }},
       {"optimizer.set_options", "write", "main",
        [this] { return Call("optimizer.set_options", OfMain<v1::SetOptionsRequest>()); }},
-      {"checkpoint.describe", "save", "owner0",
+      {"checkpoint.describe", "inspect", "owner0",
        [&checkpoints] { return checkpoints.Describe("owner0", {}).Wait().status(); }},
       {"checkpoint.check", "load", "owner0",
        [&checkpoints] { return checkpoints.Check("owner0", {}, {}).Wait().status(); }},
@@ -307,6 +307,16 @@ TEST_F(AccessTest, ACreationThatDropsAPartOrBeginsALoadAsksForThatToo) {
   ExpectDenied(Call("optimizer.create", loads), "load 'main'");
   access().SetPolicy(nullptr);
   EXPECT_EQ(optimizer_->Options().status(), absl::OkStatus()) << "neither has changed the part";
+}
+
+TEST_F(AccessTest, AnExportAsksForTheOptimizersWhoseStateItCopies) {
+  services::ExportItem item;
+  item.value = w_.value_id();
+  item.optimizers = {main_.value_id()};
+  services::CheckpointService& checkpoints = RuntimeOf(*trainer_).checkpoints();
+  EXPECT_EQ(checkpoints.Export("owner0", {item}, {}).Wait().status(), absl::OkStatus());
+  Deny(rpc::Right::kSave, "main");
+  ExpectDenied(checkpoints.Export("owner0", {item}, {}).Wait().status(), "save 'main'");
 }
 
 TEST_F(AccessTest, AStepOverAThousandParametersAsksOncePerRequest) {
