@@ -1,7 +1,7 @@
 #include "core/rref/authorize.h"
 
-#include <string>
-
+#include "absl/strings/str_cat.h"
+#include "core/base/nearest_name.h"
 #include "core/base/status.h"
 
 namespace psd::rref {
@@ -31,6 +31,23 @@ absl::Status Authorize(rpc::Access& access, const rpc::Asker& asker, rpc::Right 
   // No worker has the incarnation 0, so the number of a group is the id of no value.
   return access.Authorize(asker, right, {0, group.number}, group.entries.size(),
                           [&](size_t i) { return NameOf(*group.entries[i]); });
+}
+
+absl::StatusOr<store::EntryPtr> FindNamed(rpc::Access& access, const store::Store& store,
+                                          const rpc::Asker& asker, rpc::Right right,
+                                          const std::string& name) {
+  absl::StatusOr<store::EntryPtr> entry = store.Lookup(name);
+  PSD_RETURN_IF_ERROR(entry.ok() ? Authorize(access, asker, right, **entry)
+                                 : access.Authorize(asker, right, name));
+  if (!entry.ok()) return UnknownName(access, store, asker, name);
+  return entry;
+}
+
+absl::Status UnknownName(rpc::Access& access, const store::Store& store, const rpc::Asker& asker,
+                         const std::string& name) {
+  const bool may_list = access.Authorize(asker, rpc::Right::kList, "").ok();
+  return absl::NotFoundError(absl::StrCat("no value is called '", name, "'",
+                                          may_list ? DidYouMean(store.NearestTo(name)) : ""));
 }
 
 }  // namespace psd::rref

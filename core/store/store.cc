@@ -41,6 +41,10 @@ absl::Status NoValue(GlobalId id) {
                                           ": it was released or dropped, or never was here"));
 }
 
+absl::Status UnknownName(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no value is called '", name, "'"));
+}
+
 // Charges an entry to `memory`. Memory that the budget counts already is not charged again: it
 // changes over to `memory`. A parameter charges its own.
 absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory) {
@@ -101,6 +105,7 @@ class StoreImpl : public Store {
   Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
                                absl::AnyInvocable<absl::StatusOr<Value>()> create) override;
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
+  std::string NearestTo(const std::string& name) const override;
   absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
@@ -135,11 +140,8 @@ class StoreImpl : public Store {
   // Ends the creation of `name`: hosts the value, or frees the name after an error.
   absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
                                           absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
-  // As Drop, but returns null if no value has that name.
-  absl::StatusOr<EntryPtr> DropIfThere(const std::string& name, GlobalId only) PSD_EXCLUDES(mutex_);
   // Returns a bounded number of names that sort near `name`, to find the one that was meant.
   std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
-  absl::Status UnknownName(const std::string& name) const PSD_EXCLUDES(mutex_);
 
   const StoreOptions options_;
   IdSource& ids_;
@@ -277,35 +279,26 @@ std::vector<std::string> StoreImpl::NamesAround(const std::string& name) const {
   return names;
 }
 
-absl::Status StoreImpl::UnknownName(const std::string& name) const {
+std::string StoreImpl::NearestTo(const std::string& name) const {
   std::vector<std::string> candidates;
   {
     MutexLock lock(mutex_);
     candidates = NamesAround(name);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no value is called '", name, "'", DidYouMean(NearestName(name, candidates))));
+  return NearestName(name, candidates);
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
-  {
-    MutexLock lock(mutex_);
-    auto found = names_.find(name);
-    if (found != names_.end()) return found->second.entry;
-  }
-  return UnknownName(name);
+  MutexLock lock(mutex_);
+  auto found = names_.find(name);
+  if (found == names_.end()) return UnknownName(name);
+  return found->second.entry;
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name, GlobalId only) {
-  absl::StatusOr<EntryPtr> dropped = DropIfThere(name, only);
-  if (dropped.ok() && *dropped == nullptr) return UnknownName(name);
-  return dropped;
-}
-
-absl::StatusOr<EntryPtr> StoreImpl::DropIfThere(const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
-  if (found == names_.end()) return EntryPtr();
+  if (found == names_.end()) return UnknownName(name);
   if (!only.IsNone() && found->second.entry->id != only) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", name, "' is the name of another value than ", only.ToString(), " now"));

@@ -95,8 +95,10 @@ class Store {
   virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
 
-  // Errors: NOT_FOUND naming the nearest known name.
+  // Errors: NOT_FOUND.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
+  // Returns the name here that a misspelt `name` probably means; empty if none is near enough.
+  virtual std::string NearestTo(const std::string& name) const = 0;
   // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.

@@ -134,8 +134,9 @@ absl::Status GradientService::PushHere(const rpc::Asker& asker,
                                        dist_autograd::ContextState& context,
                                        const std::string& parameter, uint64_t version,
                                        Tensor gradient) const {
-  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, uses_.store.Lookup(parameter));
-  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), asker, rpc::Right::kWrite, *entry));
+  PSD_ASSIGN_OR_RETURN(
+      const store::EntryPtr entry,
+      rref::FindNamed(uses_.agent.access(), uses_.store, asker, rpc::Right::kWrite, parameter));
   return AddGradient(context, *entry, version, std::move(gradient));
 }
 

@@ -443,12 +443,11 @@ void OptimizerService::StepHere(const rpc::Asker& asker, const std::string& name
                                 const StepCall& step, optim::Member member,
                                 absl::AnyInvocable<bool()> begin_apply,
                                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
-  auto entry = uses_.store.Lookup(name);
+  auto entry = rref::FindNamed(uses_.agent.access(), uses_.store, asker, rpc::Right::kStep, name);
   if (!entry.ok()) return done(entry.status());
   auto found = OptimizerIn(**entry);
   if (!found.ok()) return done(found.status());
-  absl::Status allowed = rref::Authorize(uses_.agent.access(), asker, rpc::Right::kStep, **entry);
-  if (allowed.ok()) allowed = CheckStepHere(name, **found);
+  absl::Status allowed = CheckStepHere(name, **found);
   if (allowed.ok()) allowed = optim::CheckLife(step.life, (*found)->life());
   if (!allowed.ok()) return done(std::move(allowed));
   auto collected = Collect(uses_, *found, step.contexts);

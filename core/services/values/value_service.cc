@@ -258,10 +258,10 @@ void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
 
 absl::StatusOr<rpc::Contents> ValueService::ServeLookup(const rpc::CallPtr& call,
                                                         v1::NameRequest request) {
-  auto entry = uses_.store.Lookup(request.name());
-  if (!entry.ok()) return NamingError(uses_, request.name(), entry.status());
-  PSD_RETURN_IF_ERROR(
-      rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, **entry));
+  auto entry = rref::FindNamed(uses_.agent.access(), uses_.store, rpc::AskerOf(*call),
+                               rpc::Right::kRead, request.name());
+  if (absl::IsNotFound(entry.status())) return NamingError(uses_, request.name(), entry.status());
+  PSD_RETURN_IF_ERROR(entry.status());
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return uses_.exchange.ReferenceReply(*call, *entry);
 }
@@ -270,7 +270,7 @@ absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest r
   PSD_RETURN_IF_ERROR(
       uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kDrop, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
-  absl::Status dropped = DropHere(request.name());
+  absl::Status dropped = DropAllowed(rpc::AskerOf(*call), request.name());
   return dropped.ok() ? dropped : NamingError(uses_, request.name(), dropped);
 }
 
@@ -282,7 +282,13 @@ absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
 
 absl::Status ValueService::DropFor(const rpc::Asker& asker, const std::string& name) {
   PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(asker, rpc::Right::kDrop, name));
-  return DropHere(name);
+  return DropAllowed(asker, name);
+}
+
+absl::Status ValueService::DropAllowed(const rpc::Asker& asker, const std::string& name) {
+  absl::Status dropped = DropHere(name);
+  if (!absl::IsNotFound(dropped)) return dropped;
+  return rref::UnknownName(uses_.agent.access(), uses_.store, asker, name);
 }
 
 absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
@@ -357,8 +363,8 @@ absl::StatusOr<Listing> ValueService::ListHere(const rpc::Asker& asker, const st
 
 absl::StatusOr<rref::RRef> ValueService::LookupHere(const rpc::Asker& asker, rpc::Right right,
                                                     const std::string& name) const {
-  PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Lookup(name));
-  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), asker, right, *entry));
+  PSD_ASSIGN_OR_RETURN(const EntryPtr entry,
+                       rref::FindNamed(uses_.agent.access(), uses_.store, asker, right, name));
   return uses_.rrefs.LocalRRef(entry);
 }
 
@@ -367,11 +373,11 @@ absl::StatusOr<std::vector<store::PinnedVersion>> ValueService::PinNamed(
   std::vector<store::Parameter*> parameters;
   std::vector<EntryPtr> entries;
   for (const std::string& name : names) {
-    PSD_ASSIGN_OR_RETURN(entries.emplace_back(), uses_.store.Lookup(name));
+    PSD_ASSIGN_OR_RETURN(entries.emplace_back(), rref::FindNamed(uses_.agent.access(), uses_.store,
+                                                                 asker, rpc::Right::kRead, name));
     if (const auto& parameter = entries.back()->parameter; parameter != nullptr)
       parameters.push_back(parameter.get());
   }
-  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), asker, rpc::Right::kRead, entries));
   PSD_ASSIGN_OR_RETURN(std::vector<store::PinnedVersion> pinned,
                        store::Parameter::PinAll(parameters));
   std::vector<store::PinnedVersion> tensors;

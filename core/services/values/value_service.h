@@ -149,6 +149,8 @@ class ValueService {
   void GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer, const Creation& creation);
   absl::StatusOr<rpc::Contents> ServeLookup(const rpc::CallPtr& call, v1::NameRequest request);
   absl::Status ServeDrop(const rpc::CallPtr& call, v1::NameRequest request);
+  // Drops a name that `asker` may drop. Errors: as rref::UnknownName.
+  absl::Status DropAllowed(const rpc::Asker& asker, const std::string& name);
   absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::FetchRequest request);
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
                            rpc::Beside<v1::AssignRequest> fields);

@@ -35,6 +35,7 @@ namespace {
 
 using rpc::AccessQuestion;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
@@ -319,6 +320,22 @@ TEST_F(AccessTest, AnExportAsksForTheOptimizersWhoseStateItCopies) {
   ExpectDenied(checkpoints.Export("owner0", {item}, {}).Wait().status(), "save 'main'");
 }
 
+TEST_F(AccessTest, TheAnswerAboutAnAbsentNameTellsNothingThatTheAskerMayNotKnow) {
+  DenyAll();
+  ExpectDenied(trainer_->Lookup("owner0", "tabel").status(), "read 'tabel'");
+  ExpectDenied(trainer_->Drop("owner0", "tabel"), "drop 'tabel'");
+  Deny(rpc::Right::kList, "");
+  for (const absl::Status& absent :
+       {trainer_->Lookup("owner0", "tabel").status(), trainer_->Drop("owner0", "tabel")}) {
+    EXPECT_EQ(absent.code(), absl::StatusCode::kNotFound) << absent;
+    EXPECT_THAT(absent.message(), Not(HasSubstr("did you mean")));
+  }
+  Deny(rpc::Right::kList, "another prefix");
+  for (const absl::Status& absent :
+       {trainer_->Lookup("owner0", "tabel").status(), trainer_->Drop("owner0", "tabel")})
+    EXPECT_THAT(absent.message(), HasSubstr("did you mean 'table'?"));
+}
+
 TEST_F(AccessTest, AStepOverAThousandParametersAsksOncePerRequest) {
   std::vector<RRef> parameters;
   CreateOptions grad;
@@ -388,6 +405,8 @@ TEST_F(AccessTest, TheGatewayAsksForItsClients) {
   v1::PullRequest pull;
   pull.add_names("w");
   expect(call(&Stub::Pull, pull, v1::PullReply()), "anonymous", "read 'w' on owner0");
+  pull.set_names(0, "absent");
+  expect(call(&Stub::Pull, pull, v1::PullReply()), "anonymous", "read 'absent' on owner0");
   v1::ListValuesRequest list;
   list.set_prefix("x");
   expect(call(&Stub::List, list, v1::ListValuesReply()), "anonymous", "list names under 'x'");
@@ -419,11 +438,15 @@ TEST_F(AccessTest, TheGatewayAsksForItsClients) {
   push.mutable_gradient()->set_elements(std::string(4, '\0'));
   v1::PushGradientReply pushed;
   expect(mutate(&Stub::PushGradient, push, &pushed), client, "write 'w'");
+  push.set_parameter("absent");
+  expect(mutate(&Stub::PushGradient, push, &pushed), client, "write 'absent'");
   v1::StepOptimizerRequest step;
   step.set_context(made.context());
   step.set_optimizer("main");
   v1::StepOptimizerReply stepped;
   expect(mutate(&Stub::Step, step, &stepped), client, "step 'main'");
+  step.set_optimizer("absent");
+  expect(mutate(&Stub::Step, step, &stepped), client, "step 'absent'");
   access().SetPolicy([](const AccessQuestion& question) -> std::optional<size_t> {
     if (question.right == rpc::Right::kStep) return 0;
     return std::nullopt;
