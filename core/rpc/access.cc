@@ -45,7 +45,8 @@ absl::string_view RightName(Right right) {
 absl::Status Access::Ask(const Asker& asker, Right right, GlobalId group, size_t count,
                          absl::FunctionRef<std::string(size_t)> name_of) {
   if (asker.caller == self_) return absl::OkStatus();
-  const Permission asked{asker.caller.incarnation, asker.session, group, right};
+  const Permission<absl::string_view> asked{asker.principal, asker.caller.incarnation,
+                                            asker.session, group, right};
   std::shared_ptr<const AccessPolicy> policy;
   uint64_t times_forgotten = 0;
   {
@@ -64,7 +65,8 @@ absl::Status Access::Ask(const Asker& asker, Right right, GlobalId group, size_t
   MutexLock lock(mutex_);
   if (times_forgotten != times_forgotten_) return absl::OkStatus();
   if (permissions_.size() >= kMaxPermissions) permissions_.clear();
-  permissions_.insert(asked);
+  permissions_.insert(
+      {std::string(asked.principal), asked.caller, asked.session, asked.group, asked.right});
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -39,7 +40,7 @@ enum class Right {
   kInspect,  // the worker, for its status and a description of all it hosts; the job's workers
   kJoin,     // the job; barriers and all-gathers, by name
 };
-absl::string_view RightName(Right right);  // "read", "list names of"
+absl::string_view RightName(Right right);  // "read", "list names under"
 
 // The object of a call that brings its own program. What the program reads is asked for by name.
 inline constexpr absl::string_view kAnyProgram = "programs";
@@ -71,8 +72,8 @@ class Access {
   Access& operator=(const Access&) = delete;
 
   // Asks about `count` objects, whose names are `name_of(0)`, `name_of(1)`, … The permission is
-  // remembered for the asker's session, the right and `group`, which identifies the same objects
-  // each time; if `group` is no id, nothing is remembered.
+  // remembered for the principal, the asker's session, the right and `group`, which identifies the
+  // same objects each time; if `group` is no id, nothing is remembered.
   // Errors: PERMISSION_DENIED naming the principal, the right and the first object denied.
   absl::Status Authorize(const Asker& asker, Right right, GlobalId group, size_t count,
                          absl::FunctionRef<std::string(size_t)> name_of) {
@@ -96,20 +97,28 @@ class Access {
   size_t remembered() const PSD_EXCLUDES(mutex_);
 
  private:
+  // `Text` is a string for a permission that is remembered, and a view for one that is looked up.
+  template <typename Text>
   struct Permission {
+    Text principal;
     Incarnation caller = 0;
     uint64_t session = 0;
     GlobalId group;
     Right right = Right::kRead;
-
-    friend bool operator==(const Permission& a, const Permission& b) {
-      return a.caller == b.caller && a.session == b.session && a.group == b.group &&
-             a.right == b.right;
+  };
+  struct PermissionHash {
+    using is_transparent = void;
+    template <typename Text>
+    size_t operator()(const Permission<Text>& p) const {
+      return absl::HashOf(absl::string_view(p.principal), p.caller, p.session, p.group, p.right);
     }
-    template <typename H>
-    friend H AbslHashValue(H h, const Permission& p) {
-      return H::combine(std::move(h), p.caller, p.session, p.group.incarnation, p.group.counter,
-                        p.right);
+  };
+  struct PermissionEqual {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const Permission<A>& a, const Permission<B>& b) const {
+      return a.caller == b.caller && a.session == b.session && a.group == b.group &&
+             a.right == b.right && a.principal == b.principal;
     }
   };
 
@@ -123,7 +132,8 @@ class Access {
   mutable Mutex mutex_;                                                // leaf
   std::shared_ptr<const AccessPolicy> policy_ PSD_GUARDED_BY(mutex_);  // shared with questions
   uint64_t times_forgotten_ PSD_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_set<Permission> permissions_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Permission<std::string>, PermissionHash, PermissionEqual> permissions_
+      PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::rpc

@@ -87,6 +87,24 @@ TEST_F(AccessTest, APermissionIsRememberedForItsSessionRightAndGroup) {
   EXPECT_EQ(questions_, 6) << "objects without a group are asked about each time";
 }
 
+// Requests of several clients may come as one caller and one session, as reads do at the gateway.
+TEST_F(AccessTest, APermissionIsItsPrincipalsOwn) {
+  access_.SetPolicy([](const AccessQuestion& question) -> std::optional<size_t> {
+    if (question.asker.principal == "alice") return std::nullopt;
+    return 0;
+  });
+  const PeerInfo nobody;
+  const auto ask = [&](absl::string_view principal) {
+    return access_.Authorize({principal, nobody}, Right::kRead, group_, 1,
+                             [](size_t) -> std::string { return "w"; });
+  };
+  EXPECT_TRUE(ask("alice").ok());
+  EXPECT_EQ(access_.remembered(), 1u);
+  EXPECT_EQ(ask("bob").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(ask("alice").ok());
+  EXPECT_EQ(access_.remembered(), 1u);
+}
+
 TEST_F(AccessTest, PermissionsAreForgottenWithThePolicyAndWithAName) {
   access_.SetPolicy(Policy());
   EXPECT_TRUE(Ask(group_).ok());
