@@ -188,7 +188,7 @@ class Worker {
   absl::StatusOr<RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                    const Program& create, CreateOptions options = {});
   // Returns a reference to an existing value.
-  // Errors: NOT_FOUND naming the owner and the nearest name there.
+  // Errors: NOT_FOUND naming the owner, and the nearest name there if this worker may list all.
   absl::StatusOr<RRef> Lookup(const std::string& owner, const std::string& name);
   // Removes the name of a value, or of the owner's part of an optimizer. A value lives on as long
   // as any worker holds an RRef to it. An optimizer ends: trainers that still use it are refused.
