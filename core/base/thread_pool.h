@@ -3,6 +3,7 @@
 // A pool of threads that runs tasks. It adds a thread, up to a cap, when one of its threads waits.
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -22,28 +23,28 @@ namespace psd {
 struct ThreadPoolOptions {
   // The use of the threads, for error texts: "functions".
   const char* purpose = "tasks";
-  // Threads that run tasks. At most so many user tasks run at once, those that wait inside a
+  // Threads that run tasks. At most so many tasks run at once, those that wait inside a
   // ScopedBlocking not counted.
   int threads = 4;
-  // Number of additional threads, which user tasks leave free for own work.
-  int reserved = 0;
-  // Limit on the waiting tasks of each kind; further tasks are refused. FairQueue describes the
-  // smaller limit that applies to one flow.
+  // What is added to the nice value of the threads: others go before them when all cores are busy.
+  int niceness = 0;
+  // Limit on the waiting tasks; further tasks are refused. FairQueue describes the smaller limit
+  // that applies to one flow.
   size_t max_queue = 10'000;
+  // Limit on the tasks of one flow that have a thread, also those that wait. At least 1.
+  size_t max_of_one_flow = std::numeric_limits<size_t>::max();
   // Limit on the threads that are added for tasks that wait inside a ScopedBlocking. Once it is
-  // reached, a waiting task occupies its thread, and nested calls may have to queue. The user tasks
-  // of one flow hold at most `threads` and half of the added ones, so that others always find some.
+  // reached, a waiting task occupies its thread, and nested calls may have to queue.
   int max_compensation = 512;
   // The account for results of the tasks (see MemoryScope); null for ordinary process memory.
   std::shared_ptr<MemoryAccount> memory;  // shared with other users of this memory
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 
-// Own work goes first, except that one user task may always run: a user task that waits goes first
-// while no other one runs and another thread is left for own work. Within a kind, the flows are
-// served in turn by the time that their tasks took on a thread, waits inside a ScopedBlocking and
-// help inside a ScopedHelping not counted. Thread-safe. The destructor shuts down. A pool that the
-// system refused a thread is like one that was shut down.
+// The flows are served in turn by the time that their tasks took on a thread, waits inside a
+// ScopedBlocking and help inside a ScopedHelping not counted; the kinds of tasks make no
+// difference. Thread-safe. The destructor shuts down. A pool that the system refused a thread is
+// like one that was shut down.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(const ThreadPoolOptions& options);
@@ -73,43 +74,29 @@ class ThreadPool : public Executor {
  private:
   friend class ScopedBlocking;
   friend class ScopedHelping;
-  struct Work {
-    WorkLabel::Kind kind;
-    FlowId flow;
-    Task task;
-  };
+  using Work = FairQueue<Task>::Taken;
   void Run() PSD_EXCLUDES(mutex_);
-  // Waits until a task can run and takes it from its queue; returns nullopt if the pool ends.
+  // Waits until a task can run and takes it from the queue; returns nullopt if the pool ends.
   std::optional<Work> Take() PSD_EXCLUDES(mutex_);
-  std::optional<Work> TakeNext() PSD_REQUIRES(mutex_);
   // Runs the task on this thread and charges its cost to its flow.
   void Perform(Work work) PSD_EXCLUDES(mutex_);
-  // Whether a user task waits for its turn and may start now.
-  bool MayRunUser() const PSD_REQUIRES(mutex_);
-  // Whether it may start although own work waits.
-  bool UserGoesFirst() const PSD_REQUIRES(mutex_);
-  bool HasRunnable() const PSD_REQUIRES(mutex_) { return !own_.empty() || MayRunUser(); }
-  FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {
-    return kind == WorkLabel::Kind::kOwn ? own_ : user_;
-  }
+  // Whether a task waits for its turn and may start now.
+  bool HasRunnable() const PSD_REQUIRES(mutex_);
   // Errors: RESOURCE_EXHAUSTED when the system has no more threads.
   absl::Status AddThread() PSD_REQUIRES(mutex_);
   void EnterBlocking() PSD_EXCLUDES(mutex_);
   void LeaveBlocking() PSD_EXCLUDES(mutex_);
 
   const ThreadPoolOptions options_;
-  const int wanted_threads_;
   absl::Status started_;  // fixed by the constructor
   mutable Mutex mutex_;   // leaf
   CondVar wake_;
-  FairQueue<Task> own_ PSD_GUARDED_BY(mutex_);
-  FairQueue<Task> user_ PSD_GUARDED_BY(mutex_);
+  FairQueue<Task> queue_ PSD_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ PSD_GUARDED_BY(mutex_);
   int alive_ PSD_GUARDED_BY(mutex_) = 0;
   int idle_ PSD_GUARDED_BY(mutex_) = 0;
-  int blocked_ PSD_GUARDED_BY(mutex_) = 0;
-  int users_running_ PSD_GUARDED_BY(mutex_) = 0;  // user tasks that have a thread
-  int users_blocked_ PSD_GUARDED_BY(mutex_) = 0;  // those inside a ScopedBlocking
+  int running_ PSD_GUARDED_BY(mutex_) = 0;  // tasks that have a thread
+  int blocked_ PSD_GUARDED_BY(mutex_) = 0;  // those inside a ScopedBlocking
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
 };
 

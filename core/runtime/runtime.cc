@@ -86,14 +86,12 @@ absl::Status Runtime::Assemble() {
   pool.purpose = "functions and steps";
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
-  pool.reserved = 1;
   // Without a limit the results of operators need not be charged.
   if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
-  executor_ = std::make_shared<ThreadPool>(pool);
+  executor_ = std::make_shared<WorkThreads>(pool);
   PSD_RETURN_IF_ERROR(executor_->started());
   pool.purpose = "callbacks of futures";
   pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
-  pool.reserved = 0;
   continuations_ = std::make_shared<ThreadPool>(pool);
   PSD_RETURN_IF_ERROR(continuations_->started());
   timers_ = std::make_shared<TimerQueue>(*options_.clock);

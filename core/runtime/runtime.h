@@ -20,6 +20,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/thread_pool.h"
 #include "core/base/timer.h"
+#include "core/base/work_threads.h"
 #include "core/carrier/carrier.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/dist_autograd/dist_autograd.h"
@@ -59,8 +60,8 @@ struct RuntimeOptions {
   // The address that others dial: "host:port", or "host" with the port that it listens on. Required
   // if `listen` is all interfaces (0.0.0.0). If it is empty, others dial the address listened on.
   std::string advertise;
-  // The number of threads that run functions, programs and creations. Large steps and pulls run on
-  // them too, and on one more thread that is reserved for such work.
+  // The number of threads that run functions, programs and creations. As many more run large steps
+  // and pulls.
   int threads = 4;
   // The most tasks that may wait for these threads. One session may fill at most half of them.
   size_t max_queued_functions = 10'000;
@@ -157,7 +158,7 @@ class Runtime {
   RuntimeOptions options_;
   IdSource ids_;
   std::string address_;
-  std::shared_ptr<ThreadPool> executor_;       // shared with the agent
+  std::shared_ptr<WorkThreads> executor_;      // shared with the agent
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;

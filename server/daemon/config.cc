@@ -219,7 +219,7 @@ constexpr ConfigField kFields[] = {
      "empty, this owner sends its values to the worker that saves, which writes them.",
      ParseRoot, [](const C& c) { return c.checkpoint_root; }},
     {"threads", "count", "1 to 1024",
-     "The number of threads that run functions, programs and large steps.",
+     "The number of threads that run functions and programs, and of those that run large steps.",
      ParseInt<&C::threads, 1, 1024>, PrintInt<&C::threads>},
     {"max_queued_functions", "count", "1 to 1000000",
      "The number of calls that may wait for a thread. One session may fill half of these places. "

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/base/memory_budget.h"
-#include "core/base/thread_pool.h"
+#include "core/base/work_threads.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/declared_method.h"
@@ -36,7 +36,7 @@ class StatusService {
     dist_autograd::DistAutograd& autograd;
     program::ProgramCache& programs;
     MemoryBudget& memory;
-    const ThreadPool& executor;
+    const WorkThreads& executor;
     const rpc::PeerDirectory& peers;
     const Clock& clock;
     const std::string& address;  // at which this worker can be dialled

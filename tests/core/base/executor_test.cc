@@ -258,123 +258,8 @@ TEST(CompensationTest, DoesNothingOffThePool) {
   EXPECT_EQ(pool.stats().threads, 1);
 }
 
-WorkLabel UserWork(uint64_t session) {
-  return {WorkLabel::Kind::kUser, {1, session}};
-}
-
-TEST(WorkKindsTest, OwnWorkFindsAThreadThoughUsersHoldAllTheirs) {
-  for (int threads : {1, 3}) {
-    ThreadPoolOptions options = Options(threads);
-    options.reserved = 1;
-    ThreadPool pool(options);
-    Promise<Unit> open;
-    std::vector<Future<Unit>> entered;
-    for (int i = 0; i < 10; ++i) {
-      Promise<Unit> mine;
-      entered.push_back(mine.future());
-      // The task spins, so the pool does not notice that it waits.
-      auto wait = [mine, open = open.future()] {
-        mine.Set(Unit{});
-        while (!open.IsReady()) std::this_thread::yield();
-      };
-      ASSERT_TRUE(pool.SubmitAs(UserWork(static_cast<uint64_t>(i)), wait).ok());
-    }
-    for (int i = 0; i < threads; ++i) (void)entered[static_cast<size_t>(i)].Wait();
-    Promise<Unit> own;
-    ASSERT_TRUE(pool.Submit([own] { own.Set(Unit{}); }).ok());
-    EXPECT_TRUE(own.future().Wait().ok());
-    EXPECT_FALSE(entered[static_cast<size_t>(threads)].IsReady()) << "no more than its threads";
-    open.Set(Unit{});
-  }
-}
-
-TEST(WorkKindsTest, OwnWorkGoesFirst) {
-  ThreadPool pool(Options(1));
-  std::vector<std::string> order;
-  {
-    Gate gate(pool);
-    ASSERT_TRUE(pool.SubmitAs(UserWork(1), [&] { order.push_back("user"); }).ok());
-    ASSERT_TRUE(pool.Submit([&] { order.push_back("own"); }).ok());
-  }
-  pool.Shutdown();
-  EXPECT_EQ(order, (std::vector<std::string>{"own", "user"}));
-}
-
-// As when a client keeps reading rows: its requests are own work, and there is always one more.
-TEST(WorkKindsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
-  ThreadPoolOptions options = Options(1);
-  options.reserved = 1;
-  ThreadPool pool(options);
-  std::atomic<bool> stop{false};
-  std::function<void()> again = [&] {
-    const bool submitted = pool.Submit([&] { again(); }).ok();
-    EXPECT_TRUE(submitted || stop);
-  };
-  for (int i = 0; i < 10; ++i) again();
-  int users = 0;  // one at a time
-  for (uint64_t i = 0; i < 100; ++i) {
-    Promise<Unit> done;
-    ASSERT_TRUE(pool.SubmitAs(UserWork(i),
-                              [&users, done] {
-                                ++users;
-                                done.Set(Unit{});
-                              })
-                    .ok());
-    EXPECT_TRUE(done.future().Wait().ok());
-  }
-  EXPECT_EQ(users, 100);
-  stop = true;
-  pool.Shutdown();  // its tasks use the function above
-}
-
-// A waits for B, both a user's, on one thread.
-TEST(WorkKindsTest, AWaitingUserLendsItsPlaceAndTheReservedThreadStaysFree) {
-  ThreadPoolOptions options = Options(1);
-  options.reserved = 1;
-  ThreadPool pool(options);
-  Promise<int> outer;
-  ASSERT_TRUE(pool.SubmitAs(UserWork(1),
-                            [&] {
-                              Promise<int> inner;
-                              ASSERT_TRUE(
-                                  pool.SubmitAs(UserWork(2),
-                                                [&pool, inner] {
-                                                  Promise<Unit> own;
-                                                  ASSERT_TRUE(
-                                                      pool.Submit([own] { own.Set(Unit{}); }).ok());
-                                                  while (!own.future().IsReady())
-                                                    std::this_thread::yield();
-                                                  inner.Set(41);
-                                                })
-                                      .ok());
-                              outer.Set(*inner.future().Wait() + 1);
-                            })
-                  .ok());
-  EXPECT_EQ(*outer.future().Wait(), 42);
-}
-
-// One session's functions wait, in any number; another's still finds a thread.
-TEST(WorkKindsTest, WhoeverWaitsInManyTasksLeavesThreadsToOthers) {
-  ThreadPool pool(Options(1, 100, /*max_compensation=*/4));
-  Promise<Unit> open;
-  std::vector<Future<Unit>> entered;
-  for (int i = 0; i < 10; ++i) {
-    Promise<Unit> mine;
-    entered.push_back(mine.future());
-    ASSERT_TRUE(pool.SubmitAs(UserWork(1),
-                              [mine, wait = open.future()] {
-                                mine.Set(Unit{});
-                                (void)wait.Wait();
-                              })
-                    .ok());
-  }
-  for (size_t i = 0; i < 3; ++i) (void)entered[i].Wait();
-  Promise<Unit> other;
-  ASSERT_TRUE(pool.SubmitAs(UserWork(2), [other] { other.Set(Unit{}); }).ok());
-  EXPECT_TRUE(other.future().Wait().ok());
-  EXPECT_FALSE(entered[3].IsReady()) << "its own thread, and half of those that are added";
-  open.Set(Unit{});
-  for (const Future<Unit>& each : entered) EXPECT_TRUE(each.Wait().ok());
+WorkLabel WorkOf(uint64_t session) {
+  return {WorkLabel::Kind::kOwn, {1, session}};
 }
 
 // Tasks are booked by the time that they hold a thread, not by the time that they wait.
@@ -387,7 +272,7 @@ class FlowCostTest : public testing::Test {
   }
   void Add(uint64_t session, char name, const std::function<void()>& run) {
     ASSERT_TRUE(pool_
-                    ->SubmitAs(UserWork(session),
+                    ->SubmitAs(WorkOf(session),
                                [this, name, run] {
                                  order_.push_back(name);
                                  run();
@@ -445,17 +330,26 @@ TEST_F(FlowCostTest, AWaitOfHelpedWorkIsNotCreditedTwice) {
             "abaaabbb");
 }
 
-TEST(WorkKindsTest, ShutdownRunsWhatUsersQueued) {
-  ThreadPoolOptions options = Options(2);
-  options.reserved = 1;
-  ThreadPool pool(options);
-  std::atomic<int> ran{0};
-  for (uint64_t i = 0; i < 100; ++i) {
-    ASSERT_TRUE(pool.SubmitAs(UserWork(i % 7), [&] { ++ran; }).ok());
+// Threads that were added for tasks that wait stay, but do not let more tasks run at once.
+TEST(ThreadPoolTest, NoMoreTasksRunAtOnceThanItsThreadsAfterSomeHaveWaited) {
+  ThreadPool pool(Options(2));
+  Promise<int> done;
+  ASSERT_TRUE(pool.Submit([&] { done.Set(Nest(pool, 5)); }).ok());
+  EXPECT_EQ(*done.future().Wait(), 5);
+  ASSERT_GT(pool.stats().threads, 2);
+  std::atomic<int> running{0}, most{0};
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_TRUE(pool.Submit([&] {
+                      const int now = ++running;
+                      for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+                      }
+                      for (int k = 0; k < 100; ++k) std::this_thread::yield();
+                      --running;
+                    })
+                    .ok());
   }
   pool.Shutdown();
-  EXPECT_EQ(ran, 100);
-  EXPECT_EQ(pool.stats().threads, 0);
+  EXPECT_LE(most, 2);
 }
 
 TEST(ThreadPoolTest, TasksDrawOnThePoolsMemory) {
