@@ -24,19 +24,23 @@ absl::StatusOr<size_t> RingWriter::Free(size_t needed) {
 }
 
 absl::StatusOr<bool> RingWriter::Write(OutgoingFrame& frame) {
-  const size_t left = frame.bytes - frame.written;
-  const bool in_one = frame.written == 0 && RecordBytes(left) <= bytes_ / 2;
-  const size_t record = in_one ? left : std::min(left, bytes_ / 4);
-  const absl::StatusOr<size_t> free = Free(RecordBytes(record));
-  if (!free.ok()) return free.status();
-  if (*free < RecordBytes(record)) {
-    full_at_.store(head_, std::memory_order_relaxed);
-    return false;
-  }
-  full_at_.store(UINT64_MAX, std::memory_order_relaxed);
-  WriteRecord(frame, record);
-  lines_->tail.store(tail_, std::memory_order_seq_cst);
-  return frame.written == frame.bytes ? absl::StatusOr<bool>(true) : Write(frame);
+  // A loop and no recursion, because a peer that reads as fast as this end writes lets a long frame
+  // go into a small ring in thousands of records.
+  do {
+    const size_t left = frame.bytes - frame.written;
+    const bool in_one = frame.written == 0 && RecordBytes(left) <= bytes_ / 2;
+    const size_t record = in_one ? left : std::min(left, bytes_ / 4);
+    const absl::StatusOr<size_t> free = Free(RecordBytes(record));
+    if (!free.ok()) return free.status();
+    if (*free < RecordBytes(record)) {
+      full_at_.store(head_, std::memory_order_relaxed);
+      return false;
+    }
+    full_at_.store(UINT64_MAX, std::memory_order_relaxed);
+    WriteRecord(frame, record);
+    lines_->tail.store(tail_, std::memory_order_seq_cst);
+  } while (frame.written < frame.bytes);
+  return true;
 }
 
 void RingWriter::WriteRecord(OutgoingFrame& frame, size_t bytes) {

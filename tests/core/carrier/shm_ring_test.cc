@@ -218,6 +218,14 @@ TEST_F(RingTest, AReaderThatClaimsToHaveReadMoreIsFound) {
   EXPECT_TRUE(absl::StrContains(status.message(), "says that it has read 1099511627776")) << status;
 }
 
+TEST_F(RingTest, AReaderThatIsAlwaysThereDoesNotExhaustTheStack) {
+  // What the reader says to have read is what the writer says to have written.
+  auto* const head = reinterpret_cast<HeadLine*>(&out_);
+  RingWriter writer(memory_.get(), kRing, &out_, head);
+  OutgoingFrame frame = FrameOf({std::string(size_t{64} << 20, 'x')});
+  EXPECT_TRUE(*writer.Write(frame));
+}
+
 TEST_F(RingTest, AReaderThatGoesBackIsFound) {
   ASSERT_TRUE(Write(std::string(2000, 'x')));
   Read();
