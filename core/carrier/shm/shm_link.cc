@@ -174,7 +174,7 @@ void ShmLink::TellOpened() {
 void ShmLink::Close() {
   const absl::Status reason = absl::CancelledError(absl::StrCat("this end closed ", Description()));
   if (!BeginEnd(Farewell::kGoodbye, reason) || !Lingers()) return;
-  Pump(kControl, SIZE_MAX);
+  PumpControl();
   core_->timers().RunAfter(core_->options().linger, [weak = weak_from_this()] {
     if (std::shared_ptr<ShmLink> self = weak.lock()) self->StopLingering();
   });

@@ -173,16 +173,21 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
     append(encoder);
     const absl::Status queued = EnqueueControl(encoder);
     if (absl::IsResourceExhausted(queued)) EndUnread(queued);
-    if (queued.ok()) Pump(kControl, SIZE_MAX);
+    if (queued.ok()) PumpControl();
   }
   absl::Status EnqueueControl(FrameEncoder& encoder) PSD_EXCLUDES(send_mutex_);
   // Ends the link of a peer that reads nothing, because control messages cannot be left out.
   void EndUnread(const absl::Status& why);
   // Writes frames into the ring until it is full, nothing is left, or about `most` bytes are
-  // written. Returns whether it wrote any.
-  bool Pump(size_t number, size_t most) PSD_EXCLUDES(send_mutex_);
+  // written. Returns the number of bytes. If it is `most` or more, the ring is marked as pending.
+  size_t Pump(size_t number, size_t most) PSD_EXCLUDES(send_mutex_);
+  // Returns whether anything was written.
   bool PumpAll() PSD_EXCLUDES(send_mutex_);
+  // Write a bounded number of bytes, and have the poller write the rest.
+  void PumpControl() PSD_EXCLUDES(send_mutex_);
   void PumpBulk() PSD_EXCLUDES(send_mutex_);
+  // The number of frames that are taken from the queue at once.
+  static ptrdiff_t CountAtOnce(const Outlet& outlet);
   // Takes some frames that go into the ring next, and sets `writing`. Empty: there are none, or
   // another thread writes. `frees` is set as in BulkQueue::Piece.
   std::vector<Queued> TakeNext(size_t number, std::optional<size_t>& frees)

@@ -12,10 +12,12 @@
 namespace psd::carrier {
 namespace {
 
-// The most bytes that the poller writes into a ring before it looks at the peer's rings again.
+// About the most bytes that a thread writes into a ring at once. The poller looks at the peer's
+// rings then. Any other thread leaves the rest to the poller, so that nobody who sends one message
+// is kept busy with those of others while the peer reads as fast as they are sent.
 constexpr size_t kPumpBytes = size_t{256} << 10;
-// The most frames that are taken from a queue at once. Those that do not fit are put back under the
-// lock, so their number must not grow with the queue.
+// The most frames that are taken from a queue at once, which are about kPumpBytes at most, too.
+// Those that do not fit are put back under the lock, so their number must not grow with the queue.
 constexpr size_t kFramesAtOnce = 64;
 
 }  // namespace
@@ -23,7 +25,7 @@ constexpr size_t kFramesAtOnce = 64;
 absl::Status ShmLink::Send(Message message) {
   if (message.TotalBytes() <= kMaxInlineBytes) {
     const absl::Status queued = EnqueueInline(message);
-    if (queued.ok()) Pump(kControl, SIZE_MAX);
+    if (queued.ok()) PumpControl();
     if (absl::IsResourceExhausted(queued) && message.buffers.empty()) EndUnread(queued);
     return queued;
   }
@@ -122,14 +124,22 @@ std::vector<ShmLink::Queued> ShmLink::EncodePiece(BulkQueue::Piece piece) {
   return frames;
 }
 
+ptrdiff_t ShmLink::CountAtOnce(const Outlet& outlet) {
+  const size_t most = std::min(outlet.queue.size(), kFramesAtOnce);
+  size_t count = 0;
+  for (size_t bytes = 0; count < most && bytes < kPumpBytes; ++count) {
+    bytes += outlet.queue[count].frame.bytes - outlet.queue[count].frame.written;
+  }
+  return static_cast<ptrdiff_t>(count);
+}
+
 std::vector<ShmLink::Queued> ShmLink::TakeNext(size_t number, std::optional<size_t>& frees) {
   std::optional<BulkQueue::Piece> piece;
   {
     MutexLock lock(send_mutex_);
     Outlet& outlet = outlets_[number];
     if (outlet.writing) return {};
-    const auto end =
-        outlet.queue.begin() + static_cast<ptrdiff_t>(std::min(outlet.queue.size(), kFramesAtOnce));
+    const auto end = outlet.queue.begin() + CountAtOnce(outlet);
     std::vector<Queued> frames(std::make_move_iterator(outlet.queue.begin()),
                                std::make_move_iterator(end));
     outlet.queue.erase(outlet.queue.begin(), end);
@@ -173,8 +183,8 @@ bool ShmLink::PutBack(size_t number, std::vector<Queued> frames, size_t written,
   return goes_on;
 }
 
-bool ShmLink::Pump(size_t number, size_t most) {
-  if (writers_.empty()) return false;  // it ended before it was open
+size_t ShmLink::Pump(size_t number, size_t most) {
+  if (writers_.empty()) return 0;  // it ended before it was open
   std::optional<size_t> frees;
   size_t bytes = 0;
   for (bool goes_on = true; goes_on && bytes < most;) {
@@ -195,12 +205,14 @@ bool ShmLink::Pump(size_t number, size_t most) {
     if (bytes > before) RingBell();
     if (!whole.ok()) {
       End(Annotate(whole.status(), Description()));
-      return true;
+      return bytes;
     }
   }
   if (bytes >= most) SetPending(number, true);
-  if (frees.has_value()) Pump(1 + *frees, most);
-  return bytes > 0;
+  if (!frees.has_value()) return bytes;
+  if (bytes < most) return bytes + Pump(1 + *frees, most - bytes);
+  SetPending(1 + *frees, true);
+  return bytes;
 }
 
 bool ShmLink::PumpAll() {
@@ -208,9 +220,14 @@ bool ShmLink::PumpAll() {
   const uint32_t pending = pending_outlets_.load();
   if (pending == 0) return false;
   for (size_t i = 0; i < writers_.size(); ++i) {
-    if ((pending >> i & 1) != 0 && writers_[i]->HasSpace()) any = Pump(i, kPumpBytes) || any;
+    if ((pending >> i & 1) != 0 && writers_[i]->HasSpace()) any = Pump(i, kPumpBytes) > 0 || any;
   }
   return any;
+}
+
+void ShmLink::PumpControl() {
+  // The kick comes after the ring is marked as pending, so the poller finds it.
+  if (Pump(kControl, kPumpBytes) >= kPumpBytes) poller_.Kick(shared_from_this());
 }
 
 void ShmLink::PumpBulk() {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -21,61 +22,14 @@
 #include "core/carrier/shm/shm_factory.h"
 #include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/recorder.h"
+#include "tests/core/carrier/shm_listening_test.h"
 #include "tests/core/carrier/shm_raw_peer.h"
 
 namespace psd::carrier {
 namespace {
 
-class ShmHostilePeerTest : public testing::Test {
+class ShmHostilePeerTest : public ShmListeningTest {
  protected:
-  ShmHostilePeerTest() {
-    options_.keepalive_time = absl::Seconds(60);
-    options_.keepalive_timeout = absl::Seconds(60);
-    options_.handshake_timeout = absl::Seconds(60);
-  }
-  void TearDown() override {
-    if (carrier_ != nullptr) carrier_->Shutdown();
-    for (const auto& recorder : accepted_) recorder->SetLink(nullptr);
-  }
-
-  void Listen(const std::string& address = "unix:@") {
-    carrier_ = *NewShmCarrier(options_);
-    auto bound = carrier_->Listen(address, [this](std::shared_ptr<Link> link) {
-      auto recorder = std::make_shared<Recorder>();
-      recorder->SetLink(std::move(link));
-      MutexLock lock(mutex_);
-      accepted_.push_back(recorder);
-      changed_.NotifyAll();
-      return recorder;
-    });
-    ASSERT_TRUE(bound.ok()) << bound.status();
-    address_ = *bound;
-  }
-  std::shared_ptr<Recorder> Accepted(size_t index) {
-    MutexLock lock(mutex_);
-    while (accepted_.size() <= index && changed_.WaitFor(mutex_, kPatience)) {
-    }
-    return accepted_.at(index);
-  }
-  size_t accepted() {
-    MutexLock lock(mutex_);
-    return accepted_.size();
-  }
-
-  // The carrier still serves an honest peer.
-  void ExpectServes() {
-    auto recorder = std::make_shared<Recorder>();
-    const size_t index = accepted();
-    auto link = ConnectAndWait(*carrier_, address_, recorder);
-    ASSERT_TRUE(link.ok()) << link.status();
-    Message message;
-    message.header = "honest";
-    ASSERT_TRUE((*link)->Send(message).ok());
-    EXPECT_TRUE(Accepted(index)->WaitForMessages(1));
-    (*link)->Close();
-    EXPECT_TRUE(recorder->WaitForClosed());
-    recorder->SetLink(nullptr);
-  }
   void ExpectDeclined(const std::string& hello, int fd, const std::string& why) {
     ShmRawPeer peer(address_);
     SendPacket(peer.fd(), PacketKind::kHello, hello, fd);
@@ -97,13 +51,6 @@ class ShmHostilePeerTest : public testing::Test {
     peer.AwaitEnd();
     ExpectServes();
   }
-
-  ShmCarrierOptions options_;
-  Mutex mutex_;
-  CondVar changed_;
-  std::vector<std::shared_ptr<Recorder>> accepted_;
-  std::shared_ptr<Carrier> carrier_;
-  std::string address_;
 };
 
 FrameEncoder Whole(const std::string& header) {
@@ -280,6 +227,61 @@ TEST_F(ShmHostilePeerTest, NumbersThatChangeWhileTheyAreReadHarmNobody) {
     scribbler.join();
   }
   ExpectServes();
+}
+
+// A block that counts where it is released: by the thread that made it, or by another.
+class CountedBlock : public Block {
+ public:
+  struct Counts {
+    std::atomic<int> here{0};
+    std::atomic<int> elsewhere{0};
+  };
+  CountedBlock(std::vector<std::byte>& bytes, std::shared_ptr<Counts> counts)
+      : Block(bytes.data(), bytes.size()), counts_(std::move(counts)) {}
+  ~CountedBlock() override {
+    ++(std::this_thread::get_id() == maker_ ? counts_->here : counts_->elsewhere);
+  }
+
+ private:
+  const std::shared_ptr<Counts> counts_;  // shared with the test
+  const std::thread::id maker_ = std::this_thread::get_id();
+};
+
+TEST_F(ShmHostilePeerTest, WhoSendsOneMessageDoesNotSendAllThatWaitForAFastReader) {
+  constexpr int kMessages = 400;
+  constexpr size_t kBytes = 50'000;
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  const std::shared_ptr<Link> link = Accepted(0)->WaitForLink();
+  const auto counts = std::make_shared<CountedBlock::Counts>();
+  std::vector<std::byte> bytes(kBytes);  // of all messages
+  const auto send = [&] {
+    Message message;
+    message.buffers.emplace_back(std::make_shared<CountedBlock>(bytes, counts), bytes.data(),
+                                 kBytes);
+    ASSERT_TRUE(link->Send(std::move(message)).ok());
+  };
+  // The peer reads nothing, and its ring is full, so that messages wait.
+  for (int i = 1; i < kMessages; ++i) send();
+  const int before = counts->here;
+  // From now on the peer reads as fast as it can, and rings no bell, so that the carrier's thread
+  // sleeps.
+  std::atomic<bool> reads{false};
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    for (; !stop; reads = true) peer.ReadAll(0);
+  });
+  while (!reads) std::this_thread::yield();
+  send();
+  EXPECT_LT((counts->here - before) * kBytes, size_t{1} << 20) << "it sent for others";
+  // The carrier's thread sends the rest.
+  while (counts->here + counts->elsewhere < kMessages) {
+    peer.Ring();
+    std::this_thread::yield();
+  }
+  stop = true;
+  reader.join();
 }
 
 TEST_F(ShmHostilePeerTest, ConnectionsAndPacketsOfManyWakeUpsAreAllTaken) {

@@ -60,14 +60,24 @@ class ShmRawPeer {
   }
   void Ring() { SendPacket(fd(), PacketKind::kBell); }
 
+  // Gives the carrier back all space of one of its rings, without a look at what is in it.
+  void ReadAll(size_t ring) {
+    const uint64_t tail = peer_->header().rings[ring].out.tail.load();
+    header().rings[ring].in.head.store(tail);
+  }
+
   // Writes one record with the bytes of `frames`, and rings.
   void Write(size_t ring, FrameEncoder& frames) {
+    PSD_CHECK(TryWrite(ring, frames), "the ring has space");
+  }
+  // As Write. Returns false if there was no space for all of it.
+  bool TryWrite(size_t ring, FrameEncoder& frames) {
     OutgoingFrame frame;
     frame.bytes = frames.bytes();
     frame.parts = frames.Take();
     auto whole = writers_[ring]->Write(frame);
-    PSD_CHECK(whole.ok() && *whole, "the ring has space");
     Ring();
+    return whole.ok() && *whole;
   }
 
   // Errors: UNAVAILABLE if the carrier has ended the link, or sends nothing for a minute.
