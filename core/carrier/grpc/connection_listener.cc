@@ -4,7 +4,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,29 +19,13 @@
 #include "core/base/remedy.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
+#include "core/carrier/descriptor_reserve.h"
 
 namespace psd::carrier {
 namespace {
 
 // Refusing a connection takes a descriptor, too. If there is none, it is tried again after this.
 constexpr int kRetryMs = 100;
-
-rlim_t DescriptorLimit() {
-  rlimit limit = {};
-  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-}
-
-// The number of descriptors that are left for files and for connections that this process opens.
-rlim_t Reserve(rlim_t limit) {
-  return std::min<rlim_t>(64, limit / 8);
-}
-
-// The most connections from which nothing was heard yet: a quarter, so that most descriptors are
-// left for the others.
-size_t UnheardBound(rlim_t limit) {
-  constexpr rlim_t kLeast = 16, kMost = 1024;
-  return std::clamp((limit - Reserve(limit)) / 4, kLeast, kMost);
-}
 
 // Returns the timeout for poll until `when`, rounded up; -1 means no timeout.
 int MillisecondsUntil(absl::Time when) {
@@ -190,14 +173,10 @@ void ConnectionListener::AcceptAll(int listening) {
               "no connection can be taken: ", std::strerror(error), " (limit ", limit, ")")),
           "raise the limit (LimitNOFILE, ulimit -n)"));
     }
-    // A new descriptor is the lowest free number, so about `fd` descriptors are in use.
-    if (limit != RLIM_INFINITY && static_cast<rlim_t>(fd) >= limit - Reserve(limit)) {
+    const absl::Status reserved = CheckDescriptor(fd, limit);
+    if (!reserved.ok()) {
       close(fd);
-      Refusing(WithRemedy(absl::ResourceExhaustedError(
-                              absl::StrCat("connections are refused: ", fd, " of ", limit,
-                                           " file descriptors are in use, the rest is for files "
-                                           "and for connections of this worker's own")),
-                          "raise the limit (LimitNOFILE, ulimit -n)"));
+      Refusing(Annotate(reserved, "connections are refused"));
       continue;
     }
     Refusing(absl::OkStatus());

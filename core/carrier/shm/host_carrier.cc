@@ -22,6 +22,8 @@ namespace {
 // A worker that does not introduce itself within this time is dialled over the network.
 constexpr absl::Duration kIntroductionTimeout = absl::Seconds(2);
 constexpr char kLoopback[] = "127.0.0.1";
+// How the shared-memory carrier says that nobody listens at a socket.
+constexpr char kNobodyListens[] = "connection refused";
 
 // The names of psd's sockets.
 std::string SocketName(const std::string& host, int port) {
@@ -154,7 +156,7 @@ class HostCarrier : public Carrier {
 
   // The failure of a socket at which somebody listens is the one that tells most.
   void NoteFailure(const absl::Status& failure, Attempt& attempt) {
-    if (absl::StrContains(failure.message(), "refused")) {
+    if (absl::StrContains(failure.message(), kNobodyListens)) {
       if (attempt.failed) return;
       attempt.why = absl::StrCat("no worker of this network namespace offers shared memory at ",
                                  attempt.address);

@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "core/base/remedy.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/carrier/shm/spin_policy.h"
+#include "core/carrier/shm/system_refusal.h"
 
 namespace psd::carrier {
 namespace {
@@ -24,24 +22,18 @@ constexpr int kTurnsPerWait = 128;
 constexpr int kTurnsOfOneThatFinds = 16;
 constexpr int kEventsAtOnce = 64;
 
-absl::Status NoDescriptor(absl::string_view what, int error) {
-  return WithRemedy(absl::ResourceExhaustedError(
-                        absl::StrCat("the system refuses ", what, ": ", std::strerror(error))),
-                    "raise the number of file descriptors of this process (ulimit -n)");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShmPoller>> ShmPoller::Create(const std::string& what) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.valid()) return NoDescriptor(what, errno);
+  if (!epoll.valid()) return SystemRefusal(what, errno);
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.valid()) return NoDescriptor(what, errno);
+  if (!wake.valid()) return SystemRefusal(what, errno);
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.fd = wake.get();
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
-    return NoDescriptor(what, errno);
+    return SystemRefusal(what, errno);
   }
   std::unique_ptr<ShmPoller> poller(new ShmPoller(std::move(epoll), std::move(wake)));
   PSD_ASSIGN_OR_RETURN(poller->thread_, StartThread(what, [raw = poller.get()] { raw->Run(); }));
@@ -58,7 +50,7 @@ absl::Status ShmPoller::Add(int fd, std::shared_ptr<Watched> watched) {
   event.events = EPOLLIN;
   event.data.fd = fd;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    return NoDescriptor("to watch a socket", errno);
+    return SystemRefusal("to watch a socket", errno);
   }
   watched_[fd] = std::move(watched);
   return absl::OkStatus();

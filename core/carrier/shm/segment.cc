@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,9 +12,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/carrier/bulk_queue.h"
+#include "core/carrier/shm/system_refusal.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -27,12 +29,15 @@ constexpr unsigned kNoExecution = 0x0008;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
 
 absl::Status NoMemory(size_t bytes, const char* step, int error) {
-  return WithRemedy(
-      absl::ResourceExhaustedError(absl::StrCat("the system has no ", bytes,
-                                                " bytes of shared memory for a link: ", step, ": ",
-                                                std::strerror(error))),
-      "raise the memory limit or the number of file descriptors of this process, or turn shared "
-      "memory off");
+  return SystemRefusal(absl::StrCat(bytes, " bytes of shared memory for a link (", step, ")"),
+                       error);
+}
+
+// A file that would grow beyond this limit, which counts for shared memory, too, ends the process
+// with a signal.
+bool MayHaveFilesOf(size_t bytes) {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur;
 }
 
 bool PowerOfTwoWithin(size_t bytes) {
@@ -64,6 +69,7 @@ absl::StatusOr<std::unique_ptr<OwnSegment>> OwnSegment::Create(const RingSizes& 
   if (!fd.valid() && errno == EINVAL)  // systems before Linux 6.3
     fd = UniqueFd(memfd_create("psd-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return NoMemory(bytes, "memfd_create", errno);
+  if (!MayHaveFilesOf(bytes)) return NoMemory(bytes, "ftruncate", EFBIG);
   // All pages are there from the start, so no later access can fail for memory.
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return NoMemory(bytes, "ftruncate", errno);
@@ -76,9 +82,9 @@ absl::StatusOr<std::unique_ptr<OwnSegment>> OwnSegment::Create(const RingSizes& 
   auto segment =
       std::unique_ptr<OwnSegment>(new OwnSegment(sizes, std::move(fd), memory, std::move(charge)));
   if (fcntl(segment->fd(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        "this system cannot seal shared memory against writers: ", std::strerror(errno),
-        "; Linux 5.1 or later can"));
+    if (errno != EINVAL) return NoMemory(bytes, "F_ADD_SEALS", errno);
+    return absl::UnimplementedError(
+        "this system cannot seal shared memory against writers; Linux 5.1 or later can");
   }
   return segment;
 }
@@ -107,6 +113,13 @@ absl::StatusOr<std::unique_ptr<PeerSegment>> PeerSegment::Map(const RingSizes& s
   if (fstat(fd.get(), &status) != 0 || static_cast<size_t>(status.st_size) != bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the peer's segment has ", status.st_size, " bytes; its rings take ", bytes));
+  }
+  // Pages can be allocated behind the end of a file, too. They go when the file is cut to the
+  // length that it has, and none can come back, because it is sealed against growing. So the pages
+  // that are left all lie before the end.
+  if (ftruncate(fd.get(), status.st_size) != 0 || fstat(fd.get(), &status) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer's descriptor is not open for writing: ftruncate: ", std::strerror(errno)));
   }
   if (static_cast<size_t>(status.st_blocks) * 512 < bytes) {
     return absl::InvalidArgumentError(

@@ -54,8 +54,8 @@ class PeerSegment {
  public:
   // Takes the descriptor that a peer passed. Reading the memory cannot fail later: the peer cannot
   // shrink the segment or punch holes into it. Errors: INVALID_ARGUMENT saying what is wrong with
-  // the descriptor: no sealed memory, a missing seal, too short, or pages that do not exist yet;
-  // RESOURCE_EXHAUSTED if it cannot be mapped.
+  // the descriptor: no sealed memory, a missing seal, too short, not open for writing, or pages
+  // that do not exist yet; RESOURCE_EXHAUSTED if it cannot be mapped.
   static absl::StatusOr<std::unique_ptr<PeerSegment>> Map(const RingSizes& sizes, UniqueFd fd);
   ~PeerSegment();
   PeerSegment(const PeerSegment&) = delete;

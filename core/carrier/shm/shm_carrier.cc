@@ -3,12 +3,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/carrier/descriptor_reserve.h"
 #include "core/carrier/shm/segment.h"
 #include "core/carrier/shm/shm_link.h"
 #include "core/carrier/shm/unix_socket.h"
@@ -70,10 +73,31 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   void Introduce(UniqueFd fd) {
     const absl::StatusOr<PeerProcess> peer = PeerOf(fd.get());
     if (!peer.ok()) return;
-    if (core_->Trusts(peer->uid)) return ShmLink::Accept(core_, std::move(fd), *peer, accept_);
-    SendPacket(
-        fd.get(), PacketKind::kRefusal,
-        absl::StrCat("user ", peer->uid, " may not connect to this worker of user ", geteuid()));
+    if (!core_->Trusts(peer->uid)) {
+      return RefusePeer(
+          fd.get(),
+          absl::StrCat("user ", peer->uid, " may not connect to this worker of user ", geteuid()));
+    }
+    const rlim_t limit = DescriptorLimit();
+    const absl::Status reserved = CheckDescriptor(fd.get(), limit);
+    if (!reserved.ok()) return RefusePeer(fd.get(), reserved.message());
+    const std::shared_ptr<ShmLink> link = ShmLink::Accept(core_, std::move(fd), *peer, accept_);
+    silent_.push_back(link);
+    BoundSilent(UnheardBound(limit));
+  }
+
+  // Ends the oldest links that are not open yet if there are more than `bound`.
+  void BoundSilent(size_t bound) {
+    const auto over = [](const std::weak_ptr<ShmLink>& weak) {
+      const std::shared_ptr<ShmLink> link = weak.lock();
+      return link == nullptr || !link->silent();
+    };
+    while (!silent_.empty() && over(silent_.front())) silent_.pop_front();
+    if (silent_.size() <= bound) return;
+    silent_.erase(std::remove_if(silent_.begin(), silent_.end(), over), silent_.end());
+    for (; silent_.size() > bound; silent_.pop_front()) {
+      if (const std::shared_ptr<ShmLink> link = silent_.front().lock()) link->EndSilent(bound);
+    }
   }
 
   // A socket with connections that cannot be taken would be readable all the time.
@@ -91,6 +115,8 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   const AcceptCallback accept_;
   ShmPoller& poller_;
   std::atomic<bool> stopped_{false};
+  // Used only on the poller's thread: accepted links, oldest first, of which some may be open.
+  std::deque<std::weak_ptr<ShmLink>> silent_;
 };
 
 absl::StatusOr<std::shared_ptr<Carrier>> NewShmCarrier(const ShmCarrierOptions& options) {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/carrier/shm/spin_policy.h"
 
@@ -17,12 +16,6 @@ namespace {
 // The system shows this user in the place of every user that this user namespace does not know.
 constexpr uid_t kUnknownUser = 65534;
 
-// Returns an account with the limit of all rings. 0, no limit, stays 0.
-std::shared_ptr<MemoryAccount> RingShare(const MemoryBudget& budget) {
-  const size_t limit = budget.limit_bytes();
-  return MemoryAccount::Create(limit == 0 ? 0 : std::max<size_t>(1, limit / 16), budget.transit());
-}
-
 }  // namespace
 
 ShmCore::ShmCore(const ShmCarrierOptions& options)
@@ -31,7 +24,7 @@ ShmCore::ShmCore(const ShmCarrierOptions& options)
       small_memory_{options.memory->essential(), options.memory->essential()},
       waiting_{options.line != nullptr ? options.line : std::make_shared<WaitingLine>(),
                options.room_patience},
-      ring_share_(RingShare(*options.memory)),
+      ring_quota_(std::make_shared<RingQuota>(*options.memory, options.rings.SegmentBytes())),
       may_spin_(options.spin && UsableProcessors() > 1) {}
 
 absl::Status ShmCore::Start() {
@@ -43,18 +36,6 @@ absl::Status ShmCore::Start() {
     pollers_.push_back(std::move(poller));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<MemoryCharge> ShmCore::ChargeRings() {
-  const size_t bytes = options_.rings.SegmentBytes();
-  absl::StatusOr<MemoryCharge> charge = ring_share_->Charge(bytes);
-  if (charge.ok()) return charge;
-  return WithRemedy(
-      absl::ResourceExhaustedError(absl::StrCat(
-          "a link over shared memory takes ", bytes, " bytes, and all links of this worker take ",
-          ring_share_->used_bytes(), " of at most ", ring_share_->limit_bytes(),
-          ", a sixteenth of its memory budget")),
-      "raise the budget, or use the network");
 }
 
 ShmPoller& ShmCore::NextPoller() {

@@ -17,6 +17,7 @@
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
 #include "core/carrier/shm/poller.h"
+#include "core/carrier/shm/ring_quota.h"
 #include "core/carrier/shm/shm_factory.h"
 #include "core/carrier/waiting_line.h"
 
@@ -38,9 +39,7 @@ class ShmCore {
   const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
-  // Charges this end's rings of one link. Errors: RESOURCE_EXHAUSTED if all rings together would
-  // take more than a sixteenth of the budget, so that most of it is left to messages and values.
-  absl::StatusOr<MemoryCharge> ChargeRings();
+  RingQuota& ring_quota() { return *ring_quota_; }
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
@@ -68,7 +67,7 @@ class ShmCore {
   const ReceiveMemory bulk_memory_;
   const ReceiveMemory small_memory_;
   const WaitingRules waiting_;
-  const std::shared_ptr<MemoryAccount> ring_share_;  // the part of the budget that rings may take
+  const std::shared_ptr<RingQuota> ring_quota_;  // shared with the charges of the links
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start

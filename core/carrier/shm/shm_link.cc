@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -10,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/carrier/link_rules.h"
+#include "core/carrier/shm/system_refusal.h"
 
 namespace psd::carrier {
 namespace {
@@ -63,13 +65,13 @@ void ShmLink::Dial(std::shared_ptr<ShmCore> core, const std::string& address,
   if (!begun.ok()) return done(ConnectError(begun));
   link->handler_ = std::move(handler);
   link->connected_ = std::move(done);
-  link->SendHello();
-  begun = link->Start(timeout);
+  begun = link->SendHello();
+  if (begun.ok()) begun = link->Start(timeout);
   if (!begun.ok()) std::exchange(link->connected_, nullptr)(ConnectError(begun));
 }
 
-void ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd socket, const PeerProcess& peer,
-                     AcceptCallback accept) {
+std::shared_ptr<ShmLink> ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd socket,
+                                         const PeerProcess& peer, AcceptCallback accept) {
   // The part before the colon is the "host" of the peer (see TableShares).
   const std::string name =
       absl::StrCat("user ", peer.uid, ": process ", peer.pid, ", connection ", core->NextNumber());
@@ -77,8 +79,22 @@ void ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd socket, const PeerP
   auto link = std::make_shared<ShmLink>(std::move(core), name, std::move(socket),
                                         /*dialled=*/false);
   link->accept_ = std::move(accept);
+  link->peer_process_ = absl::StrCat("process ", peer.pid, " of user ", peer.uid);
   // A link that cannot be watched is closed by its destructor, which the peer notices.
   link->Start(timeout).IgnoreError();
+  return link;
+}
+
+void ShmLink::EndSilent(size_t bound) {
+  const std::string why =
+      absl::StrCat("more than ", bound, " connections have not introduced themselves yet");
+  RefusePeer(socket_.get(), why);
+  End(absl::ResourceExhaustedError(absl::StrCat(address_, ": ", why)));
+}
+
+bool ShmLink::silent() const {
+  MutexLock lock(send_mutex_);
+  return phase_ == Phase::kOpening;
 }
 
 absl::Status ShmLink::CheckPeerProcess() const {
@@ -90,7 +106,8 @@ absl::Status ShmLink::CheckPeerProcess() const {
 }
 
 absl::Status ShmLink::MakeSegment() {
-  PSD_ASSIGN_OR_RETURN(ring_share_, core_->ChargeRings());
+  RingQuota& quota = core_->ring_quota();
+  PSD_ASSIGN_OR_RETURN(ring_share_, dialled_ ? quota.ChargeOwn() : quota.ChargePeer(peer_process_));
   PSD_ASSIGN_OR_RETURN(
       own_, OwnSegment::Create(core_->options().rings, *core_->options().memory->transit()));
   return absl::OkStatus();
@@ -116,9 +133,12 @@ absl::Status ShmLink::Start(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
-void ShmLink::SendHello() {
-  SendPacket(socket_.get(), PacketKind::kHello,
-             EncodeIntroduction({own_->sizes(), core_->options().limits}), own_->fd());
+absl::Status ShmLink::SendHello() const {
+  const std::string hello = EncodeIntroduction({own_->sizes(), core_->options().limits});
+  const int error = SendPacket(socket_.get(), PacketKind::kHello, hello, own_->fd());
+  // A peer that is gone is noticed by reading.
+  if (error == 0 || error == EPIPE || error == ECONNRESET) return absl::OkStatus();
+  return SystemRefusal(absl::StrCat("to pass the descriptor of a segment to ", address_), error);
 }
 
 absl::Status ShmLink::OnHello(Packet hello) {
@@ -159,10 +179,14 @@ void ShmLink::TellOpened() {
   } else {
     handler_ = std::exchange(accept_, nullptr)(shared_from_this());
     if (handler_ == nullptr) {
-      SendPacket(socket_.get(), PacketKind::kRefusal, "the worker declined the link");
+      RefusePeer(socket_.get(), "the worker declined the link");
       return End(absl::CancelledError("declined"));
     }
-    SendHello();
+    const absl::Status sent = SendHello();
+    if (!sent.ok()) {
+      RefusePeer(socket_.get(), sent.message());
+      return End(sent);
+    }
   }
   own_->CloseFd();
   WatchForStalls();
@@ -255,7 +279,10 @@ void ShmLink::ReadSocket() {
     if (packet.ok() && !packet->has_value()) return;
     heard_.store(true);
     const absl::Status handled = packet.ok() ? OnPacket(**std::move(packet)) : packet.status();
-    if (!handled.ok()) return End(Annotate(handled, Description()));
+    if (handled.ok()) continue;
+    const bool opening = readers_.empty();
+    if (opening && !absl::IsUnavailable(handled)) RefusePeer(socket_.get(), handled.message());
+    return End(Annotate(handled, Description()));
   }
 }
 
@@ -277,7 +304,6 @@ absl::Status ShmLink::OnPacket(Packet packet) {
       if (open) return absl::InvalidArgumentError("a second hello");
       absl::Status opened;
       InTurn([&] { opened = OnHello(std::move(packet)); });
-      if (!opened.ok()) SendPacket(socket_.get(), PacketKind::kRefusal, opened.message());
       return opened;
     }
     case PacketKind::kRefusal:

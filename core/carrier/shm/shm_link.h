@@ -46,8 +46,12 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
                    ConnectCallback done);
 
   // Waits for the introduction of the peer at the other end of `socket`, then asks `accept`.
-  static void Accept(std::shared_ptr<ShmCore> core, UniqueFd socket, const PeerProcess& peer,
-                     AcceptCallback accept);
+  static std::shared_ptr<ShmLink> Accept(std::shared_ptr<ShmCore> core, UniqueFd socket,
+                                         const PeerProcess& peer, AcceptCallback accept);
+  // Whether it is not open yet, and has not ended.
+  bool silent() const PSD_EXCLUDES(send_mutex_);
+  // Ends a link that is silent, because more than `bound` are, and tells the peer.
+  void EndSilent(size_t bound);
 
   absl::Status Send(Message message) override;
   void Close() override;
@@ -102,7 +106,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void TellOpened();
   absl::Status MakeSegment();
   absl::Status CheckPeerProcess() const;
-  void SendHello();
+  absl::Status SendHello() const;
 
   // Ending. BeginEnd returns true the first time; the poller tells the handler then.
   void End(const absl::Status& reason) PSD_EXCLUDES(send_mutex_);
@@ -206,6 +210,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   const std::string address_;            // of the peer, for logs
   const UniqueFd socket_;
   const bool dialled_;
+  std::string peer_process_;  // of an accepted link; set before it is watched
   ShmPoller& poller_;
 
   TurnTaking turn_;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/status.h"
+#include "core/carrier/shm/system_refusal.h"
 
 namespace psd::carrier {
 namespace {
@@ -56,6 +57,9 @@ absl::StatusOr<Address> Parse(const std::string& text) {
 }
 
 absl::Status Failed(absl::string_view what, const std::string& address, int error) {
+  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
+    return SystemRefusal(absl::StrCat("a socket to ", what, " ", address), error);
+  }
   return absl::UnavailableError(
       absl::StrCat("cannot ", what, " ", address, ": ", std::strerror(error)));
 }
@@ -82,9 +86,9 @@ bool IsKind(uint8_t kind) {
          kind <= static_cast<uint8_t>(PacketKind::kRefusal);
 }
 
-// Takes the descriptors that came with a packet. Returns false if there were too many.
-bool TakePassed(msghdr& message, UniqueFd& taken) {
-  bool one = (message.msg_flags & MSG_CTRUNC) == 0;
+// Takes the descriptors that came with a packet, and closes all but one. Returns their number.
+size_t TakePassed(msghdr& message, UniqueFd& taken) {
+  size_t number = 0;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
        part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -92,11 +96,22 @@ bool TakePassed(msghdr& message, UniqueFd& taken) {
     for (size_t i = 0; i < count; ++i) {
       int passed = -1;
       std::memcpy(&passed, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      one = one && !taken.valid();
       taken = UniqueFd(passed);
     }
+    number += count;
   }
-  return one;
+  return number;
+}
+
+// Checks the number of descriptors that came with a packet of a known kind.
+absl::Status CheckPassed(PacketKind kind, size_t number, bool cut_off) {
+  if (cut_off && number < kMostPassed) {
+    return SystemRefusal("a descriptor that the peer passes", EMFILE);
+  }
+  const size_t most = kind == PacketKind::kHello ? 1 : 0;
+  if (number <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a packet of kind ", static_cast<int>(kind),
+                                                 " passes ", number, " descriptors, not ", most));
 }
 
 }  // namespace
@@ -155,7 +170,7 @@ absl::StatusOr<PeerProcess> PeerOf(int fd) {
   return PeerProcess{credentials.pid, credentials.uid};
 }
 
-void SendPacket(int fd, PacketKind kind, absl::string_view body, int passed) {
+int SendPacket(int fd, PacketKind kind, absl::string_view body, int passed) {
   auto kind_byte = static_cast<uint8_t>(kind);
   body = body.substr(0, kMaxPacketBody);
   iovec parts[2] = {{&kind_byte, 1}, {const_cast<char*>(body.data()), body.size()}};
@@ -173,7 +188,15 @@ void SendPacket(int fd, PacketKind kind, absl::string_view body, int passed) {
     std::memcpy(CMSG_DATA(part), &passed, sizeof(int));
   }
   // A peer that is gone is noticed by reading; one with a full socket has enough to wake up for.
-  static_cast<void>(sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+  return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+void RefusePeer(int fd, absl::string_view why) {
+  SendPacket(fd, PacketKind::kRefusal, why);
+  shutdown(fd, SHUT_RD);
+  char dropped = 0;
+  while (recv(fd, &dropped, 1, MSG_DONTWAIT) > 0) {
+  }
 }
 
 absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd) {
@@ -192,17 +215,14 @@ absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd) {
     return absl::UnavailableError(absl::StrCat("its socket ended: ", std::strerror(errno)));
   }
   Packet packet;
-  const bool one = TakePassed(message, packet.fd);
+  const size_t passed = TakePassed(message, packet.fd);
   if (bytes == 0) return absl::UnavailableError("its socket was closed");
   if (!IsKind(kind) || (message.msg_flags & MSG_TRUNC) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packet of kind ", kind, " and at least ", bytes - 1, " bytes"));
   }
   packet.kind = static_cast<PacketKind>(kind);
-  if (!one || (packet.fd.valid() && packet.kind != PacketKind::kHello)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a packet of kind ", kind, " passes more descriptors than it may"));
-  }
+  PSD_RETURN_IF_ERROR(CheckPassed(packet.kind, passed, (message.msg_flags & MSG_CTRUNC) != 0));
   packet.body.assign(body, static_cast<size_t>(bytes) - 1);
   return std::optional<Packet>(std::move(packet));
 }

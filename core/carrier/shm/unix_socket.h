@@ -27,7 +27,8 @@ struct UnixListener {
   std::pair<dev_t, ino_t> file = {};  // the device and the inode of that file
 };
 // Replaces the file of a socket whose process is gone, and no other file. Errors: INVALID_ARGUMENT
-// for an address of another form; UNAVAILABLE naming the address and the system's reason.
+// for an address of another form; RESOURCE_EXHAUSTED naming the limit if the system has no socket;
+// UNAVAILABLE naming the address and the system's reason.
 absl::StatusOr<UnixListener> ListenUnix(const std::string& address);
 // Removes the socket's file, if it has one that nobody has replaced since.
 void RemoveFile(const UnixListener& listener);
@@ -58,13 +59,18 @@ struct Packet {
   UniqueFd fd;  // passed with the packet
 };
 
-// Sends a packet without waiting; it is dropped if the socket is full or has ended. The body is cut
-// to kMaxPacketBody bytes. `passed` is a descriptor to pass, or -1.
-void SendPacket(int fd, PacketKind kind, absl::string_view body = {}, int passed = -1);
+// Sends a packet without waiting. The body is cut to kMaxPacketBody bytes. `passed` is a descriptor
+// to pass, or -1. Returns 0, or the system's error if the packet was dropped: the socket is full or
+// has ended, or the descriptor cannot be passed.
+int SendPacket(int fd, PacketKind kind, absl::string_view body = {}, int passed = -1);
+
+// Tells the peer why this end closes the socket, which the caller does next. What the peer has sent
+// is dropped: the system would report an end with unread packets in place of the reason.
+void RefusePeer(int fd, absl::string_view why);
 
 // Returns the next packet, or nullopt if there is none now. Errors: UNAVAILABLE if the other end is
 // gone; INVALID_ARGUMENT if it sent a packet of no known kind, a descriptor where none belongs, or
-// more than one.
+// more than one; RESOURCE_EXHAUSTED naming the limit if this process has none left for it.
 absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd);
 
 }  // namespace psd::carrier

@@ -3,12 +3,16 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/memory_budget.h"
 #include "core/carrier/shm/segment.h"
 
@@ -85,6 +89,42 @@ TEST(ShmSegmentTest, ASegmentOfAnotherLengthIsRefused) {
 
 TEST(ShmSegmentTest, ASegmentWhosePagesDoNotExistIsRefused) {
   ExpectRefused(Forged(kSizes.SegmentBytes(), kAllSeals, false), "only 0 are allocated");
+}
+
+TEST(ShmSegmentTest, PagesBehindTheEndDoNotStandForThoseBeforeIt) {
+  const auto bytes = static_cast<off_t>(kSizes.SegmentBytes());
+  UniqueFd fd(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(fd.get(), bytes), 0);
+  ASSERT_EQ(fallocate(fd.get(), FALLOC_FL_KEEP_SIZE, bytes, bytes), 0);
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, kAllSeals), 0);
+  ExpectRefused(std::move(fd), "only 0 are allocated");
+}
+
+TEST(ShmSegmentTest, ADescriptorForReadingIsRefused) {
+  const UniqueFd fd = Forged(kSizes.SegmentBytes(), kAllSeals, true);
+  const std::string path = absl::StrCat("/proc/self/fd/", fd.get());
+  ExpectRefused(UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)), "not open for writing");
+}
+
+// Makes a segment in a child process, for which `limit` may be set, and says why it cannot.
+void MakeUnder(__rlimit_resource resource, rlim_t limit) {
+  const rlimit both = {limit, limit};
+  if (setrlimit(resource, &both) != 0) _exit(1);
+  const absl::Status status = OwnSegment::Create(RingSizes(), *Account()).status();
+  std::cerr << status << std::endl;
+  _exit(absl::IsResourceExhausted(status) ? 0 : 2);
+}
+
+class ShmSegmentDeathTest : public testing::Test {
+ protected:
+  ShmSegmentDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(ShmSegmentDeathTest, ALimitThatIsReachedIsNamed) {
+  const testing::ExitedWithCode exits(0);
+  EXPECT_EXIT(MakeUnder(RLIMIT_FSIZE, 1'000'000), exits, "1000000 .RLIMIT_FSIZE.*ulimit -f");
+  EXPECT_EXIT(MakeUnder(RLIMIT_NOFILE, 3), exits, "memfd_create.*: 3 .RLIMIT_NOFILE.*ulimit -n");
+  EXPECT_EXIT(MakeUnder(RLIMIT_AS, 1'000'000), exits, "mmap.*: 1000000 bytes .RLIMIT_AS");
 }
 
 TEST(ShmSegmentTest, RingsOfOddSizesAreRefused) {

@@ -1,0 +1,25 @@
+#pragma once
+
+// The part of a process's file descriptors that accepted connections leave to everything else.
+
+#include <sys/resource.h>
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+
+namespace psd::carrier {
+
+// Returns the number of file descriptors that this process may have; RLIM_INFINITY means no limit.
+rlim_t DescriptorLimit();
+
+// Checks whether an accepted connection may keep the descriptor `fd`. An eighth of `limit`, at most
+// 64, is left for files and for connections that this process opens. Errors: RESOURCE_EXHAUSTED
+// naming use and limit.
+absl::Status CheckDescriptor(int fd, rlim_t limit);
+
+// Returns the most accepted connections that may exist from which nothing was heard yet: a quarter
+// of the descriptors that connections may take, so that most are left for the others.
+size_t UnheardBound(rlim_t limit);
+
+}  // namespace psd::carrier
