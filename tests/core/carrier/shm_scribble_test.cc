@@ -1,0 +1,293 @@
+// Peers that scribble on everything that they can write, thousands of times, while the carrier
+// reads and writes. Each round is made from its number, so a round that fails can be repeated.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/shm/ring_format.h"
+#include "core/carrier/shm/unix_socket.h"
+#include "tests/core/carrier/process_resources.h"
+#include "tests/core/carrier/recorder.h"
+#include "tests/core/carrier/shm_listening_test.h"
+#include "tests/core/carrier/shm_raw_peer.h"
+
+namespace psd::carrier {
+namespace {
+
+constexpr RingSizes kRings{4096, 8192, 2};
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : engine_(seed) {}
+  // A number below `bound`.
+  uint64_t Below(uint64_t bound) { return engine_() % bound; }
+  bool OneIn(uint64_t chances) { return Below(chances) == 0; }
+  // A number that is near `near`, or has few or many bits.
+  uint64_t Number(uint64_t near) {
+    switch (Below(5)) {
+      case 0:
+        return near + 8 * Below(2048);
+      case 1:
+        return near - 8 * Below(2048);
+      case 2:
+        return near + Below(64);
+      case 3:
+        return uint64_t{1} << Below(64);
+      default:
+        return engine_();
+    }
+  }
+  std::string Bytes(size_t count) {
+    std::string bytes(count, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(engine_());
+    return bytes;
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// Changes some bytes of a text, or its length.
+std::string Garble(std::string text, Dice& dice) {
+  for (uint64_t i = dice.Below(4); i > 0 && !text.empty(); --i) {
+    text[dice.Below(text.size())] = static_cast<char>(dice.Number(0));
+  }
+  if (dice.OneIn(4)) text.resize(dice.Below(2 * kMaxPacketBody));
+  return text;
+}
+
+FrameEncoder RandomFrame(Dice& dice) {
+  FrameEncoder frames;
+  Message message;
+  message.header = dice.Bytes(dice.Below(300));
+  for (uint64_t i = dice.Below(4); i > 0; --i) {
+    message.buffers.push_back(Buffer::FromString(dice.Bytes(dice.Below(300))));
+  }
+  PieceCursor cursor;
+  switch (dice.Below(6)) {
+    case 0:
+      frames.Announce({1 + dice.Below(3), kMinPieceBytes, {dice.Below(200'000), {dice.Below(99)}}});
+      break;
+    case 1:
+      frames.Piece(1 + dice.Below(3), message, message.TotalBytes(), &cursor);
+      break;
+    case 2:
+      frames.Ack(dice.Below(4));
+      break;
+    case 3:
+      frames.Room(dice.Below(4));
+      break;
+    default:
+      frames.Whole(message);
+  }
+  return frames;
+}
+
+// Writes a number of one of the lines that the carrier reads.
+void ScribbleHeader(SegmentHeader& header, Dice& dice) {
+  RingLines& lines = header.rings[dice.Below(kRings.rings())];
+  switch (dice.Below(5)) {
+    case 0:
+      lines.out.tail.store(dice.Number(lines.out.tail.load()));
+      break;
+    case 1:
+      lines.in.head.store(dice.Number(lines.in.head.load()));
+      break;
+    case 2:
+      lines.out.starved.store(static_cast<uint32_t>(dice.Number(0)));
+      break;
+    case 3:
+      header.door.asleep.store(static_cast<uint32_t>(dice.Below(3)));
+      break;
+    default:
+      header.door.naps.store(static_cast<uint32_t>(dice.Number(header.door.naps.load())));
+  }
+}
+
+// Writes a word somewhere in a ring: mostly near the start, where the records are.
+void ScribbleRing(ShmRawPeer& peer, Dice& dice) {
+  const size_t ring = dice.Below(kRings.rings());
+  const size_t words = kRings.BytesOf(ring) / sizeof(uint32_t);
+  const size_t word = dice.Below(dice.OneIn(4) ? words : 64);
+  auto* const at = reinterpret_cast<std::atomic<uint32_t>*>(peer.own().ring(ring)) + word;
+  at->store(static_cast<uint32_t>(dice.Number(at->load())));
+}
+
+void SendRandomPacket(ShmRawPeer& peer, Dice& dice) {
+  const auto kind = static_cast<PacketKind>(dice.Below(8));
+  SendPacket(peer.fd(), kind, dice.Bytes(dice.Below(40)), dice.OneIn(8) ? peer.fd() : -1);
+}
+
+class ShmScribbleTest : public ShmListeningTest {
+ protected:
+  ShmScribbleTest() {
+    options_.rings = kRings;
+    options_.memory = MemoryBudget::Create(0);
+  }
+
+  // Opens a link beside the peers of the rounds, on which messages come through all the time.
+  void OpenHonest() {
+    auto link = ConnectAndWait(*carrier_, address_, honest_);
+    ASSERT_TRUE(link.ok()) << link.status();
+    Accepted(0)->CountOnly();
+  }
+  void ExpectHonestGoesOn() {
+    Message message;
+    message.header = "honest";
+    message.buffers.push_back(Buffer::FromString(std::string(sent_ % 100 * 1000, 'h')));
+    ASSERT_TRUE(honest_->WaitForLink()->Send(message).ok());
+    ASSERT_TRUE(Accepted(0)->WaitForMessages(++sent_));
+  }
+  // Forgets the links that have ended, and returns what is left in use.
+  ProcessResources AwaitOnlyHonest(const ProcessResources& before) {
+    for (size_t i = 1; i < accepted(); ++i) {
+      EXPECT_TRUE(Accepted(i)->WaitForClosed());
+      EXPECT_EQ(Accepted(i)->closed().size(), 1u);
+      EXPECT_EQ(Accepted(i)->after_close(), 0u);
+      Accepted(i)->SetLink(nullptr);
+    }
+    MutexLock lock(mutex_);
+    accepted_.resize(1);
+    return AwaitResources(before);
+  }
+
+  const std::shared_ptr<Recorder> honest_ = std::make_shared<Recorder>();
+  size_t sent_ = 0;
+};
+
+TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
+  constexpr uint64_t kRounds = 1500;
+  Listen();
+  OpenHonest();
+  ExpectHonestGoesOn();
+  const ProcessResources before = CountResources();
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    SCOPED_TRACE(round);
+    Dice dice(round);
+    {
+      ShmRawPeer peer(address_, kRings);
+      const size_t index = accepted();
+      peer.Open();
+      const auto recorder = Accepted(index);
+      recorder->CountOnly();
+      const std::shared_ptr<Link> link = recorder->WaitForLink();
+      std::atomic<bool> stop{false};
+      std::thread scribbler([&, dice = Dice(~round)]() mutable {
+        const bool headers = dice.OneIn(3);
+        while (!stop) {
+          ScribbleRing(peer, dice);
+          if (headers) ScribbleHeader(peer.header(), dice);
+        }
+      });
+      for (uint64_t step = 5 + dice.Below(30); step > 0; --step) {
+        switch (dice.Below(8)) {
+          case 0: {
+            Message message;
+            message.header = dice.Bytes(dice.Below(3000));
+            message.buffers.push_back(Buffer::FromString(dice.Bytes(dice.Below(100'000))));
+            link->Send(std::move(message)).IgnoreError();  // the link may have ended
+            break;
+          }
+          case 1:
+            ScribbleHeader(peer.header(), dice);
+            break;
+          case 2:
+            SendRandomPacket(peer, dice);
+            break;
+          case 3:
+            peer.ReadAll(dice.Below(kRings.rings()));
+            break;
+          default: {
+            FrameEncoder frames = RandomFrame(dice);
+            peer.TryWrite(dice.Below(kRings.rings()), frames);
+          }
+        }
+        peer.Ring();
+      }
+      stop = true;
+      scribbler.join();
+    }
+    if (round % 50 != 0) continue;
+    ExpectHonestGoesOn();
+    ASSERT_EQ(AwaitOnlyHonest(before), before);
+  }
+  ExpectHonestGoesOn();
+  EXPECT_EQ(AwaitOnlyHonest(before), before);
+  honest_->WaitForLink()->Close();
+  ASSERT_TRUE(Accepted(0)->WaitForClosed());
+  carrier_->Shutdown();
+  honest_->SetLink(nullptr);
+  Accepted(0)->SetLink(nullptr);
+  EXPECT_EQ(options_.memory->transit()->used_bytes(), 0u);
+}
+
+// A descriptor to pass with an introduction: seldom the right one.
+UniqueFd RandomDescriptor(ShmRawPeer& peer, Dice& dice) {
+  switch (dice.Below(6)) {
+    case 0:
+      return UniqueFd();
+    case 1:
+      return UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC));
+    case 2:
+      return UniqueFd(dup(peer.fd()));
+    case 3: {
+      UniqueFd memory(memfd_create("scribble", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+      EXPECT_EQ(ftruncate(memory.get(), static_cast<off_t>(dice.Below(100'000))), 0);
+      EXPECT_EQ(fcntl(memory.get(), F_ADD_SEALS, static_cast<int>(dice.Below(32))), 0);
+      return memory;
+    }
+    default:
+      return UniqueFd(dup(peer.own().fd()));
+  }
+}
+
+TEST_F(ShmScribbleTest, IntroductionsThatAreScribbledOnHarmNobodyElse) {
+  constexpr uint64_t kRounds = 3000;
+  Listen();
+  OpenHonest();
+  ExpectHonestGoesOn();
+  const ProcessResources before = CountResources();
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    SCOPED_TRACE(round);
+    Dice dice(round);
+    {
+      ShmRawPeer peer(address_, kRings);
+      const std::string hello = Garble(peer.Hello(), dice);
+      const UniqueFd passed = RandomDescriptor(peer, dice);
+      if (dice.OneIn(3)) SendRandomPacket(peer, dice);
+      SendPacket(peer.fd(), PacketKind::kHello, hello, passed.get());
+      if (dice.OneIn(3)) SendRandomPacket(peer, dice);
+      if (dice.OneIn(3)) ScribbleHeader(peer.header(), dice);
+      // Some wait for the answer, and some end before it comes.
+      if (dice.OneIn(2)) peer.AwaitPacket().status().IgnoreError();
+    }
+    if (round % 100 != 0) continue;
+    ExpectHonestGoesOn();
+    ASSERT_EQ(AwaitOnlyHonest(before), before);
+  }
+  ExpectHonestGoesOn();
+  EXPECT_EQ(AwaitOnlyHonest(before), before);
+  honest_->WaitForLink()->Close();
+  honest_->WaitForClosed();
+  honest_->SetLink(nullptr);
+}
+
+}  // namespace
+}  // namespace psd::carrier
