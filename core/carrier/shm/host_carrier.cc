@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -111,6 +112,7 @@ class HostCarrier : public Carrier {
   }
 
   void Shutdown() override {
+    stopped_.store(true);
     if (shm_.ok()) (*shm_)->Shutdown();
     network_->Shutdown();
   }
@@ -127,6 +129,7 @@ class HostCarrier : public Carrier {
   };
 
   void ConnectNext(Attempt attempt) {
+    if (stopped_.load()) return attempt.done(absl::UnavailableError("this carrier was shut down"));
     if (attempt.sockets.empty()) return ConnectNetwork(std::move(attempt));
     const absl::Duration left = attempt.until - Clock::Steady().Now();
     const std::string socket = attempt.sockets.front();
@@ -179,6 +182,7 @@ class HostCarrier : public Carrier {
   const std::shared_ptr<Carrier> network_;
   const absl::StatusOr<std::shared_ptr<Carrier>> shm_;
   const std::shared_ptr<Logger> logger_;
+  std::atomic<bool> stopped_{false};  // what failed to use shared memory dials no more
 };
 
 }  // namespace
