@@ -35,12 +35,14 @@ class ShmRoute {
   const std::string& address() const { return listener_.address; }
   // Closes all connections; the route accepts no more.
   void Cut() { cut_ = true; }
+  // Closes the connections that there are. Later ones are accepted.
+  void CutNow() { cut_now_ = true; }
 
  private:
   void Run() {
     std::vector<std::pair<UniqueFd, UniqueFd>> pairs;
     while (!stopping_) {
-      if (cut_) pairs.clear();
+      if (cut_now_.exchange(false) || cut_) pairs.clear();
       std::vector<pollfd> fds;
       fds.push_back({listener_.fd.get(), POLLIN, 0});
       for (const auto& [a, b] : pairs) {
@@ -81,6 +83,7 @@ class ShmRoute {
   UnixListener listener_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> cut_{false};
+  std::atomic<bool> cut_now_{false};
   std::thread thread_;
 };
 
