@@ -1,6 +1,10 @@
 // Workers of one host use shared memory by themselves, and say when they do not, and why.
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <initializer_list>
+#include <iostream>
 #include <memory>
 #include <string>
 
@@ -120,6 +124,22 @@ TEST_F(SharedMemoryTest, ASmallBudgetIsLeftToMessages) {
   EXPECT_THAT(Report(*dialler_).link(), StartsWith("grpc "));
   EXPECT_THAT(Report(*dialler_).why_not_shared(), HasSubstr("a sixteenth of its memory budget"));
   EXPECT_THAT(log_->Said(), HasSubstr("shared_memory_unused: "));
+}
+
+TEST_F(SharedMemoryTest, ALimitOfTheProcessIsNamedInTheStatusAndTheLogAndCallsWork) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start = [this] {
+    const rlimit files = {1'000'000, 1'000'000};
+    if (setrlimit(RLIMIT_FSIZE, &files) != 0) _exit(2);
+    Start({}, {});  // makes a call
+    std::cerr << Report(*dialler_).link() << " because " << Report(*dialler_).why_not_shared()
+              << std::endl
+              << log_->Said() << std::endl;
+    _exit(HasFailure() ? 1 : 0);
+  };
+  EXPECT_EXIT(start(), testing::ExitedWithCode(0),
+              testing::AllOf(testing::ContainsRegex("grpc .* because .*1000000 .RLIMIT_FSIZE"),
+                             testing::ContainsRegex("shared_memory_unused: .*RLIMIT_FSIZE")));
 }
 
 }  // namespace
