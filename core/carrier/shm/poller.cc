@@ -46,6 +46,7 @@ ShmPoller::~ShmPoller() {
 
 absl::Status ShmPoller::Add(int fd, std::shared_ptr<Watched> watched) {
   MutexLock lock(mutex_);
+  if (stopping_) return absl::UnavailableError("this carrier was shut down");
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.fd = fd;

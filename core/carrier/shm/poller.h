@@ -42,7 +42,8 @@ class ShmPoller {
   ShmPoller(const ShmPoller&) = delete;
   ShmPoller& operator=(const ShmPoller&) = delete;
 
-  // Calls `watched` when `fd` can be read, until Remove. Errors: RESOURCE_EXHAUSTED.
+  // Calls `watched` when `fd` can be read, until Remove. Errors: RESOURCE_EXHAUSTED; UNAVAILABLE
+  // after Stop.
   absl::Status Add(int fd, std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
   // Must be called before `fd` is closed.
   void Remove(int fd) PSD_EXCLUDES(mutex_);

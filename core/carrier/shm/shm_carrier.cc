@@ -21,8 +21,8 @@ namespace {
 
 // The pause after which a listener looks again for connections if descriptors were short.
 constexpr absl::Duration kDescriptorPause = absl::Milliseconds(100);
-// The most connections that are taken at one wake-up, so that a stranger who connects all the time
-// cannot keep the poller from its links. The poller is woken again for the others.
+// The most connections that are taken at one wake-up. The poller is woken again for the others, or
+// to stop.
 constexpr int kAcceptsPerWake = 16;
 
 absl::Status CheckOptions(const ShmCarrierOptions& options) {
@@ -35,22 +35,27 @@ absl::Status CheckOptions(const ShmCarrierOptions& options) {
 
 }  // namespace
 
-// Takes connections on a poller's thread.
+// Takes connections on a thread of its own. Anybody on this host can connect, and can make the
+// system wait for long when his socket is closed: by passing a descriptor whose close waits. Then
+// this thread takes no further connections, peers use the network, and all links go on.
 class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this<Listener> {
  public:
-  Listener(std::shared_ptr<ShmCore> core, UnixListener socket, AcceptCallback accept)
+  Listener(std::shared_ptr<ShmCore> core, UnixListener socket, AcceptCallback accept,
+           std::unique_ptr<ShmPoller> poller)
       : core_(std::move(core)),
         socket_(std::move(socket)),
         accept_(std::move(accept)),
-        poller_(core_->NextPoller()) {}
+        poller_(std::move(poller)) {}
   ~Listener() override { RemoveFile(socket_); }
 
-  absl::Status Start() { return poller_.Add(socket_.fd.get(), shared_from_this()); }
+  absl::Status Start() { return poller_->Add(socket_.fd.get(), shared_from_this()); }
+  // Joins the thread.
   void Stop() {
     stopped_.store(true);
-    poller_.Remove(socket_.fd.get());
+    poller_->Remove(socket_.fd.get());
     // Peers that have connected and were not accepted hear of the end.
     shutdown(socket_.fd.get(), SHUT_RDWR);
+    poller_->Stop();
   }
 
   bool OnWake(bool readable) override {
@@ -102,7 +107,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
 
   // A socket with connections that cannot be taken would be readable all the time.
   void Pause() {
-    poller_.Remove(socket_.fd.get());
+    poller_->Remove(socket_.fd.get());
     core_->timers().RunAfter(kDescriptorPause, [weak = weak_from_this()] {
       const std::shared_ptr<Listener> self = weak.lock();
       if (self == nullptr || self->stopped_.load()) return;
@@ -113,7 +118,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   const std::shared_ptr<ShmCore> core_;  // shared with the carrier
   const UnixListener socket_;
   const AcceptCallback accept_;
-  ShmPoller& poller_;
+  const std::unique_ptr<ShmPoller> poller_;  // has no other work
   std::atomic<bool> stopped_{false};
   // Used only on the poller's thread: accepted links, oldest first, of which some may be open.
   std::deque<std::weak_ptr<ShmLink>> silent_;
@@ -140,9 +145,12 @@ absl::StatusOr<std::string> ShmCarrier::Listen(const std::string& address, Accep
   MutexLock lock(mutex_);
   if (stopped_) return absl::UnavailableError("this carrier was shut down");
   if (listener_ != nullptr) return absl::FailedPreconditionError("this carrier listens already");
+  PSD_ASSIGN_OR_RETURN(auto poller,
+                       ShmPoller::Create("the thread that takes connections over shared memory"));
   PSD_ASSIGN_OR_RETURN(UnixListener socket, ListenUnix(address));
   std::string bound = socket.address;
-  auto listener = std::make_shared<Listener>(core_, std::move(socket), std::move(accept));
+  auto listener =
+      std::make_shared<Listener>(core_, std::move(socket), std::move(accept), std::move(poller));
   PSD_RETURN_IF_ERROR(listener->Start());
   listener_ = std::move(listener);
   return bound;

@@ -60,8 +60,9 @@ void ShmLink::Dial(std::shared_ptr<ShmCore> core, const std::string& address,
   absl::StatusOr<UniqueFd> socket = ConnectUnix(address);
   if (!socket.ok()) return done(ConnectError(socket.status()));
   auto link = std::make_shared<ShmLink>(core, address, *std::move(socket), /*dialled=*/true);
-  absl::Status begun = link->MakeSegment();
-  if (begun.ok()) begun = link->CheckPeerProcess();
+  // A stranger is left before he has sent much that the system would have to close.
+  absl::Status begun = link->CheckPeerProcess();
+  if (begun.ok()) begun = link->MakeSegment();
   if (!begun.ok()) return done(ConnectError(begun));
   link->handler_ = std::move(handler);
   link->connected_ = std::move(done);

@@ -1,9 +1,13 @@
 // Peers that lie, scribble, stop or die harm nobody but themselves.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -427,6 +431,69 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
   for (const pid_t child : children) waitpid(child, nullptr, 0);
   close(pipes[0]);
   close(pipes[1]);
+  ExpectServes();
+}
+
+// A TCP connection over which data waits that nobody reads, so that its close waits, too, for as
+// long as the far end is there.
+struct LingeringConnection {
+  LingeringConnection() {
+    const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(listener.get(), any, size), 0);
+    EXPECT_EQ(listen(listener.get(), 1), 0);
+    EXPECT_EQ(getsockname(listener.get(), any, &size), 0);
+    near = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(near.get(), any, size), 0);
+    far = UniqueFd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const std::string data(size_t{1} << 20, 'x');
+    while (send(near.get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger hours = {1, 7200};
+    EXPECT_EQ(setsockopt(near.get(), SOL_SOCKET, SO_LINGER, &hours, sizeof(hours)), 0);
+  }
+  UniqueFd near, far;
+};
+
+TEST_F(ShmHostilePeerTest, AProcessOfAnotherUserCannotKeepTheCarrierFromItsLinks) {
+  constexpr int kCannot = 77;
+  LingeringConnection lingering;
+  int pipes[2];
+  ASSERT_EQ(pipe2(pipes, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    lingering.far = UniqueFd();
+    char address[64] = {};
+    if (read(pipes[0], address, sizeof(address)) <= 0) _exit(1);
+    if (setuid(65'534) != 0) _exit(kCannot);
+    // The last close of the connection is the one that the other end makes.
+    const UniqueFd socket = *ConnectUnix(address);
+    SendPacket(socket.get(), PacketKind::kHello, "hello", lingering.near.get());
+    lingering.near = UniqueFd();
+    pollfd readable = {socket.get(), POLLIN, 0};
+    _exit(poll(&readable, 1, /*timeout=*/60'000) == 1 ? 0 : 2);
+  }
+  lingering.near = UniqueFd();
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  char address[64] = {};
+  std::strncpy(address, address_.c_str(), sizeof(address) - 1);
+  ASSERT_EQ(write(pipes[1], address, sizeof(address)), static_cast<ssize_t>(sizeof(address)));
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  close(pipes[0]);
+  close(pipes[1]);
+  FrameEncoder message = Whole("goes on");
+  peer.Write(0, message);
+  EXPECT_TRUE(Accepted(0)->WaitForMessages(1));
+  lingering.far = UniqueFd();
+  if (WEXITSTATUS(status) == kCannot) GTEST_SKIP() << "this process cannot become another user";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
   ExpectServes();
 }
 

@@ -82,13 +82,14 @@ TEST(ShmPollerTest, ABusyRingDoesNotKeepABellWaiting) {
   (*poller)->Stop();
 }
 
-TEST(ShmPollerTest, WhatIsKickedAfterTheEndIsNotKept) {
+TEST(ShmPollerTest, WhatIsAddedOrKickedAfterTheEndIsNotKept) {
   const UniqueFd fd = NewEvent();
   auto poller = ShmPoller::Create("the test");
   ASSERT_TRUE(poller.ok()) << poller.status();
   (*poller)->Stop();
   auto busy = std::make_shared<Busy>(fd);
   const std::weak_ptr<Busy> weak = busy;
+  EXPECT_EQ((*poller)->Add(fd.get(), busy).code(), absl::StatusCode::kUnavailable);
   (*poller)->Kick(std::move(busy));
   EXPECT_TRUE(weak.expired());
 }
