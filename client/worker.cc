@@ -79,6 +79,12 @@ absl::Status CheckOptions(const WorkerOptions& options) {
   if (options.default_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("WorkerOptions::default_timeout is negative; 0 means none");
   }
+  if (options.group_rank.has_value() && *options.group_rank >= options.group_size) {
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("WorkerOptions::group_rank is ", *options.group_rank,
+                                       " in a group of ", options.group_size)),
+                      "give each trainer a rank below group_size");
+  }
   for (const OwnerAddress& owner : options.owners) {
     PSD_RETURN_IF_ERROR(CheckWorkerName(owner.name));
     if (owner.name == options.name) {
@@ -167,6 +173,7 @@ absl::Status Worker::State::JoinWorld(absl::Time until) {
   join.registrar = registrar;
   join.role = rpc::WorkerRole::kTrainer;
   join.group_size = options.group_size;
+  join.wanted_rank = options.group_rank;
   join.address = runtime->address();
   const std::vector<Future<rpc::Membership>> joined = {
       Awaited(registrar_client->Join(join, left()), "joining the job through", *there)};

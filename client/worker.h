@@ -59,6 +59,10 @@ struct WorkerOptions {
   // the group that barriers, all-gathers and group shutdown wait for by default. 0 declares no
   // group: trainers may come and go.
   uint32_t group_size = 0;
+  // This worker's place among the trainers of the group, from 0. The registrar is asked for this
+  // rank, and gives it unless another worker has it; otherwise it gives the lowest free one. Owners
+  // that are members of the job have ranks too. Without a value the registrar chooses.
+  std::optional<uint32_t> group_rank;
   // The timeout of calls that set none of their own. absl::ZeroDuration() means no timeout.
   absl::Duration default_timeout = absl::Seconds(60);
   // The number of threads that run functions which other workers call here. As many more run the
@@ -77,6 +81,21 @@ struct WorkerOptions {
   FunctionRegistry functions;
   // If null, warnings and errors go to standard error.
   std::shared_ptr<Logger> logger;
+
+  // Returns options with what the environment says, as `psctl run` and other launchers set it:
+  //
+  //   PSD_NAME        name; required
+  //   PSD_GROUP_SIZE  group_size: 1 to 65536
+  //   PSD_RANK        group_rank: 0 to PSD_GROUP_SIZE - 1, which must be set too
+  //   PSD_OWNERS      owners: "owner0=10.0.0.5:7071,owner1=10.0.0.6:7071"
+  //   PSD_REGISTRAR   "registrar=127.0.0.1:7071", which becomes the first of the owners, because a
+  //                   worker joins the job there, even if it hosts no values
+  //
+  // At least one of PSD_OWNERS and PSD_REGISTRAR must be set. Everything else has its default.
+  // Not to be called while another thread changes the environment.
+  // Errors: INVALID_ARGUMENT naming the variable and its value, FAILED_PRECONDITION naming a
+  // variable that is not set; both say what to do.
+  static absl::StatusOr<WorkerOptions> FromEnvironment();
 };
 
 class Context;

@@ -31,9 +31,9 @@ const Member* RegistrarLedger::Find(const std::string& name, Incarnation incarna
   return it != members_.end() && it->second.incarnation == incarnation ? &it->second : nullptr;
 }
 
-uint32_t RegistrarLedger::RankFor(std::optional<uint32_t> former_rank) const {
-  if (former_rank.has_value() && *former_rank < kMaxMembers && ranks_.count(*former_rank) == 0)
-    return *former_rank;
+uint32_t RegistrarLedger::RankFor(std::optional<uint32_t> wanted_rank) const {
+  if (wanted_rank.has_value() && *wanted_rank < kMaxMembers && ranks_.count(*wanted_rank) == 0)
+    return *wanted_rank;
   uint32_t rank = 0;
   for (uint32_t taken : ranks_) {
     if (taken != rank) break;
@@ -72,7 +72,7 @@ absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
 
 absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
     const std::string& name, Incarnation incarnation, uint64_t epoch, Role role,
-    uint32_t group_size, const std::string& address, std::optional<uint32_t> former_rank) {
+    uint32_t group_size, const std::string& address, std::optional<uint32_t> wanted_rank) {
   auto it = members_.find(name);
   Member* holder = it == members_.end() ? nullptr : &it->second;
   if (names_.IsFenced(incarnation)) {
@@ -102,7 +102,7 @@ absl::StatusOr<RegistrarLedger::Joined> RegistrarLedger::Join(
                             name, " cannot join: the world has ", kMaxMembers, " members")),
                         "wait until a member has left");
     }
-    const uint32_t rank = RankFor(former_rank);
+    const uint32_t rank = RankFor(wanted_rank);
     ranks_.insert(rank);
     holder = &members_.emplace(name, Member{name, incarnation, epoch, rank, role, address})
                   .first->second;

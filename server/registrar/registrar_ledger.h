@@ -36,8 +36,8 @@ struct Member {
 };
 
 // Thread-compatible. Guarantees:
-//   - A rank is unique and does not change while its member stays. A new member gets its former
-//     rank if it names one that is free and below kMaxMembers, else the lowest free rank. The next
+//   - A rank is unique and does not change while its member stays. A new member gets the rank
+//     that it wants if that one is free and below kMaxMembers, else the lowest free rank. The next
 //     incarnation of a member has the same rank if the name had not left.
 //   - Requests of an incarnation whose name another one has taken have no effect, and neither have
 //     those of an incarnation that has not joined.
@@ -71,15 +71,16 @@ class RegistrarLedger {
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
   // latest session in which it joined. `group_size` is the size that a trainer declares, 0 if it
-  // declares none. `former_rank` is the rank that an earlier join gave the worker, perhaps through
-  // a registrar that was restarted since. A name that another incarnation holds goes to the
-  // newcomer: the session rules admit no newcomer while the holder's session lives, so the holder
-  // is dead, and only the event of its end has not arrived yet. Errors: ALREADY_EXISTS for an
-  // incarnation whose name another one took; FAILED_PRECONDITION for a group size other than the
-  // declared one, naming both; RESOURCE_EXHAUSTED if the declared group or the job is full.
+  // declares none. `wanted_rank` is the rank that an earlier join gave the worker, perhaps through
+  // a registrar that was restarted since, or the one that it would like. A name that another
+  // incarnation holds goes to the newcomer: the session rules admit no newcomer while the holder's
+  // session lives, so the holder is dead, and only the event of its end has not arrived yet.
+  // Errors: ALREADY_EXISTS for an incarnation whose name another one took; FAILED_PRECONDITION for
+  // a group size other than the declared one, naming both; RESOURCE_EXHAUSTED if the declared group
+  // or the job is full.
   absl::StatusOr<Joined> Join(const std::string& name, Incarnation incarnation, uint64_t epoch,
                               Role role, uint32_t group_size, const std::string& address,
-                              std::optional<uint32_t> former_rank = std::nullopt);
+                              std::optional<uint32_t> wanted_rank = std::nullopt);
 
   // Handles the end of a member's session with that epoch. If the member has joined in a later one,
   // nothing happens. Otherwise its rank and name become free, and barriers that need it fail with
@@ -133,7 +134,7 @@ class RegistrarLedger {
   absl::Status CheckGroup(const Member* known, Role role, uint32_t group_size) const;
   absl::Status CheckEntry(const Member* member, uint64_t epoch,
                           const std::vector<std::string>& members) const;
-  uint32_t RankFor(std::optional<uint32_t> former_rank) const;
+  uint32_t RankFor(std::optional<uint32_t> wanted_rank) const;
   size_t Trainers() const;
   // Returns the barrier with that key, and makes it if there is none. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);

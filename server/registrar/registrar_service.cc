@@ -147,7 +147,7 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
     joined = ledger_.Join(
         call->caller().name, call->caller().incarnation, call->session_epoch(), *role,
         request->group_size(), request->address(),
-        request->has_former_rank() ? std::optional(request->former_rank()) : std::nullopt);
+        request->has_wanted_rank() ? std::optional(request->wanted_rank()) : std::nullopt);
   }
   if (!joined.ok()) return call->Reply(joined.status());
   Deliver(joined->answers);

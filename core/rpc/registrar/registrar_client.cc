@@ -140,7 +140,11 @@ Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
           absl::FailedPreconditionError("registrar: this worker is shutting down"));
     }
     options_ = options;
-    if (joined_in_.epoch != 0) request.set_former_rank(membership_.rank);
+    if (joined_in_.epoch != 0) {
+      request.set_wanted_rank(membership_.rank);
+    } else if (options.wanted_rank.has_value()) {
+      request.set_wanted_rank(*options.wanted_rank);
+    }
   }
   request.set_role(ToWire(options.role));
   request.set_group_size(options.group_size);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct JoinOptions {
   // The number of trainers that the job will have, which all trainers must declare alike. 0 means
   // that trainers come and go.
   uint32_t group_size = 0;
+  // The rank to ask for when joining for the first time. Without a value the registrar chooses.
+  std::optional<uint32_t> wanted_rank;
   // The address at which others may dial this worker; empty if it does not listen.
   std::string address;
 };
