@@ -12,6 +12,11 @@ namespace {
 // holders one more question each.
 constexpr size_t kMaxPermissions = 16'384;
 
+// Whether what a caller does with the right may leave something on this worker, or runs here.
+bool LeavesSomething(Right right) {
+  return right == Right::kCreate || right == Right::kCall || right == Right::kLoad;
+}
+
 }  // namespace
 
 absl::string_view RightName(Right right) {
@@ -45,6 +50,8 @@ absl::string_view RightName(Right right) {
 absl::Status Access::Ask(const Asker& asker, Right right, GlobalId group, size_t count,
                          absl::FunctionRef<std::string(size_t)> name_of) {
   if (asker.caller == self_) return absl::OkStatus();
+  if (refuses_hosting_ && LeavesSomething(right))
+    return HostsNothing(right, count == 0 ? std::string() : name_of(0));
   const Permission<absl::string_view> asked{asker.principal, asker.caller.incarnation,
                                             asker.session, group, right};
   std::shared_ptr<const AccessPolicy> policy;
@@ -70,6 +77,18 @@ absl::Status Access::Ask(const Asker& asker, Right right, GlobalId group, size_t
   return absl::OkStatus();
 }
 
+absl::Status Access::HostsNothing(Right right, const std::string& object) const {
+  ErrorDetail detail;
+  detail.worker = self_.name;
+  detail.object = object;
+  detail.remedy = "name an owner instead";
+  return WithDetail(
+      absl::FailedPreconditionError(absl::StrCat(
+          self_.name, " is a registrar that hosts no values (--registrar_only), so nobody may ",
+          RightName(right), " '", object, "' there; ", detail.remedy)),
+      detail);
+}
+
 absl::Status Access::Denied(const Asker& asker, Right right, const std::string& object) const {
   ErrorDetail detail;
   detail.worker = self_.name;
@@ -93,8 +112,13 @@ void Access::SetPolicy(AccessPolicy policy) {
     policy_.swap(next);
     permissions_.clear();
     ++times_forgotten_;
-    has_policy_.store(has_policy, std::memory_order_relaxed);
+    asks_.store(has_policy || refuses_hosting_, std::memory_order_relaxed);
   }
+}
+
+void Access::RefuseHosting() {
+  refuses_hosting_ = true;
+  asks_ = true;
 }
 
 void Access::Forget() {

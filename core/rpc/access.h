@@ -74,24 +74,30 @@ class Access {
   // Asks about `count` objects, whose names are `name_of(0)`, `name_of(1)`, … The permission is
   // remembered for the principal, the asker's session, the right and `group`, which identifies the
   // same objects each time; if `group` is no id, nothing is remembered.
-  // Errors: PERMISSION_DENIED naming the principal, the right and the first object denied.
+  // Errors: PERMISSION_DENIED naming the principal, the right and the first object denied;
+  // FAILED_PRECONDITION (see RefuseHosting).
   absl::Status Authorize(const Asker& asker, Right right, GlobalId group, size_t count,
                          absl::FunctionRef<std::string(size_t)> name_of) {
-    if (!has_policy_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    if (!asks_.load(std::memory_order_relaxed)) return absl::OkStatus();
     return Ask(asker, right, group, count, name_of);
   }
   // The same for one object, whose permission is not remembered.
   absl::Status Authorize(const Asker& asker, Right right, absl::string_view object) {
-    if (!has_policy_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    if (!asks_.load(std::memory_order_relaxed)) return absl::OkStatus();
     return Ask(asker, right, {}, 1, [object](size_t) { return std::string(object); });
   }
 
   // Replaces the policy; null allows everything. Questions that are being answered may still get
   // the answer of the policy before. All permissions are forgotten.
   void SetPolicy(AccessPolicy policy) PSD_EXCLUDES(mutex_);
+  // Refuses to everybody, whatever the policy says, what would leave something on this worker or
+  // run here: the rights kCreate, kCall and kLoad. For a registrar that hosts no values. The
+  // refusal is FAILED_PRECONDITION naming this worker and the object. Must be called before the
+  // worker serves.
+  void RefuseHosting();
   // Forgets all permissions, because an object has another name from now on, or none.
   void NameDropped() {
-    if (has_policy_.load(std::memory_order_relaxed)) Forget();
+    if (asks_.load(std::memory_order_relaxed)) Forget();
   }
   // Returns the number of permissions that are remembered. For tests.
   size_t remembered() const PSD_EXCLUDES(mutex_);
@@ -125,10 +131,12 @@ class Access {
   absl::Status Ask(const Asker& asker, Right right, GlobalId group, size_t count,
                    absl::FunctionRef<std::string(size_t)> name_of) PSD_EXCLUDES(mutex_);
   void Forget() PSD_EXCLUDES(mutex_);
+  absl::Status HostsNothing(Right right, const std::string& object) const;
   absl::Status Denied(const Asker& asker, Right right, const std::string& object) const;
 
   const PeerInfo self_;
-  std::atomic<bool> has_policy_{false};
+  std::atomic<bool> asks_{false};  // whether anybody may be refused anything
+  std::atomic<bool> refuses_hosting_{false};
   mutable Mutex mutex_;                                                // leaf
   std::shared_ptr<const AccessPolicy> policy_ PSD_GUARDED_BY(mutex_);  // shared with questions
   uint64_t times_forgotten_ PSD_GUARDED_BY(mutex_) = 0;

@@ -148,7 +148,8 @@ std::string UsageText() {
       "psd: a daemon that holds parameters for trainers (an owner).\n\n"
       "  psd --dev                  runs owner0 on loopback without a configuration\n"
       "  psd --config FILE          runs the owner that the file describes\n"
-      "  psd --name owner0 ...      runs the owner that the flags describe\n\n"
+      "  psd --name owner0 ...      runs the owner that the flags describe\n"
+      "  psd --registrar_only ...   runs a registrar that hosts no values\n\n"
       "How to run:\n";
   for (const RunFlag& flag : kRunFlags) {
     const std::string name =

@@ -197,6 +197,11 @@ constexpr ConfigField kFields[] = {
      "The owner that hands out ranks and keeps the list of workers. Give all daemons of a job the "
      "same. If empty, this owner is the registrar.",
      ParseRegistrar, FormatRegistrar},
+    {"registrar_only", "bool", "true or false",
+     "Only hand out ranks and keep the list of workers: host no values, run no functions, and be "
+     "no "
+     "owner of the job. For jobs whose trainers hold the model themselves.",
+     ParseBoolField<&C::registrar_only>, PrintBool<&C::registrar_only>},
     {"owners", "name,name,…", "empty, or names of workers",
      "The names of all owners of the job, including this one. The registrar then lets no other "
      "worker join as an owner, and a save is refused while an owner is missing. If empty, every "
@@ -302,11 +307,26 @@ void ConfigBuilder::CheckAdvertise(std::vector<std::string>* problems) const {
 
 void ConfigBuilder::CheckOwners(std::vector<std::string>* problems) const {
   const std::vector<std::string>& owners = config_.owners;
-  if (owners.empty() || config_.name.empty()) return;
+  if (owners.empty() || config_.name.empty() || config_.registrar_only) return;
   for (const std::string& name : {config_.name, config_.registrar_name}) {
     if (name.empty() || std::find(owners.begin(), owners.end(), name) != owners.end()) continue;
     problems->push_back(absl::StrCat(PlaceOf("owners"), ": owners: ", Quoted(name),
                                      " is an owner of the job too; name it here"));
+  }
+}
+
+void ConfigBuilder::CheckRegistrarOnly(std::vector<std::string>* problems) const {
+  if (!config_.registrar_only) return;
+  const std::string place = absl::StrCat(PlaceOf("registrar_only"), ": registrar_only: ");
+  if (!config_.IsRegistrar()) {
+    problems->push_back(
+        absl::StrCat(place, "the registrar is ", Quoted(config_.registrar_name),
+                     ", so this daemon would do nothing; leave out one of the two"));
+  }
+  const std::vector<std::string>& owners = config_.owners;
+  if (std::find(owners.begin(), owners.end(), config_.name) != owners.end()) {
+    problems->push_back(absl::StrCat(place, Quoted(config_.name),
+                                     " is then no owner of the job; leave it out of 'owners'"));
   }
 }
 
@@ -333,6 +353,7 @@ absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
   CheckListen(&problems);
   CheckAdvertise(&problems);
   CheckOwners(&problems);
+  CheckRegistrarOnly(&problems);
   CheckTimes(&problems);
   CheckRoot(&problems);
   if (problems.empty()) return config_;

@@ -26,6 +26,7 @@ struct DaemonConfig {
   bool shared_memory = true;
   std::string registrar_name;  // empty: this daemon is the registrar
   std::string registrar_address;
+  bool registrar_only = false;
   std::vector<std::string> owners;  // of the job; empty: every worker that joins as an owner
   size_t memory_budget_bytes = 0;   // 0: a daemon takes most of what it may (memory_limit.h)
   int daemons_on_host = 1;
@@ -81,6 +82,7 @@ class ConfigBuilder {
   void CheckListen(std::vector<std::string>* problems) const;
   void CheckAdvertise(std::vector<std::string>* problems) const;
   void CheckOwners(std::vector<std::string>* problems) const;
+  void CheckRegistrarOnly(std::vector<std::string>* problems) const;
   void CheckTimes(std::vector<std::string>* problems) const;
   void CheckRoot(std::vector<std::string>* problems) const;
 

@@ -110,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
     server->registrar_ = std::make_unique<RegistrarService>(
         runtime.agent(), runtime.timers(), runtime.logger(),
         std::set<std::string>(config.owners.begin(), config.owners.end()));
+  if (config.registrar_only) runtime.agent().access().RefuseHosting();
   server->membership_ =
       std::make_unique<rpc::RegistrarClient>(runtime.agent(), runtime.timers(), runtime.logger());
   GatewayOptions sessions;
@@ -130,6 +131,8 @@ Server::~Server() {
 
 absl::StatusOr<std::string> Server::Start() {
   PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());
+  // A registrar without values is no member of the job, so that it is not taken for an owner.
+  if (config_.registrar_only) return address;
   rpc::JoinOptions join;
   join.registrar = runtime_->options().registrar;
   join.role = rpc::WorkerRole::kOwner;

@@ -44,7 +44,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Starts to serve other workers, the unary service, health and reflection, all on one port. Joins
-  // the job, in the background if the registrar is another daemon. Returns the address to dial.
+  // the job, in the background if the registrar is another daemon; a daemon with registrar_only
+  // does not join. Returns the address to dial.
   // Errors: UNAVAILABLE naming the address and the reason. After an error the server cannot be
   // started again.
   absl::StatusOr<std::string> Start();

@@ -131,6 +131,25 @@ TEST_F(AccessTest, APermissionOfAnEarlierPolicyIsNotRemembered) {
   EXPECT_FALSE(Ask(group_).ok());
 }
 
+TEST_F(AccessTest, AWorkerThatHostsNothingRefusesWhatWouldBeLeftThere) {
+  access_.RefuseHosting();
+  for (bool with_policy : {false, true}) {
+    for (Right right : {Right::kCreate, Right::kCall, Right::kLoad}) {
+      const absl::Status refused = access_.Authorize(asker_, right, "w");
+      EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(refused.message(), HasSubstr("'w'"));
+      ASSERT_TRUE(GetDetail(refused).has_value());
+      EXPECT_EQ(GetDetail(refused)->worker, "owner0");
+    }
+    EXPECT_TRUE(access_.Authorize(asker_, Right::kJoin, "the job").ok());
+    EXPECT_TRUE(access_.Authorize(asker_, Right::kInspect, "owner0").ok());
+    access_.SetPolicy(with_policy ? nullptr : Policy());
+  }
+  EXPECT_EQ(access_.Authorize(asker_, Right::kCreate, "w").code(),
+            absl::StatusCode::kFailedPrecondition)
+      << "without a policy it refuses still";
+}
+
 TEST_F(AccessTest, AWorkerMayDoEverythingToItsOwnObjects) {
   denied_ = "a";
   access_.SetPolicy(Policy());

@@ -56,6 +56,7 @@ log_json: true
   EXPECT_EQ(config->registrar_name, "owner0");
   EXPECT_EQ(config->registrar_address, "10.0.0.5:7071");
   EXPECT_FALSE(config->IsRegistrar());
+  EXPECT_FALSE(config->registrar_only);
   EXPECT_EQ(config->memory_budget_bytes, size_t{4} << 30);
   EXPECT_EQ(config->daemons_on_host, 3);
   EXPECT_EQ(config->threads, 8);
@@ -65,6 +66,17 @@ log_json: true
   EXPECT_EQ(config->drain_timeout, absl::Milliseconds(500));
   EXPECT_EQ(config->log_level, LogLevel::kWarning);
   EXPECT_TRUE(config->log_json);
+}
+
+TEST(Config, ARegistrarWithoutValuesIsNoOwner) {
+  auto config = Read("{name: registrar, registrar_only: true, owners: 'owner0,owner1'}");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->registrar_only);
+  EXPECT_TRUE(config->IsRegistrar());
+  EXPECT_THAT(ProblemsOf("name: a\nregistrar_only: true\nowners: a,b"),
+              HasSubstr("psd.yaml:2: registrar_only: 'a' is then no owner of the job"));
+  EXPECT_THAT(ProblemsOf("name: a\nregistrar: b=c:1\nregistrar_only: true"),
+              HasSubstr("psd.yaml:3: registrar_only: the registrar is 'b'"));
 }
 
 TEST(Config, PrintsWhatReadsBack) {
