@@ -4,29 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tools/cli/command.h"
+#include "tools/cli/psd_program.h"
 
 namespace psd::cli {
-namespace {
-
-// Returns the path of the psd beside this program, or "psd", which is looked up in PATH.
-std::string FindPsd() {
-  char path[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof(path));
-  if (length <= 0 || length == sizeof(path)) return "psd";
-  std::string folder(path, static_cast<size_t>(length));
-  folder.resize(folder.rfind('/') + 1);
-  const std::string beside = folder + "psd";
-  return ::access(beside.c_str(), X_OK) == 0 ? beside : "psd";
-}
-
-}  // namespace
-
 absl::Status RunCheck(const Options&, const std::vector<std::string>& arguments) {
   const std::string psd = FindPsd();
   const pid_t child = ::fork();

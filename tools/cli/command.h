@@ -2,6 +2,8 @@
 
 // psctl's commands, one file each.
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,13 +30,19 @@ struct Options {
   bool full_speed = false;
   bool only_missing = false;
   bool accept_skew = false;
+  std::string ranks;               // run: how many, as it was given
+  std::string restarts;            // run: how often a rank is started again
+  std::string grace;               // run: the time from SIGTERM to SIGKILL
+  std::string owner;               // run: "owner0=10.0.0.5:7071,…", one or more --owner
   std::vector<std::string> given;  // the names of the flags of single commands that were given
 };
 
 // Runs a command, which prints to standard output. Errors: INVALID_ARGUMENT if the command is used
-// wrongly; any other code if it failed.
+// wrongly; any other code if it failed. ExitCodeOf says what psctl ends with.
 using CommandFunction = absl::Status (*)(const Options& options,
                                          const std::vector<std::string>& arguments);
+
+inline constexpr size_t kProgram = SIZE_MAX;
 
 struct Command {
   absl::string_view name;
@@ -42,7 +50,7 @@ struct Command {
   absl::string_view help;
   absl::string_view flags;  // "--map --spread": the flags that only some commands take
   size_t min_arguments;
-  size_t max_arguments;
+  size_t max_arguments;  // kProgram for a program and its own arguments
   CommandFunction run;
 };
 
@@ -54,6 +62,7 @@ absl::Status RunInspect(const Options& options, const std::vector<std::string>& 
 absl::Status RunList(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunLoad(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunPing(const Options& options, const std::vector<std::string>& arguments);
+absl::Status RunRanks(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunSave(const Options& options, const std::vector<std::string>& arguments);
 absl::Status RunStatus(const Options& options, const std::vector<std::string>& arguments);
 

@@ -1,4 +1,4 @@
-// psctl: inspects running owners, saves and loads jobs, and drops values.
+// psctl: starts trainers, inspects running owners, saves and loads jobs, and drops values.
 
 #include <unistd.h>
 
@@ -16,13 +16,11 @@
 #include "core/base/host_port.h"
 #include "core/base/status.h"
 #include "tools/cli/command.h"
+#include "tools/cli/exit_code.h"
 #include "tools/cli/job.h"
 
 namespace psd::cli {
 namespace {
-
-constexpr int kExitFailure = 1;
-constexpr int kExitUsage = 2;
 
 constexpr Command kCommands[] = {
     {"status", "", "Prints the owner's values, optimizers, sessions and memory.", "", 0, 0,
@@ -39,12 +37,17 @@ constexpr Command kCommands[] = {
      "--owners --name --full_speed --leave_out", 1, 1, RunSave},
     {"load", "DIR", "Loads a save into the owners of the job: DIR, or the latest one in DIR.",
      "--owners --map --spread --only-missing --accept-skew", 1, 1, RunLoad},
+    {"run", "-- PROGRAM",
+     "Runs a program as the ranks of a job on this machine (-n), with a registrar.",
+     "-n --owner --name --restarts --grace", 1, kProgram, RunRanks},
     {"inspect", "FILE", "Prints what a save or a safetensors file holds, and compares checksums.",
      "", 1, 1, RunInspect},
 };
 
 void PrintUsage(std::FILE* out) {
-  std::fprintf(out, "psctl: inspects running owners, saves and loads jobs, and drops values.\n\n");
+  std::fprintf(out,
+               "psctl: starts trainers, inspects running owners, saves and loads jobs, and drops "
+               "values.\n\n");
   for (const Command& command : Commands()) {
     const std::string call = absl::StrCat(command.name, " ", command.arguments);
     std::fprintf(out, "  psctl %-16s %s\n", call.c_str(), std::string(command.help).c_str());
@@ -63,7 +66,18 @@ void PrintUsage(std::FILE* out) {
       "  --only-missing       load: load only what owners have lost, and keep the rest\n"
       "  --accept-skew        load: with --only-missing, even if other owners have\n"
       "                       taken steps since the save\n"
-      "\nExit codes: 0 success; 1 failure; 2 wrong usage.\n");
+      "  -n RANKS             run: how many processes (default 1); each has PSD_NAME, PSD_RANK,\n"
+      "                       PSD_GROUP_SIZE and PSD_REGISTRAR in its environment\n"
+      "  --owner A=HOST:PORT  run: use this owner, may be repeated; PSD_OWNERS names them all. If\n"
+      "                       there is none, a registrar without values is started\n"
+      "  --name PREFIX        run: rank 2 is called PREFIX2 (default rank)\n"
+      "  --restarts N         run: start a rank that dies again, up to N times (default 0: a rank\n"
+      "                       that dies ends the job)\n"
+      "  --grace TIME         run: the time from SIGTERM to SIGKILL (default 10s)\n"
+      "\nExit codes: 0 success; 1 failure; 2 wrong usage. run: that of the first rank that died, "
+      "and\n"
+      "128 + N if signal N killed it or ended psctl; 126 or 127 if the program cannot be "
+      "started.\n");
 }
 
 int Refuse(const std::string& problem) {
@@ -85,6 +99,14 @@ bool TakeFlag(const std::string& name, const std::vector<std::string>& arguments
   return true;
 }
 
+// Takes one --owner of several.
+bool TakeOwner(const std::vector<std::string>& arguments, size_t* at, std::string* owners) {
+  std::string owner;
+  if (!TakeFlag("--owner", arguments, at, &owner)) return false;
+  absl::StrAppend(owners, owners->empty() ? "" : ",", owner);
+  return true;
+}
+
 // Takes a flag of single commands. Returns false if `arguments[*at]` is none.
 bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options* options) {
   const std::string name = arguments[*at].substr(0, arguments[*at].find('='));
@@ -99,6 +121,10 @@ bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options*
   } else if (!TakeFlag("--owners", arguments, at, &options->owners) &&
              !TakeFlag("--leave_out", arguments, at, &options->leave_out) &&
              !TakeFlag("--map", arguments, at, &options->map) &&
+             !TakeFlag("-n", arguments, at, &options->ranks) &&
+             !TakeFlag("--restarts", arguments, at, &options->restarts) &&
+             !TakeFlag("--grace", arguments, at, &options->grace) &&
+             !TakeOwner(arguments, at, &options->owner) &&
              !TakeFlag("--name", arguments, at, &options->name)) {
     return false;
   }
@@ -121,9 +147,17 @@ int RunCommand(const Options& options, const std::vector<std::string>& words) {
     const absl::Status status = command.run(options, arguments);
     if (status.ok()) return 0;
     std::fprintf(stderr, "psctl: %s\n", std::string(status.message()).c_str());
-    return kExitFailure;
+    return ExitCodeOf(status);
   }
   return Refuse(absl::StrCat("unknown command '", words[0], "'"));
+}
+
+// Whether the first of `words` is a command that takes a program.
+bool TakesProgram(const std::vector<std::string>& words) {
+  return !words.empty() &&
+         std::any_of(Commands().begin(), Commands().end(), [&](const Command& command) {
+           return command.name == words[0] && command.max_arguments == kProgram;
+         });
 }
 
 absl::Status CheckAddresses(const Options& options) {
@@ -146,6 +180,12 @@ int Main(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
+    // The rest are a program and its arguments, which may look like flags.
+    if (TakesProgram(words) && (argument == "--" || !absl::StartsWith(argument, "-"))) {
+      words.insert(words.end(), arguments.begin() + static_cast<ptrdiff_t>(i + (argument == "--")),
+                   arguments.end());
+      break;
+    }
     std::string timeout;
     if (argument == "--help" || argument == "-h") {
       PrintUsage(stdout);
@@ -159,7 +199,7 @@ int Main(const std::vector<std::string>& arguments) {
         return Refuse(absl::StrCat("--timeout: expected a time such as 5s, got '", timeout, "'"));
     } else if (!TakeOwnFlag(arguments, &i, &options) &&
                !TakeFlag("--address", arguments, &i, &options.address)) {
-      if (absl::StartsWith(argument, "--"))
+      if (absl::StartsWith(argument, TakesProgram(words) ? "-" : "--"))
         return Refuse(absl::StrCat("'", argument, "': unknown flag, or its value is missing"));
       words.push_back(argument);
     }

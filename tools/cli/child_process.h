@@ -1,0 +1,59 @@
+#pragma once
+
+// Starts a program in a process group of its own and reads what it writes.
+
+#include <sys/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace psd::cli {
+
+struct ChildSpec {
+  std::vector<std::string> command;  // the program, looked up in PATH, and its arguments
+  // Variables to set beside those of this process. Those without a value are removed.
+  std::vector<std::pair<std::string, std::optional<std::string>>> environment;
+  // An open descriptor that the program gets under the same number; -1 for none.
+  int kept_descriptor = -1;
+  bool silent = false;  // its standard output is dropped
+};
+
+// Thread-compatible; may be used on the thread that started it only, because the system kills the
+// process when that thread ends.
+class ChildProcess {
+ public:
+  // Starts the program with no input. Errors: NOT_FOUND and PERMISSION_DENIED naming the program if
+  // it cannot be executed; RESOURCE_EXHAUSTED if the system has no process or descriptor left.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const ChildSpec& spec);
+  // Kills the process and its group, if it was not reaped.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  // Also the number of its group.
+  pid_t pid() const { return pid_; }
+  // The ends, which do not block, of the pipes that are its standard output and standard error.
+  int output() const { return output_; }
+  int errors() const { return errors_; }
+
+  // Sends a signal to the process and to all that it has started. Does nothing once it was reaped.
+  void Signal(int number);
+  // Returns the status of the ended process, as waitpid does, or nullopt if it runs or was reaped
+  // before. Kills what it has left running in its group.
+  std::optional<int> Reap();
+
+ private:
+  ChildProcess(pid_t pid, int output, int errors) : pid_(pid), output_(output), errors_(errors) {}
+
+  const pid_t pid_;
+  const int output_;
+  const int errors_;
+  bool reaped_ = false;
+};
+
+}  // namespace psd::cli
