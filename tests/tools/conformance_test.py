@@ -140,7 +140,7 @@ class VerdictTest(unittest.TestCase):
         self.assertEqual(lines[0], "RPC-01\tC\ttested\tWorkerTest.RPC_01_Starts")
         self.assertEqual(lines[1], "RPC-02\tN\topen\tLater.")
         self.assertEqual(lines[-1], "total: C 2/2 N 0/1 X 1")
-        self.assertEqual(lines[-2], "OPT: C 1/1 N 0/0 X 0")
+        self.assertIn("OPT: C 1/1 N 0/0 X 0", lines)
 
     def test_a_lost_test(self):
         lines, wrong = self.say(row_tests()[1:])
