@@ -40,7 +40,8 @@
 //
 // Tensors (psd::Tensor), differentiable operators on variables (psd::Linear, psd::Relu, …) and
 // errors (absl::Status, psd::GetDetail) come with this header. client/calls.h adds helpers for
-// several calls at once and for methods of objects, client/checkpoint.h saves and loads whole jobs.
+// several calls at once and for methods of objects, client/place.h spreads parameters over owners,
+// and client/checkpoint.h saves and loads whole jobs.
 
 #include "client/context.h"                     // IWYU pragma: export
 #include "client/function.h"                    // IWYU pragma: export

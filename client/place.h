@@ -1,0 +1,113 @@
+#pragma once
+
+// Spreads the parameters of a model over owners by their bytes, so that nobody has to assign layers
+// to owners by hand.
+//
+//   psd::PlaceOptions options;
+//   options.optimizer = psd::Adam{};
+//   PSD_ASSIGN_OR_RETURN(psd::PlacedModel model, psd::Place(*worker,
+//       {{"embedding", {1'000'000, 64}, psd::DType::kF32, [](const psd::Shape& rows, int64_t first)
+//       {
+//          return psd::Normal(rows, 0, 0.02, /*seed=*/first);
+//        }}, …}, {"owner0", "owner1"}, options));
+//   PSD_ASSIGN_OR_RETURN(auto optimizer, psd::DistributedOptimizer::Create(
+//       *worker, "main", options.optimizer, model.parts()));
+//   …
+//   PSD_ASSIGN_OR_RETURN(auto parameters, model.ToHere(context));   // one variable for each spec
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/psd.h"
+
+namespace psd {
+
+// A parameter that is to be placed.
+struct ParameterSpec {
+  std::string name;
+  Shape shape;
+  DType dtype = DType::kF32;
+  // Returns the program that makes the parameter, or some of its rows if it is cut: a tensor of
+  // `shape`, whose first row is row `first_row` of the parameter. A seed that depends on first_row
+  // keeps parts from having equal elements.
+  std::function<Program(const Shape& shape, int64_t first_row)> create;
+  bool requires_grad = true;
+};
+
+struct PlaceOptions {
+  // The optimizer that will step the parameters. Its state counts as well. If its type is empty, no
+  // state counts.
+  OptimizerSpec optimizer;
+  // Whether a parameter that takes more than an owner's fair share (all bytes divided by the number
+  // of owners) is cut by rows into several values on different owners. They have the names
+  // "NAME[first:end]". If false, every parameter is one value.
+  bool cut_huge = true;
+};
+
+// Some rows of a parameter, as one value on one owner.
+struct PlacedPart {
+  RRef value;
+  std::string owner;
+  int64_t first_row = 0;
+  int64_t rows = 0;  // of the whole parameter if it was not cut; 1 for a scalar
+};
+
+struct PlacedParameter {
+  ParameterSpec spec;
+  std::vector<PlacedPart> parts;  // in the order of rows; one if the parameter was not cut
+};
+
+// Parameters on owners. Thread-safe. The worker must outlive it.
+class PlacedModel {
+ public:
+  // By the order of the specs.
+  const std::vector<PlacedParameter>& parameters() const { return parameters_; }
+  // All parts that require grad, for DistributedOptimizer::Create. Built-in optimizers step the
+  // parts of a parameter to the same elements as the whole, except with stochastic_rounding.
+  std::vector<RRef> parts() const;
+
+  // Fetches all parameters as Worker::ToHere does, one variable for each spec. The parts of a
+  // parameter are put together, which copies them; gradients go back to each part.
+  // Errors: those of Worker::ToHere; FAILED_PRECONDITION naming a part that has another shape than
+  // its spec says.
+  absl::StatusOr<std::vector<Variable>> ToHere(const Context& context) const;
+  // The same without a context: the variables are constants.
+  absl::StatusOr<std::vector<Variable>> ToHere(const CallOptions& options = {}) const;
+
+  // Replaces the elements of parameter `index`. Errors: those of Worker::Assign; INVALID_ARGUMENT
+  // for another shape or dtype, or an index that is out of range. If the parameter was cut, its
+  // parts change one after the other, and some of them may have changed when an error is returned.
+  absl::Status Assign(size_t index, const Tensor& elements) const;
+
+ private:
+  friend absl::StatusOr<PlacedModel> Place(Worker& worker, std::vector<ParameterSpec> specs,
+                                           std::vector<std::string> owners,
+                                           const PlaceOptions& options);
+  explicit PlacedModel(Worker& worker) : worker_(&worker) {}
+  std::vector<RRef> AllParts() const;
+  absl::StatusOr<std::vector<Variable>> PutTogether(std::vector<Variable> parts) const;
+
+  Worker* worker_;
+  std::vector<PlacedParameter> parameters_;
+};
+
+// Creates each parameter on one of `owners`, or gets a reference to it if it exists. What an owner
+// takes is balanced: for each parameter its bytes, twice if it requires grad (the version that is
+// read and the one that is written), and its optimizer's state. The partition is that of
+// client/zero/partition.h over the owners in the order of their names. It depends on nothing but
+// the arguments, so all trainers that give the same specs, owners and options get the same values.
+// If `owners` is empty, all owners of the job are taken, as Worker::JobOwners lists them. Errors:
+// those of Worker::GetOrCreate; INVALID_ARGUMENT naming the parameter or the owner for a name or an
+// owner that is given twice, or a spec without a create function; FAILED_PRECONDITION if the job
+// has no owner; UNAVAILABLE naming an owner of the job that is absent. Parameters that were created
+// before an error stay.
+absl::StatusOr<PlacedModel> Place(Worker& worker, std::vector<ParameterSpec> specs,
+                                  std::vector<std::string> owners = {},
+                                  const PlaceOptions& options = {});
+
+}  // namespace psd
