@@ -17,7 +17,7 @@ inline constexpr int64_t kMostLoad = int64_t{1} << 60;
 
 // A parameter as the partition sees it.
 struct PartitionParameter {
-  // What the ranks are balanced by. PyTorch's ZeroRedundancyOptimizer counts the elements, also of
+  // The ranks are balanced by this. PyTorch's ZeroRedundancyOptimizer counts the elements, also of
   // frozen parameters. The bytes of optimizer state balance memory instead; a frozen parameter then
   // has none.
   int64_t load = 0;

@@ -246,6 +246,17 @@ class PsctlRunTest(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertFalse([pid for pid in self.pids(1) if runs(pid)])
 
+    def test_a_job_does_not_wait_for_what_has_left_it(self):
+        script = "setsid sh -c 'echo $$ >>%s; exec yes' & until test -e %s; do :; done; echo end >&2"
+        try:
+            code, _, errors = run(*NOBODY, *shell(script % ((self.path("pids"),) * 2)),
+                                  stdout=subprocess.DEVNULL)
+            self.assertEqual((code, errors), (0, "[0] end\n"))
+        finally:
+            # It has probably died already, because nobody reads its pipe any more.
+            if runs(self.pids(1)[0]):
+                os.kill(self.pids(1)[0], signal.SIGKILL)
+
     def test_a_rank_that_dies_is_started_again(self):
         script = ("echo x >>%s; test $(wc -l <%s) -ge 3 || exit 5; echo well"
                   % ((self.path("tries"),) * 2))

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -159,8 +160,8 @@ absl::Status Launcher::Start(Process& process) {
   }
   process.child = *std::move(child);
   process.wait_status.reset();
-  process.output.emplace(process.tag);
-  process.errors.emplace(process.tag);
+  process.output = Stream{process.child->output(), TaggedLines(process.tag)};
+  process.errors = Stream{process.child->errors(), TaggedLines(process.tag)};
   keeper_->Watch(process.child->pid());
   return absl::OkStatus();
 }
@@ -200,9 +201,9 @@ std::vector<pollfd> Launcher::Awaited() {
     if (!sink->empty()) awaited.push_back({sink->descriptor(), POLLOUT, 0});
   for (const auto& process : processes_) {
     if (process->output.has_value() && !output().full())
-      awaited.push_back({process->child->output(), POLLIN, 0});
+      awaited.push_back({process->output->descriptor, POLLIN, 0});
     if (process->errors.has_value() && !errors_.full())
-      awaited.push_back({process->child->errors(), POLLIN, 0});
+      awaited.push_back({process->errors->descriptor, POLLIN, 0});
   }
   return awaited;
 }
@@ -242,7 +243,11 @@ void Launcher::ReapAll() {
   for (const auto& process : processes_) {
     if (process->child == nullptr || process->wait_status.has_value()) continue;
     process->wait_status = process->child->Reap();
-    if (process->wait_status.has_value()) keeper_->Forget(process->child->pid());
+    if (!process->wait_status.has_value()) continue;
+    keeper_->Forget(process->child->pid());
+    // All that it has written is there. Later bytes come from others that hold the pipe open.
+    for (std::optional<Stream>* stream : {&process->output, &process->errors})
+      if (stream->has_value()) ::ioctl((*stream)->descriptor, FIONREAD, &(*stream)->left);
   }
 }
 
@@ -265,25 +270,26 @@ int Launcher::RunningRanks() const {
 void Launcher::ReadFrom(Process& process) {
   if (process.child == nullptr) return;
   const bool last = process.wait_status.has_value();
-  ReadStream(process.child->output(), last, output(), &process.output);
-  ReadStream(process.child->errors(), last, errors_, &process.errors);
+  ReadStream(last, output(), &process.output);
+  ReadStream(last, errors_, &process.errors);
   if (last && !process.output.has_value() && !process.errors.has_value()) Ended(process);
 }
 
-void Launcher::ReadStream(int descriptor, bool last, OutputSink& sink,
-                          std::optional<TaggedLines>* lines) {
+void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream) {
   char bytes[kReadBytes];
   std::string whole;
-  while (lines->has_value() && !sink.full()) {
-    const ssize_t got = ::read(descriptor, bytes, sizeof(bytes));
+  while (stream->has_value() && !sink.full()) {
+    const size_t most = last ? static_cast<size_t>((*stream)->left) : kReadBytes;
+    const ssize_t got = ::read((*stream)->descriptor, bytes, std::min(most, kReadBytes));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && !last) break;
     whole.clear();
     if (got > 0) {
-      (*lines)->Add({bytes, static_cast<size_t>(got)}, &whole);
-    } else {  // closed, or an ended process has written all that it ever will
-      (*lines)->End(&whole);
-      lines->reset();
+      (*stream)->lines.Add({bytes, static_cast<size_t>(got)}, &whole);
+      if (last) (*stream)->left -= static_cast<int>(got);
+    } else {  // closed, or all that was left has been read
+      (*stream)->lines.End(&whole);
+      stream->reset();
     }
     sink.Add(whole);
     if (!last) break;  // the others have their turn

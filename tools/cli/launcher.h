@@ -45,6 +45,12 @@ class Launcher {
   absl::Status Run();
 
  private:
+  // One of the two streams that a process writes.
+  struct Stream {
+    int descriptor = -1;  // belongs to the process
+    TaggedLines lines;
+    int left = 0;  // the bytes to read once the process has ended
+  };
   // A rank or the registrar.
   struct Process {
     std::string title;  // "rank 2"
@@ -53,8 +59,8 @@ class Launcher {
     bool is_registrar = false;
     int restarts = 0;  // so far
     std::unique_ptr<ChildProcess> child;
-    std::optional<int> wait_status;             // when it has ended
-    std::optional<TaggedLines> output, errors;  // while they may bring more
+    std::optional<int> wait_status;        // when it has ended
+    std::optional<Stream> output, errors;  // while they may bring more
   };
 
   absl::Status Prepare();
@@ -73,7 +79,7 @@ class Launcher {
   // Reads what is there of a process's output. When an ended process has been read to its end,
   // handles its end.
   void ReadFrom(Process& process);
-  void ReadStream(int descriptor, bool last, OutputSink& sink, std::optional<TaggedLines>* lines);
+  void ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream);
   void Ended(Process& process);
   void Fail(absl::Status why);
   // Asks all ranks to stop, once, and bounds how long that may take.
