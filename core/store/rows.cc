@@ -59,6 +59,7 @@ void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Rows>> Rows::Create(Tensor elements, bool requires_grad) {
+  PSD_RETURN_IF_ERROR(elements.CheckOnHost("a table of rows"));
   const bool floats = elements.dtype() == DType::kF32 || elements.dtype() == DType::kF64;
   if (elements.rank() != 2 || elements.NumElements() == 0 || !floats) {
     return absl::InvalidArgumentError(absl::StrCat("rows cannot be made of ", elements.ToString(),
@@ -98,10 +99,11 @@ absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   const int64_t* id = dense.data<int64_t>();
   const auto count = static_cast<size_t>(dense.NumElements());
   const size_t bytes = row_bytes();
+  const std::byte* const table = table_.raw_data();
   std::byte* to = out.mutable_raw_data();
   for (size_t i = 0; i < count; ++i) {
     if (i + kReadAhead < count) {
-      const std::byte* ahead = table_.raw_data() + static_cast<size_t>(id[i + kReadAhead]) * bytes;
+      const std::byte* ahead = table + static_cast<size_t>(id[i + kReadAhead]) * bytes;
       for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
     }
     ReadRow(id[i], to + i * bytes);
@@ -127,7 +129,8 @@ absl::StatusOr<uint64_t> Rows::Assign(const Tensor& elements) {
         "it is ", TypeName(), ", and cannot become ",
         elements.defined() ? elements.ToString() : std::string("an undefined tensor")));
   }
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, elements.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
   std::array<int64_t, kStripes> ids;
   for (int64_t first = 0; first < NumRows();) {
     const int64_t count = std::min<int64_t>(NumRows() - first, ids.size());

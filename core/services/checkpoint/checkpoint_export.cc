@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/optim/owner/hosted_optimizer.h"
@@ -29,8 +30,8 @@ absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbou
     const Shape shape =
         rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
     PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype, out.memory.get()));
-    std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
-                copy.NumBytes());
+    PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), arrays[i].device,
+                                  arrays[i].data + rows.Offset(arrays[i].bytes), copy.NumBytes()));
     out.values.emplace_back(std::move(copy));
   }
   return absl::OkStatus();
@@ -50,7 +51,8 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
   } else if (from.entry->parameter != nullptr) {
     PSD_ASSIGN_OR_RETURN(auto pinned, from.entry->parameter->Pin());
     item.set_version(pinned.version);
-    out.values.emplace_back(std::move(pinned.tensor));
+    PSD_ASSIGN_OR_RETURN(Tensor elements, pinned.tensor.ToHost(out.memory.get()));
+    out.values.emplace_back(std::move(elements));
   } else {
     out.values.push_back(from.entry->value);
   }
@@ -157,7 +159,8 @@ absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {
       return absl::InvalidArgumentError(
           absl::StrCat("only tensors are copied out, not ", value.KindName()));
     }
-    PSD_ASSIGN_OR_RETURN(Tensor dense, variable->tensor().Contiguous());
+    PSD_ASSIGN_OR_RETURN(const Tensor here, variable->tensor().ToHost());
+    PSD_ASSIGN_OR_RETURN(Tensor dense, here.Contiguous());
     arrays.push_back(std::move(dense));
   }
   return arrays;

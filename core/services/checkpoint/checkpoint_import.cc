@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -178,8 +179,9 @@ absl::Status Replace(const Incoming& item) {
   for (const Incoming::State& state : item.states) {
     const std::vector<optim::StateArray> arrays = state.stepped->state();
     for (size_t i = 0; i < arrays.size(); ++i) {
-      std::memcpy(arrays[i].data + rows.Offset(arrays[i].bytes), state.arrays[i].raw_data(),
-                  state.arrays[i].NumBytes());
+      PSD_ASSIGN_OR_RETURN(const Tensor packed, state.arrays[i].Contiguous());
+      PSD_RETURN_IF_ERROR(CopyBytes(arrays[i].device, arrays[i].data + rows.Offset(arrays[i].bytes),
+                                    packed.device(), packed.address(), packed.NumBytes()));
     }
     state.stepped->set_steps(state.steps);
   }

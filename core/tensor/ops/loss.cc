@@ -7,6 +7,7 @@
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/reduce.h"
+#include "core/tensor/ops/with_dtype.h"
 #include "kernels/softmax.h"
 
 namespace psd::ops {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/tensor/ops/check.h"
+#include "core/tensor/ops/with_dtype.h"
 #include "kernels/matmul.h"
 
 namespace psd::ops {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/tensor/ops/check.h"
+#include "core/tensor/ops/with_dtype.h"
 #include "kernels/random.h"
 
 namespace psd::ops {
@@ -25,6 +26,7 @@ absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint
                                                    "); give finite low <= high"));
   }
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
+  PSD_RETURN_IF_ERROR(out.CheckOnHost("Uniform"));
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
     kernels::FillUniform(seed, 0, low, high, out.mutable_data<T>(),
@@ -43,6 +45,7 @@ absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation,
                                                    " must be finite, the deviation not negative"));
   }
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
+  PSD_RETURN_IF_ERROR(out.CheckOnHost("Normal"));
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
     kernels::FillNormal(seed, 0, mean, deviation, out.mutable_data<T>(),
