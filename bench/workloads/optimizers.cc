@@ -64,7 +64,7 @@ class Parameters {
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
     optim::StepSweep sweep({&optimizer, 1}, parameters_.size());
     for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
-    sweep.Run(helpers);
+    PSD_CHECK(sweep.Run(helpers).ok(), "kernels of the CPU do not fail");
     Publish();
     return absl::OkStatus();
   }

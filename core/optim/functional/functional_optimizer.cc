@@ -16,6 +16,10 @@ std::string ShortestText(double value) {
   return text;
 }
 
+absl::Status FunctionalOptimizer::CheckDevice(const Device* device) const {
+  return device == nullptr ? absl::OkStatus() : NotOnDevice(spec().type, device);
+}
+
 std::string OptimizerSpec::ToString() const {
   std::string text = absl::StrCat(type, "(");
   const char* separator = "";

@@ -237,7 +237,10 @@ void OwnerOptimizer::Apply(StepBatch& batch) {
     if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
   }
   const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
-  RunKernels(plan, terms, state, writes);
+  if (absl::Status ran = RunKernels(plan, terms, state, writes); !ran.ok()) {
+    Parameter::AbandonWrite(versions);
+    return fail(ran);
+  }
   Parameter::Publish(versions);
   Record(batch, plan, terms, writes);
 }
@@ -280,8 +283,9 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
 }
 
 // Each parameter is stepped independently of the others, so their order does not matter.
-void OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
-                                absl::Span<const Parameter::Write> writes) {
+absl::Status OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& terms,
+                                        const RunState& state,
+                                        absl::Span<const Parameter::Write> writes) {
   StepArrays common;
   common.gradient_scale = terms.gradient_scale;
   common.gradient_limit = terms.gradient_limit;
@@ -303,7 +307,7 @@ void OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& terms, co
       parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
     }
   }
-  sweep.Run(helpers_);
+  return sweep.Run(helpers_);
 }
 
 void OwnerOptimizer::Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,

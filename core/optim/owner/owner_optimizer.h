@@ -233,8 +233,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
-                  absl::Span<const store::Parameter::Write> writes);
+  // Steps all parameters of the plan, and returns when it is done. Errors: those of the devices.
+  absl::Status RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
+                          absl::Span<const store::Parameter::Write> writes);
   void Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
               absl::Span<const store::Parameter::Write> writes) PSD_EXCLUDES(mutex_);
   // A round that is skipped is one skipped step, as a round that is applied is one accepted step.

@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/read_version.h"
+#include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
@@ -44,13 +46,15 @@ struct ParameterGradient {
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
-// Points to one array of a parameter's optimizer state. Reading or writing the array requires the
-// parameter's write claim, which every step of the parameter holds too.
+// Points to one array of a parameter's optimizer state, in the memory of `device`. Reading or
+// writing the array requires the parameter's write claim, which every step of the parameter holds
+// too.
 struct StateArray {
   std::string name;  // the name of its slot
   DType dtype = DType::kF32;
   std::byte* data = nullptr;
   size_t bytes = 0;
+  Device* device = nullptr;  // null for the host
 };
 
 // A parameter with its state. Apply, BeginStep, StateReplaced, steps and set_steps require the
@@ -127,23 +131,23 @@ class SteppedParameter {
 };
 
 // Errors: INVALID_ARGUMENT: no parameter that requires grad, or a dtype that `function` cannot
-// step.
+// step; UNIMPLEMENTED naming a device on which `function` does not work.
 absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function);
-// A dense parameter: reserves its spare and its state, charged to `memory`, for as long as it
-// lives. Requires: CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
+// A dense parameter: reserves its spare and its state, from the parameter's allocator, for as long
+// as it lives. Requires: CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
-    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    MemoryAccount& memory);
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function);
 
 // The memory of one array of state.
 struct StateBlock {
   StateSlot slot;
   std::shared_ptr<Block> block;  // not shared; a shared_ptr because MemoryBudget returns one
 };
-// Allocates one array of `elements` elements for each slot, charged to `memory`, and sets all
-// elements to the slot's initial value. Errors: RESOURCE_EXHAUSTED.
+// Allocates one array of `elements` elements for each slot, in `memory`, which may be on a device,
+// and sets all elements to the slot's initial value.
+// Errors: RESOURCE_EXHAUSTED; those of the device.
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
-                                                      size_t elements, MemoryAccount& memory);
+                                                      size_t elements, Allocator& memory);
 std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks);
 
 }  // namespace psd::optim
