@@ -206,6 +206,10 @@ struct CreateOptions {
   // stepped in place, row by row, so that no operation moves the whole table. If false, it is a
   // parameter, which is fetched whole and gets a new version with every step.
   bool rows = false;
+  // The device of the owner that holds the value, for example "cuda:0". Fetching copies the elements
+  // to the host. Only floating tensors can be on another device than the CPU.
+  // GetOrCreate fails with INVALID_ARGUMENT, naming the owner's devices, if it has no such device.
+  std::string device = "cpu";
 };
 
 // One named value in a listing.

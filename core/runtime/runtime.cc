@@ -112,6 +112,7 @@ absl::Status Runtime::Assemble() {
 
   store::StoreOptions store;
   store.memory = options_.memory->hosted();
+  store.devices = options_.devices;
   store_ = store::Store::Create(std::move(store), ids_);
   rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
                                      continuations_, pool.memory);

@@ -64,6 +64,9 @@ struct RuntimeOptions {
   // The budget for all memory that this worker holds, for itself and for peers; null for a budget
   // without limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
+  // The devices beside the CPU on which this worker may host parameters, each with the account for
+  // its memory.
+  std::vector<store::HostedDevice> devices;
   rpc::SessionOptions session;
   program::ProgramLimits program_limits;
   size_t program_cache_entries = 1024;

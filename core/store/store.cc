@@ -123,8 +123,13 @@ class StoreImpl : public Store {
     Promise<EntryPtr> promise;
   };
 
+  // `place` is the account for a parameter's memory, which is that of its device.
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
-                                                  bool requires_grad);
+                                                  bool requires_grad,
+                                                  const std::shared_ptr<MemoryAccount>& place);
+  // Returns the account for values on the device called `name`.
+  // Errors: INVALID_ARGUMENT naming the devices that exist.
+  absl::StatusOr<std::shared_ptr<MemoryAccount>> PlaceOn(absl::string_view name) const;
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);
@@ -188,8 +193,20 @@ absl::Status StoreImpl::CheckRoom() const {
                     "drop values or raise max_values");
 }
 
-absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::string name,
-                                                           Value value, bool requires_grad) {
+absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::PlaceOn(absl::string_view name) const {
+  if (name.empty() || name == kCpuName) return options_.memory;
+  std::string known = kCpuName;
+  for (const HostedDevice& each : options_.devices) {
+    if (each.device->name() == name) return each.memory;
+    absl::StrAppend(&known, ", ", each.device->name());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device '", name, "' here; the devices are ", known));
+}
+
+absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
+    GlobalId id, std::string name, Value value, bool requires_grad,
+    const std::shared_ptr<MemoryAccount>& place) {
   auto entry = std::make_shared<Entry>();
   entry->id = id;
   entry->name = std::move(name);
@@ -203,6 +220,12 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
+    if (place != options_.memory) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(entry->Label(), " is a ", value.KindName(),
+                       ", and only floating tensors can be created on a device; leave out the "
+                       "device"));
+    }
     entry->value = std::move(value);
     absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());
@@ -213,7 +236,7 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
   if (!charge.ok()) return Annotate(charge.status(), entry->Label());
   entry->charge = *std::move(charge);
   absl::StatusOr<std::shared_ptr<Parameter>> parameter =
-      Parameter::Create(id, *tensor, requires_grad, options_.memory, versions_);
+      Parameter::Create(id, *tensor, requires_grad, place, versions_);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
   entry->parameter = *std::move(parameter);
   return entry;
@@ -223,6 +246,8 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
                                         absl::AnyInvocable<absl::StatusOr<Value>()> create) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
+  const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = PlaceOn(options.device);
+  if (!place.ok()) return Future<EntryPtr>::Ready(Annotate(place.status(), name));
   Promise<EntryPtr> promise;
   {
     MutexLock lock(mutex_);
@@ -242,7 +267,7 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
   }
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    return NewEntry(NewId(), name, std::move(value), options.requires_grad);
+    return NewEntry(NewId(), name, std::move(value), options.requires_grad, *place);
   };
   promise.Set(FinishCreation(name, options.creation, make()));
   return promise.future();
@@ -315,7 +340,8 @@ absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(CheckRoom());
   }
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad));
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                       NewEntry(id, "", std::move(value), requires_grad, options_.memory));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom());
   if (!values_.insert(entry).second)

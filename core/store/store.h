@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
@@ -39,7 +40,8 @@ struct Entry {
   // Parameter::PinAll).
   static absl::StatusOr<std::vector<Value>> ReadAll(
       absl::Span<const std::shared_ptr<const Entry>> entries);
-  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter.
+  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter, and
+  // "parameter f32[2, 3] on cuda:0" for one that is not on the CPU.
   std::string KindName() const;
   // Returns the entry's name or id for messages: "'layer1/weight'" or "value 1f3c9a0b44d2e677/12".
   std::string Label() const;
@@ -59,9 +61,18 @@ using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store
 // creation, and the description of a parameter's versions.
 inline constexpr size_t kEntryBytes = 512;
 
-struct StoreOptions {
-  // The account that is charged for all hosted values, their old versions and optimizer state.
+// A device on which a store may host parameters.
+struct HostedDevice {
+  std::shared_ptr<Device> device;
+  // The account whose blocks are on the device. It is charged for the parameters there, their old
+  // versions and optimizer state.
   std::shared_ptr<MemoryAccount> memory;
+};
+
+struct StoreOptions {
+  // The account that is charged for all values on the host, their old versions and optimizer state.
+  std::shared_ptr<MemoryAccount> memory;
+  std::vector<HostedDevice> devices;  // those beside the CPU; no two have the same name
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;
 };
@@ -71,6 +82,9 @@ struct CreateOptions {
   // A text that describes how the value is made. Callers that create the same name must give the
   // same text; an empty one matches every text.
   std::string creation;
+  // The name of the device that shall have the value. Empty means "cpu". Only parameters can be on
+  // another device.
+  std::string device;
 };
 
 // Thread-safe.
@@ -88,8 +102,9 @@ class Store {
   // thread, without a lock held; callers that come meanwhile wait and get the same value. If
   // creation fails, all of them get its error, and the name stays free.
   // Errors: FAILED_PRECONDITION if the value exists with another `creation`, naming both;
-  // INVALID_ARGUMENT for a bad name, or for requires_grad if the value is no floating tensor;
-  // RESOURCE_EXHAUSTED.
+  // INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do), or
+  // for requires_grad or a device if the value is no floating tensor; RESOURCE_EXHAUSTED; those of
+  // the device.
   virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
@@ -43,12 +44,19 @@ struct Facts {
   bool requires_grad = false;
   uint64_t version = 0;
   size_t bytes = 0;
+  absl::string_view device = kCpuName;
 };
 
 // Returns nothing for a value that is neither a parameter nor rows.
 std::optional<Facts> FactsOf(const store::Entry& entry) {
   if (const store::Parameter* p = entry.parameter.get()) {
-    return Facts{p->shape(), p->dtype(), false, p->requires_grad(), p->version(), p->stats().bytes};
+    return Facts{p->shape(),
+                 p->dtype(),
+                 false,
+                 p->requires_grad(),
+                 p->version(),
+                 p->stats().bytes,
+                 DeviceName(p->device())};
   }
   if (const auto r = store::AsRows(entry.value); r != nullptr)
     return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes()};
@@ -71,10 +79,13 @@ bool WouldMake(const OperatorRegistry& operators, const program::Program& progra
 }
 
 absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry& entry,
-                           const program::Program& program, bool requires_grad, bool rows) {
+                           const program::Program& program, bool requires_grad, bool rows,
+                           absl::string_view device) {
   const std::optional<Facts> facts = FactsOf(entry);
   if (!facts.has_value() && !rows) return absl::OkStatus();
-  if (facts.has_value() && facts->rows == rows && facts->requires_grad == requires_grad &&
+  const bool same_device =
+      facts.has_value() && facts->device == (device.empty() ? kCpuName : device);
+  if (same_device && facts->rows == rows && facts->requires_grad == requires_grad &&
       WouldMake(operators, program, *facts)) {
     return absl::OkStatus();
   }
@@ -223,7 +234,7 @@ absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& an
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   GetOrCreateHere(
       answer, {request.name(), std::make_shared<const program::CheckedProgram>(std::move(checked)),
-               request.rows(), request.requires_grad()});
+               request.rows(), request.requires_grad(), request.device()});
   return absl::OkStatus();
 }
 
@@ -231,6 +242,7 @@ void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
                                    const Creation& creation) {
   store::CreateOptions options;
   options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
+  options.device = creation.device;
   uses_.store
       .GetOrCreate(creation.name, options,
                    [this, creation] {
@@ -241,7 +253,7 @@ void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
       .OnReady([this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return answer(entry.status());
         absl::Status same = CheckSameType(uses_.operators, **entry, creation.program->program(),
-                                          creation.requires_grad, creation.rows);
+                                          creation.requires_grad, creation.rows, creation.device);
         if (!same.ok()) return answer(same);
         auto reply = uses_.exchange.ReferenceReply(*answer.call(), *entry);
         // The value was dropped and freed since it was found, so the name is free again.

@@ -81,10 +81,13 @@ class ValueService {
   explicit ValueService(Uses uses);
 
   // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
-  // none. Errors: FAILED_PRECONDITION if it exists and is not what this call would create.
+  // none, on the owner's device called `device`; empty means "cpu".
+  // Errors: FAILED_PRECONDITION if it exists and is not what this call would create;
+  // INVALID_ARGUMENT naming the owner's devices if it has no such device.
   Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                  const program::Program& create, bool requires_grad,
-                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
+                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor,
+                                 const std::string& device = "");
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
   // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
@@ -138,6 +141,7 @@ class ValueService {
     std::shared_ptr<const program::CheckedProgram> program;  // shared with the store's creation
     bool rows = false;
     bool requires_grad = false;
+    std::string device;
   };
   absl::Status ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
                                 v1::GetOrCreateRequest request);
