@@ -19,9 +19,10 @@ namespace psd {
 // it: its memory is read and written directly.
 inline constexpr char kCpuName[] = "cpu";
 
-// A device takes work in order: a copy or kernel sees what everything submitted before it has
-// written. CopyOut returns when its bytes have arrived; everything else may still be under way when
-// the call returns. Thread-safe. It must outlive its blocks, which keep it alive.
+// A device does its work in order, from whichever thread it comes: a copy or kernel sees all that
+// was submitted before it and nothing of what is submitted later. CopyOut returns when its bytes
+// have arrived; everything else may still be under way when the call returns. Thread-safe. It must
+// outlive its blocks, which keep it alive.
 class Device {
  public:
   virtual ~Device() = default;
@@ -34,6 +35,7 @@ class Device {
   const KernelTable& kernels() const { return kernels_; }
 
   // Allocates blocks whose place is this device. Results of operators on this device come from it.
+  // A block may be freed while work that uses it is under way: only later work reuses its memory.
   virtual Allocator& memory() = 0;
 
   // Copy `bytes` bytes from the host, to the host, and within the device's memory. The host's bytes

@@ -110,6 +110,7 @@ class StoreImpl : public Store {
                              size_t limit) const override;
   WriteClaims& write_claims() override { return claims_; }
   MemoryAccount& memory() override { return *options_.memory; }
+  absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(absl::string_view device) const override;
   Stats stats() const override;
 
  private:
@@ -127,9 +128,6 @@ class StoreImpl : public Store {
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
                                                   bool requires_grad,
                                                   const std::shared_ptr<MemoryAccount>& place);
-  // Returns the account for values on the device called `name`.
-  // Errors: INVALID_ARGUMENT naming the devices that exist.
-  absl::StatusOr<std::shared_ptr<MemoryAccount>> PlaceOn(absl::string_view name) const;
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);
@@ -193,15 +191,15 @@ absl::Status StoreImpl::CheckRoom() const {
                     "drop values or raise max_values");
 }
 
-absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::PlaceOn(absl::string_view name) const {
-  if (name.empty() || name == kCpuName) return options_.memory;
+absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::MemoryOn(absl::string_view device) const {
+  if (device.empty() || device == kCpuName) return options_.memory;
   std::string known = kCpuName;
   for (const HostedDevice& each : options_.devices) {
-    if (each.device->name() == name) return each.memory;
+    if (each.device->name() == device) return each.memory;
     absl::StrAppend(&known, ", ", each.device->name());
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no device '", name, "' here; the devices are ", known));
+      absl::StrCat("there is no device '", device, "' here; the devices are ", known));
 }
 
 absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
@@ -246,7 +244,7 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
                                         absl::AnyInvocable<absl::StatusOr<Value>()> create) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
-  const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = PlaceOn(options.device);
+  const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
   if (!place.ok()) return Future<EntryPtr>::Ready(Annotate(place.status(), name));
   Promise<EntryPtr> promise;
   {

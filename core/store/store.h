@@ -156,6 +156,10 @@ class Store {
 
   virtual WriteClaims& write_claims() = 0;
   virtual MemoryAccount& memory() = 0;
+  // Returns the account for values on the device called `device`; empty means "cpu".
+  // Errors: INVALID_ARGUMENT naming the devices that exist.
+  virtual absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(
+      absl::string_view device) const = 0;
 
   struct Stats {
     size_t named = 0;

@@ -142,18 +142,21 @@ absl::Status ApartDevice::CheckAlive() const {
 
 absl::Status ApartDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {
   PSD_RETURN_IF_ERROR(CheckAlive());
+  MutexLock lock(work_);
   std::memcpy(Inside(to), from, bytes);
   return absl::OkStatus();
 }
 
 absl::Status ApartDevice::CopyOut(std::byte* to, const std::byte* from, size_t bytes) {
   PSD_RETURN_IF_ERROR(CheckAlive());
+  MutexLock lock(work_);
   std::memcpy(to, Inside(from), bytes);
   return absl::OkStatus();
 }
 
 absl::Status ApartDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
   PSD_RETURN_IF_ERROR(CheckAlive());
+  MutexLock lock(work_);
   std::memcpy(Inside(to), Inside(from), bytes);
   return absl::OkStatus();
 }
@@ -178,8 +181,9 @@ std::byte* ApartDevice::Inside(const void* address) const {
   return arena_->Inside(address);
 }
 
-void ApartDevice::CountKernel() {
+std::unique_ptr<MutexLock> ApartDevice::BeginKernel() {
   ++arena_->kernels;
+  return std::make_unique<MutexLock>(work_);
 }
 
 }  // namespace psd::testing

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/base/device.h"
+#include "core/base/mutex.h"
 
 namespace psd::testing {
 
@@ -35,9 +36,12 @@ class ApartDevice : public Device, public std::enable_shared_from_this<ApartDevi
   size_t used_bytes() const;
   int kernels_run() const;
 
-  // For kernels: returns the usable address of `address`, and counts the kernel.
+  // ---- For kernels.
+
+  // Returns the usable address of `address`.
   std::byte* Inside(const void* address) const;
-  void CountKernel();
+  // Begins a kernel: until the result is destroyed the device does no other work.
+  std::unique_ptr<MutexLock> BeginKernel();
 
  private:
   class Arena;
@@ -46,6 +50,7 @@ class ApartDevice : public Device, public std::enable_shared_from_this<ApartDevi
   ApartDevice(std::string name, size_t bytes);
   absl::Status CheckAlive() const;
 
+  Mutex work_;  // held while a copy or kernel runs
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<Memory> memory_;
 };

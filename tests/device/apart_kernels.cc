@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "core/tensor/ops/kernels.h"
@@ -17,9 +19,8 @@ namespace {
 // Translates addresses for one kernel.
 class Launch {
  public:
-  explicit Launch(Device* device) : device_(static_cast<ApartDevice&>(*device)) {
-    device_.CountKernel();
-  }
+  explicit Launch(Device* device)
+      : device_(static_cast<ApartDevice&>(*device)), running_(device_.BeginKernel()) {}
   const float* In(const void* address) const {
     return reinterpret_cast<const float*>(device_.Inside(address));
   }
@@ -28,6 +29,7 @@ class Launch {
 
  private:
   ApartDevice& device_;
+  const std::unique_ptr<MutexLock> running_;
 };
 
 void CheckF32(DType dtype) {
@@ -121,6 +123,16 @@ void GatherRows(Device* device, const std::byte* table, size_t row_bytes, const 
   }
 }
 
+void ScatterRows(Device* device, std::byte* table, size_t row_bytes, const int64_t* ids,
+                 size_t count, const std::byte* rows) {
+  const Launch launch(device);
+  const auto* const id = reinterpret_cast<const int64_t*>(launch.Bytes(ids));
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(launch.Bytes(table) + static_cast<size_t>(id[i]) * row_bytes,
+                launch.Bytes(rows) + i * row_bytes, row_bytes);
+  }
+}
+
 float GradientAt(const Launch& launch, const kernels::OptimBatch& batch,
                  const kernels::OptimArrays& arrays, size_t i) {
   const auto limit = static_cast<float>(batch.gradient_limit);
@@ -179,6 +191,7 @@ KernelTable ApartKernels() {
   table.Add(ops::kSum, Sum);
   table.Add(ops::kCast, Cast);
   table.Add(ops::kGatherRows, GatherRows);
+  table.Add(ops::kScatterRows, ScatterRows);
   table.Add(optim::kSgd, Sgd);
   table.Add(optim::kAdam, Adam);
   return table;

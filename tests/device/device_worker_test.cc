@@ -154,6 +154,41 @@ TEST_F(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
   EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), ElementsAre(24, 24));
 }
 
+TEST_F(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
+  CreateOptions there = On("apart:0"), here = On("cpu");
+  there.rows = here.rows = true;
+  const auto step = [&](DistributedOptimizer& optimizer, const RRef& table, int64_t more) {
+    Context context = Must(trainer_->NewContext());
+    const Tensor ids = Tensor::Of<int64_t>({4}, {7, 0, 7, more});
+    const Variable rows = Must(trainer_->LookUpRows({{table, ids}}, context))[0];
+    ASSERT_TRUE(context.Backward({Sum(rows * rows)}).ok());
+    const absl::Status stepped = optimizer.Step(context);
+    ASSERT_TRUE(stepped.ok()) << stepped;
+  };
+  const auto rows_of = [&](const RRef& table) {
+    const Tensor ids = Tensor::Of<int64_t>({10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    return Elements(Must(trainer_->LookUpRows({{table, ids}}))[0].tensor());
+  };
+  for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "sparse_adam"}) {
+    const std::string name = type;
+    const Program create = Uniform({10, 3}, -1, 1, 7);
+    const RRef far = Must(trainer_->GetOrCreate("owner", name + "/there", create, there));
+    const RRef near = Must(trainer_->GetOrCreate("owner", name + "/here", create, here));
+    const OptimizerSpec spec{name, {{"lr", 0.1}}};
+    auto on_device = Must(DistributedOptimizer::Create(*trainer_, spec, {far}));
+    auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, spec, {near}));
+    for (int64_t more : {3, 9, 0}) {
+      step(*on_device, far, more);
+      step(*on_cpu, near, more);
+    }
+    EXPECT_THAT(rows_of(far), Pointwise(FloatNear(1e-5f), rows_of(near))) << name;
+    const Tensor elements = *Tensor::Full({10, 3}, DType::kF32, 5);
+    Must(trainer_->Assign(far, elements));
+    EXPECT_THAT(rows_of(far), ::testing::Each(5)) << name;
+  }
+  EXPECT_THAT(Must(trainer_->List("owner", "sgd/there"))[0].kind, HasSubstr("on apart:0"));
+}
+
 TEST_F(DeviceWorkerTest, AProgramOverBothPlacesNamesThem) {
   const RRef w = There("w"), b = Must(Make("b", "cpu"));
   const auto mixed = trainer_->RpcSync("owner", Function::Operator("add", 2), {w, b}).status();

@@ -304,7 +304,8 @@ absl::Status OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& t
     if (parameter.BeginStep(plan.gradients[i], arrays)) {
       sweep.Add(parameter.group(), arrays);
     } else {
-      parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
+      PSD_RETURN_IF_ERROR(
+          parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays));
     }
   }
   return sweep.Run(helpers_);

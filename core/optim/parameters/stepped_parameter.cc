@@ -99,8 +99,8 @@ class DenseParameter : public SteppedParameter {
 
   // A step writes a whole new version, even if its gradient has few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
-  void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-             StepArrays arrays) override;
+  absl::Status Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                     StepArrays arrays) override;
   bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {
     if (gradient.rows != nullptr) return false;
     Begin(arrays);
@@ -211,11 +211,15 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
   return absl::OkStatus();
 }
 
-void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                           StepArrays arrays) {
-  if (BeginStep(gradient, arrays)) return function.Apply(arrays);
+absl::Status DenseParameter::Apply(const FunctionalOptimizer& function,
+                                   const ParameterGradient& gradient, StepArrays arrays) {
+  if (BeginStep(gradient, arrays)) {
+    function.Apply(arrays);
+    return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
+  }
   Begin(arrays);
   ApplySparse(*function.rows(), *gradient.rows, arrays);
+  return absl::OkStatus();
 }
 
 // Copies the old version, then replaces the rows that have a gradient.

@@ -103,9 +103,9 @@ class SteppedParameter {
 
   // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
   // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
-  // to read and the one to write. Cannot fail.
-  virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                     StepArrays arrays) = 0;
+  // to read and the one to write. Errors: those of the device; on the host none.
+  virtual absl::Status Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
+                             StepArrays arrays) = 0;
   // Begins a step whose kernel the caller runs: completes `arrays` and returns true. The caller
   // then passes them, with those of other parameters, to FunctionalOptimizer::ApplyAll. Returns
   // false and does nothing if this step needs Apply.
@@ -119,7 +119,8 @@ class SteppedParameter {
 
   virtual std::vector<StateArray> state() const = 0;
   // Must be called after the arrays of state() were written from outside, as a load does.
-  virtual void StateReplaced() {}
+  // Errors: those of the device; on the host none.
+  virtual absl::Status StateReplaced() { return absl::OkStatus(); }
 
  protected:
   int64_t NextStep() { return ++steps_; }

@@ -1,6 +1,5 @@
 #include "core/services/checkpoint/checkpoint_export.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,8 +43,8 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
     PSD_ASSIGN_OR_RETURN(Tensor copy,
                          Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count),
                                        table.dtype(), out.memory.get()));
-    std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
-                copy.NumBytes());
+    PSD_RETURN_IF_ERROR(table.ReadElements(from.rows.Offset(table.bytes()), copy.mutable_raw_data(),
+                                           copy.NumBytes()));
     item.set_version(table.version());
     out.values.emplace_back(std::move(copy));
   } else if (from.entry->parameter != nullptr) {

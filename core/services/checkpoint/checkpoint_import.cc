@@ -119,11 +119,14 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
   return item;
 }
 
-void WriteRows(const Rows& rows, const Tensor& elements) {
+absl::Status WriteRows(const Rows& rows, const Tensor& elements) {
   std::vector<int64_t> ids(static_cast<size_t>(rows.count));
   std::iota(ids.begin(), ids.end(), rows.first);
-  rows.table->Write(ids, elements.raw_data());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
+  PSD_RETURN_IF_ERROR(rows.table->Write(ids, packed.raw_data()));
   rows.table->FinishUpdate();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -171,7 +174,7 @@ absl::Status Replace(const Incoming& item) {
     PSD_RETURN_IF_ERROR(Annotate(loads, item.entry->Label()));
   }
   if (rows.table != nullptr) {
-    WriteRows(rows, item.elements);
+    PSD_RETURN_IF_ERROR(Annotate(WriteRows(rows, item.elements), item.entry->Label()));
   } else {
     auto version = item.entry->parameter->Assign(item.elements);
     if (!version.ok()) return Annotate(version.status(), item.entry->Label());
@@ -218,7 +221,7 @@ absl::Status Restore(const Inbound::Restored& restored) {
     return restored.optimizer->JoinLife(restored.life, restored.judged, restored.steps_accepted);
   }
   const optim::ParameterTable& table = restored.optimizer->table();
-  for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
+  for (size_t i = 0; i < table.size(); ++i) PSD_RETURN_IF_ERROR(table[i].StateReplaced());
   return restored.optimizer->FinishLoad(
       restored.life, restored.judged,
       {restored.steps_accepted, restored.loss_scale, restored.good_steps});

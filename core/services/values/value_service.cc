@@ -59,7 +59,7 @@ std::optional<Facts> FactsOf(const store::Entry& entry) {
                  DeviceName(p->device())};
   }
   if (const auto r = store::AsRows(entry.value); r != nullptr)
-    return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes()};
+    return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes(), DeviceName(r->device())};
   return std::nullopt;
 }
 
@@ -139,12 +139,15 @@ absl::StatusOr<Value> RunCreation(const ValueService::Uses& uses,
 // Runs a creation program and returns its result as an embedding table, in memory of the store's
 // budget.
 absl::StatusOr<Value> CreateRows(const ValueService::Uses& uses,
-                                 const program::CheckedProgram& program, bool requires_grad) {
+                                 const program::CheckedProgram& program, bool requires_grad,
+                                 absl::string_view device) {
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<MemoryAccount> memory, uses.store.MemoryOn(device));
   PSD_ASSIGN_OR_RETURN(Value made, RunCreation(uses, program));
   const auto* variable = made.As<Variable>();
   PSD_RETURN_IF_ERROR(variable->status());
-  PSD_ASSIGN_OR_RETURN(Tensor elements, variable->tensor().Clone(&uses.store.memory()));
-  PSD_ASSIGN_OR_RETURN(auto rows, store::Rows::Create(std::move(elements), requires_grad));
+  PSD_ASSIGN_OR_RETURN(Tensor elements, variable->tensor().Clone(memory.get()));
+  PSD_ASSIGN_OR_RETURN(
+      auto rows, store::Rows::Create(std::move(elements), requires_grad, std::move(memory)));
   return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 
@@ -242,12 +245,13 @@ void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
                                    const Creation& creation) {
   store::CreateOptions options;
   options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
-  options.device = creation.device;
+  if (!creation.rows) options.device = creation.device;  // rows are made where they stay
   uses_.store
       .GetOrCreate(creation.name, options,
                    [this, creation] {
                      return creation.rows
-                                ? CreateRows(uses_, *creation.program, creation.requires_grad)
+                                ? CreateRows(uses_, *creation.program, creation.requires_grad,
+                                             creation.device)
                                 : RunCreation(uses_, *creation.program);
                    })
       .OnReady([this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {

@@ -1,6 +1,7 @@
 // The operators' kernels of the CPU, which run on the calling thread.
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "core/tensor/dtype.h"
@@ -192,6 +193,12 @@ void GatherRows(Device* /*cpu*/, const std::byte* table, size_t row_bytes, const
   kernels::GatherRows(table, row_bytes, row_bytes, ids, count, out);
 }
 
+void ScatterRows(Device* /*cpu*/, std::byte* table, size_t row_bytes, const int64_t* ids,
+                 size_t count, const std::byte* rows) {
+  for (size_t i = 0; i < count; ++i)
+    std::memcpy(table + static_cast<size_t>(ids[i]) * row_bytes, rows + i * row_bytes, row_bytes);
+}
+
 void StridedCopy(Device* /*cpu*/, const std::byte* from, const int64_t* extents,
                  const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
   kernels::StridedCopy(from, extents, strides, rank, item_bytes, to);
@@ -220,6 +227,7 @@ KernelTable MakeCpuKernels() {
   table.Add(kArgMax, ArgMax);
   table.Add(kCast, Cast);
   table.Add(kGatherRows, GatherRows);
+  table.Add(kScatterRows, ScatterRows);
   return table;
 }
 

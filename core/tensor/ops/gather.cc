@@ -9,10 +9,10 @@
 namespace psd::ops {
 namespace {
 
-// Returns `ids`, contiguous, on the device of `table`.
-absl::StatusOr<Tensor> IdsBeside(const Tensor& table, const Tensor& ids) {
-  if (AreTogether(table, ids)) return ids.Contiguous();
-  return table.OnHost() ? ids.ToHost() : ids.Clone(&table.device()->memory());
+// Returns `x`, contiguous, on the device of `table`.
+absl::StatusOr<Tensor> Beside(const Tensor& table, const Tensor& x) {
+  if (AreTogether(table, x)) return x.Contiguous();
+  return table.OnHost() ? x.ToHost() : x.Clone(&table.device()->memory());
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
   PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
   PSD_ASSIGN_OR_RETURN(GatherRowsKernel* const kernel, KernelFor(kGatherRows, table));
   PSD_ASSIGN_OR_RETURN(const Tensor from, table.Contiguous());
-  PSD_ASSIGN_OR_RETURN(const Tensor numbers, IdsBeside(table, ids));
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
   Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
   size_t row_bytes = ItemSize(table.dtype());
   for (int axis = 1; axis < table.rank(); ++axis) {
@@ -54,6 +54,24 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
            static_cast<size_t>(numbers.NumElements()), out.mutable_address());
   }
   return out;
+}
+
+absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
+  PSD_RETURN_IF_ERROR(CheckDefined(kScatterRows.name, table));
+  PSD_CHECK(table.rank() > 0 && table.IsContiguous(), "rows are scattered into a dense table");
+  PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
+  const size_t row_bytes = table.NumBytes() / static_cast<size_t>(table.shape()[0]);
+  const size_t count = static_cast<size_t>(ids.NumElements());
+  if (rows.dtype() != table.dtype() || rows.NumBytes() != count * row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("ScatterRows: ", rows.ToString(), " is not ",
+                                                   count, " rows of ", table.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
+  kernel(table.device(), table.mutable_address(), row_bytes,
+         reinterpret_cast<const int64_t*>(numbers.address()), count, packed.address());
+  return absl::OkStatus();
 }
 
 }  // namespace psd::ops

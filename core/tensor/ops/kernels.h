@@ -81,6 +81,12 @@ using GatherRowsKernel = void(Device* device, const std::byte* table, size_t row
                               const int64_t* ids, size_t count, std::byte* out);
 inline constexpr KernelName<GatherRowsKernel> kGatherRows{"GatherRows", 20};
 
+// Copies `count` packed rows to the rows `ids` of a dense table. All ids are in range, and no two
+// are equal.
+using ScatterRowsKernel = void(Device* device, std::byte* table, size_t row_bytes,
+                               const int64_t* ids, size_t count, const std::byte* rows);
+inline constexpr KernelName<ScatterRowsKernel> kScatterRows{"ScatterRows", 21};
+
 // The CPU's kernels: all of the above. Never destroyed.
 const KernelTable& CpuKernels();
 
