@@ -156,7 +156,7 @@ absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, con
 }
 
 absl::StatusOr<Tensor> Mse(const Tensor& a, const Tensor& b) {
-  PSD_RETURN_IF_ERROR(CheckPair("Mse", a, b, false));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair("Mse", a, b, false));
   if (a.shape() != b.shape()) {
     return absl::InvalidArgumentError(absl::StrCat("Mse was given ", a.ToString(), " and ",
                                                    b.ToString(),
