@@ -23,7 +23,7 @@ std::shared_ptr<Rows> Table(int64_t rows, int64_t width) {
 template <typename T>
 void Set(Rows& rows, std::vector<int64_t> ids, T value) {
   const std::vector<T> next(ids.size() * rows.width(), value);
-  rows.Write(ids, reinterpret_cast<const std::byte*>(next.data()));
+  EXPECT_TRUE(rows.Write(ids, reinterpret_cast<const std::byte*>(next.data())).ok());
   rows.FinishUpdate();
 }
 
