@@ -269,6 +269,32 @@ TEST_F(DeviceWorkerTest, WhatTheDeviceCannotDoNamesIt) {
   EXPECT_EQ(ids.code(), absl::StatusCode::kInvalidArgument) << ids;
 }
 
+TEST_F(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
+  const RRef w = There("w");
+  Context context = Must(trainer_->NewContext());
+  CallOptions recorded;
+  recorded.context = &context;
+  const Values results =
+      Must(trainer_->RpcSync("owner", Function::Operator("relu", 1), {w}, recorded));
+  const absl::Status refused = context.Backward({Sum(*results[0].As<Variable>())});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(Text(refused),
+              AllOf(HasSubstr("ReluGradient"), HasSubstr("apart:0"), HasSubstr("cpu")));
+}
+
+TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
+  const RRef w = There("w", {4, 2});
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
+  Context context = Must(trainer_->NewContext());
+  const Tensor ids = Tensor::Of<int64_t>({2}, {1, 3});
+  const Variable rows = Must(trainer_->LookUpRows({{w, ids}}, context))[0];
+  EXPECT_THAT(Elements(rows.tensor()), ElementsAre(2, 2, 2, 2));
+  ASSERT_TRUE(context.Backward({Sum(rows)}).ok());
+  const absl::Status refused = optimizer->Step(context);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  EXPECT_THAT(Text(refused), AllOf(HasSubstr("sparse gradient"), HasSubstr("apart:0")));
+}
+
 TEST_F(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
   const absl::Status full = Make("large", "apart:0", {1 << 19}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;

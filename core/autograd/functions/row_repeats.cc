@@ -46,7 +46,7 @@ absl::StatusOr<GradientRows> RowsOf(const Tensor& gradient) {
 }
 
 absl::StatusOr<Tensor> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
-  PSD_RETURN_IF_ERROR(gradient.CheckOnHost("the gradient of repeated rows"));
+  PSD_RETURN_IF_ERROR(gradient.CheckOnHost("RepeatRowsGradient"));
   PSD_ASSIGN_OR_RETURN(const GradientRows rows, RowsOf(gradient));
   const int64_t width = gradient.shape()[gradient.rank() - 1];
   PSD_ASSIGN_OR_RETURN(

@@ -24,8 +24,6 @@ absl::Status DefinedError(absl::string_view op);
 absl::Status NumbersError(absl::string_view op, const Tensor& x, bool integers);
 absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers);
 
-// ---- For operators that run on every device that has their kernel.
-
 // Errors: INVALID_ARGUMENT for an undefined tensor.
 inline absl::Status CheckDefined(absl::string_view op, const Tensor& x) {
   return x.defined() ? absl::OkStatus() : DefinedError(op);
@@ -60,29 +58,6 @@ template <typename Signature>
 absl::StatusOr<Signature*> KernelFor(const KernelName<Signature>& name, const Tensor& x) {
   if (x.OnHost()) return CpuKernels().Find(name);
   return KernelOf(name, *x.device());
-}
-
-// ---- For operators that run on the host only.
-
-// Errors: INVALID_ARGUMENT for an undefined tensor, UNIMPLEMENTED for one on a device, naming it.
-inline absl::Status CheckUsable(absl::string_view op, const Tensor& x) {
-  PSD_RETURN_IF_ERROR(CheckDefined(op, x));
-  return x.OnHost() ? absl::OkStatus() : x.CheckOnHost(op);
-}
-
-// Checks that the tensor is usable and has a dtype that IsArithmetic.
-// Errors: those of CheckUsable and CheckNumbers.
-inline absl::Status CheckArithmetic(absl::string_view op, const Tensor& x, bool integers) {
-  PSD_RETURN_IF_ERROR(CheckNumbers(op, x, integers));
-  return x.OnHost() ? absl::OkStatus() : x.CheckOnHost(op);
-}
-
-// Checks both with CheckArithmetic, and that they have the same dtype.
-// Errors: those of CheckArithmetic and CheckNumbersPair.
-inline absl::Status CheckPair(absl::string_view op, const Tensor& a, const Tensor& b,
-                              bool integers) {
-  PSD_RETURN_IF_ERROR(CheckNumbersPair(op, a, b, integers));
-  return a.OnHost() ? absl::OkStatus() : a.CheckOnHost(op);
 }
 
 // Returns `axis`, which counts from the end if negative, as a number in [0, x.rank()).

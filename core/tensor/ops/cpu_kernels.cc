@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "core/tensor/dtype.h"
@@ -10,8 +11,11 @@
 #include "core/tensor/shape.h"
 #include "kernels/convert.h"
 #include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/rows/rows.h"
+#include "kernels/softmax.h"
 #include "kernels/strided.h"
 
 namespace psd::ops {
@@ -199,6 +203,70 @@ void ScatterRows(Device* /*cpu*/, std::byte* table, size_t row_bytes, const int6
     std::memcpy(table + static_cast<size_t>(ids[i]) * row_bytes, rows + i * row_bytes, row_bytes);
 }
 
+// Gives the kernels of kernels/softmax.h, which are overloaded for float and double, the signatures
+// of the table.
+#define PSD_ROWS_KERNEL(name)                                                               \
+  void name(Device* /*cpu*/, DType dtype, const std::byte* x, size_t rows, size_t cols,     \
+            std::byte* out) {                                                               \
+    WithFloat(dtype, [&](auto zero) {                                                       \
+      using T = decltype(zero);                                                             \
+      kernels::name(As<T>(x), rows, cols, As<T>(out));                                      \
+    });                                                                                     \
+  }                                                                                         \
+  void name##Gradient(Device* /*cpu*/, DType dtype, const std::byte* y, const std::byte* g, \
+                      size_t rows, size_t cols, std::byte* out) {                           \
+    WithFloat(dtype, [&](auto zero) {                                                       \
+      using T = decltype(zero);                                                             \
+      kernels::name##Gradient(As<T>(y), As<T>(g), rows, cols, As<T>(out));                  \
+    });                                                                                     \
+  }
+PSD_ROWS_KERNEL(Softmax)
+PSD_ROWS_KERNEL(LogSoftmax)
+#undef PSD_ROWS_KERNEL
+
+void CrossEntropy(Device* /*cpu*/, DType dtype, const std::byte* y, const int64_t* labels,
+                  size_t rows, size_t cols, std::byte* out) {
+  WithFloat(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    *As<T>(out) = rows == 0 ? std::numeric_limits<T>::quiet_NaN()
+                            : kernels::MeanNegativeLogLikelihood(As<T>(y), labels, rows, cols);
+  });
+}
+
+void CrossEntropyGradient(Device* /*cpu*/, DType dtype, const std::byte* y, const int64_t* labels,
+                          const std::byte* g, size_t rows, size_t cols, std::byte* out) {
+  WithFloat(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    kernels::CrossEntropyGradient(As<T>(y), labels, *As<T>(g) / static_cast<T>(rows), rows, cols,
+                                  As<T>(out));
+  });
+}
+
+void Matmul(Device* /*cpu*/, DType dtype, int64_t m, int64_t n, int64_t k, const Matrix& a,
+            const Matrix& b, double beta, std::byte* c) {
+  WithFloat(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto view = [](const Matrix& x) {
+      return kernels::MatrixView<T>{As<T>(x.data), x.stride, x.transposed};
+    };
+    kernels::Gemm(m, n, k, view(a), view(b), static_cast<T>(beta), As<T>(c));
+  });
+}
+
+void Uniform(Device* /*cpu*/, DType dtype, uint64_t seed, double low, double high, std::byte* out,
+             size_t count) {
+  WithFloat(dtype, [&](auto zero) {
+    kernels::FillUniform(seed, 0, low, high, As<decltype(zero)>(out), count);
+  });
+}
+
+void Normal(Device* /*cpu*/, DType dtype, uint64_t seed, double mean, double deviation,
+            std::byte* out, size_t count) {
+  WithFloat(dtype, [&](auto zero) {
+    kernels::FillNormal(seed, 0, mean, deviation, As<decltype(zero)>(out), count);
+  });
+}
+
 void StridedCopy(Device* /*cpu*/, const std::byte* from, const int64_t* extents,
                  const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
   kernels::StridedCopy(from, extents, strides, rank, item_bytes, to);
@@ -228,6 +296,15 @@ KernelTable MakeCpuKernels() {
   table.Add(kCast, Cast);
   table.Add(kGatherRows, GatherRows);
   table.Add(kScatterRows, ScatterRows);
+  table.Add(kSoftmax, Softmax);
+  table.Add(kLogSoftmax, LogSoftmax);
+  table.Add(kSoftmaxGradient, SoftmaxGradient);
+  table.Add(kLogSoftmaxGradient, LogSoftmaxGradient);
+  table.Add(kCrossEntropy, CrossEntropy);
+  table.Add(kCrossEntropyGradient, CrossEntropyGradient);
+  table.Add(kMatmul, Matmul);
+  table.Add(kUniform, Uniform);
+  table.Add(kNormal, Normal);
   return table;
 }
 

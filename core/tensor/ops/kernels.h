@@ -87,6 +87,53 @@ using ScatterRowsKernel = void(Device* device, std::byte* table, size_t row_byte
                                const int64_t* ids, size_t count, const std::byte* rows);
 inline constexpr KernelName<ScatterRowsKernel> kScatterRows{"ScatterRows", 21};
 
+// Softmax and its like over the last axis: `x` and `out` are `rows` dense rows of `cols` elements.
+using RowsKernel = void(Device* device, DType dtype, const std::byte* x, size_t rows, size_t cols,
+                        std::byte* out);
+using RowsName = KernelName<RowsKernel>;
+inline constexpr RowsName kSoftmax{"Softmax", 22};
+inline constexpr RowsName kLogSoftmax{"LogSoftmax", 23};
+// The gradient from the result `y` and the gradient `g` of that result.
+using RowsGradientKernel = void(Device* device, DType dtype, const std::byte* y, const std::byte* g,
+                                size_t rows, size_t cols, std::byte* out);
+using RowsGradientName = KernelName<RowsGradientKernel>;
+inline constexpr RowsGradientName kSoftmaxGradient{"SoftmaxGradient", 24};
+inline constexpr RowsGradientName kLogSoftmaxGradient{"LogSoftmaxGradient", 25};
+
+// `out` is the mean over the rows of -y[row, label of the row]; NaN if there are no rows. All
+// labels are in [0, cols).
+using CrossEntropyKernel = void(Device* device, DType dtype, const std::byte* y,
+                                const int64_t* labels, size_t rows, size_t cols, std::byte* out);
+inline constexpr KernelName<CrossEntropyKernel> kCrossEntropy{"CrossEntropy", 26};
+// The gradient with respect to the logits. `y` are the log-probabilities, and `g` is one number,
+// the gradient of the mean. Requires: rows is not 0.
+using CrossEntropyGradientKernel = void(Device* device, DType dtype, const std::byte* y,
+                                        const int64_t* labels, const std::byte* g, size_t rows,
+                                        size_t cols, std::byte* out);
+inline constexpr KernelName<CrossEntropyGradientKernel> kCrossEntropyGradient{
+    "CrossEntropyGradient", 27};
+
+// A matrix, row-major in memory with `stride` elements from one row to the next. If `transposed`,
+// the matrix meant is the transpose of the one in memory.
+struct Matrix {
+  const std::byte* data = nullptr;
+  int64_t stride = 1;
+  bool transposed = false;
+};
+// c = a * b + beta * c, where a is m x k, b is k x n, and c is m x n and dense. If beta is 0, the
+// old contents of c are not read.
+using MatmulKernel = void(Device* device, DType dtype, int64_t m, int64_t n, int64_t k,
+                          const Matrix& a, const Matrix& b, double beta, std::byte* c);
+inline constexpr KernelName<MatmulKernel> kMatmul{"Matmul", 28};
+
+// Fills `count` dense elements with random numbers, which depend on the seed and on the two
+// parameters of the distribution only; see kernels/random.h.
+using RandomKernel = void(Device* device, DType dtype, uint64_t seed, double first, double second,
+                          std::byte* out, size_t count);
+using RandomName = KernelName<RandomKernel>;
+inline constexpr RandomName kUniform{"Uniform", 29};  // in [first, second)
+inline constexpr RandomName kNormal{"Normal", 30};    // with mean and deviation
+
 // The CPU's kernels: all of the above. Never destroyed.
 const KernelTable& CpuKernels();
 
