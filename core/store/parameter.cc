@@ -62,7 +62,7 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
 
   absl::Status AcquireForSteps() override;
   void ReleaseFromSteps() override;
-  absl::StatusOr<uint64_t> Assign(const Tensor& elements) override;
+  absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) override;
   Stats stats() const override;
 
   // Called when the handle that Create returned is destroyed. Readers may still hold versions.
@@ -126,7 +126,7 @@ void ParameterImpl::ReleaseFromSteps() {
   set_.Release(freed);
 }
 
-absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
+absl::StatusOr<uint64_t> ParameterImpl::Assign(Changing, const Tensor& elements) {
   if (!elements.defined() || elements.dtype() != dtype_ || elements.shape() != shape_) {
     return WithRemedy(absl::InvalidArgumentError(
                           absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(),
@@ -397,8 +397,8 @@ void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
   }
 }
 
-std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const> parameters)
-    PSD_NO_THREAD_SAFETY_ANALYSIS {
+std::vector<Parameter::Write> Parameter::BeginWrite(
+    Changing, absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Write> writes(parameters.size());
   if (parameters.empty()) return writes;
   VersionLock& versions = *Impl(parameters[0]).lock_;
@@ -414,14 +414,15 @@ std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const>
   return writes;
 }
 
-void Parameter::AbandonWrite(absl::Span<Parameter* const> parameters)
+void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);
   for (Parameter* parameter : parameters) Impl(parameter).set_.AbandonWrite();
 }
 
-void Parameter::Publish(absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
+void Parameter::Publish(Changing,
+                        absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   VersionSet::Buffers freed;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);

@@ -23,6 +23,7 @@
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/store/changing.h"
 #include "core/tensor/flat_tensor.h"
 #include "core/tensor/tensor.h"
 
@@ -110,18 +111,18 @@ class Parameter {
   // Starts a step. Requires: the caller is the only writer of all `parameters` (see WriteClaims),
   // has acquired them, and names none twice; they share their VersionLock. Never allocates; waits
   // only for readers that are just copying an old version out.
-  static std::vector<Write> BeginWrite(absl::Span<Parameter* const> parameters);
+  static std::vector<Write> BeginWrite(Changing, absl::Span<Parameter* const> parameters);
   // Ends a step without publishing: the parameters keep their current versions.
-  static void AbandonWrite(absl::Span<Parameter* const> parameters);
+  static void AbandonWrite(Changing, absl::Span<Parameter* const> parameters);
   // Makes the written spares the current versions of all `parameters` at one moment: a reader that
   // pins several by PinAll sees all of them or none. Requires: BeginWrite was called on each.
-  static void Publish(absl::Span<Parameter* const> parameters);
+  static void Publish(Changing, absl::Span<Parameter* const> parameters);
 
   // Makes `elements`, which may be on any device, the new current version and returns its number.
   // Allocates; needs no optimizer. Requires: the caller is the only writer.
   // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED; those of the
   // devices.
-  virtual absl::StatusOr<uint64_t> Assign(const Tensor& elements) = 0;
+  virtual absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) = 0;
 
   struct Stats {
     int spares = 0;

@@ -131,7 +131,7 @@ absl::Status Rows::WriteThere(absl::Span<const int64_t> ids, const std::byte* ne
   return ops::ScatterRows(table_, Tensor::Of<int64_t>(Shape{count}, ids), rows);
 }
 
-absl::Status Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
+absl::Status Rows::Write(Changing, absl::Span<const int64_t> ids, const std::byte* next) {
   if (!table_.OnHost()) return WriteThere(ids, next);
   const size_t bytes = row_bytes();
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -145,7 +145,7 @@ absl::Status Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Rows::Assign(const Tensor& elements) {
+absl::StatusOr<uint64_t> Rows::Assign(Changing changing, const Tensor& elements) {
   if (!elements.defined() || elements.shape() != shape() || elements.dtype() != dtype()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "it is ", TypeName(), ", and cannot become ",
@@ -157,11 +157,12 @@ absl::StatusOr<uint64_t> Rows::Assign(const Tensor& elements) {
   for (int64_t first = 0; first < NumRows();) {
     const int64_t count = std::min<int64_t>(NumRows() - first, ids.size());
     std::iota(ids.begin(), ids.begin() + count, first);
-    PSD_RETURN_IF_ERROR(Write(absl::MakeConstSpan(ids.data(), static_cast<size_t>(count)),
-                              packed.raw_data() + static_cast<size_t>(first) * row_bytes()));
+    const auto some = absl::MakeConstSpan(ids.data(), static_cast<size_t>(count));
+    const std::byte* const next = packed.raw_data() + static_cast<size_t>(first) * row_bytes();
+    PSD_RETURN_IF_ERROR(Write(changing, some, next));
     first += count;
   }
-  FinishUpdate();
+  FinishUpdate(changing);
   return version();
 }
 

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
+#include "core/store/changing.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
@@ -70,12 +71,12 @@ class Rows : public Object {
   // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. Requires: all
   // ids are in range and no two are equal.
   // Errors: those of the device, and RESOURCE_EXHAUSTED there; on the host none.
-  absl::Status Write(absl::Span<const int64_t> ids, const std::byte* next);
+  absl::Status Write(Changing, absl::Span<const int64_t> ids, const std::byte* next);
   // Replaces all rows as one update. Returns the new version.
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
-  absl::StatusOr<uint64_t> Assign(const Tensor& elements);
+  absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements);
   // An update is complete.
-  void FinishUpdate() { version_.fetch_add(1, std::memory_order_release); }
+  void FinishUpdate(Changing) { version_.fetch_add(1, std::memory_order_release); }
 
  private:
   static constexpr size_t kStripes = 1024;

@@ -94,18 +94,17 @@ class StoreImpl : public Store {
   StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
 
   absl::Status CheckName(absl::string_view name) const override;
-  Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
-                               absl::AnyInvocable<absl::StatusOr<Value>()> create) override;
+  Future<EntryPtr> GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
+                               absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                               absl::AnyInvocable<void(const EntryPtr&)> before_visible) override;
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
-  absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only) override;
+  absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
   absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) override;
   Erased Erase(GlobalId id) override;
   GlobalId NewId() override { return ids_.Next(); }
-  void Assign(const EntryPtr& entry, Tensor elements,
-              absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) override;
   std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after,
                              size_t limit) const override;
   WriteClaims& write_claims() override { return claims_; }
@@ -184,7 +183,7 @@ absl::Status StoreImpl::CheckName(absl::string_view name) const {
 }
 
 absl::Status StoreImpl::CheckRoom() const {
-  if (values_.size() < options_.max_values) return absl::OkStatus();
+  if (values_.size() + creations_.size() < options_.max_values) return absl::OkStatus();
   return WithRemedy(absl::ResourceExhaustedError(
                         absl::StrCat("no room for 1 value more: the store holds ", values_.size(),
                                      " of at most ", options_.max_values)),
@@ -240,8 +239,10 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
   return entry;
 }
 
-Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOptions& options,
-                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) {
+Future<EntryPtr> StoreImpl::GetOrCreate(Changing, const std::string& name,
+                                        const CreateOptions& options,
+                                        absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                                        absl::AnyInvocable<void(const EntryPtr&)> before_visible) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
   const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
@@ -265,7 +266,11 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
   }
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    return NewEntry(NewId(), name, std::move(value), options.requires_grad, *place);
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                         NewEntry(options.id.IsNone() ? NewId() : options.id, name,
+                                  std::move(value), options.requires_grad, *place));
+    if (before_visible != nullptr) before_visible(entry);
+    return entry;
   };
   promise.Set(FinishCreation(name, options.creation, make()));
   return promise.future();
@@ -277,7 +282,6 @@ absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
   MutexLock lock(mutex_);
   creations_.erase(name);
   if (!result.ok()) return result;
-  PSD_RETURN_IF_ERROR(CheckRoom());
   values_.insert(*result);
   names_.emplace((*result)->name, Named{*result, creation});
   return result;
@@ -313,7 +317,7 @@ absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
   return UnknownName(name);
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name, GlobalId only) {
+absl::StatusOr<EntryPtr> StoreImpl::Drop(Changing, const std::string& name, GlobalId only) {
   absl::StatusOr<EntryPtr> dropped = DropIfThere(name, only);
   if (dropped.ok() && *dropped == nullptr) return UnknownName(name);
   return dropped;
@@ -393,29 +397,6 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   if (!(id < remembered_.least) && !(remembered_.most < id)) erased.group.swap(remembered_.group);
   values_.erase(found);
   return erased;
-}
-
-// Requires: the caller holds the write claim of the entry.
-absl::StatusOr<uint64_t> AssignTo(const Entry& entry, const Tensor& elements) {
-  if (entry.parameter != nullptr) return entry.parameter->Assign(elements);
-  return AsRows(entry.value)->Assign(elements);
-}
-
-void StoreImpl::Assign(const EntryPtr& entry, Tensor elements,
-                       absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
-  if (entry->parameter == nullptr && AsRows(entry->value) == nullptr) {
-    done(absl::InvalidArgumentError(
-        absl::StrCat(entry->Label(), " is a ", entry->KindName(),
-                     ", and only parameters and tables of rows can be assigned to")));
-    return;
-  }
-  claims_.Claim({entry->id}, [this, entry, elements = std::move(elements),
-                              done = std::move(done)](WriteClaims::ClaimId claim) mutable {
-    absl::StatusOr<uint64_t> version = AssignTo(*entry, elements);
-    if (!version.ok()) version = Annotate(version.status(), entry->Label());
-    claims_.Release(claim);
-    done(std::move(version));
-  });
 }
 
 std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_view after,

@@ -17,6 +17,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
 #include "core/store/write_claims.h"
@@ -78,6 +79,7 @@ struct StoreOptions {
 };
 
 struct CreateOptions {
+  GlobalId id;  // of the new value; none: the store draws one
   bool requires_grad = false;
   // A text that describes how the value is made. Callers that create the same name must give the
   // same text; an empty one matches every text.
@@ -100,20 +102,24 @@ class Store {
 
   // Returns the value called `name`. If there is none, `create` makes it on the first caller's
   // thread, without a lock held; callers that come meanwhile wait and get the same value. If
-  // creation fails, all of them get its error, and the name stays free.
+  // creation fails, all of them get its error, and the name stays free. `before_visible`, unless
+  // null, is called when nothing can fail any more and nobody can find the new value yet, without a
+  // lock held.
   // Errors: FAILED_PRECONDITION if the value exists with another `creation`, naming both;
   // INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do), or
   // for requires_grad or a device if the value is no floating tensor; RESOURCE_EXHAUSTED; those of
   // the device.
-  virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
-                                       absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
+  virtual Future<EntryPtr> GetOrCreate(
+      Changing, const std::string& name, const CreateOptions& options,
+      absl::AnyInvocable<absl::StatusOr<Value>()> create,
+      absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr) = 0;
 
   // Errors: NOT_FOUND naming the nearest known name.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
   // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
-  virtual absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only = {}) = 0;
+  virtual absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only = {}) = 0;
 
   // Hosts an anonymous value under `id`, which may be from any worker's IdSource, or under a new
   // id. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for a value
@@ -141,13 +147,6 @@ class Store {
   virtual Erased Erase(GlobalId id) = 0;
 
   virtual GlobalId NewId() = 0;
-
-  // Publishes a new version of a parameter, or writes every row of a table, after the steps that
-  // already wait to write it. Then calls `done` with the number of the version, on this thread or
-  // on that of the last step before it.
-  // Errors: INVALID_ARGUMENT (no parameter or table, another shape or dtype), RESOURCE_EXHAUSTED.
-  virtual void Assign(const EntryPtr& entry, Tensor elements,
-                      absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) = 0;
 
   // Returns at most `limit` named entries, sorted by name: those whose names start with `prefix`
   // and sort after `after`.

@@ -99,9 +99,9 @@ class DenseParameter : public SteppedParameter {
 
   // A step writes a whole new version, even if its gradient has few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
-  absl::Status Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                     StepArrays arrays) override;
-  bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {
+  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
+                     const ParameterGradient& gradient, StepArrays arrays) override;
+  bool BeginStep(store::Changing, const ParameterGradient& gradient, StepArrays& arrays) override {
     if (gradient.rows != nullptr) return false;
     Begin(arrays);
     arrays.gradient = gradient.gradient->address();
@@ -211,9 +211,9 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
   return absl::OkStatus();
 }
 
-absl::Status DenseParameter::Apply(const FunctionalOptimizer& function,
+absl::Status DenseParameter::Apply(store::Changing changing, const FunctionalOptimizer& function,
                                    const ParameterGradient& gradient, StepArrays arrays) {
-  if (BeginStep(gradient, arrays)) {
+  if (BeginStep(changing, gradient, arrays)) {
     function.Apply(arrays);
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
   }

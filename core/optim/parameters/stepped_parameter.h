@@ -22,6 +22,7 @@
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
+#include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
@@ -104,23 +105,24 @@ class SteppedParameter {
   // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
   // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
   // to read and the one to write. Errors: those of the device; on the host none.
-  virtual absl::Status Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                             StepArrays arrays) = 0;
+  virtual absl::Status Apply(store::Changing, const FunctionalOptimizer& function,
+                             const ParameterGradient& gradient, StepArrays arrays) = 0;
   // Begins a step whose kernel the caller runs: completes `arrays` and returns true. The caller
   // then passes them, with those of other parameters, to FunctionalOptimizer::ApplyAll. Returns
   // false and does nothing if this step needs Apply.
-  virtual bool BeginStep(const ParameterGradient& /*gradient*/, StepArrays& /*arrays*/) {
+  virtual bool BeginStep(store::Changing, const ParameterGradient& /*gradient*/,
+                         StepArrays& /*arrays*/) {
     return false;
   }
 
   // The number of steps so far that had a gradient for this parameter.
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void set_steps(store::Changing, int64_t steps) { steps_ = steps; }
 
   virtual std::vector<StateArray> state() const = 0;
   // Must be called after the arrays of state() were written from outside, as a load does.
   // Errors: those of the device; on the host none.
-  virtual absl::Status StateReplaced() { return absl::OkStatus(); }
+  virtual absl::Status StateReplaced(store::Changing) { return absl::OkStatus(); }
 
  protected:
   int64_t NextStep() { return ++steps_; }

@@ -14,6 +14,7 @@
 #include "core/optim/parameters/staged_rows.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/optim/rows/sparse_gradient.h"
+#include "core/store/changing.h"
 #include "core/store/rows.h"
 #include "core/tensor/tensor.h"
 #include "kernels/rows/rows.h"
@@ -69,17 +70,18 @@ class SteppedRows : public SteppedParameter {
     return gradient.rows->entries.values().NumElements() +
            static_cast<int64_t>(touched_.size() * rows_->width());
   }
-  absl::Status Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                     StepArrays arrays) override;
-  absl::Status StateReplaced() override;
+  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
+                     const ParameterGradient& gradient, StepArrays arrays) override;
+  absl::Status StateReplaced(store::Changing) override;
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
   // Steps the rows of `groups`. `all` has everything except the rows and their state.
-  absl::Status Step(const RowOptimizer& function, const kernels::RowGroups& groups, RowArrays all);
+  absl::Status Step(store::Changing changing, const RowOptimizer& function,
+                    const kernels::RowGroups& groups, RowArrays all);
   // The same for a table on a device.
-  absl::Status StepThere(const RowOptimizer& function, const kernels::RowGroups& groups,
-                         RowArrays all);
+  absl::Status StepThere(store::Changing changing, const RowOptimizer& function,
+                         const kernels::RowGroups& groups, RowArrays all);
 
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
   RowBatches batches_;
@@ -104,7 +106,7 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
 }
 
 // Finds touched_ anew: a row whose state is not all zero had a gradient in some step.
-absl::Status SteppedRows::StateReplaced() {
+absl::Status SteppedRows::StateReplaced(store::Changing) {
   const auto rows = static_cast<size_t>(rows_->NumRows());
   std::vector<Tensor> arrays;  // where the host may read them
   for (const StateBlock& each : blocks_) {
@@ -156,7 +158,7 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
   return sum;
 }
 
-absl::Status SteppedRows::Apply(const FunctionalOptimizer& function,
+absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimizer& function,
                                 const ParameterGradient& gradient, StepArrays arrays) {
   const RowOptimizer& rows = *function.rows();
   RowArrays all;
@@ -168,29 +170,29 @@ absl::Status SteppedRows::Apply(const FunctionalOptimizer& function,
   all.gradient_limit = arrays.gradient_limit;
   if (rows.MovesWithoutGradient()) {
     kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
-    PSD_RETURN_IF_ERROR(Step(rows, groups, all));
+    PSD_RETURN_IF_ERROR(Step(changing, rows, groups, all));
     touched_ = std::move(groups.ids);
   } else {
-    PSD_RETURN_IF_ERROR(Step(rows, gradient.rows->groups, all));
+    PSD_RETURN_IF_ERROR(Step(changing, rows, gradient.rows->groups, all));
   }
-  rows_->FinishUpdate();
+  rows_->FinishUpdate(changing);
   return absl::OkStatus();
 }
 
-absl::Status SteppedRows::Step(const RowOptimizer& function, const kernels::RowGroups& groups,
-                               RowArrays all) {
-  if (rows_->device() != nullptr) return StepThere(function, groups, all);
+absl::Status SteppedRows::Step(store::Changing changing, const RowOptimizer& function,
+                               const kernels::RowGroups& groups, RowArrays all) {
+  if (rows_->device() != nullptr) return StepThere(changing, function, groups, all);
   all.table = rows_->elements();
   all.state = absl::MakeConstSpan(state_);
   absl::Status written;
   batches_.Step(function, groups, all, [&](absl::Span<const int64_t> ids, const std::byte* next) {
-    written.Update(rows_->Write(ids, next));
+    written.Update(rows_->Write(changing, ids, next));
   });
   return written;
 }
 
-absl::Status SteppedRows::StepThere(const RowOptimizer& function, const kernels::RowGroups& groups,
-                                    RowArrays all) {
+absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer& function,
+                                    const kernels::RowGroups& groups, RowArrays all) {
   PSD_ASSIGN_OR_RETURN(StagedRows staged, StagedRows::Read(*rows_, blocks_, groups.ids));
   all.table = staged.rows();
   all.state = staged.state();
@@ -203,7 +205,7 @@ absl::Status SteppedRows::StepThere(const RowOptimizer& function, const kernels:
     next.insert(next.end(), rows, rows + ids.size() * row_bytes);
   });
   PSD_RETURN_IF_ERROR(staged.WriteState());
-  PSD_RETURN_IF_ERROR(rows_->Write(groups.ids, next.data()));
+  PSD_RETURN_IF_ERROR(rows_->Write(changing, groups.ids, next.data()));
   return rows_->device()->Synchronize();
 }
 

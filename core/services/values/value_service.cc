@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,9 +15,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
-#include "core/optim/owner/hosted_optimizer.h"
 #include "core/program/program_codec.h"
-#include "core/program/run_program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/value_codec.h"
@@ -96,59 +93,6 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                         absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
                                      ", which is not what this call would create")),
                     "drop it, or use another name");
-}
-
-// A value that is created stays, so the rest of the memory budget bounds it instead of the limit
-// for results.
-program::ProgramLimits CreationLimits(const ValueService::Uses& uses) {
-  program::ProgramLimits limits = uses.program_limits;
-  const MemoryAccount& memory = uses.store.memory();
-  const size_t limit = memory.limit_bytes();
-  const size_t left = limit - std::min(limit, memory.used_bytes());
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  limits.max_result_bytes = limit == 0 ? kNoLimit : static_cast<int64_t>(left);
-  limits.max_live_bytes = std::max(limits.max_live_bytes, limits.max_result_bytes);
-  return limits;
-}
-
-std::string BudgetText(const MemoryBudget& memory) {
-  if (memory.limit_bytes() == 0) return "no memory budget is set, and the system has no more";
-  const MemoryAccount& hosted = *memory.hosted();
-  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, ",
-                      hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(),
-                      " are in use; drop values or raise the budget");
-}
-
-// Runs a creation program, which has no arguments and one result. No history is recorded.
-absl::StatusOr<Value> RunCreation(const ValueService::Uses& uses,
-                                  const program::CheckedProgram& program) {
-  NoGradGuard no_grad;
-  const auto results = program::RunProgram(program, CreationLimits(uses), {}, [] { return false; });
-  if (absl::IsResourceExhausted(results.status())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(results.status().message(), "; ", BudgetText(uses.memory)));
-  }
-  PSD_RETURN_IF_ERROR(results.status());
-  if (results->size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a creation program must have one result, this one has ", results->size()));
-  }
-  return Value(results->front().Detach());
-}
-
-// Runs a creation program and returns its result as an embedding table, in memory of the store's
-// budget.
-absl::StatusOr<Value> CreateRows(const ValueService::Uses& uses,
-                                 const program::CheckedProgram& program, bool requires_grad,
-                                 absl::string_view device) {
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<MemoryAccount> memory, uses.store.MemoryOn(device));
-  PSD_ASSIGN_OR_RETURN(Value made, RunCreation(uses, program));
-  const auto* variable = made.As<Variable>();
-  PSD_RETURN_IF_ERROR(variable->status());
-  PSD_ASSIGN_OR_RETURN(Tensor elements, variable->tensor().Clone(memory.get()));
-  PSD_ASSIGN_OR_RETURN(
-      auto rows, store::Rows::Create(std::move(elements), requires_grad, std::move(memory)));
-  return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 
 GlobalId IdAt(const v1::FetchRequest& request, int i) {
@@ -235,26 +179,20 @@ absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& an
       program::CheckedProgram checked,
       program::CheckedProgram::Create(std::move(decoded), uses_.operators, uses_.program_limits));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  GetOrCreateHere(
-      answer, {request.name(), std::make_shared<const program::CheckedProgram>(std::move(checked)),
-               request.rows(), request.requires_grad(), request.device()});
+  GetOrCreateHere(answer, {{},
+                           request.name(),
+                           std::make_shared<const program::CheckedProgram>(std::move(checked)),
+                           {},
+                           request.rows(),
+                           request.requires_grad(),
+                           request.device()});
   return absl::OkStatus();
 }
 
 void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
-                                   const Creation& creation) {
-  store::CreateOptions options;
-  options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
-  if (!creation.rows) options.device = creation.device;  // rows are made where they stay
-  uses_.store
-      .GetOrCreate(creation.name, options,
-                   [this, creation] {
-                     return creation.rows
-                                ? CreateRows(uses_, *creation.program, creation.requires_grad,
-                                             creation.device)
-                                : RunCreation(uses_, *creation.program);
-                   })
-      .OnReady([this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
+                                   const change::CreateValue& creation) {
+  uses_.changes.Apply(creation).OnReady(
+      [this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return answer(entry.status());
         absl::Status same = CheckSameType(uses_.operators, **entry, creation.program->program(),
                                           creation.requires_grad, creation.rows, creation.device);
@@ -281,7 +219,7 @@ absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest r
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
-  return optim::DropNamed(uses_.store, uses_.rrefs, name, only);
+  return uses_.changes.Drop(uses_.rrefs, name, only);
 }
 
 absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
@@ -308,7 +246,7 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
     return absl::InvalidArgumentError("value.assign takes exactly one tensor");
   PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Get(rpc::IdOf(fields.message)));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  uses_.store.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
+  uses_.changes.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
     if (!version.ok()) return answer(version.status());
     v1::AssignReply reply;
     reply.set_version(*version);
