@@ -3,12 +3,12 @@
 // The changes of what an owner hosts under names, as plain records.
 //
 // A change has all its inputs resolved: the same changes, applied in the same order to the same
-// contents, give the same bits on the same instruction set and devices. It names devices and never
-// memory of one: its tensors may be anywhere, and applying it puts the elements where the changed
-// value lives. It is made once it is certain that it
-// will be applied: after the caller's session has said so for the last time, and, for a change of a
-// parameter, while the parameter's write claim is held. Changes of one parameter, of one name and
-// of one optimizer have an order, and a journal sees them in it; other changes may come in any.
+// contents, give the same bits on the same instruction set and devices. Its tensors are on the
+// host; applying it puts their elements where the changed value lives. It is made once it is
+// certain that it will be applied: after the caller's session has said so for the last time, and,
+// for a change of a parameter, while the parameter's write claim is held. Changes of one parameter,
+// of one name and of one optimizer have an order, and a journal sees them in it; other changes may
+// come in any.
 //
 // Named contents are the values and the optimizers that were created with a name, also after the
 // name was dropped, as long as somebody can still change them; and the steps that any optimizer,
@@ -48,7 +48,7 @@ struct CreateValue {
   Tensor elements;                                         // the value, if there is no program
   bool rows = false;                                       // an embedding table
   bool requires_grad = false;
-  std::string device;  // the name of the owner's device that has it; empty means "cpu"
+  std::string device = {};  // the name of the owner's device that has it; empty means "cpu"
 };
 
 // A new optimizer.
@@ -84,7 +84,8 @@ struct LoadValue {
     std::vector<Tensor> arrays;  // in the order of SteppedParameter::state
   };
   store::EntryPtr entry;
-  int64_t first_row = 0;  // of a table; `elements` and the arrays have the same number of rows
+  // The first row of a table; `elements` and the arrays, all packed, have the same number of rows.
+  int64_t first_row = 0;
   Tensor elements;
   std::vector<State> states;
 };

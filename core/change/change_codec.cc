@@ -176,8 +176,7 @@ absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change) {
 }
 
 absl::Status EncodeTensor(const Tensor& tensor, v1::RecordedTensor& message) {
-  PSD_ASSIGN_OR_RETURN(const Tensor here, tensor.ToHost());
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, tensor.Contiguous());
   message.set_dtype(static_cast<uint32_t>(packed.dtype()));
   for (const int64_t extent : packed.shape().extents()) message.add_extents(extent);
   message.set_elements(packed.raw_data(), packed.NumBytes());

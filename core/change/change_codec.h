@@ -15,11 +15,10 @@ namespace psd::change {
 
 // The result holds copies of everything, and of named contents only: gradients for parameters that
 // were never named are left out.
-// Errors: RESOURCE_EXHAUSTED if there is no memory to bring a tensor to the host or to make it
-// contiguous; those of the device.
+// Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided tensor contiguous.
 absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change);
 
-// Errors: as above.
+// Requires: the tensor is on the host. Errors: RESOURCE_EXHAUSTED as above.
 absl::Status EncodeTensor(const Tensor& tensor, v1::RecordedTensor& message);
 // Errors: INVALID_ARGUMENT for an unknown dtype, a wrong shape, bytes that are no such tensor;
 // RESOURCE_EXHAUSTED.

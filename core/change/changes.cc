@@ -25,18 +25,15 @@ absl::Status WriteRows(Changing changing, store::Rows& table, int64_t first,
                        const Tensor& elements) {
   std::vector<int64_t> ids(static_cast<size_t>(elements.shape()[0]));
   std::iota(ids.begin(), ids.end(), first);
-  PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
-  PSD_RETURN_IF_ERROR(table.Write(changing, ids, packed.raw_data()));
+  PSD_RETURN_IF_ERROR(table.Write(changing, ids, elements.raw_data()));
   table.FinishUpdate(changing);
   return absl::OkStatus();
 }
 
-// Writes `elements` to the array of state from byte `offset` on, wherever either lives.
+// Writes `elements` to the array of state, wherever that lives, from byte `offset` on.
 absl::Status WriteState(const optim::StateArray& array, size_t offset, const Tensor& elements) {
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, elements.Contiguous());
-  return CopyBytes(array.device, array.data + offset, packed.device(), packed.address(),
-                   packed.NumBytes());
+  return CopyBytes(array.device, array.data + offset, nullptr, elements.raw_data(),
+                   elements.NumBytes());
 }
 
 }  // namespace
@@ -159,8 +156,7 @@ absl::Status Changes::Apply(const LoadValue& change) {
     const std::vector<optim::StateArray> arrays = state.stepped->state();
     for (size_t i = 0; i < arrays.size(); ++i) {
       const size_t offset = arrays[i].bytes / all_rows * static_cast<size_t>(change.first_row);
-      PSD_RETURN_IF_ERROR(
-          Annotate(WriteState(arrays[i], offset, state.arrays[i]), entry.Label()));
+      PSD_RETURN_IF_ERROR(Annotate(WriteState(arrays[i], offset, state.arrays[i]), entry.Label()));
     }
     state.stepped->set_steps(Changing(), state.steps);
   }

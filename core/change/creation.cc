@@ -61,16 +61,17 @@ absl::StatusOr<Tensor> RunCreation(const program::CheckedProgram& program,
 
 absl::StatusOr<Value> MakeValue(const CreateValue& change, store::Store& store,
                                 const program::ProgramLimits& limits, const MemoryBudget& memory) {
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<MemoryAccount> place, store.MemoryOn(change.device));
+  absl::StatusOr<std::shared_ptr<MemoryAccount>> place = store.MemoryOn(change.device);
+  if (!place.ok()) return Annotate(place.status(), change.name);
   Tensor elements = change.elements;
   if (change.program != nullptr) {
     PSD_ASSIGN_OR_RETURN(
         elements, RunCreation(*change.program, CreationLimits(limits, store.memory()), memory));
   }
   if (!change.rows) return Value(std::move(elements));
-  PSD_ASSIGN_OR_RETURN(elements, elements.Clone(place.get()));
+  PSD_ASSIGN_OR_RETURN(elements, elements.Clone(place->get()));
   PSD_ASSIGN_OR_RETURN(
-      auto rows, store::Rows::Create(std::move(elements), change.requires_grad, std::move(place)));
+      auto rows, store::Rows::Create(std::move(elements), change.requires_grad, *std::move(place)));
   return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 

@@ -266,9 +266,8 @@ Future<EntryPtr> StoreImpl::GetOrCreate(Changing, const std::string& name,
   }
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
-                         NewEntry(options.id.IsNone() ? NewId() : options.id, name,
-                                  std::move(value), options.requires_grad, *place));
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name,
+                                                  std::move(value), options.requires_grad, *place));
     if (before_visible != nullptr) before_visible(entry);
     return entry;
   };

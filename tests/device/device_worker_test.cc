@@ -8,16 +8,14 @@
 
 #include "client/checkpoint.h"
 #include "client/psd.h"
-#include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/runtime/runtime.h"
-#include "core/store/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
 #include "tests/core/checkpoint/fake_root.h"
-#include "tests/device/apart_device.h"
+#include "tests/device/device_owner.h"
 
 namespace psd {
 namespace {
@@ -28,33 +26,9 @@ using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
 
-constexpr size_t kBudgetBytes = size_t{1} << 20;
-
 std::string Text(const absl::Status& status) {
   return std::string(status.message());
 }
-
-// An owner with a device "apart:0".
-class DeviceOwner {
- public:
-  explicit DeviceOwner(const std::string& name, worker::RuntimeOptions options = {})
-      : owner_(name, WithDevice(*this, std::move(options))) {}
-
-  TestOwner& owner() { return owner_; }
-  testing::ApartDevice& device() { return *device_; }
-  MemoryAccount& memory() { return *memory_; }
-
- private:
-  static worker::RuntimeOptions WithDevice(DeviceOwner& self, worker::RuntimeOptions options) {
-    options.devices.push_back({self.device_, self.memory_});
-    return options;
-  }
-
-  const std::shared_ptr<testing::ApartDevice> device_ = testing::ApartDevice::Create("apart:0");
-  const std::shared_ptr<MemoryAccount> memory_ =
-      MemoryAccount::Create(kBudgetBytes, std::shared_ptr<Allocator>(device_, &device_->memory()));
-  TestOwner owner_;
-};
 
 class DeviceWorkerTest : public ::testing::Test {
  protected:
@@ -298,7 +272,7 @@ TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
 TEST_F(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
   const absl::Status full = Make("large", "apart:0", {1 << 19}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
-  EXPECT_THAT(Text(full), HasSubstr(std::to_string(kBudgetBytes)));
+  EXPECT_THAT(Text(full), HasSubstr(std::to_string(DeviceOwner::kBudgetBytes)));
   EXPECT_TRUE(Make("large", "cpu", {1 << 19}).ok());
   EXPECT_EQ(host_.memory().used_bytes(), 0u);
 }

@@ -328,7 +328,9 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChan
       ++write;
     }
     SteppedParameter& parameter = table_[index];
-    if (parameter.BeginStep(changing, plan.gradients[i], arrays)) {
+    PSD_ASSIGN_OR_RETURN(const bool begun,
+                         parameter.BeginStep(changing, plan.gradients[i], arrays));
+    if (begun) {
       sweep.Add(parameter.group(), arrays);
     } else {
       const FunctionalOptimizer& function = *change.functions[parameter.group()];

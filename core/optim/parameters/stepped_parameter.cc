@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -80,6 +79,9 @@ class DenseParameter : public SteppedParameter {
     PSD_ASSIGN_OR_RETURN(blocks_,
                          AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_),
                                        parameter_.allocator()));
+    if (device_ != nullptr) {
+      PSD_ASSIGN_OR_RETURN(gradient_, parameter_.allocator().Allocate(Bytes()));
+    }
     for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
     return absl::OkStatus();
   }
@@ -101,10 +103,15 @@ class DenseParameter : public SteppedParameter {
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
                      const ParameterGradient& gradient, StepArrays arrays) override;
-  bool BeginStep(store::Changing, const ParameterGradient& gradient, StepArrays& arrays) override {
+  absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
+                                 StepArrays& arrays) override {
     if (gradient.rows != nullptr) return false;
+    arrays.gradient = gradient.gradient->raw_data();
+    if (device_ != nullptr) {
+      PSD_RETURN_IF_ERROR(device_->CopyIn(gradient_->data(), arrays.gradient, Bytes()));
+      arrays.gradient = gradient_->data();
+    }
     Begin(arrays);
-    arrays.gradient = gradient.gradient->address();
     return true;
   }
 
@@ -122,8 +129,7 @@ class DenseParameter : public SteppedParameter {
   void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
                    const StepArrays& arrays);
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
-  // Brings a gradient from the host, where trainers' gradients arrive, to the parameter's device.
-  absl::Status PrepareElsewhere(ParameterGradient& gradient) const;
+  size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype_); }
 
   store::Parameter& parameter_;  // the entry's
   const Shape& shape_;           // the parameter's
@@ -132,6 +138,8 @@ class DenseParameter : public SteppedParameter {
   const int64_t elements_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
   std::vector<StateBlock> blocks_;
+  // Where each step puts its gradient, in the memory of device_; null on the host. Not shared.
+  std::shared_ptr<Block> gradient_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   // Whether a step also moves rows without a gradient. Sparse gradients are made dense then.
   const bool sparse_moves_all_;
@@ -148,18 +156,9 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
                                                    " must be ", DTypeName(dtype_),
                                                    shape_.ToString(), ", not ", given.ToString()));
   }
-  if (given.device() != device_) return PrepareElsewhere(gradient);
-  if (given.IsContiguous()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, given.Contiguous());
-  return absl::OkStatus();
-}
-
-absl::Status DenseParameter::PrepareElsewhere(ParameterGradient& gradient) const {
-  const Tensor& given = *gradient.gradient;
-  if (!given.OnHost()) {
-    return MixedDevices(absl::StrCat("the step of ", entry()->Label()), device_, given.device());
-  }
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, given.Clone(&device_->memory()));
+  if (given.OnHost() && given.IsContiguous()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const Tensor here, given.ToHost());
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, here.Contiguous());
   return absl::OkStatus();
 }
 
@@ -213,7 +212,8 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
 
 absl::Status DenseParameter::Apply(store::Changing changing, const FunctionalOptimizer& function,
                                    const ParameterGradient& gradient, StepArrays arrays) {
-  if (BeginStep(changing, gradient, arrays)) {
+  PSD_ASSIGN_OR_RETURN(const bool begun, BeginStep(changing, gradient, arrays));
+  if (begun) {
     function.Apply(arrays);
     return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
   }
@@ -249,9 +249,7 @@ void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradi
 
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
   if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
-  const absl::StatusOr<Tensor> here = gradient.gradient->ToHost();
-  if (!here.ok()) return std::numeric_limits<double>::quiet_NaN();  // the step will fail too
-  const Tensor& x = *here;
+  const Tensor& x = *gradient.gradient;
   const auto size = static_cast<size_t>(x.NumElements());
   const auto sum_as = [&](auto element) {
     return kernels::SumOfSquares(reinterpret_cast<const decltype(element)*>(x.raw_data()), size);

@@ -82,9 +82,11 @@ class SteppedParameter {
   // step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that Apply takes, or that Round takes if it is a
-  // sum that is not rounded yet. Needs no claim.
+  // sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter is.
+  // Needs no claim.
   // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
-  // when there is no memory to make a strided gradient contiguous or a sparse one dense.
+  // when there is no memory to bring a gradient to the host, to make a strided one contiguous or a
+  // sparse one dense; those of the gradient's device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // Its version is the sum's as defined by ReadVersion. A sum of f16 or bf16 gradients is kept in
@@ -107,11 +109,12 @@ class SteppedParameter {
   // to read and the one to write. Errors: those of the device; on the host none.
   virtual absl::Status Apply(store::Changing, const FunctionalOptimizer& function,
                              const ParameterGradient& gradient, StepArrays arrays) = 0;
-  // Begins a step whose kernel the caller runs: completes `arrays` and returns true. The caller
-  // then passes them, with those of other parameters, to FunctionalOptimizer::ApplyAll. Returns
-  // false and does nothing if this step needs Apply.
-  virtual bool BeginStep(store::Changing, const ParameterGradient& /*gradient*/,
-                         StepArrays& /*arrays*/) {
+  // Begins a step whose kernel the caller runs: puts the gradient where the parameter lives,
+  // completes `arrays` and returns true. The caller then passes them, with those of other
+  // parameters, to FunctionalOptimizer::ApplyAll. Returns false and does nothing if this step needs
+  // Apply. Errors: as for Apply.
+  virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& /*gradient*/,
+                                         StepArrays& /*arrays*/) {
     return false;
   }
 
@@ -136,8 +139,9 @@ class SteppedParameter {
 // Errors: INVALID_ARGUMENT: no parameter that requires grad, or a dtype that `function` cannot
 // step; UNIMPLEMENTED naming a device on which `function` does not work.
 absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function);
-// A dense parameter: reserves its spare and its state, from the parameter's allocator, for as long
-// as it lives. Requires: CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
+// A dense parameter: reserves its spare, its state and, on a device, room for a gradient, from the
+// parameter's allocator, for as long as it lives. Requires: CheckDenseParameter is OK. Errors:
+// RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function);
 

@@ -56,7 +56,13 @@ std::optional<Facts> FactsOf(const store::Entry& entry) {
                  DeviceName(p->device())};
   }
   if (const auto r = store::AsRows(entry.value); r != nullptr)
-    return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes(), DeviceName(r->device())};
+    return Facts{r->shape(),
+                 r->dtype(),
+                 true,
+                 r->requires_grad(),
+                 r->version(),
+                 r->bytes(),
+                 DeviceName(r->device())};
   return std::nullopt;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/change/change.h"
@@ -72,15 +73,19 @@ inline std::string Digest(const void* data, size_t bytes) {
 // Describes the elements of a parameter, of rows or of a tensor: the version and a checksum.
 inline std::string TextOfElements(const store::Entry& entry) {
   if (const auto rows = store::AsRows(entry.value); rows != nullptr) {
+    std::string elements(rows->bytes(), '\0');
+    const absl::Status read =
+        rows->ReadElements(0, reinterpret_cast<std::byte*>(elements.data()), elements.size());
+    PSD_CHECK(read.ok(), read.ToString());
     return absl::StrCat(entry.KindName(), " v", rows->version(), " ",
-                        Digest(rows->elements(), rows->bytes()));
+                        Digest(elements.data(), elements.size()));
   }
   uint64_t version = 0;
   Tensor elements;
   if (entry.parameter != nullptr) {
     const store::PinnedVersion pinned = *entry.parameter->Pin();
     version = pinned.version;
-    elements = pinned.tensor;
+    elements = *pinned.tensor.ToHost();
   } else {
     const auto* variable = entry.value.As<Variable>();
     if (variable == nullptr) return entry.KindName();
@@ -115,8 +120,13 @@ inline std::string TextOfOptimizer(const optim::OwnerOptimizer& optimizer) {
     const optim::SteppedParameter& parameter = table[i];
     absl::StrAppend(&text, "  over ", parameter.id().ToString(), " in ", parameter.group(), " ",
                     TextOfElements(*parameter.entry()), " steps ", parameter.steps(), "\n");
-    for (const optim::StateArray& array : parameter.state())
-      absl::StrAppend(&text, "    ", array.name, " ", Digest(array.data, array.bytes), "\n");
+    for (const optim::StateArray& array : parameter.state()) {
+      std::string here(array.bytes, '\0');
+      const absl::Status read = CopyBytes(nullptr, reinterpret_cast<std::byte*>(here.data()),
+                                          array.device, array.data, array.bytes);
+      PSD_CHECK(read.ok(), read.ToString());
+      absl::StrAppend(&text, "    ", array.name, " ", Digest(here.data(), here.size()), "\n");
+    }
   }
   return text;
 }
