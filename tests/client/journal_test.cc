@@ -172,7 +172,7 @@ TEST(JournalTest, WhatTrainersDoIsDescribed) {
   EXPECT_GE(journal->count<change::AssignValue>(), 100u);
   EXPECT_GE(journal->count<change::CreateOptimizer>(), 100u);  // private ones most of all
   EXPECT_GE(journal->count<change::LoadValue>(), 3u);
-  EXPECT_GE(journal->count<optim::StepChange>(), 500u);
+  EXPECT_GE(journal->count<optim::StepChange>(), 400u);
   EXPECT_GE(journal->count<optim::OptionsChange>(), 100u);
   EXPECT_GE(journal->count<optim::LifeChange>(), 4u);
   change::LocalOwner again(nullptr, 4711);

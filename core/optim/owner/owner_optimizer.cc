@@ -512,8 +512,12 @@ absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
     MutexLock deciding(deciding_);
     {
       MutexLock lock(mutex_);
-      if (book_.life().id == change.life.id) return absl::OkStatus();
-      PSD_RETURN_IF_ERROR(CheckLoad(load, book_.life()));
+      if (book_.life().id == change.life.id) {
+        change.life = book_.life();
+        change.loaded = {steps_, loss_scale_.scale(), loss_scale_.good_steps()};
+      } else {
+        PSD_RETURN_IF_ERROR(CheckLoad(load, book_.life()));
+      }
     }
     PSD_RETURN_IF_ERROR(changes_.Apply(change));
   }

@@ -182,9 +182,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps)
       PSD_EXCLUDES(deciding_, mutex_);
   // Ends the load that has given the life `load` to the part and replaced its state: sets the saved
-  // counters, and begins `life`. Nothing changes if the part is in `life` already. No `load` stands
-  // for any. Requires: the claims of claim_id() and of all parameters. Errors: those of SetLife and
-  // CheckLoad.
+  // counters, and begins `life`. If the part is in `life` already, the counters stay as they are.
+  // No `load` stands for any. Requires: the claims of claim_id() and of all parameters. Errors:
+  // those of SetLife and CheckLoad.
   absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
       PSD_EXCLUDES(deciding_, mutex_);
   // The id under which it is hosted. Every step claims it: who has the claim knows that no step is
