@@ -33,8 +33,8 @@ GlobalId Context::id() const {
 
 absl::Status Context::CheckUsable() const {
   if (state_ != nullptr) return worker_->CheckRunning();
-  return absl::FailedPreconditionError(
-      "a context that was moved from; use the one that it was moved to");
+  return WithRemedy(absl::FailedPreconditionError("a context that was moved from"),
+                    "use the one that it was moved to");
 }
 
 absl::Status Context::Backward(const std::vector<Variable>& roots,

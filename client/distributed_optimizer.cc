@@ -9,6 +9,7 @@
 #include "client/fan_out.h"
 #include "client/optimizer_state.h"
 #include "client/psd.h"
+#include "core/base/remedy.h"
 
 namespace psd {
 namespace {
@@ -222,8 +223,8 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Crea
     const std::vector<ParameterGroup>& groups, const OptimizerSettings& settings,
     const JoinOptions& join) {
   if (name.empty()) {
-    return absl::InvalidArgumentError(
-        "a named optimizer needs a name; leave the argument out for a private one");
+    return WithRemedy(absl::InvalidArgumentError("a named optimizer needs a name"),
+                      "leave the argument out for a private one");
   }
   return Make(worker, name, spec, groups, settings, join);
 }
@@ -242,9 +243,10 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
   if (groups.empty()) return absl::InvalidArgumentError("an optimizer needs at least one group");
   PSD_RETURN_IF_ERROR(settings.Check());
   if (name.empty() && settings.mode.kind == UpdateMode::Kind::kSynchronous) {
-    return absl::InvalidArgumentError(
-        "synchronous rounds are for several trainers, who find the optimizer by its name; give "
-        "one");
+    return WithRemedy(
+        absl::InvalidArgumentError(
+            "synchronous rounds are for several trainers, who find the optimizer by its name"),
+        "give one");
   }
   PSD_ASSIGN_OR_RETURN(std::vector<OptimizerSpec> specs,
                        CompleteSpecs(worker.state_->runtime->optimizers(), spec, groups));

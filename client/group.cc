@@ -24,8 +24,8 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(1);
 constexpr absl::Duration kMostPause = absl::Milliseconds(50);
 
 absl::Status NoReferences() {
-  return absl::InvalidArgumentError(
-      "all-gather: references cannot be gathered; pass them in calls");
+  return WithRemedy(absl::InvalidArgumentError("all-gather: references cannot be gathered"),
+                    "pass them in calls");
 }
 
 rpc::CallOptions WaitsFor(absl::Duration timeout) {

@@ -13,6 +13,7 @@
 #include "client/load_source.h"
 #include "client/model_parts.h"
 #include "client/pieces.h"
+#include "client/runtime_of.h"
 #include "core/checkpoint/placement.h"
 #include "core/checkpoint/save_folder.h"
 #include "core/checkpoint/save_reader.h"
@@ -60,7 +61,7 @@ class Loader {
   Loader(Worker& worker, const LoadOptions& options, const SaveReader& save)
       : worker_(worker), options_(options), save_(save), index_(save.index()), source_(save) {
     call_.timeout = options.timeout;
-    load_ = worker_.runtime().ids().Next();
+    load_ = RuntimeOf(worker_).ids().Next();
   }
 
   absl::StatusOr<LoadSummary> Run(const std::vector<std::string>& owners);
@@ -116,7 +117,7 @@ class Loader {
 absl::Status Loader::DescribeOwners(const std::vector<std::string>& owners) {
   std::vector<Future<OwnerContents>> asked;
   for (const std::string& owner : owners)
-    asked.push_back(worker_.runtime().checkpoints().Describe(owner, call_));
+    asked.push_back(RuntimeOf(worker_).checkpoints().Describe(owner, call_));
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto& contents = asked[i].Wait();
     if (!contents.ok()) return Annotate(contents.status(), owners[i]);
@@ -147,7 +148,7 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
   const SavedOptimizer& optimizer = index_.optimizers[number];
   LoadedOptimizer& loaded = optimizers_[number];
   loaded.kept = share.kept;
-  loaded.life.id = share.begun.IsNone() ? worker_.runtime().ids().Next() : share.begun;
+  loaded.life.id = share.begun.IsNone() ? RuntimeOf(worker_).ids().Next() : share.begun;
   for (const std::string& owner : std::set<std::string>(homes.begin(), homes.end()))
     loaded.life.owners.push_back({owner, hosted_.at(owner).incarnation});
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
@@ -173,7 +174,7 @@ void Loader::AddOptimizer(size_t number, const std::vector<std::string>& homes,
 absl::Status Loader::CheckAll() {
   std::vector<Future<Unit>> answers;
   for (const OwnerPart& part : parts_)
-    answers.push_back(worker_.runtime().checkpoints().Check(part.owner, part.contents, call_));
+    answers.push_back(RuntimeOf(worker_).checkpoints().Check(part.owner, part.contents, call_));
   std::vector<std::string> problems;
   absl::Status first;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -207,7 +208,7 @@ absl::Status Loader::CreateParameters() {
       const auto hosted = value.kind == ValueKind::kRows ? services::ValueService::Hosted::kRows
                                                          : services::ValueService::Hosted::kTensor;
       if (asked.size() == kCreationsAhead) PSD_RETURN_IF_ERROR(take());
-      asked.emplace_back(value.name, worker_.runtime().values().GetOrCreate(
+      asked.emplace_back(value.name, RuntimeOf(worker_).values().GetOrCreate(
                                          part.owner, value.name, Zeros(value.shape, value.dtype),
                                          value.requires_grad, call_, hosted));
     }
@@ -235,7 +236,7 @@ absl::Status Loader::CreateOptimizers() {
 
 absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
                                                          const SavedOptimizer& optimizer) {
-  services::OptimizerService& service = worker_.runtime().optimizer_service();
+  services::OptimizerService& service = RuntimeOf(worker_).optimizer_service();
   std::vector<services::GroupRequest> groups;
   for (const checkpoint::SavedGroup& group : optimizer.groups)
     groups.push_back({{optimizer.type, group.created_with}, {}});
@@ -254,8 +255,9 @@ absl::StatusOr<Loader::MadePart> Loader::CreateOptimizer(const OwnerPart& part,
 absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
   MadePart part{std::move(rref), {}};
   for (size_t i = 0; i < groups; ++i) {
-    PSD_ASSIGN_OR_RETURN(optim::GroupOptions now,
-                         worker_.runtime().optimizer_service().Options(part.rref, i, call_).Wait());
+    PSD_ASSIGN_OR_RETURN(
+        optim::GroupOptions now,
+        RuntimeOf(worker_).optimizer_service().Options(part.rref, i, call_).Wait());
     part.options.push_back(std::move(now));
   }
   return part;
@@ -263,13 +265,13 @@ absl::StatusOr<Loader::MadePart> Loader::WithOptions(RRef rref, size_t groups) {
 
 // Sets the options of all parts. If parts stay, all parts get the options of those.
 absl::Status Loader::SetOptions(size_t number, std::vector<MadePart> parts) {
-  services::OptimizerService& service = worker_.runtime().optimizer_service();
+  services::OptimizerService& service = RuntimeOf(worker_).optimizer_service();
   const SavedOptimizer& optimizer = index_.optimizers[number];
   const std::map<std::string, KeptPart>& kept = optimizers_.at(number).kept;
   const size_t first_kept = parts.size();
   for (const auto& [owner, part] : kept) {
     PSD_ASSIGN_OR_RETURN(RRef rref,
-                         worker_.runtime().values().Lookup(owner, optimizer.name, call_).Wait());
+                         RuntimeOf(worker_).values().Lookup(owner, optimizer.name, call_).Wait());
     PSD_ASSIGN_OR_RETURN(MadePart made, WithOptions(std::move(rref), optimizer.groups.size()));
     parts.push_back(std::move(made));
   }
@@ -315,7 +317,7 @@ absl::Status Loader::ImportPart(const OwnerPart& part) {
       const size_t number = part.values[next++];
       ImportItem item = source_.DescribeItem(number);
       item.load = load_;
-      PSD_RETURN_IF_ERROR(LoadInPieces(worker_.runtime(), part.owner, std::move(item),
+      PSD_RETURN_IF_ERROR(LoadInPieces(RuntimeOf(worker_), part.owner, std::move(item),
                                        source_.SourcesOf(number), pieces));
       continue;
     }
@@ -333,7 +335,7 @@ absl::Status Loader::ImportPart(const OwnerPart& part) {
       items.push_back(std::move(item));
     }
     PSD_RETURN_IF_ERROR(WaitFor(kImportsAhead - 1));
-    under_way_.push_back(worker_.runtime().checkpoints().Import(part.owner, items, {}, call_));
+    under_way_.push_back(RuntimeOf(worker_).checkpoints().Import(part.owner, items, {}, call_));
     PSD_RETURN_IF_ERROR(Tell("loading", bytes));
   }
   return WaitFor(0);
@@ -374,7 +376,7 @@ absl::Status Loader::RestoreParts(bool kept) {
   }
   for (const auto& [owner, optimizers] : by_owner) {
     PSD_RETURN_IF_ERROR(
-        worker_.runtime().checkpoints().Import(owner, {}, optimizers, call_).Wait());
+        RuntimeOf(worker_).checkpoints().Import(owner, {}, optimizers, call_).Wait());
   }
   return absl::OkStatus();
 }

@@ -156,11 +156,12 @@ class Chooser {
     const HostedValue* hosted = FindValue(contents_.at(owner), value.name);
     const bool stepped = stepped_.count({value.owner, value.name}) > 0;
     if (hosted == nullptr && stepped) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("'", value.name, "' is missing on ", owner,
-                       ": its name was dropped, and a part of an optimizer that is not missing "
-                       "still steps the value; drop the optimizer on ",
-                       owner, " too, and both are brought back"));
+      return WithRemedy(
+          absl::FailedPreconditionError(
+              absl::StrCat("'", value.name, "' is missing on ", owner,
+                           ": its name was dropped, and a part of an optimizer that is not missing "
+                           "still steps the value")),
+          absl::StrCat("drop the optimizer on ", owner, " too, and both are brought back"));
     }
     if (hosted == nullptr) return true;
     return !stepped && hosted->value.version <= 1 && value.version > hosted->value.version;

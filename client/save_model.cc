@@ -9,6 +9,7 @@
 #include "client/checkpoint.h"
 #include "client/model_parts.h"
 #include "client/pieces.h"
+#include "client/runtime_of.h"
 #include "client/save_files.h"
 #include "client/save_pace.h"
 #include "client/save_plan.h"
@@ -211,7 +212,7 @@ absl::Status Saver::TakeInPieces(const Batch& batch) {
   const PieceOptions pieces{call_, options_.batch_bytes,
                             [this](uint64_t bytes) { return Tell(bytes); }};
   PSD_ASSIGN_OR_RETURN(const ExportedItem item,
-                       SaveInPieces(worker_.runtime(), owner.owner, batch.owner, batch.items[0],
+                       SaveInPieces(RuntimeOf(worker_), owner.owner, batch.owner, batch.items[0],
                                     targets, *files_[batch.owner], pace_, pieces));
   return Record(plan, item);
 }
@@ -242,7 +243,7 @@ absl::Status Saver::CheckLives() {
   for (const SavedOptimizer& optimizer : plan_.index.optimizers)
     for (const checkpoint::SavedPart& part : optimizer.parts)
       asked.push_back(
-          worker_.runtime().optimizer_service().Part(part.owner, optimizer.name, call_));
+          RuntimeOf(worker_).optimizer_service().Part(part.owner, optimizer.name, call_));
   size_t next = 0;
   for (const SavedOptimizer& optimizer : plan_.index.optimizers) {
     for (const checkpoint::SavedPart& part : optimizer.parts) {
@@ -273,13 +274,13 @@ absl::StatusOr<SaveSummary> Saver::Run(const std::shared_ptr<checkpoint::FileSys
   plan_.index.psd_version = kVersion;
   std::string name = options_.name;
   if (name.empty()) name = absl::FormatTime("%Y-%m-%dT%H-%M-%E3SZ", now, absl::UTCTimeZone());
-  const GlobalId unique = worker_.runtime().ids().Next();
+  const GlobalId unique = RuntimeOf(worker_).ids().Next();
   PSD_ASSIGN_OR_RETURN(
       folder_, checkpoint::SaveFolder::Begin(
                    files, options_.dir, name,
                    absl::StrCat(absl::Hex(unique.incarnation), "-", unique.counter), plan_.bytes));
   PSD_ASSIGN_OR_RETURN(ChosenFiles chosen,
-                       ChooseFiles(worker_.runtime(), *folder_, plan_.owners, call_));
+                       ChooseFiles(RuntimeOf(worker_), *folder_, plan_.owners, call_));
   files_ = std::move(chosen.files);
   for (const auto& [owner, steps] : chosen.steps_accepted)
     pace_.Heard(owner, steps, Clock::Steady().Now());
@@ -325,7 +326,7 @@ absl::StatusOr<ContentsByOwner> DescribeModel(Worker& worker, const SaveOptions&
   call.timeout = options.timeout;
   std::vector<Future<OwnerContents>> asked;
   for (const std::string& owner : owners)
-    asked.push_back(worker.runtime().checkpoints().Describe(owner, call));
+    asked.push_back(RuntimeOf(worker).checkpoints().Describe(owner, call));
   ContentsByOwner all;
   for (size_t i = 0; i < owners.size(); ++i) {
     const auto& contents = asked[i].Wait();

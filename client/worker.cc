@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "client/worker_state.h"
 #include "core/base/clock.h"
 #include "core/base/collect.h"
@@ -101,10 +102,6 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
   return runtime;
-}
-
-services::CallTarget ToTarget(const Function& function) {
-  return {function.program(), function.fingerprint(), function.name()};
 }
 
 }  // namespace
@@ -261,8 +258,27 @@ absl::StatusOr<std::vector<OwnerAddress>> Worker::JobOwners() {
   }
   return state_->options.owners;
 }
-worker::Runtime& Worker::runtime() {
-  return *state_->runtime;
+worker::Runtime& RuntimeOf(Worker& worker) {
+  return *worker.state_->runtime;
+}
+
+const std::string& Worker::address() const {
+  return state_->runtime->address();
+}
+ReferenceCounts Worker::ReferenceStats() const {
+  const rref::RRefContext::Stats stats = state_->runtime->rrefs().stats();
+  ReferenceCounts counts;
+  counts.owned = stats.owners;
+  counts.forks = stats.forks;
+  counts.held = stats.users;
+  counts.unconfirmed = stats.pending_users;
+  counts.loans = stats.loans;
+  counts.releases = stats.releases;
+  return counts;
+}
+ContextCounts Worker::ContextStats() const {
+  const dist_autograd::DistAutograd::Stats stats = state_->runtime->autograd().stats();
+  return {stats.contexts, stats.running_passes};
 }
 
 // ---- values
@@ -346,7 +362,8 @@ absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef
                                                           const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
   if (plan.context != nullptr) {
-    return absl::InvalidArgumentError("Pull records nothing; fetch with ToHere in a context");
+    return WithRemedy(absl::InvalidArgumentError("Pull records nothing"),
+                      "fetch with ToHere in a context");
   }
   auto pulling = state_->runtime->values().Pull(rrefs, plan.options);
   PSD_RETURN_IF_ERROR(pulling.Wait());
@@ -380,8 +397,7 @@ Future<Values> Worker::RpcAsync(const Callee& callee, const Function& function,
   if (!plan.ok()) return Future<Values>::Ready(plan.status());
   absl::StatusOr<std::string> name = state_->Resolve(callee);
   if (!name.ok()) return Future<Values>::Ready(name.status());
-  return state_->runtime->calls().Run(*name, ToTarget(function), arguments, plan->context,
-                                      plan->options);
+  return state_->runtime->calls().Run(*name, function, arguments, plan->context, plan->options);
 }
 
 absl::StatusOr<Values> Worker::RpcSync(const Callee& callee, const Function& function,
@@ -393,8 +409,7 @@ absl::StatusOr<RRef> Worker::Remote(const Callee& callee, const Function& functi
                                     const Values& arguments, const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
   PSD_ASSIGN_OR_RETURN(const std::string name, state_->Resolve(callee));
-  return state_->runtime->calls().Remote(name, ToTarget(function), arguments, plan.context,
-                                         plan.options);
+  return state_->runtime->calls().Remote(name, function, arguments, plan.context, plan.options);
 }
 
 // ---- the rest

@@ -86,8 +86,8 @@ class ReferenceRelease : public References {
   absl::StatusOr<std::vector<double>> CallWhileReleasing() {
     std::vector<double> seconds;
     while (true) {
-      const rref::RRefContext::Stats held = job().worker().runtime().rrefs().stats();
-      if (held.users + held.releases == 0) return seconds;
+      const ReferenceCounts counts = job().worker().ReferenceStats();
+      if (counts.held + counts.releases == 0) return seconds;
       PSD_ASSIGN_OR_RETURN(const std::vector<double> one,
                            TimeEach(1, [this] { return CallOnce(); }));
       seconds.push_back(one[0]);

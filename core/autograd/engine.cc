@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "core/autograd/hooks.h"
 #include "core/base/faults.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -66,9 +67,10 @@ absl::StatusOr<GraphPass::NodeState*> GraphPass::TakeFeed(Node* start, size_t gr
   }
   NodeState& state = states_[*found];
   if (gradients != 0 && gradients != state.inputs) {
-    return absl::InvalidArgumentError(absl::StrCat(gradients, " gradients for node ", start->Name(),
-                                                   ", which takes ", state.inputs,
-                                                   "; give one for each, or none at all"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(gradients, " gradients for node ", start->Name(),
+                                                ", which takes ", state.inputs)),
+        "give one for each, or none at all");
   }
   --state.feeds;
   return &state;
@@ -192,18 +194,22 @@ absl::Status GraphPass::status() const {
 namespace {
 
 absl::Status NoRoots() {
-  return absl::InvalidArgumentError("backward was given no roots; give at least one loss");
+  return WithRemedy(absl::InvalidArgumentError("backward was given no roots"),
+                    "give at least one loss");
 }
 
-absl::Status BadRoot(size_t number, const Variable& output, absl::string_view problem) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("root ", number, " of backward, ", output.tensor().ToString(), ", ", problem));
+absl::Status BadRoot(size_t number, const Variable& output, absl::string_view problem,
+                     absl::string_view remedy) {
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat("root ", number, " of backward, ",
+                                              output.tensor().ToString(), ", ", problem)),
+      remedy);
 }
 
 absl::Status CheckDifferentiable(size_t number, const Variable& output) {
   if (!output.ok()) return Annotate(output.status(), absl::StrCat("root ", number, " of backward"));
   if (output.requires_grad()) return absl::OkStatus();
-  return BadRoot(number, output, "does not require grad; compute it from a variable that does");
+  return BadRoot(number, output, "does not require grad", "compute it from a variable that does");
 }
 
 }  // namespace
@@ -214,9 +220,9 @@ absl::StatusOr<std::vector<Root>> LossRoots(const std::vector<Variable>& losses)
   for (size_t i = 0; i < losses.size(); ++i) {
     const Variable& loss = losses[i];
     PSD_RETURN_IF_ERROR(CheckDifferentiable(i, loss));
-    if (loss.is_leaf()) return BadRoot(i, loss, "is a leaf; give the result of an operation");
+    if (loss.is_leaf()) return BadRoot(i, loss, "is a leaf", "give the result of an operation");
     if (loss.tensor().NumElements() != 1) {
-      return BadRoot(i, loss, "does not have exactly one element; sum it or take its mean");
+      return BadRoot(i, loss, "does not have exactly one element", "sum it or take its mean");
     }
     PSD_ASSIGN_OR_RETURN(Tensor one, Tensor::Full(loss.shape(), loss.dtype(), 1));
     roots.push_back({loss, std::move(one)});
@@ -237,9 +243,8 @@ absl::StatusOr<std::vector<Root>> GivenRoots(const std::vector<Variable>& output
     const Tensor& gradient = gradients[i];
     if (!gradient.defined() || gradient.shape() != outputs[i].shape() ||
         gradient.dtype() != outputs[i].dtype()) {
-      return BadRoot(i, outputs[i],
-                     absl::StrCat("was given a gradient ", gradient.ToString(),
-                                  "; give it in the root's own shape and dtype"));
+      return BadRoot(i, outputs[i], absl::StrCat("was given a gradient ", gradient.ToString()),
+                     "give it in the root's own shape and dtype");
     }
     roots.push_back({outputs[i], gradient});
   }

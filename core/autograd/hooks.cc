@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/caught_exception.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -16,9 +17,10 @@ absl::Status NodeHooks::RunBefore(absl::Span<Tensor> gradients) const {
     if (!result.ok()) return Annotate(result.status(), "gradient hook");
     if (!result->defined() || result->shape() != gradient.shape() ||
         result->dtype() != gradient.dtype()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a gradient hook was given ", gradient.ToString(), " and returned ",
-                       result->ToString(), "; return the same shape and dtype"));
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat("a gradient hook was given ", gradient.ToString(),
+                                                  " and returned ", result->ToString())),
+          "return the same shape and dtype");
     }
     gradient = *std::move(result);
   }

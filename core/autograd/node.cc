@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/hooks.h"
+#include "core/base/remedy.h"
 
 namespace psd {
 namespace {
@@ -30,16 +31,17 @@ void MoveNodes(absl::Span<Edge> edges, std::vector<std::shared_ptr<Node>>& to) {
 }  // namespace
 
 absl::Status GradientSink::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("a local backward has reached ", gradient.ToString(), " for value ",
-                   leaf.key.ToString(), "; run the context's backward instead"));
+  return WithRemedy(absl::FailedPreconditionError(absl::StrCat("a local backward has reached ",
+                                                               gradient.ToString(), " for value ",
+                                                               leaf.key.ToString())),
+                    "run the context's backward instead");
 }
 
 absl::Status SavedValuesFreed(absl::string_view name) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("a second backward through ", name,
-                   ", whose saved values the first one freed; set retain_graph in all but the "
-                   "last"));
+  return WithRemedy(
+      absl::FailedPreconditionError(absl::StrCat("a second backward through ", name,
+                                                 ", whose saved values the first one freed")),
+      "set retain_graph in all but the last");
 }
 
 void Node::DeleteHooks::operator()(NodeHooks* hooks) const {

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/shape.h"
@@ -25,7 +26,8 @@ class AccumulateSparseGrad : public Node {
                      absl::Span<Tensor>) override {
     if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
     if (pass.sink == nullptr) {
-      return absl::FailedPreconditionError("nobody collects the gradient of rows; give a sink");
+      return WithRemedy(absl::FailedPreconditionError("nobody collects the gradient of rows"),
+                        "give a sink");
     }
     const int64_t count = ids_.NumElements();
     PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids_, {1, count}));

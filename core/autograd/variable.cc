@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/remedy.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
 #include "core/base/thread_modes.h"
@@ -34,14 +35,15 @@ class AccumulateGrad : public Node {
     if (gradients.empty() || !gradients[0].defined()) return absl::OkStatus();
     Tensor& gradient = gradients[0];
     if (gradient.shape() != leaf_.shape || gradient.dtype() != leaf_.dtype) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a gradient ", gradient.ToString(), " for leaf ", leaf_.key.ToString(),
-                       ", which is ", DTypeName(leaf_.dtype), leaf_.shape.ToString(),
-                       "; send it in the leaf's own shape and dtype"));
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                            "a gradient ", gradient.ToString(), " for leaf ", leaf_.key.ToString(),
+                            ", which is ", DTypeName(leaf_.dtype), leaf_.shape.ToString())),
+                        "send it in the leaf's own shape and dtype");
     }
     if (pass.sink == nullptr) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "nobody collects the gradient of leaf ", leaf_.key.ToString(), "; give the pass a sink"));
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            "nobody collects the gradient of leaf ", leaf_.key.ToString())),
+                        "give the pass a sink");
     }
     PSD_ASSIGN_OR_RETURN(Tensor dense, std::move(gradient).Contiguous());
     return pass.sink->Accumulate(leaf_, std::move(dense));
@@ -53,12 +55,13 @@ class AccumulateGrad : public Node {
 
 absl::Status CheckMayRequireGrad(const Tensor& tensor) {
   if (!tensor.defined())
-    return absl::InvalidArgumentError(
-        "a variable was made of an undefined tensor; give it elements");
+    return WithRemedy(absl::InvalidArgumentError("a variable was made of an undefined tensor"),
+                      "give it elements");
   if (tensor.dtype() == DType::kF32 || tensor.dtype() == DType::kF64) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a leaf ", tensor.ToString(),
-                   " cannot require grad: only f32 and f64 have gradients; cast it first"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(
+          "a leaf ", tensor.ToString(), " cannot require grad: only f32 and f64 have gradients")),
+      "cast it first");
 }
 
 Edge LeafEdge(const Tensor& tensor, GlobalId key, uint64_t version) {
@@ -77,8 +80,9 @@ Variable::Variable(Tensor tensor, bool requires_grad) {
     return;
   }
   if (!tensor.defined()) {
-    *this = Invalid(
-        absl::InvalidArgumentError("a variable was made of an undefined tensor; give it elements"));
+    *this =
+        Invalid(WithRemedy(absl::InvalidArgumentError("a variable was made of an undefined tensor"),
+                           "give it elements"));
     return;
   }
   tensor_ = std::move(tensor);
@@ -100,7 +104,8 @@ Variable Variable::Invalid(absl::Status status) {
 
 absl::Status Variable::status() const {
   if (ok() || !error_.ok()) return error_;
-  return absl::InvalidArgumentError("an undefined variable was used; assign it first");
+  return WithRemedy(absl::InvalidArgumentError("an undefined variable was used"),
+                    "assign it first");
 }
 
 GlobalId Variable::key() const {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -28,15 +29,17 @@ absl::Status CopyBytes(Device* to_device, std::byte* to, Device* from_device, co
 }
 
 absl::Status NotOnDevice(absl::string_view operation, const Device* device) {
-  return absl::UnimplementedError(
-      absl::StrCat(operation, " does not work on ", DeviceName(device),
-                   ": that device has no such kernel; copy its operands to another device first"));
+  return WithRemedy(
+      absl::UnimplementedError(absl::StrCat(operation, " does not work on ", DeviceName(device),
+                                            ": that device has no such kernel")),
+      "copy its operands to another device first");
 }
 
 absl::Status MixedDevices(absl::string_view operation, const Device* a, const Device* b) {
-  return absl::InvalidArgumentError(absl::StrCat(operation, " was given values on ", DeviceName(a),
-                                                 " and on ", DeviceName(b),
-                                                 "; copy one of them to the other's device first"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(operation, " was given values on ", DeviceName(a),
+                                              " and on ", DeviceName(b))),
+      "copy one of them to the other's device first");
 }
 
 }  // namespace psd

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
+#include "core/base/remedy.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
 
@@ -70,13 +71,12 @@ absl::Status Refusal(const Meters& meters, AccountKind kind, size_t for_values, 
       "no memory for ", bytes, " bytes more: the budget is ", meters.budget_bytes, " bytes",
       for_values < meters.budget_bytes ? absl::StrCat(" (", for_values, " for values)") : "",
       ", of which ", meters.hosted.used(), " are in use by values and ", meters.transit_bytes(),
-      " by messages, gradients and results under way; ");
-  if (kind == AccountKind::kHosted)
-    return absl::ResourceExhaustedError(absl::StrCat(use, "drop values or raise the budget"));
-  return absl::ResourceExhaustedError(
-      absl::StrCat(use,
-                   "try again when calls have ended, send less at once, or raise the "
-                   "budget"));
+      " by messages, gradients and results under way");
+  return WithRemedy(absl::ResourceExhaustedError(use),
+                    kind == AccountKind::kHosted
+                        ? "drop values or raise the budget"
+                        : "try again when calls have ended, send less at once, or raise the "
+                          "budget");
 }
 
 absl::Status Meters::TryAdd(AccountKind kind, size_t bytes, size_t for_values, size_t limit) {

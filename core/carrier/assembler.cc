@@ -150,12 +150,13 @@ RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why) {
 
 struct Assembler::Transfer {
   MessageShape shape;
-  MemoryCharge charge;  // for `shape` and the rest of this
+  MemoryCharge charge;       // for `shape` and the rest of this
+  MemoryCharge kept_charge;  // for the beginning of the header, once it is refused
   size_t piece_bytes = 0;
   size_t total_bytes = 0;
   size_t cost_bytes = 0;
   size_t needed_bytes = 0;                    // from the accounts
-  size_t held_bytes = 0;                      // `cost_bytes` if it holds memory
+  size_t held_bytes = 0;                      // `needed_bytes` if it holds memory
   std::vector<bool> begun;                    // one per piece
   size_t unfinished = 0;                      // pieces not yet filled
   bool moved = true;                          // since the last look for stalls
@@ -236,7 +237,7 @@ absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now,
 absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now, bool may_wait) {
   const MemoryAccount& account = *memory_.headers;
   const size_t most = account.most_bytes();
-  const bool greedy = held_bytes_ > 0 && held_bytes_ + transfer.cost_bytes > most / 2;
+  const bool greedy = held_bytes_ > 0 && held_bytes_ + transfer.needed_bytes > most / 2;
   if (may_wait && greedy && transfer.place.OthersWait(waiting_)) {
     transfer.place.Leave();
     return false;
@@ -246,18 +247,23 @@ absl::StatusOr<bool> Assembler::Seek(Transfer& transfer, absl::Time now, bool ma
   absl::StatusOr<bool> room =
       transfer.place.Seek(waiting_, now, waits, transfer.needed_bytes, [&]() -> absl::Status {
         PSD_ASSIGN_OR_RETURN(transfer.assembly, MessageAssembly::Create(transfer.shape, memory_));
-        transfer.held_bytes = transfer.cost_bytes;
+        transfer.held_bytes = transfer.needed_bytes;
         held_bytes_ += transfer.held_bytes;
         return absl::OkStatus();
       });
   if (room.ok()) return room;
-  Refuse(transfer, room.status());
+  PSD_RETURN_IF_ERROR(Refuse(transfer, room.status()));
   return true;
 }
 
-void Assembler::Refuse(Transfer& transfer, const absl::Status& why) {
+absl::Status Assembler::Refuse(Transfer& transfer, const absl::Status& why) {
+  const size_t kept = std::min(transfer.shape.header_bytes, kKeptHeaderBytes);
+  if (kept > kTransferBytes) {
+    PSD_ASSIGN_OR_RETURN(transfer.kept_charge, bookkeeping_->Charge(kept));
+  }
   transfer.refused = why;
   transfer.assembly = MessageAssembly::KeepHeader(transfer.shape);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Assembler::Slot> Assembler::BeginPiece(const PieceFrame& piece) {
@@ -316,7 +322,7 @@ absl::Status Assembler::LookForStall() {
     const size_t least = (pieces + kMostLooks - 1) / kMostLooks;
     if (needed && before != 0 && before - unfinished < least) {
       return WithRemedy(absl::DeadlineExceededError(absl::StrCat(
-                            "the peer sends too slowly for the ", transfer->cost_bytes,
+                            "the peer sends too slowly for the ", transfer->held_bytes,
                             " bytes of memory that its message holds and others wait for: of its ",
                             pieces, " pieces, ", before - unfinished,
                             " came since the last look, and ", least, " must come")),

@@ -162,7 +162,7 @@ class Assembler {
   absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now, bool may_wait);
   // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
   // header can be kept.
-  static void Refuse(Transfer& transfer, const absl::Status& why);
+  absl::Status Refuse(Transfer& transfer, const absl::Status& why);
 
   const Limits limits_;
   const ReceiveMemory memory_;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/mutex.h"
+#include "core/base/remedy.h"
 
 namespace psd::carrier {
 
@@ -121,11 +122,11 @@ class PlaceInLine {
 
  private:
   static absl::Status Crowded(const WaitingRules& rules, size_t bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", bytes, " bytes more: ", rules.line->size(),
-                     " messages wait for memory before it, as many as the buffers of the network "
-                     "hold; try again when calls have ended, send less at once, or raise the "
-                     "budget"));
+    return WithRemedy(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "no memory for ", bytes, " bytes more: ", rules.line->size(),
+            " messages wait for memory before it, as many as the buffers of the network hold")),
+        "try again when calls have ended, send less at once, or raise the budget");
   }
   void Join(const WaitingRules& rules, absl::Time now, size_t bytes) {
     line_ = rules.line;

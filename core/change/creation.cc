@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/autograd/variable.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/program/run_program.h"
 #include "core/store/rows.h"
@@ -30,12 +31,18 @@ program::ProgramLimits CreationLimits(program::ProgramLimits limits, const Memor
   return limits;
 }
 
-std::string BudgetText(const MemoryBudget& memory) {
-  if (memory.limit_bytes() == 0) return "no memory budget is set, and the system has no more";
+// Adds the budget and its use to the error of a program that found no memory.
+absl::Status WithBudget(const absl::Status& status, const MemoryBudget& memory) {
+  if (memory.limit_bytes() == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(status.message(), "; no memory budget is set, and the system has no more"));
+  }
   const MemoryAccount& hosted = *memory.hosted();
-  return absl::StrCat("the memory budget is ", memory.limit_bytes(), " bytes, ",
-                      hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(),
-                      " are in use; drop values or raise the budget");
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          status.message(), "; the memory budget is ", memory.limit_bytes(), " bytes, ",
+          hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(), " are in use")),
+      "drop values or raise the budget");
 }
 
 absl::StatusOr<Tensor> RunCreation(const program::CheckedProgram& program,
@@ -43,10 +50,7 @@ absl::StatusOr<Tensor> RunCreation(const program::CheckedProgram& program,
                                    const MemoryBudget& memory) {
   NoGradGuard no_grad;
   const auto results = program::RunProgram(program, limits, {}, [] { return false; });
-  if (absl::IsResourceExhausted(results.status())) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(results.status().message(), "; ", BudgetText(memory)));
-  }
+  if (absl::IsResourceExhausted(results.status())) return WithBudget(results.status(), memory);
   PSD_RETURN_IF_ERROR(results.status());
   if (results->size() != 1) {
     return absl::InvalidArgumentError(

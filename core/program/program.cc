@@ -9,14 +9,15 @@
 #include "absl/strings/str_format.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/program/program_sizes.h"
 
 namespace psd::program {
 namespace {
 
 absl::Status OverLimit(absl::string_view what, size_t size, size_t limit) {
-  return absl::ResourceExhaustedError(absl::StrCat("the program has ", size, " ", what,
-                                                   ", the limit is ", limit,
-                                                   "; split it into several calls"));
+  return WithRemedy(absl::ResourceExhaustedError(absl::StrCat("the program has ", size, " ", what,
+                                                              ", the limit is ", limit)),
+                    "split it into several calls");
 }
 
 size_t AttributeItems(const Attributes& attributes) {

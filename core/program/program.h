@@ -16,9 +16,10 @@
 #include "absl/types/span.h"
 #include "core/autograd/operators.h"
 #include "core/autograd/variable.h"
-#include "core/program/program_sizes.h"
 
 namespace psd::program {
+
+class ProgramSizes;  // the sizes of the results of a run (program_sizes.h)
 
 // One call of an operator. Its result gets the next value number.
 struct Instruction {

@@ -30,13 +30,20 @@ std::shared_ptr<const CheckedProgram> ProgramCache::Find(const Fingerprint& fing
   return View(it->second->program);
 }
 
-void ProgramCache::ChargeForgotten(Entries& forgotten) const {
-  for (Entry& entry : forgotten) {
-    if (memory_ == nullptr || entry.program.use_count() == 1) continue;
-    // If there is no room now, it stays uncharged: whatever pushed it out was charged before that.
-    if (auto charge = memory_->Charge(entry.bytes); charge.ok())
-      entry.program->charge = *std::move(charge);
+bool ProgramCache::MakeRoom(size_t bytes, Entries& forgotten) {
+  if (bytes > max_bytes_ || max_entries_ == 0) return false;
+  while (entries_.size() >= max_entries_ || bytes_ + bytes > max_bytes_) {
+    auto last = std::prev(entries_.end());
+    if (memory_ != nullptr && last->program.use_count() > 1) {
+      auto charge = memory_->Charge(last->bytes);
+      if (!charge.ok()) return false;
+      last->program->charge = *std::move(charge);
+    }
+    index_.erase(last->fingerprint);
+    bytes_ -= last->bytes;
+    forgotten.splice(forgotten.begin(), entries_, last);
   }
+  return true;
 }
 
 absl::StatusOr<std::shared_ptr<const CheckedProgram>> ProgramCache::Insert(CheckedProgram checked) {
@@ -47,29 +54,20 @@ absl::StatusOr<std::shared_ptr<const CheckedProgram>> ProgramCache::Insert(Check
   if (memory_ != nullptr) {
     PSD_ASSIGN_OR_RETURN(charge, memory_->Charge(bytes));
   }
-  Entries forgotten;
-  {
-    MutexLock lock(mutex_);
-    auto it = index_.find(fingerprint);
-    if (it != index_.end()) {
-      entries_.splice(entries_.begin(), entries_, it->second);
-      return View(it->second->program);
-    }
-    if (bytes > max_bytes_ || max_entries_ == 0) {
-      program->charge = std::move(charge);
-      return View(program);
-    }
+  Entries forgotten;  // declared before the lock, so that it is destroyed without it
+  MutexLock lock(mutex_);
+  auto it = index_.find(fingerprint);
+  if (it != index_.end()) {
+    entries_.splice(entries_.begin(), entries_, it->second);
+    return View(it->second->program);
+  }
+  if (MakeRoom(bytes, forgotten)) {
     entries_.push_front({fingerprint, program, bytes});
     index_[fingerprint] = entries_.begin();
     bytes_ += bytes;
-    while (entries_.size() > max_entries_ || bytes_ > max_bytes_) {
-      auto last = std::prev(entries_.end());
-      index_.erase(last->fingerprint);
-      bytes_ -= last->bytes;
-      forgotten.splice(forgotten.begin(), entries_, last);
-    }
+  } else {
+    program->charge = std::move(charge);
   }
-  ChargeForgotten(forgotten);
   return View(program);
 }
 

@@ -52,8 +52,9 @@ class ProgramCache {
   static std::shared_ptr<const CheckedProgram> View(const std::shared_ptr<Charged>& program) {
     return {program, &program->program};
   }
-  // Charges those that were kept until now, and that calls still have.
-  void ChargeForgotten(Entries& forgotten) const;
+  // Makes room for `bytes` more. Programs that calls still have are charged first. Returns false,
+  // and drops no more, if there is no memory for that.
+  bool MakeRoom(size_t bytes, Entries& forgotten) PSD_REQUIRES(mutex_);
 
   const size_t max_entries_;
   const std::shared_ptr<MemoryAccount> memory_;  // shared with the worker

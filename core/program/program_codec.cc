@@ -10,7 +10,8 @@
 namespace psd::program {
 namespace {
 
-constexpr uint32_t kMaxNameBytes = 256;
+// Names are short, so that one which is used often costs little more than its number.
+constexpr uint32_t kMaxNameBytes = 64;
 
 enum AttributeKind : char { kInt = 1, kDouble = 2, kIntList = 3 };
 

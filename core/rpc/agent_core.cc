@@ -46,6 +46,7 @@ size_t UnknownBytes(const carrier::Message& message) {
 AgentCore::AgentCore(AgentOptions options)
     : options_(std::move(options)),
       admission_(options_.self.name),
+      access_(options_.self),
       sessions_(SessionsOf(options_)) {}
 
 void AgentCore::RegisterMethod(Method method) {
@@ -53,6 +54,13 @@ void AgentCore::RegisterMethod(Method method) {
   PSD_CHECK(!name.empty() && name.size() <= kMaxMethodBytes, "a method needs a name that fits");
   bool added = methods_.emplace(name, std::move(method)).second;
   PSD_CHECK(added, absl::StrCat("method ", name, " is registered twice"));
+}
+
+std::vector<std::string> AgentCore::Methods() const {
+  std::vector<std::string> names;
+  for (const auto& [name, method] : methods_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 void AgentCore::OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) {

@@ -34,6 +34,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   // ---- Before the first event only.
   void RegisterMethod(Method method);
+  std::vector<std::string> Methods() const;
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnGoodbye(std::function<void(const PeerInfo&, uint64_t)> callback);
   void OnSessionLost(std::function<void(const PeerInfo&, uint64_t, const absl::Status&)> callback);
@@ -42,6 +43,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   const AgentOptions& options() const { return options_; }
   Admission& admission() { return admission_; }
+  Access& access() { return access_; }
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
   // Starts a call. It completes at once if the timeout is invalid or the worker shuts down.
@@ -139,6 +141,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
 
   const AgentOptions options_;
   Admission admission_;
+  Access access_;
   // Fixed before the first event.
   absl::flat_hash_map<std::string, Method> methods_;
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;

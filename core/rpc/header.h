@@ -14,7 +14,7 @@ namespace psd::rpc {
 
 // The version of the protocol that a Hello announces. Workers of different versions refuse each
 // other.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 
 // Numbers are part of the wire format.
 enum class MessageKind : uint8_t {

@@ -45,6 +45,26 @@ bool IsFixed(const FieldDescriptor& field) {
   }
 }
 
+// Whether a field that is not in a list has this wire type.
+bool Fits(uint32_t wire_type, const FieldDescriptor& field) {
+  switch (field.type()) {
+    case FieldDescriptor::TYPE_DOUBLE:
+    case FieldDescriptor::TYPE_FIXED64:
+    case FieldDescriptor::TYPE_SFIXED64:
+      return wire_type == kFixed64;
+    case FieldDescriptor::TYPE_FLOAT:
+    case FieldDescriptor::TYPE_FIXED32:
+    case FieldDescriptor::TYPE_SFIXED32:
+      return wire_type == kFixed32;
+    case FieldDescriptor::TYPE_STRING:
+    case FieldDescriptor::TYPE_BYTES:
+    case FieldDescriptor::TYPE_MESSAGE:
+      return wire_type == kDelimited;
+    default:
+      return wire_type == kVarint;
+  }
+}
+
 class Walk {
  public:
   explicit Walk(CodedInputStream& in) : in_(in) {}
@@ -60,7 +80,9 @@ class Walk {
 
  private:
   bool Field(uint32_t wire_type, const FieldDescriptor* field, int depth) {
-    cost_ += kScalarBytes;
+    // A single field lies in its message, unless it has another wire type than it should: then a
+    // parser keeps it as one that it does not know.
+    if (field == nullptr || field->is_repeated() || !Fits(wire_type, *field)) cost_ += kScalarBytes;
     switch (wire_type) {
       case kVarint: {
         uint64_t value;

@@ -19,7 +19,9 @@ class RpcAgentImpl : public RpcAgent {
 
   const PeerInfo& self() const override { return core_->options().self; }
   Admission& admission() override { return core_->admission(); }
+  Access& access() override { return core_->access(); }
   void RegisterMethod(Method method) override { core_->RegisterMethod(std::move(method)); }
+  std::vector<std::string> Methods() const override { return core_->Methods(); }
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback) override {
     core_->OnSessionEnded(std::move(callback));
   }

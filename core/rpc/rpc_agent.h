@@ -27,6 +27,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/rpc/access.h"
 #include "core/rpc/admission.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
@@ -67,6 +68,10 @@ class ServerCall {
   // Charges memory that the call needs beside its message, until the call is gone. To be called by
   // the function that serves the call, before it replies. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Charge(size_t bytes) = 0;
+  // Drops payload and attachments, and what the call's memory was charged with: for a call that
+  // goes on waiting when everything that it needs was taken out of its message. To be called as
+  // Charge.
+  virtual void ForgetMessage() = 0;
 
   // True once the caller cancelled, the deadline passed, or the caller's session ended.
   virtual bool cancelled() const = 0;
@@ -95,6 +100,11 @@ inline constexpr uint32_t kSessionFlows = 1;
 // The label of work for a call: it belongs to the session of the caller.
 inline WorkLabel LabelOf(WorkLabel::Kind kind, const ServerCall& call) {
   return {kind, {kSessionFlows, call.session_epoch()}};
+}
+
+// The caller, as Access is asked about it. Refers to `call`.
+inline Asker AskerOf(const ServerCall& call) {
+  return {kAnonymous, call.caller(), call.session_epoch()};
 }
 
 using Handler = std::function<void(std::shared_ptr<ServerCall>)>;
@@ -212,9 +222,13 @@ class RpcAgent {
   virtual const PeerInfo& self() const = 0;
   // Decides on the requests of this worker, those of other entrances included.
   virtual Admission& admission() = 0;
+  // Decides what callers may do to the objects of this worker.
+  virtual Access& access() = 0;
 
   // Before Start only.
   virtual void RegisterMethod(Method method) = 0;
+  // Returns the names of all methods, sorted.
+  virtual std::vector<std::string> Methods() const = 0;
   // The next four add a callback to those that are there; all are called without a lock held, the
   // first three kinds on threads of the agent and in the order in which they were added.
   //

@@ -63,6 +63,13 @@ absl::Status ServedCall::Charge(size_t bytes) {
   return absl::OkStatus();
 }
 
+void ServedCall::ForgetMessage() {
+  payload_ = {};
+  header_.attachments = {};
+  header_.status = absl::OkStatus();
+  charges_.clear();
+}
+
 bool ServedCall::cancelled() const {
   return cancel_->cancelled() || host_->Now() >= deadline_;
 }

@@ -80,6 +80,7 @@ class ServedCall : public ServerCall {
   Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t tag) const override;
   absl::Status Charge(size_t bytes) override;
+  void ForgetMessage() override;
   bool cancelled() const override;
   void OnCancel(Task callback) override { cancel_->OnCancel(std::move(callback)); }
   bool BeginApply() override;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The types that the session machines and the agent share: peers, the bounds of the session rules,
-// and the effects that the machines ask for.
+// The types that the session machines and the agent share: calls, and the effects that the machines
+// ask for.
 //
 // The machines (caller_session, callee_session, session_table, worker_sessions) are pure: they have
 // no clock, thread or socket. Time comes in as an argument, effects go out as Actions, and payloads
@@ -17,47 +17,15 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/ids.h"
-#include "core/base/memory_budget.h"
 #include "core/rpc/header.h"
+#include "core/rpc/session_options.h"  // IWYU pragma: export
 
 namespace psd::rpc {
-
-// A worker in one incarnation, that is, between one start and its end.
-struct PeerInfo {
-  std::string name;
-  Incarnation incarnation = 0;
-
-  friend bool operator==(const PeerInfo& a, const PeerInfo& b) {
-    return a.name == b.name && a.incarnation == b.incarnation;
-  }
-};
 
 // The kind of a method. It decides whether calls are retried freely and answers are remembered.
 enum class MethodKind {
   kRead,      // changes nothing; may run several times, its answers are not remembered
   kMutation,  // applied at most once per call; has a sequence number, its answer is remembered
-};
-
-// Times and bounds of the session rules.
-struct SessionOptions {
-  // A session ends if its holder is not heard for this long.
-  absl::Duration lease = absl::Seconds(10);
-  // A call fails if its peer cannot be reached for this long.
-  absl::Duration retry_window = absl::Seconds(30);
-  // The shortest and the longest pause between two attempts to connect.
-  absl::Duration reconnect_min = absl::Milliseconds(100);
-  absl::Duration reconnect_max = absl::Seconds(2);
-  // A connection over which nothing comes for this long is taken for dead.
-  absl::Duration silence = absl::Seconds(3);
-  // The most answers of one session, and their bytes, that are remembered until the caller
-  // acknowledges them. A caller that has reached one of these bounds sends no further mutation.
-  size_t max_unacknowledged_answers = 1024;
-  size_t max_unacknowledged_bytes = size_t{16} << 20;
-  // The most reads of one session that run at once. Further ones get RESOURCE_EXHAUSTED.
-  size_t max_running_reads = 16'384;
-  // Charged for the sessions of peers and their calls, until these are answered and acknowledged;
-  // null: nothing is charged.
-  std::shared_ptr<MemoryAccount> memory;  // shared with the worker
 };
 
 // Identifies a link. Chosen by the driver of the machines; never zero, never reused.

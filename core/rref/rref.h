@@ -10,8 +10,12 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
-#include "core/store/store.h"
 #include "core/store/value.h"
+
+namespace psd::store {
+struct Entry;
+using EntryPtr = std::shared_ptr<const Entry>;  // see core/store/store.h
+}  // namespace psd::store
 
 namespace psd::rref {
 

@@ -396,8 +396,8 @@ absl::StatusOr<rpc::Payload> Seal(v1::Values& out, const TensorColumns& columns,
   out.mutable_ranks()->Add(columns.ranks.begin(), columns.ranks.end());
   out.mutable_dims()->Add(columns.dims.begin(), columns.dims.end());
   if (!out.SerializeToString(&payload.header)) {
-    return absl::InvalidArgumentError(
-        "the texts of one message exceed 2 GiB; send them in parts or as tensors");
+    return WithRemedy(absl::InvalidArgumentError("the texts of one message exceed 2 GiB"),
+                      "send them in parts or as tensors");
   }
   return payload;
 }

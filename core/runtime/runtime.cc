@@ -16,6 +16,7 @@
 #include "core/carrier/shm/host_factory.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/rref/creation_gate.h"
+#include "core/runtime/function_host.h"
 #include "core/services/calls/call_service.h"
 #include "core/services/checkpoint/checkpoint_service.h"
 #include "core/services/checkpoint/save_service.h"
@@ -138,10 +139,11 @@ absl::Status Runtime::Assemble() {
   values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
       *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
       *options_.operators, options_.program_limits, continuations_});
+  function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,
       options_.program_limits, *programs_, options_.functions, *executor_, continuations_,
-      *options_.clock, *options_.logger, *this});
+      *options_.clock, *options_.logger, function_host_});
   gradients_ = std::make_unique<services::GradientService>(services::GradientService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_});
   optimizer_service_ =
@@ -166,6 +168,7 @@ absl::Status Runtime::Assemble() {
 
 Runtime::~Runtime() {
   Shutdown(absl::ZeroDuration());
+  if (function_host_ != nullptr) function_host_->Close();
 }
 
 absl::StatusOr<std::string> Runtime::Start() {

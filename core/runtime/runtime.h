@@ -19,6 +19,7 @@
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
 #include "core/base/parallel_for.h"
+#include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/change/changes.h"
@@ -49,6 +50,8 @@ class ValueService;
 }  // namespace psd::services
 
 namespace psd::worker {
+
+class RuntimeFunctionHost;
 
 struct RuntimeOptions {
   // The worker's name, unique in the job: 1 to 127 characters of A-Z a-z 0-9 _ : -
@@ -179,6 +182,7 @@ class Runtime {
   std::unique_ptr<dist_autograd::Exchange> exchange_;
   std::unique_ptr<program::ProgramCache> programs_;
   std::unique_ptr<services::ValueService> values_;
+  std::shared_ptr<RuntimeFunctionHost> function_host_;  // shared with the calls of functions
   std::unique_ptr<services::CallService> calls_;
   std::unique_ptr<services::GradientService> gradients_;
   std::unique_ptr<services::OptimizerService> optimizer_service_;

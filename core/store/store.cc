@@ -25,6 +25,9 @@ namespace {
 // The least size of a group that is remembered. Fewer ids are found one by one as fast, and must
 // not displace a larger group.
 constexpr size_t kRememberedIds = 16;
+// The number of groups that are remembered: as many callers may fetch different lists of values in
+// turn.
+constexpr size_t kRememberedGroups = 4;
 
 // Returns the tensor of a value that becomes a parameter, or null for values that stay as they are.
 const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad) {
@@ -36,6 +39,10 @@ const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad
 absl::Status NoValue(GlobalId id) {
   return absl::NotFoundError(absl::StrCat("no value has the id ", id.ToString(),
                                           ": it was released or dropped, or never was here"));
+}
+
+absl::Status UnknownName(const std::string& name) {
+  return absl::NotFoundError(absl::StrCat("no value is called '", name, "'"));
 }
 
 // Charges an entry to `memory`. Memory that the budget counts already is not charged again: it
@@ -66,7 +73,7 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
   return rest;
 }
 
-EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
+EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {
   auto group = std::make_shared<EntryGroup>();
   group->entries = std::move(entries);
   group->parameters.reserve(group->entries.size());
@@ -74,6 +81,7 @@ EntryGroupPtr NewGroup(std::vector<EntryPtr> entries) {
     if (entry->parameter != nullptr) group->parameters.push_back(entry->parameter.get());
   if (group->parameters.size() < group->entries.size()) group->parameters.clear();
   group->keeper = Parameter::Keep(group->parameters);
+  group->number = number;
   return group;
 }
 
@@ -98,6 +106,7 @@ class StoreImpl : public Store {
                                absl::AnyInvocable<absl::StatusOr<Value>()> create,
                                absl::AnyInvocable<void(const EntryPtr&)> before_visible) override;
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
+  std::string NearestTo(const std::string& name) const override;
   absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
@@ -133,11 +142,8 @@ class StoreImpl : public Store {
   // Ends the creation of `name`: hosts the value, or frees the name after an error.
   absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
                                           absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
-  // As Drop, but returns null if no value has that name.
-  absl::StatusOr<EntryPtr> DropIfThere(const std::string& name, GlobalId only) PSD_EXCLUDES(mutex_);
   // Returns a bounded number of names that sort near `name`, to find the one that was meant.
   std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
-  absl::Status UnknownName(const std::string& name) const PSD_EXCLUDES(mutex_);
 
   const StoreOptions options_;
   IdSource& ids_;
@@ -147,13 +153,15 @@ class StoreImpl : public Store {
 
   mutable Mutex mutex_;  // leaf
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
-  // The latest group of GetGroup. Forgotten when one of its values is erased.
+  // A group of GetGroup. Forgotten when one of its values is erased.
   struct Remembered {
     EntryGroupPtr group;
     std::vector<GlobalId> ids;
     GlobalId least, most;  // the least and the greatest of `ids`
   };
-  Remembered remembered_ PSD_GUARDED_BY(mutex_);
+  // At most kRememberedGroups. The one that was asked for last comes first.
+  std::vector<Remembered> remembered_ PSD_GUARDED_BY(mutex_);
+  uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
   // Keys are the names in the entries.
   std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
   std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
@@ -218,10 +226,10 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
                        ", and only floating tensors can"));
     }
     if (place != options_.memory) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(entry->Label(), " is a ", value.KindName(),
-                       ", and only floating tensors can be created on a device; leave out the "
-                       "device"));
+      return WithRemedy(absl::InvalidArgumentError(
+                            absl::StrCat(entry->Label(), " is a ", value.KindName(),
+                                         ", and only floating tensors can be created on a device")),
+                        "leave out the device");
     }
     entry->value = std::move(value);
     absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
@@ -297,35 +305,26 @@ std::vector<std::string> StoreImpl::NamesAround(const std::string& name) const {
   return names;
 }
 
-absl::Status StoreImpl::UnknownName(const std::string& name) const {
+std::string StoreImpl::NearestTo(const std::string& name) const {
   std::vector<std::string> candidates;
   {
     MutexLock lock(mutex_);
     candidates = NamesAround(name);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no value is called '", name, "'", DidYouMean(NearestName(name, candidates))));
+  return NearestName(name, candidates);
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
-  {
-    MutexLock lock(mutex_);
-    auto found = names_.find(name);
-    if (found != names_.end()) return found->second.entry;
-  }
-  return UnknownName(name);
+  MutexLock lock(mutex_);
+  auto found = names_.find(name);
+  if (found == names_.end()) return UnknownName(name);
+  return found->second.entry;
 }
 
 absl::StatusOr<EntryPtr> StoreImpl::Drop(Changing, const std::string& name, GlobalId only) {
-  absl::StatusOr<EntryPtr> dropped = DropIfThere(name, only);
-  if (dropped.ok() && *dropped == nullptr) return UnknownName(name);
-  return dropped;
-}
-
-absl::StatusOr<EntryPtr> StoreImpl::DropIfThere(const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
-  if (found == names_.end()) return EntryPtr();
+  if (found == names_.end()) return UnknownName(name);
   if (!only.IsNone() && found->second.entry->id != only) {
     return absl::FailedPreconditionError(
         absl::StrCat("'", name, "' is the name of another value than ", only.ToString(), " now"));
@@ -363,14 +362,23 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalI
 }
 
 absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids) {
-  Remembered before;  // destroyed without the lock
+  Remembered displaced;  // destroyed without the lock
   MutexLock lock(mutex_);
-  if (remembered_.group != nullptr && remembered_.ids == ids) return remembered_.group;
+  for (auto each = remembered_.begin(); each != remembered_.end(); ++each) {
+    if (each->ids != ids) continue;
+    std::rotate(remembered_.begin(), each, each + 1);
+    return remembered_.front().group;
+  }
   PSD_ASSIGN_OR_RETURN(std::vector<EntryPtr> entries, FindAll(ids));
-  EntryGroupPtr group = NewGroup(std::move(entries));
-  if (ids.size() < kRememberedIds) return group;
+  const bool is_remembered = ids.size() >= kRememberedIds;
+  EntryGroupPtr group = NewGroup(std::move(entries), is_remembered ? ++groups_remembered_ : 0);
+  if (!is_remembered) return group;
   const auto [least, most] = std::minmax_element(ids.begin(), ids.end());
-  before = std::exchange(remembered_, {group, {ids.begin(), ids.end()}, *least, *most});
+  if (remembered_.size() == kRememberedGroups) {
+    displaced = std::move(remembered_.back());
+    remembered_.pop_back();
+  }
+  remembered_.insert(remembered_.begin(), {group, {ids.begin(), ids.end()}, *least, *most});
   return group;
 }
 
@@ -393,7 +401,14 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   auto root = names_.find((*found)->name);
   if (root != names_.end() && root->second.entry == *found) return erased;
   erased.entry = *found;
-  if (!(id < remembered_.least) && !(remembered_.most < id)) erased.group.swap(remembered_.group);
+  for (auto each = remembered_.begin(); each != remembered_.end();) {
+    if (id < each->least || each->most < id) {
+      ++each;
+      continue;
+    }
+    erased.groups.push_back(std::move(each->group));
+    each = remembered_.erase(each);
+  }
   values_.erase(found);
   return erased;
 }

@@ -55,6 +55,8 @@ struct EntryGroup {
   // The parameters of the entries if all of them are parameters, else empty.
   std::vector<Parameter*> parameters;
   std::shared_ptr<const void> keeper;  // keeps `parameters` alive, see Parameter::Keep
+  // Tells the groups of one store apart that it remembers; 0 for a group that it does not.
+  uint64_t number = 0;
 };
 using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
 
@@ -114,8 +116,10 @@ class Store {
       absl::AnyInvocable<absl::StatusOr<Value>()> create,
       absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr) = 0;
 
-  // Errors: NOT_FOUND naming the nearest known name.
+  // Errors: NOT_FOUND.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
+  // Returns the name here that a misspelt `name` probably means; empty if none is near enough.
+  virtual std::string NearestTo(const std::string& name) const = 0;
   // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
@@ -133,13 +137,13 @@ class Store {
   // Returns the values of all `ids`, or the error for the first that is not here.
   virtual absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const = 0;
   // The same for ids that are likely to be asked for again in the same order. The store remembers
-  // the latest such group, so that its ids need not be looked up one by one.
+  // the latest few such groups, so that their ids need not be looked up one by one.
   virtual absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) = 0;
   // The objects that the store releases when it erases a value. Destroying them may run code of the
   // value, so they must be destroyed where no lock is held.
   struct Erased {
-    EntryPtr entry;       // null if there was no such value
-    EntryGroupPtr group;  // the remembered group that held the entry, or null
+    EntryPtr entry;                     // null if there was no such value
+    std::vector<EntryGroupPtr> groups;  // the remembered groups that may have held the entry
     explicit operator bool() const { return entry != nullptr; }
   };
   // Removes an anonymous value. Its id is NOT_FOUND from now on; holders of the entry keep it.

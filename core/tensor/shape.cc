@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -75,10 +76,11 @@ absl::StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b) {
     const int64_t of_a = from_last <= a.rank() ? a[a.rank() - from_last] : 1;
     const int64_t of_b = from_last <= b.rank() ? b[b.rank() - from_last] : 1;
     if (of_a != of_b && of_a != 1 && of_b != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("shapes ", a.ToString(), " and ", b.ToString(),
-                       " do not broadcast: extents ", of_a, " and ", of_b, " at axis ", -from_last,
-                       " must be equal, or one of them 1; reshape one argument"));
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat(
+              "shapes ", a.ToString(), " and ", b.ToString(), " do not broadcast: extents ", of_a,
+              " and ", of_b, " at axis ", -from_last, " must be equal, or one of them 1")),
+          "reshape one argument");
     }
     extents[rank - from_last] = of_a == 1 ? of_b : of_a;
   }

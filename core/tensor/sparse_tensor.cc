@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "kernels/rows/rows.h"
 
@@ -136,7 +137,8 @@ std::string SparseTensor::ToString() const {
 }
 
 absl::StatusOr<SparseTensor> ConcatSparse(absl::Span<const SparseTensor> parts) {
-  if (parts.empty()) return absl::InvalidArgumentError("no sparse tensors to add up; give one");
+  if (parts.empty())
+    return WithRemedy(absl::InvalidArgumentError("no sparse tensors to add up"), "give one");
   const SparseTensor& first = parts[0];
   if (parts.size() == 1) return first;
   int64_t entries = 0;

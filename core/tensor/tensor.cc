@@ -14,6 +14,7 @@
 #include "core/base/device.h"
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
+#include "core/base/remedy.h"
 #include "core/base/small_charges.h"
 #include "core/base/small_memory.h"
 #include "core/tensor/strided_copy.h"
@@ -321,9 +322,10 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
   const int64_t elements = shape.NumElements();
   const size_t need = static_cast<size_t>(elements) * ItemSize(dtype);
   if (bytes.size() != need) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a tensor ", DTypeName(dtype), shape.ToString(), " has ", need,
-        " bytes of elements, but the payload has ", bytes.size(), "; send exactly its elements"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "a tensor ", DTypeName(dtype), shape.ToString(), " has ", need,
+                          " bytes of elements, but the payload has ", bytes.size())),
+                      "send exactly its elements");
   }
   if (bytes.owner() != nullptr && IsAligned(bytes.data(), ItemSize(dtype))) {
     const std::byte* data = bytes.data();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd {
@@ -58,8 +59,9 @@ absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const in
 absl::Status CheckSendable(absl::Span<const Tensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i]->defined()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", i, " to send is undefined; give it elements first"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("tensor ", i, " to send is undefined")),
+        "give it elements first");
   }
   return absl::OkStatus();
 }

@@ -34,7 +34,8 @@ FunctionRegistry MakeFunctions(std::shared_ptr<BatchUpdater> updater) {
       "model.update_and_fetch", [updater](const FunctionCall& call, const Values& arguments) {
         absl::StatusOr<std::vector<Tensor>> gradients = ReadTensors(arguments);
         if (!gradients.ok()) return Future<Values>::Ready(gradients.status());
-        return updater->UpdateAndFetch(call.caller.name, *std::move(gradients), call.cancelled);
+        return updater->UpdateAndFetch(call.caller().name, *std::move(gradients),
+                                       [call] { return call.cancelled(); });
       }));
   PSD_CHECK(all.ok(), "two functions have one name");
   return functions;

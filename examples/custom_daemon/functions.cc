@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <tuple>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,12 +38,23 @@ absl::StatusOr<Tensor> Standardize(const Tensor& x) {
   return to;
 }
 
-absl::StatusOr<std::shared_ptr<store::Object>> NewReplayBuffer(int64_t capacity) {
+absl::StatusOr<std::shared_ptr<Object>> NewReplayBuffer(int64_t capacity) {
   if (capacity < 1 || capacity > kMaxCapacity) {
     return absl::InvalidArgumentError(
         absl::StrCat("a capacity of ", capacity, "; it is 1 to ", kMaxCapacity));
   }
   return std::make_shared<ReplayBuffer>(capacity);
+}
+
+// A function that uses its worker: it fetches a tensor from any owner, in the caller's context, and
+// leaves the result here. The caller gets a reference to it.
+absl::StatusOr<Values> StandardizeFrom(const FunctionCall& call, const Values& arguments) {
+  PSD_ASSIGN_OR_RETURN(const auto source, ReadValues<RRef>(arguments));
+  PSD_ASSIGN_OR_RETURN(const Values fetched, call.ToHere({std::get<0>(source)}));
+  PSD_ASSIGN_OR_RETURN(const Tensor x, ReadValue<Tensor>(fetched[0]));
+  PSD_ASSIGN_OR_RETURN(Tensor result, Standardize(x));
+  PSD_ASSIGN_OR_RETURN(const RRef kept, call.Keep(std::move(result)));
+  return Values{kept};
 }
 
 // An asynchronous method: it returns at once, and its answer is sent when the future is ready.
@@ -59,6 +71,7 @@ FunctionRegistry MakeFunctions() {
   FunctionRegistry functions;
   absl::Status all;
   all.Update(functions.Register("standardize", Typed(Standardize)));
+  all.Update(functions.Register("standardize_from", StandardizeFrom));
   all.Update(functions.Register("replay_buffer.new", Typed(NewReplayBuffer)));
   all.Update(functions.RegisterMethod<ReplayBuffer>("replay_buffer.append",
                                                     TypedMethod(&ReplayBuffer::Append)));

@@ -14,7 +14,7 @@ namespace psd::examples {
 
 // Keeps the last `capacity` samples, which are one-dimensional f32 tensors of one length.
 // Thread-safe, as every object must be, because calls of its methods run at the same time.
-class ReplayBuffer : public store::Object {
+class ReplayBuffer : public Object {
  public:
   explicit ReplayBuffer(int64_t capacity) : capacity_(static_cast<size_t>(capacity)) {}
   std::string TypeName() const override { return "replay_buffer"; }

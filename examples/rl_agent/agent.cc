@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(WorkerOptions worker, AgentO
                           const Values& arguments) -> absl::StatusOr<Values> {
         PSD_ASSIGN_OR_RETURN(const auto state, ReadValues<Tensor>(arguments));
         PSD_ASSIGN_OR_RETURN(const int64_t action,
-                             raw->policy_.SelectAction(call.caller.name, std::get<0>(state)));
+                             raw->policy_.SelectAction(call.caller().name, std::get<0>(state)));
         return Values{action};
       }));
   PSD_ASSIGN_OR_RETURN(agent->worker_, Worker::Start(std::move(worker)));

@@ -17,7 +17,6 @@ absl::StatusOr<std::unique_ptr<Observer>> Observer::Start(WorkerOptions options,
         return raw->RunEpisode(call, arguments);
       }));
   PSD_ASSIGN_OR_RETURN(observer->worker_, Worker::Start(std::move(options)));
-  observer->started_.Set(observer->worker_.get());
   return observer;
 }
 
@@ -26,7 +25,6 @@ absl::StatusOr<std::unique_ptr<Observer>> Observer::Start(WorkerOptions options,
 absl::StatusOr<Values> Observer::RunEpisode(const FunctionCall& call, const Values& arguments) {
   PSD_ASSIGN_OR_RETURN(const auto limits, ReadValues<int64_t>(arguments));
   const int64_t most_steps = std::get<0>(limits);
-  PSD_ASSIGN_OR_RETURN(Worker * worker, started_.future().Wait());
   const Function select_action = Function::Registered("agent.select_action");
   MutexLock lock(mutex_);
   CartPole::State state = environment_.Reset();
@@ -34,7 +32,7 @@ absl::StatusOr<Values> Observer::RunEpisode(const FunctionCall& call, const Valu
   while (steps < most_steps && !environment_.Failed() && !call.cancelled()) {
     const Tensor seen = Tensor::Of<float>({1, 4}, absl::MakeConstSpan(state));
     PSD_ASSIGN_OR_RETURN(const Values answer,
-                         worker->RpcSync(call.caller.name, select_action, {seen}));
+                         call.RpcSync(call.caller().name, select_action, {seen}));
     PSD_ASSIGN_OR_RETURN(const auto action, ReadValues<int64_t>(answer));
     state = environment_.Push(std::get<0>(action) == 1);
     ++steps;

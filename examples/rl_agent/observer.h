@@ -29,8 +29,7 @@ class Observer {
   absl::StatusOr<Values> RunEpisode(const FunctionCall& call, const Values& arguments)
       PSD_EXCLUDES(mutex_);
 
-  const Promise<Worker*> started_;  // calls may come before Start has returned
-  Mutex mutex_;                     // held during an episode, because there is one environment
+  Mutex mutex_;  // held during an episode, because there is one environment
   CartPole environment_ PSD_GUARDED_BY(mutex_);
   std::unique_ptr<Worker> worker_;  // destroyed first, because its functions use the other members
 };

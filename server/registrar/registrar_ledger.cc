@@ -146,8 +146,9 @@ RegistrarLedger::Answers RegistrarLedger::Leave(const std::string& name, Incarna
 absl::Status RegistrarLedger::CheckEntry(const Member* member, uint64_t epoch,
                                          const std::vector<std::string>& members) const {
   if (member == nullptr) {
-    return absl::FailedPreconditionError(
-        "barrier: this worker has not joined the job, or was replaced; join first");
+    return WithRemedy(absl::FailedPreconditionError(
+                          "barrier: this worker has not joined the job, or was replaced"),
+                      "join first");
   }
   if (epoch < member->epoch) return SessionIsOver(member->name, epoch, member->epoch);
   if (waiting() >= kMaxWaiting) {
@@ -155,9 +156,10 @@ absl::Status RegistrarLedger::CheckEntry(const Member* member, uint64_t epoch,
         absl::StrCat("barrier: ", kMaxWaiting, " calls wait in barriers already"));
   }
   if (members.empty() && group_size_ == 0) {
-    return absl::FailedPreconditionError(
-        "barrier: the trainers declared no group size, so nobody knows whom to wait for; declare "
-        "one when joining, or name the members");
+    return WithRemedy(
+        absl::FailedPreconditionError(
+            "barrier: the trainers declared no group size, so nobody knows whom to wait for"),
+        "declare one when joining, or name the members");
   }
   if (members.empty() && member->role != Role::kTrainer) {
     return absl::InvalidArgumentError(

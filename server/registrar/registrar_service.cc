@@ -24,6 +24,7 @@ using rpc::PlainPayload;
 constexpr size_t kMaxBarrierNameBytes = 512;
 constexpr size_t kMaxGatheredBytes = size_t{1} << 20;  // from one worker
 constexpr size_t kMaxParkedBytes = size_t{256} << 20;  // of all that wait
+constexpr char kJob[] = "the job";                     // as an object of rpc::Access
 constexpr char kBarrierCall[] = "the barrier";
 constexpr uint64_t kMostTimeoutMs = uint64_t{365} * 24 * 3600 * 1000;
 
@@ -49,11 +50,20 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
         " members; at most ", kMaxBarrierNameBytes, " and ", RegistrarLedger::kMaxMembers));
   }
   size_t given = request.values().size();
-  for (const Buffer& buffer : buffers) given += buffer.size();
+  for (const Buffer& buffer : buffers) given += sizeof(buffer) + buffer.size();
   if (given <= kMaxGatheredBytes) return given;
   return absl::InvalidArgumentError(
       absl::StrCat("all-gather: ", given, " bytes from one worker; at most ", kMaxGatheredBytes,
                    ": it is for small things, let others fetch what is large"));
+}
+
+// Returns the memory that a call takes while it waits, beside the buffers of its message. The
+// ledger keeps each member in a node.
+size_t KeptBytes(const v1::RegistrarBarrierRequest& request) {
+  constexpr size_t kNodeBytes = 112;
+  size_t bytes = request.values().size() + request.name().size();
+  for (const std::string& member : request.members()) bytes += kNodeBytes + member.size();
+  return bytes;
 }
 
 absl::Status TooManyBytes() {
@@ -66,7 +76,11 @@ absl::Status TooManyBytes() {
 
 RegistrarService::RegistrarService(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger,
                                    std::set<std::string> owners)
-    : self_(agent.self().name), timers_(timers), logger_(logger), owners_(std::move(owners)) {
+    : self_(agent.self().name),
+      access_(agent.access()),
+      timers_(timers),
+      logger_(logger),
+      owners_(std::move(owners)) {
   using rpc::MethodKind;
   using rpc::RunsOn;
   agent.RegisterMethod({"registrar.join", MethodKind::kMutation, RunsOn::kCarrierThread,
@@ -123,7 +137,8 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
   if (!request.ok()) return call->Reply(request.status());
   auto role = ToRole(request->role());
   if (!role.ok()) return call->Reply(role.status());
-  const absl::Status allowed = CheckJoin(call->caller(), *role, request->address());
+  absl::Status allowed = access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, kJob);
+  if (allowed.ok()) allowed = CheckJoin(call->caller(), *role, request->address());
   if (!allowed.ok()) return call->Reply(allowed);
   if (!call->BeginApply()) return call->Reply(absl::CancelledError("registrar.join: cancelled"));
   absl::StatusOr<RegistrarLedger::Joined> joined;
@@ -156,6 +171,8 @@ void RegistrarService::ServeJoin(const CallPtr& call) {
 }
 
 void RegistrarService::ServeWorld(const CallPtr& call) {
+  const absl::Status allowed = access_.Authorize(rpc::AskerOf(*call), rpc::Right::kInspect, kJob);
+  if (!allowed.ok()) return call->Reply(allowed);
   v1::RegistrarWorldReply reply;
   std::vector<Member> world;
   std::set<std::string> absent = owners_;
@@ -180,10 +197,15 @@ void RegistrarService::ServeWorld(const CallPtr& call) {
 void RegistrarService::ServeBarrier(const CallPtr& call) {
   auto request = ParseMessage<v1::RegistrarBarrierRequest>(call->payload().header, call->method());
   if (!request.ok()) return call->Reply(request.status());
+  const absl::Status allowed =
+      access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, request->name());
+  if (!allowed.ok()) return call->Reply(allowed);
   std::vector<Buffer> given = std::move(call->payload().buffers);
-  call->payload() = {};  // a parked call holds nothing of it
+  call->ForgetMessage();  // a parked call holds nothing of it
   absl::StatusOr<size_t> bytes = CheckSizes(*request, given);
   if (!bytes.ok()) return call->Reply(bytes.status());
+  const absl::Status charged = call->Charge(KeptBytes(*request));
+  if (!charged.ok()) return call->Reply(charged);
   given.insert(given.begin(), Buffer::FromString(std::move(*request->mutable_values())));
   const absl::Duration timeout = absl::Milliseconds(
       static_cast<int64_t>(std::min<uint64_t>(request->timeout_ms(), kMostTimeoutMs)));

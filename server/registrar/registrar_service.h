@@ -66,6 +66,7 @@ class RegistrarService {
   static rpc::Payload Gathered(std::vector<Parked>& met);
 
   const std::string self_;  // this worker's name
+  rpc::Access& access_;
   TimerQueue& timers_;
   Logger& logger_;
   const std::set<std::string> owners_;  // empty: anybody

@@ -255,9 +255,9 @@ absl::Status GatewaySessions::JoinLife(SessionId id, const std::string& optimize
   if (!IsOpen(id)) return NoSession(id);
   Lives& lives = sessions_.find(id)->second.lives;
   if (lives.size() >= options_.max_optimizers && lives.count(optimizer) == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this session uses ", options_.max_optimizers,
-                     " optimizers already; open another session for more"));
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          "this session uses ", options_.max_optimizers, " optimizers already")),
+                      "open another session for more");
   }
   lives[optimizer] = life;
   return absl::OkStatus();

@@ -40,11 +40,13 @@ inline grpc::Status CheckSmall(size_t bytes) {
           absl::StrCat("the request would take ", bytes, " bytes of memory, at most ", kMost)};
 }
 
-// Parses such a request. Errors: those of CheckSmall and ParseBytes.
+// Parses such a request, and clears its bytes. Errors: those of CheckSmall and ParseBytes.
 template <typename Message>
 grpc::Status ParseSmall(grpc::ByteBuffer& bytes, Message& message) {
   const grpc::Status small = CheckSmall(MemoryOf<Message>(bytes));
-  return small.ok() ? ParseBytes(bytes, message) : small;
+  if (small.ok()) return ParseBytes(bytes, message);
+  bytes.Clear();
+  return small;
 }
 
 template <typename Message>

@@ -14,6 +14,8 @@
 namespace psd::server {
 namespace {
 
+constexpr size_t kMaxEchoedBytes = size_t{4} << 10;
+
 using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
 using google::protobuf::FieldDescriptor;
@@ -103,8 +105,9 @@ void AnswerServices(const std::vector<std::string>& services, ServerReflectionRe
 ServerReflectionResponse AnswerReflection(const ServerReflectionRequest& request,
                                           const std::vector<std::string>& services) {
   ServerReflectionResponse response;
-  response.set_valid_host(request.host());
-  *response.mutable_original_request() = request;
+  if (request.host().size() <= kMaxEchoedBytes) response.set_valid_host(request.host());
+  // A huge request is not sent back: the answer waits in memory for a reader that may be slow.
+  if (request.ByteSizeLong() <= kMaxEchoedBytes) *response.mutable_original_request() = request;
   switch (request.message_request_case()) {
     case ServerReflectionRequest::kFileByFilename:
       AnswerFileByName(request.file_by_filename(), response);

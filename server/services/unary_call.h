@@ -84,6 +84,9 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     finished_ = true;
     grpc::ByteBuffer reply;
     const grpc::Status result = status.ok() ? ToBytes(reply_, reply) : status;
+    // The client may take its time to read the answer.
+    Request().Swap(&request_);
+    Reply().Swap(&reply_);
     if (result.ok()) {
       writer_.Finish(reply, result, Tag());
     } else {
@@ -117,8 +120,10 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
   }
 
   grpc::Status Parse() {
-    grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
-    return charged.ok() ? ParseBytes(received_, request_) : charged;
+    const grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
+    if (charged.ok()) return ParseBytes(received_, request_);
+    received_.Clear();  // the client may take its time to read the error
+    return charged;
   }
 
   carrier::ServiceHost& host_;

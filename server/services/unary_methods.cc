@@ -12,6 +12,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/program/program.h"
+#include "core/rpc/access.h"
 #include "core/store/parameter.h"
 #include "server/services/unary_codec.h"
 #include "server/services/unary_service.h"
@@ -66,16 +67,24 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
   return builder.Build({result});
 }
 
+// `client`: see UnaryService::ClientOf; a client that only reads has no name. A session is one
+// client's, so it needs no further number.
+rpc::Asker AskerOf(const rpc::PeerInfo& client) {
+  return {rpc::kAnonymous, client};
+}
+
 }  // namespace
 
 // ---- reads
 
 void UnaryService::List(UnaryCall& call, const v1::ListValuesRequest& request,
                         v1::ListValuesReply& reply) {
-  services::Listing page =
-      uses_.values.ListHere(request.prefix(), request.page_token(), request.page_size());
-  if (page.more) reply.set_next_page_token(page.values.back().name);
-  for (services::ListedValue& value : page.values) {
+  const rpc::PeerInfo nobody;
+  absl::StatusOr<services::Listing> page = uses_.values.ListHere(
+      AskerOf(nobody), request.prefix(), request.page_token(), request.page_size());
+  if (!page.ok()) return Answer(call, page.status());
+  if (page->more) reply.set_next_page_token(page->values.back().name);
+  for (services::ListedValue& value : page->values) {
     reply.add_names(std::move(value.name));
     reply.add_kinds(std::move(value.kind));
     reply.add_versions(value.version);
@@ -95,9 +104,10 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
                                                               " names, at most ", kMaxPulled)),
                       "pull fewer at a time");
   }
+  const rpc::PeerInfo nobody;
   const std::vector<std::string> names(request.names().begin(), request.names().end());
   PSD_ASSIGN_OR_RETURN(const std::vector<store::PinnedVersion> pinned,
-                       uses_.values.PinNamed(names));
+                       uses_.values.PinNamed(AskerOf(nobody), names));
   size_t bytes = 0;
   for (const store::PinnedVersion& version : pinned) bytes += version.tensor.NumBytes();
   if (bytes > kMaxPullBytes) {
@@ -118,7 +128,10 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
 
 void UnaryService::Status(UnaryCall& call, const v1::StatusRequest& request,
                           v1::WorkerStatus& reply) {
-  reply = uses_.status.Collect(request);
+  const rpc::PeerInfo nobody;
+  absl::StatusOr<v1::WorkerStatus> status = uses_.status.CollectFor(AskerOf(nobody), request);
+  if (!status.ok()) return Answer(call, status.status());
+  reply = *std::move(status);
   std::vector<GatewaySessions::Info> clients;
   {
     MutexLock lock(mutex_);
@@ -143,6 +156,10 @@ void UnaryService::GetOrCreateParameter(UnaryCall& call,
   Mutate(call, kGetOrCreateParameter, request.header(), request, reply, [&](const Done& done) {
     auto program = CreationProgram(request);
     if (!program.ok()) return done(program.status());
+    const rpc::PeerInfo client = ClientOf(request.header().session());
+    const absl::Status allowed =
+        uses_.agent.access().Authorize(AskerOf(client), rpc::Right::kCreate, request.name());
+    if (!allowed.ok()) return done(allowed);
     uses_.values.GetOrCreate(name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
         .OnReady([this, &reply, done](const absl::StatusOr<rref::RRef>& created) {
           if (!created.ok()) return done(created.status());
@@ -174,9 +191,13 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
   spec.type = request.type();
   for (int i = 0; i < request.option_names_size(); ++i)
     spec.options[request.option_names(i)] = request.option_values(i);
+  const rpc::PeerInfo client = ClientOf(request.header().session());
+  const absl::Status allowed =
+      uses_.agent.access().Authorize(AskerOf(client), rpc::Right::kCreate, request.name());
+  if (!allowed.ok()) return done(allowed);
   std::vector<rref::RRef> parameters;
   for (const std::string& name : request.parameters()) {
-    auto parameter = uses_.values.LookupHere(name);
+    auto parameter = uses_.values.LookupHere(AskerOf(client), rpc::Right::kStep, name);
     if (!parameter.ok()) return done(parameter.status());
     parameters.push_back(*std::move(parameter));
   }
@@ -218,8 +239,10 @@ absl::Status UnaryService::JoinLife(GatewaySessions::SessionId session,
 }
 
 void UnaryService::Drop(UnaryCall& call, const v1::DropRequest& request, v1::DropReply& reply) {
-  Mutate(call, kDrop, request.header(), request, reply,
-         [&](const Done& done) { done(uses_.values.DropHere(request.name())); });
+  Mutate(call, kDrop, request.header(), request, reply, [&](const Done& done) {
+    const rpc::PeerInfo client = ClientOf(request.header().session());
+    done(uses_.values.DropFor(AskerOf(client), request.name()));
+  });
 }
 
 // ---- contexts and steps
@@ -270,7 +293,8 @@ void UnaryService::PushGradient(UnaryCall& call, const v1::PushGradientRequest& 
 absl::Status UnaryService::Accumulate(const v1::PushGradientRequest& request) {
   PSD_ASSIGN_OR_RETURN(auto context, FindContext(request.header().session(), request.context()));
   PSD_ASSIGN_OR_RETURN(Tensor gradient, DecodeTensor(request.gradient()));
-  return uses_.gradients.PushHere(*context, request.parameter(), request.version(),
+  const rpc::PeerInfo client = ClientOf(request.header().session());
+  return uses_.gradients.PushHere(AskerOf(client), *context, request.parameter(), request.version(),
                                   std::move(gradient));
 }
 
@@ -300,17 +324,18 @@ void UnaryService::StartStep(const v1::StepOptimizerRequest& request, v1::StepOp
   auto context = FindContext(header.session(), request.context());
   if (!context.ok()) return done(context.status());
   services::StepCall step;
+  const rpc::PeerInfo client = ClientOf(header.session());
   optim::Member member{MemberSession(header.session()), "", {kSessionFlows, header.session()}};
   {
     MutexLock lock(mutex_);
-    member.name = sessions_.Client(header.session());
     step.life = sessions_.LifeOf(header.session(), request.optimizer());
   }
+  member.name = client.name;
   step.step = {header.session(), header.sequence()};
   step.contexts = {(*context)->id()};
   step.ended_before = header.acknowledged() + 1;
   uses_.optimizers.StepHere(
-      request.optimizer(), step, std::move(member),
+      AskerOf(client), request.optimizer(), step, std::move(member),
       [this, session = header.session(), sequence = header.sequence()] {
         return BeginApply(session, sequence);
       },

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/future.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/runtime/runtime.h"
@@ -55,7 +56,7 @@ TEST_F(CheckpointAttackTest, SavesThatFetchNothing) {
   item.value = table.value_id();
   item.rows = kRows;
   BeginTransfers([&](Worker& worker) {
-    worker::Runtime& runtime = worker.runtime();
+    worker::Runtime& runtime = RuntimeOf(worker);
     return runtime.checkpoints().Hold(name(), item, runtime.ids().Next(), {});
   });
 }
@@ -63,7 +64,7 @@ TEST_F(CheckpointAttackTest, SavesThatFetchNothing) {
 TEST_F(CheckpointAttackTest, LoadsThatFillNothing) {
   const checkpoint::TensorSpec room{"", DType::kF32, Shape{kRows, kWidth}};
   BeginTransfers([&](Worker& worker) {
-    worker::Runtime& runtime = worker.runtime();
+    worker::Runtime& runtime = RuntimeOf(worker);
     return runtime.checkpoints().MakeRoom(name(), runtime.ids().Next(), {room}, {});
   });
 }

@@ -44,12 +44,35 @@ TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
   });
 }
 
+// A megabyte that would be a gigabyte once it is decompressed.
+TEST_F(ParseAttackTest, CompressedRequests) {
+  constexpr int kCalls = 16;
+  constexpr size_t kBytes = 200 * kMiB;
+  v1::PullRequest request;
+  request.add_names(std::string(kBytes, 'x'));
+  Repeat([&] {
+    UnaryClient client(address());
+    Answers answers;
+    answers.asked_bytes = kCalls * kBytes;
+    for (int i = 0; i < kCalls; ++i) {
+      grpc::ClientContext context;
+      context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+      v1::PullReply reply;
+      const grpc::Status status = client.stub().Pull(&context, request, &reply);
+      // UNIMPLEMENTED, or UNAVAILABLE if the answer comes while the request is still being sent.
+      EXPECT_FALSE(status.ok());
+      answers.refused += !status.ok();
+    }
+    return answers;
+  });
+}
+
 // A header that breaks the protocol is parsed before that is seen.
 TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
   constexpr int kSessions = 8;
   constexpr size_t kAttachments = 3'000'000;
   rpc::Header call;
-  call.method = "call.run";
+  call.method = "call.program";
   call.attachments.resize(kAttachments);
   const auto network = Must(carrier::NewGrpcCarrier({}));
   std::vector<std::unique_ptr<RawSession>> sessions;
@@ -105,7 +128,7 @@ TEST_F(ParseAttackTest, ListsOfReadersThatDoNotRead) {
 
 // Programs that nobody has sent before, and that wait for a thread because they are not light.
 TEST_F(ParseAttackTest, DistinctProgramsThatWait) {
-  constexpr int kCalls = 1000, kAttributes = 500'000;
+  constexpr int kCalls = 1500, kInstructions = 9'000, kElements = 1'000;
   const auto network = Must(carrier::NewGrpcCarrier({}));
   std::optional<RawSession> session;
   int named = 0;
@@ -114,25 +137,24 @@ TEST_F(ParseAttackTest, DistinctProgramsThatWait) {
       [&] {
         session.emplace(*network, address(), absl::StrCat("raw", ++named));
         Answers answers;
-        answers.asked_bytes = size_t{kCalls} * kAttributes * sizeof(int64_t);
-        if (!session->open()) {
-          answers.refused = kCalls;
-          return answers;
-        }
-        for (int i = 0; i < kCalls; ++i) {
+        answers.asked_bytes = size_t{kCalls} * kInstructions * 250;
+        EXPECT_TRUE(session->open());
+        for (int i = 0; i < kCalls && session->open(); ++i) {
           ProgramBuilder builder;
-          std::vector<int64_t> shape(kAttributes, 1);
-          shape[0] = ++distinct;
-          const auto result = builder.Call(
-              "zeros", {}, {{"shape", shape}, {"dtype", static_cast<int64_t>(DType::kF32)}});
+          auto result = builder.Call("zeros", {},
+                                     {{"shape", std::vector<int64_t>{kElements + ++distinct}},
+                                      {"dtype", static_cast<int64_t>(DType::kF32)}});
+          for (int k = 1; k < kInstructions; ++k) result = builder.Call("mul", {result, result});
           v1::CallTarget target;
-          target.set_program(program::EncodeProgram(Must(builder.Build({result}))));
+          target.set_program(
+              program::EncodeProgram(Must(builder.Build({builder.Call("sum", {result})}))));
           rpc::Header call;
-          call.method = "call.run";
+          call.method = "call.program";
           call.attachments.push_back(rpc::FieldsAttachment(target));
           if (!session->Call(/*mutation=*/false, call).ok()) break;
         }
         const RawSession::Answers got = session->Await(kCalls);
+        EXPECT_TRUE(got.other.ok()) << got.other;
         answers.done = got.done;
         answers.refused = got.refused;
         return answers;

@@ -30,15 +30,11 @@ const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 // is answered, on the thread that handles the answer.
 Future<Values> Cube(const services::FunctionCall& call, Values arguments) {
   const Function mul = Function::Operator("mul", 2);
-  const services::CallTarget target{mul.program(), mul.fingerprint(), ""};
   Promise<Values> cube;
-  call.runtime.calls()
-      .Run("owner1", target, {arguments[0], arguments[0]}, call.context, {})
-      .OnReady([cube, target, arguments, context = call.context,
-                &runtime = call.runtime](const absl::StatusOr<Values>& square) {
+  call.RpcAsync("owner1", mul, {arguments[0], arguments[0]})
+      .OnReady([cube, mul, arguments, call](const absl::StatusOr<Values>& square) {
         if (!square.ok()) return static_cast<void>(cube.Set(square.status()));
-        runtime.calls()
-            .Run("owner1", target, {(*square)[0], arguments[0]}, context, {})
+        call.RpcAsync("owner1", mul, {(*square)[0], arguments[0]})
             .OnReady([cube](const absl::StatusOr<Values>& result) { cube.Set(result); });
       });
   return cube.future();

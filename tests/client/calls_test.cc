@@ -8,10 +8,14 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "client/runtime_of.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,7 +44,7 @@ TEST_F(CallsTest, RPC_05_RREF_48_AWorkerStartsAgainWithNothingOfItsFormerLife) {
   Must(trainer_->ToHere({former}));
   ASSERT_TRUE(trainer_->Shutdown().ok());
   trainer_ = Start("trainer0");
-  EXPECT_EQ(trainer_->runtime().rrefs().stats().users, 0u);
+  EXPECT_EQ(RuntimeOf(*trainer_).rrefs().stats().users, 0u);
   EXPECT_EQ(IntOf(Must(trainer_->RpcSync("owner0", Named("add"), {1, 2}))[0]), 3);
   {
     RRef again = Must(trainer_->Remote("owner0", Named("echo"), {2}));
@@ -59,7 +63,7 @@ TEST_F(CallsTest, RPC_57_AWorkerMayLeaveStraightAfterItsStart) {
 TEST_F(CallsTest, RPC_09_RPC_10_InfosAreValuesAndCallees) {
   const WorkerInfo me = trainer_->Info();
   EXPECT_EQ(me.name, "trainer0");
-  EXPECT_EQ(me.incarnation, trainer_->runtime().incarnation());
+  EXPECT_EQ(me.incarnation, RuntimeOf(*trainer_).incarnation());
   Values back = Must(trainer_->RpcSync("owner0", Named("echo"), {me.ToValue()}));
   const WorkerInfo same = Must(WorkerInfo::FromValue(back[0]));
   EXPECT_EQ(same, me);
@@ -99,10 +103,10 @@ TEST_F(CallsTest, RPC_14_RREF_03_AWorkerAloneUsesAllModesOnItself) {
     EXPECT_TRUE(sum.is_owner());
     EXPECT_EQ(IntOf(Must(alone->ToHere({sum}))[0]), 11);
     EXPECT_EQ(IntOf(Must(alone->LocalValue(sum))), 11);
-    const rref::RRefContext::Stats stats = alone->runtime().rrefs().stats();
+    const rref::RRefContext::Stats stats = RuntimeOf(*alone).rrefs().stats();
     EXPECT_EQ(stats.owners + stats.forks + stats.users + stats.pending_users, 0u);
   }
-  while (alone->runtime().store().stats().anonymous > 0) std::this_thread::yield();
+  while (RuntimeOf(*alone).store().stats().anonymous > 0) std::this_thread::yield();
   RRef failed = Must(alone->Remote("alone", Named("fail"), {}));
   EXPECT_EQ(alone->ToHere({failed}).status().code(), absl::StatusCode::kOutOfRange);
 }
@@ -155,6 +159,26 @@ TEST_F(CallsTest, RPC_19_AFunctionsErrorArrivesWholeWithItsWorkerAndIsLoggedTher
   EXPECT_EQ(GetDetail(failed)->worker, "logging");
   EXPECT_THAT(log.str(), HasSubstr("function_failed"));
   EXPECT_THAT(log.str(), HasSubstr("trainer1"));
+}
+
+TEST_F(CallsTest, RPC_19_AFunctionsErrorKeepsItsRemedy) {
+  worker::RuntimeOptions options;
+  ASSERT_TRUE(options.functions
+                  .Register("full",
+                            [](const services::FunctionCall&, const Values&) {
+                              return absl::StatusOr<Values>(
+                                  WithRemedy(absl::ResourceExhaustedError("it is full"),
+                                             "take something out"));
+                            })
+                  .ok());
+  TestOwner advising("advising", std::move(options));
+  const absl::Status failed = StartTrainer("trainer1", {advising.address()})
+                                  ->RpcSync("advising", Named("full"), {})
+                                  .status();
+  ASSERT_TRUE(GetDetail(failed).has_value()) << failed;
+  EXPECT_EQ(GetDetail(failed)->worker, "advising");
+  EXPECT_EQ(GetDetail(failed)->object, "full");
+  EXPECT_EQ(GetDetail(failed)->remedy, "take something out");
 }
 
 TEST_F(CallsTest, RPC_27_OnReadyRunsAfterCompletion) {
@@ -407,7 +431,7 @@ TEST_F(CallsTest, RPC_37_WhatAFunctionStartedAndLeftCompletesWhileItsStarterDrai
                                 ++hops;
                                 const int64_t left = IntOf(arguments[0]);
                                 if (left > 0) {
-                                  CallOn(call.runtime, next, "hop", {Value(left - 1)});
+                                  call.RpcAsync(next, Named("hop"), {Value(left - 1)});
                                 } else {
                                   end.Set(Unit{});
                                 }
@@ -431,7 +455,7 @@ TEST_F(CallsTest, RPC_37_WhatAFunctionStartedAndLeftCompletesWhileItsStarterDrai
 
 TEST_F(CallsTest, RPC_58_RREF_52_CallsToADeadWorkerFail) {
   auto doomed = std::make_unique<TestOwner>("doomed", offer_.Options());
-  trainer_->runtime().agent().AddPeer("doomed", doomed->address().address);
+  RuntimeOf(*trainer_).agent().AddPeer("doomed", doomed->address().address);
   Must(trainer_->RpcSync("doomed", Named("nothing"), {}));
   doomed.reset();
   EXPECT_FALSE(trainer_->RpcSync("doomed", Named("nothing"), {}).ok());
@@ -448,7 +472,7 @@ TEST_F(CallsTest, RPC_59_ManyCallsOfEveryWorkerAreOutstandingAtOnce) {
     for (int i = 0; i < 1000; ++i) calls.push_back(CallOn(from, to, "add", {i, 1}));
     for (int i = 0; i < 20; ++i) calls.push_back(CallOn(from, to, "echo", {heavy}));
   };
-  call_all(trainer_->runtime(), "owner0");
+  call_all(RuntimeOf(*trainer_), "owner0");
   call_all(owner0_.runtime(), "owner1");
   call_all(owner1_.runtime(), "trainer0");
   std::vector<Values> answers = Must(WaitAll(calls));

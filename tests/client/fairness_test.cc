@@ -34,7 +34,7 @@ class FairnessTest : public ::testing::Test {
     worker::RuntimeOptions options;
     options.threads = kThreads;
     options.max_queued_functions = 1'000;  // fewer than the calls that a session may have in flight
-    auto add = [&](const std::string& name, services::Function function) {
+    auto add = [&](const std::string& name, services::SyncFunction function) {
       EXPECT_TRUE(options.functions.Register(name, std::move(function)).ok());
     };
     // Keeps its thread busy, so that the owner does not replace it as it does a waiting thread.
@@ -45,7 +45,7 @@ class FairnessTest : public ::testing::Test {
     });
     add("note", [this](const FunctionCall& call, Values) -> absl::StatusOr<Values> {
       MutexLock lock(mutex_);
-      served_.push_back(call.caller.name);
+      served_.push_back(call.caller().name);
       return Values{};
     });
     return options;

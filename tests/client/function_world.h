@@ -12,6 +12,7 @@
 
 #include "client/calls.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/mutex.h"
 #include "core/runtime/runtime.h"
 #include "core/services/calls/call_service.h"
@@ -82,14 +83,14 @@ struct Offer {
 
   FunctionRegistry Functions() const {
     FunctionRegistry functions;
-    auto add = [&](const std::string& name, services::Function function) {
+    auto add = [&](const std::string& name, services::SyncFunction function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
     using services::FunctionCall;
     using Result = absl::StatusOr<Values>;
     add("echo", [](const FunctionCall&, Values arguments) -> Result { return arguments; });
     add("who", [](const FunctionCall& call, Values) -> Result {
-      return Values{call.runtime.name(), call.caller.name};
+      return Values{call.self().name, call.caller().name};
     });
     add("add", [](const FunctionCall&, Values arguments) -> Result {
       if (arguments.size() != 2) return absl::InvalidArgumentError("add takes two ints");
@@ -116,7 +117,7 @@ struct Offer {
     add("call", [](const FunctionCall& call, Values arguments) -> Result {
       std::string callee = *arguments[0].As<std::string>(), name = *arguments[1].As<std::string>();
       arguments.erase(arguments.begin(), arguments.begin() + 2);
-      return CallOn(call.runtime, callee, name, std::move(arguments)).Wait();
+      return call.RpcSync(callee, Function::Registered(name), std::move(arguments));
     });
     EXPECT_TRUE(functions
                     .RegisterAsync("park", [parking = parking](const FunctionCall&,
@@ -128,8 +129,8 @@ struct Offer {
                                      std::string callee = *arguments[0].As<std::string>();
                                      std::string name = *arguments[1].As<std::string>();
                                      arguments.erase(arguments.begin(), arguments.begin() + 2);
-                                     return CallOn(call.runtime, callee, name,
-                                                   std::move(arguments));
+                                     return call.RpcAsync(callee, Function::Registered(name),
+                                                          std::move(arguments));
                                    })
                     .ok());
     if (more != nullptr) more(functions);
@@ -162,7 +163,7 @@ class FunctionWorld : public ::testing::Test {
   // Waits until no worker holds forks, for itself or for others.
   void WaitUntilReleased() {
     for (worker::Runtime* runtime :
-         {&owner0_.runtime(), &owner1_.runtime(), &trainer_->runtime()}) {
+         {&owner0_.runtime(), &owner1_.runtime(), &RuntimeOf(*trainer_)}) {
       for (;;) {
         const rref::RRefContext::Stats stats = runtime->rrefs().stats();
         if (stats.forks + stats.users + stats.loans == 0) break;

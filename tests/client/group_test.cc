@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/runtime/runtime.h"
 #include "core/services/status/status_service.h"
 #include "gmock/gmock.h"
@@ -248,7 +249,7 @@ TEST_F(GroupTest, RPC_60_AWorkersStatusShowsThreadsCallsReferencesAndContexts) {
   RRef held = Must(a->Remote("owner0", Named("echo"), {1}));
   ASSERT_TRUE(held.confirmed().Wait().ok());
   Context context = Must(a->NewContext());
-  const v1::WorkerStatus mine = a->runtime().status().Collect({});
+  const v1::WorkerStatus mine = RuntimeOf(*a).status().Collect({});
   EXPECT_EQ(mine.executor().threads(), 4u) << "one more, which functions never get";
   EXPECT_EQ(mine.executor().idle(), 4u);
   EXPECT_EQ(mine.references().users(), 1u);
@@ -326,7 +327,7 @@ TEST_F(GroupTest, RPC_67_AnAgentAndObserversThatCallBack) {
       int64_t reward = 0;
       for (int64_t step = 0; step < IntOf(arguments[0]); ++step) {
         PSD_ASSIGN_OR_RETURN(Values action,
-                             CallOn(call.runtime, call.caller.name, "act", {step}).Wait());
+                             call.RpcSync(call.caller().name, Function::Registered("act"), {step}));
         reward += IntOf(action[0]);
       }
       return Values{reward};

@@ -9,6 +9,7 @@
 
 #include "client/checkpoint.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
@@ -160,8 +161,8 @@ TEST_P(RestartedOwner, ARunningTrainersStepIsAppliedNowhere) {
   Steps(*trainer, *optimizer, 3);
   const size_t gone = GetParam(), left = 1 - gone;
   Restart(gone);
-  trainer->runtime().agent().AddPeer(Owner(gone), owners_[gone]->address().address);
-  const auto connected = trainer->runtime().agent().Connect(Owner(gone), {}).Wait();
+  RuntimeOf(*trainer).agent().AddPeer(Owner(gone), owners_[gone]->address().address);
+  const auto connected = RuntimeOf(*trainer).agent().Connect(Owner(gone), {}).Wait();
   ASSERT_TRUE(connected.ok()) << connected.status();
   const std::vector<float> before = First(*trainer);
   const StepOutcome outcome = Step(*trainer, *optimizer);
@@ -424,7 +425,7 @@ TEST_F(HalfModel, WhatIsBeingLoadedIsNotSaved) {
   Train(3);
   auto trainer = Attach();
   ASSERT_TRUE(Save(*trainer).ok());
-  services::CheckpointService& service = trainer->runtime().checkpoints();
+  services::CheckpointService& service = RuntimeOf(*trainer).checkpoints();
   const services::OwnerContents there = Must(service.Describe("owner0", {}).Wait());
   services::ExportItem item;
   item.value = there.values.at(0).id;
@@ -447,7 +448,7 @@ TEST_F(HalfModel, APartThatStaysIsComparedAtTheEndOfTheLoadToo) {
   ASSERT_TRUE(Save(*first).ok());
   Restart(1);
   auto trainer = Attach();
-  worker::Runtime& runtime = trainer->runtime();
+  worker::Runtime& runtime = RuntimeOf(*trainer);
   LoadOptions loading = Loading(true);
   loading.progress = [&](const TransferProgress& progress) {
     if (progress.activity != "loading") return true;
@@ -473,7 +474,7 @@ TEST_F(HalfModel, ALoadThatStoppedAtItsEndIsNotBegunAfreshOver) {
   ASSERT_TRUE(Save(*first).ok());
   Restart(1);
   auto trainer = Attach();
-  worker::Runtime& runtime = trainer->runtime();
+  worker::Runtime& runtime = RuntimeOf(*trainer);
   LoadOptions loading = Loading(true);
   loading.progress = [&](const TransferProgress& progress) {
     if (progress.activity != "loading") return true;
@@ -502,7 +503,7 @@ TEST_F(HalfModel, OfTwoLoadsAtOnceOnlyTheLastBeginsALife) {
   Train(3);
   auto trainer = Attach(), other = Attach("other");
   ASSERT_TRUE(Save(*trainer).ok());
-  worker::Runtime& runtime = trainer->runtime();
+  worker::Runtime& runtime = RuntimeOf(*trainer);
   bool begun = false;
   LoadOptions overtaken = Loading(false);
   overtaken.progress = [&](const TransferProgress& progress) {
@@ -556,7 +557,7 @@ TEST_F(HalfModel, APartThatTheLeadRefusesIsMadeNowhere) {
   CreateOptions plain;
   Must(trainer->GetOrCreate("owner0", kName, Zeros(Shape{3}), plain));
   EXPECT_FALSE(Create(*trainer).ok());
-  const auto part = trainer->runtime().optimizer_service().Part("owner1", kName, {}).Wait();
+  const auto part = RuntimeOf(*trainer).optimizer_service().Part("owner1", kName, {}).Wait();
   EXPECT_FALSE(Must(part).hosted);
 }
 
@@ -572,7 +573,7 @@ TEST_F(HalfModel, APartIsNotDroppedForOneThatCannotBe) {
   const absl::Status refused =
       DistributedOptimizer::Create(*trainer, kName, Sgd{0.5, 0.5}, parameters, {}, afresh).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-  const auto part = trainer->runtime().optimizer_service().Part("owner0", kName, {}).Wait();
+  const auto part = RuntimeOf(*trainer).optimizer_service().Part("owner0", kName, {}).Wait();
   EXPECT_EQ(Must(part).steps, 3u);
 }
 

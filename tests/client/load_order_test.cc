@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/checkpoint.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/runtime/runtime.h"
 #include "core/services/checkpoint/checkpoint_import.h"
 #include "core/services/checkpoint/checkpoint_service.h"
@@ -46,13 +47,13 @@ TEST(LoadOrder, TheMomentumOfRowsComesBackWhicheverRowsComeLast) {
     rows.requires_grad = true;
     const RRef table = Must(trainer->GetOrCreate("owner", "table", Zeros(Shape{kRows, 2}), rows));
     auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Sgd{1, 0.5}, {table}));
-    services::CheckpointService& service = trainer->runtime().checkpoints();
+    services::CheckpointService& service = RuntimeOf(*trainer).checkpoints();
     for (int64_t first : order) {
       const absl::Status imported = service.Import("owner", {Half(first)}, {}, {}).Wait().status();
       ASSERT_TRUE(imported.ok()) << imported;
     }
     const optim::PartReport part =
-        Must(trainer->runtime().optimizer_service().Part("owner", "main", {}).Wait());
+        Must(RuntimeOf(*trainer).optimizer_service().Part("owner", "main", {}).Wait());
     const absl::Status restored =
         service.Import("owner", {}, {{"main", 3, 0, 0, false, part.life}}, {}).Wait().status();
     ASSERT_TRUE(restored.ok()) << restored;
@@ -136,7 +137,7 @@ TEST_F(StoppedLoad, ItsImportsHaveEndedWhenItReturns) {
 }
 
 TEST_F(StoppedLoad, AnImportThatWasGivenUpIsNotAppliedLater) {
-  services::CheckpointService& service = trainer_->runtime().checkpoints();
+  services::CheckpointService& service = RuntimeOf(*trainer_).checkpoints();
   {
     const HeldParameter held(owner_, w_);
     services::ImportItem item;

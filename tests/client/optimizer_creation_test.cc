@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/runtime/runtime.h"
 #include "core/services/optimizers/optimizer_service.h"
 #include "core/services/values/value_service.h"
@@ -26,7 +27,7 @@ namespace {
 class OptimizerCreation : public FunctionWorld {};
 
 TEST_F(OptimizerCreation, RREF_23_AnOptimizerOverWhatIsBeingMadeWaitsForIt) {
-  services::OptimizerService& service = trainer_->runtime().optimizer_service();
+  services::OptimizerService& service = RuntimeOf(*trainer_).optimizer_service();
   for (const std::string owner : {"trainer0", "owner0"}) {
     const RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
     const Future<RRef> created = service.Create(owner, "", {{{"sgd", {}}, {slow}}}, {}, {});

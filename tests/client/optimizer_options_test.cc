@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/runtime/runtime.h"
 #include "core/services/optimizers/optimizer_service.h"
 #include "core/services/values/value_service.h"
@@ -121,7 +122,7 @@ TEST(LeadTest, OptionsThatAFollowerRefusesAreTakenBackByWhoeverCreatesItNext) {
       Must(trainer->GetOrCreate("owner1", "table", Zeros({3, 1}), rows))};
   auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", kSgd1, parameters));
   ASSERT_TRUE(optimizer->SetOptions(0, {{"lr", 0.5}}).ok());
-  worker::Runtime& runtime = trainer->runtime();
+  worker::Runtime& runtime = RuntimeOf(*trainer);
   const RRef part = Must(runtime.values().Lookup("owner0", "main", {}).Wait());
   const GlobalId life = Must(runtime.optimizer_service().Part("owner0", "main", {}).Wait()).life.id;
   Must(

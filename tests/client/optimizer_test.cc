@@ -220,8 +220,7 @@ TEST(NestedCallTest, AnOwnerThatWasReachedThroughAnotherOnlyIsSteppedToo) {
   worker::RuntimeOptions options;
   const auto fetch = [](const services::FunctionCall& call,
                         const store::Values& arguments) -> absl::StatusOr<store::Values> {
-    const std::vector<RRef> wanted = {RRef::FromValue(arguments[0])};
-    return call.runtime.values().Fetch(wanted, call.context, {}).Wait();
+    return call.ToHere({RRef::FromValue(arguments[0])});
   };
   ASSERT_TRUE(options.functions.Register("fetch", fetch).ok());
   TestOwner owner0("owner0", std::move(options)), owner1("owner1");

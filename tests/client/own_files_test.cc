@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/checkpoint.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -276,7 +277,7 @@ TEST_F(OwnFilesTest, AnOwnerWritesTheFilesOfFewSavesAtOnce) {
     std::filesystem::create_directory(folder);
     std::ofstream(folder + "/token") << token;
     workers.push_back(StartTrainer("trainer" + std::to_string(i), {owners_[0]->address()}));
-    worker::Runtime& runtime = workers.back()->runtime();
+    worker::Runtime& runtime = RuntimeOf(*workers.back());
     const auto opened = Must(
         runtime.saves()
             .Open("a", runtime.ids().Next(), {folder, token, {{"values-a.safetensors", {}}}}, {})
@@ -294,7 +295,7 @@ TEST_F(OwnFilesTest, RoomForALoadIsZeros) {
   AddOwner("a", nullptr);
   auto worker = Attach();
   const auto call = [&](const char* method, const auto& message) {
-    return worker->runtime()
+    return RuntimeOf(*worker)
         .agent()
         .StartCall("a", rpc::PlainRequest(method, message), {})
         .reply()
@@ -326,7 +327,7 @@ TEST_F(OwnFilesTest, HostileCalls) {
       request.payload.buffers.push_back(Buffer::FromString(std::move(request.payload.header)));
       request.payload.header.clear();
     }
-    return worker->runtime().agent().StartCall("a", std::move(request), {}).reply().Wait();
+    return RuntimeOf(*worker).agent().StartCall("a", std::move(request), {}).reply().Wait();
   };
   const std::string folder = dir_ + "/shared/.saving-1", token(32, 'a');
   std::filesystem::create_directory(folder);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "client/calls.h"
+#include "client/runtime_of.h"
 #include "core/services/calls/early_starts.h"
 #include "core/services/gradients/gradient_service.h"
 #include "core/services/rows/rows_service.h"
@@ -120,7 +121,7 @@ TEST_F(ReferencesCreationTest, RREF_21_FunctionsThatWaitForAnArgumentLeaveThread
 TEST_F(ReferencesCreationTest, RREF_23_RowsOfATableThatIsBeingMadeAreWaitedFor) {
   for (const std::string owner : {"trainer0", "owner0"}) {
     RRef table = Must(trainer_->Remote(owner, Named("park"), {}));
-    const Future<Values> looking = trainer_->runtime().rows().LookUp(
+    const Future<Values> looking = RuntimeOf(*trainer_).rows().LookUp(
         owner, {{table, Tensor::Of<int64_t>({1}, {1})}}, nullptr, {});
     EXPECT_FALSE(looking.IsReady());
     parking_.Take().Set(Values{Variable(Tensor::Of<float>({2, 1}, {5, 6}), true)});
@@ -133,21 +134,21 @@ TEST_F(ReferencesCreationTest, RREF_23_AssignmentsAndGradientsOfWhatIsBeingMadeW
   const Tensor ones = Tensor::Of<float>({2}, {1, 1});
   const auto made = [] { return Values{Variable(Tensor::Of<float>({2}, {5, 6}), true)}; };
   for (const std::string owner : {"trainer0", "owner0"}) {
-    const auto context = trainer_->runtime().autograd().NewContext();
+    const auto context = RuntimeOf(*trainer_).autograd().NewContext();
     RRef slow = Must(trainer_->Remote(owner, Named("park"), {}));
-    const auto assigned = trainer_->runtime().values().Assign(slow, ones, {});
-    const auto pushed = trainer_->runtime().gradients().Push(context, slow, 0, ones, {});
+    const auto assigned = RuntimeOf(*trainer_).values().Assign(slow, ones, {});
+    const auto pushed = RuntimeOf(*trainer_).gradients().Push(context, slow, 0, ones, {});
     EXPECT_FALSE(assigned.IsReady() || pushed.IsReady()) << owner;
     parking_.Take().Set(made());
     EXPECT_TRUE(assigned.Wait().ok()) << assigned.Wait().status();
     EXPECT_TRUE(pushed.Wait().ok()) << pushed.Wait().status();
     // No gradient has come for the next one, which is known once it is made.
     RRef next = Must(trainer_->Remote(owner, Named("park"), {}));
-    const auto asked = trainer_->runtime().gradients().Fetch(context->id(), next, {});
+    const auto asked = RuntimeOf(*trainer_).gradients().Fetch(context->id(), next, {});
     EXPECT_FALSE(asked.IsReady()) << owner;
     parking_.Take().Set(made());
     EXPECT_THAT(asked.Wait().status().message(), HasSubstr("no loss depended on it"));
-    trainer_->runtime().autograd().Release(context->id());
+    RuntimeOf(*trainer_).autograd().Release(context->id());
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/calls.h"
+#include "client/runtime_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/references_world.h"
@@ -70,7 +71,7 @@ TEST_F(ReferencesFailuresTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoe
   // Its owner takes connections, and says nothing.
   int port = 0;
   const int silent = carrier::ListenOnLoopback(&port);
-  trainer_->runtime().agent().AddPeer("silent", absl::StrCat("127.0.0.1:", port));
+  RuntimeOf(*trainer_).agent().AddPeer("silent", absl::StrCat("127.0.0.1:", port));
   CallOptions shortly;
   shortly.timeout = absl::Milliseconds(20);
   RRef never = Must(trainer_->Remote("silent", Named("park"), {}, shortly));

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "client/calls.h"
+#include "client/runtime_of.h"
 #include "core/services/values/value_service.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,7 +24,7 @@ TEST_F(ReferencesTest, RREF_04_IdsOfReferencesAndForksAreDistinctAndPrinted) {
   EXPECT_NE(first.value_id(), second.value_id());
   EXPECT_NE(first.body()->fork_id(), second.body()->fork_id());
   EXPECT_NE(first.value_id(), first.body()->fork_id());
-  EXPECT_EQ(first.value_id().incarnation, trainer_->runtime().incarnation()) << "unique over time";
+  EXPECT_EQ(first.value_id().incarnation, RuntimeOf(*trainer_).incarnation()) << "unique over time";
   EXPECT_THAT(first.ToString(), HasSubstr(first.value_id().ToString()));
   EXPECT_THAT(first.ToString(), HasSubstr(first.body()->fork_id().ToString()));
   EXPECT_THAT(first.ToString(), HasSubstr("on owner0"));

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "client/calls.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/runtime/runtime.h"
@@ -50,8 +51,7 @@ struct Drawer {
 };
 
 inline absl::StatusOr<Values> FetchHere(const services::FunctionCall& call, const RRef& rref) {
-  rpc::CallOptions options;
-  return call.runtime.values().Fetch({rref}, nullptr, options).Wait();
+  return call.ToHere({rref});
 }
 
 class ReferencesWorld : public FunctionWorld {
@@ -81,7 +81,7 @@ class ReferencesWorld : public FunctionWorld {
   // Waits until no worker has references, or values without a name.
   void WaitUntilNothingIsLeft() {
     for (worker::Runtime* runtime :
-         {&owner0_.runtime(), &owner1_.runtime(), &trainer_->runtime()}) {
+         {&owner0_.runtime(), &owner1_.runtime(), &RuntimeOf(*trainer_)}) {
       for (;;) {
         const rref::RRefContext::Stats stats = runtime->rrefs().stats();
         if (stats.owners + stats.forks + stats.users + stats.pending_users + stats.loans == 0) {
@@ -108,7 +108,7 @@ class ReferencesWorld : public FunctionWorld {
                            const std::shared_ptr<Parking>& parking) {
     using services::FunctionCall;
     using Result = absl::StatusOr<Values>;
-    auto add = [&](const std::string& name, services::Function function) {
+    auto add = [&](const std::string& name, services::SyncFunction function) {
       EXPECT_TRUE(functions.Register(name, std::move(function)).ok());
     };
     add("fetch", [](const FunctionCall& call, Values arguments) -> Result {
@@ -125,28 +125,25 @@ class ReferencesWorld : public FunctionWorld {
                     rref.value_id().ToString()};
     });
     add("make", [](const FunctionCall& call, Values arguments) -> Result {
-      PSD_ASSIGN_OR_RETURN(auto entry, call.runtime.store().Put(arguments[0], false));
-      return Values{call.runtime.rrefs().LocalRRef(entry)};
+      PSD_ASSIGN_OR_RETURN(RRef kept, call.Keep(arguments[0]));
+      return Values{kept};
     });
     add("make_list", [](const FunctionCall& call, Values) -> Result {
       Value::List own;
       for (int i = 0; i < 3; ++i) {
-        PSD_ASSIGN_OR_RETURN(auto entry, call.runtime.store().Put(Value(i), false));
-        own.push_back(call.runtime.rrefs().LocalRRef(entry));
+        PSD_ASSIGN_OR_RETURN(RRef kept, call.Keep(i));
+        own.push_back(kept);
       }
       return Values{Value::OfList(std::move(own))};
     });
     add("remote", [](const FunctionCall& call, Values arguments) -> Result {
-      services::CallTarget target{nullptr, {}, "echo"};
-      PSD_ASSIGN_OR_RETURN(RRef made,
-                           call.runtime.calls().Remote(*arguments[0].As<std::string>(), target,
-                                                       {arguments[1]}, nullptr, {}));
+      PSD_ASSIGN_OR_RETURN(
+          RRef made, call.Remote(*arguments[0].As<std::string>(), Named("echo"), {arguments[1]}));
       return Values{made};
     });
     add("begin", [](const FunctionCall& call, const Values& arguments) -> Result {
-      services::CallTarget target{nullptr, {}, "park"};
-      PSD_ASSIGN_OR_RETURN(RRef begun, call.runtime.calls().Remote(*arguments[0].As<std::string>(),
-                                                                   target, {}, nullptr, {}));
+      PSD_ASSIGN_OR_RETURN(RRef begun,
+                           call.Remote(*arguments[0].As<std::string>(), Named("park"), {}));
       return Values{begun};
     });
     add("keep", [drawer](const FunctionCall&, Values arguments) -> Result {
@@ -158,13 +155,12 @@ class ReferencesWorld : public FunctionWorld {
     add("forward", [](const FunctionCall& call, Values arguments) -> Result {
       const int64_t left = IntOf(arguments[1]);
       if (left == 0) return FetchHere(call, RRef::FromValue(arguments[0]));
-      const std::string next = call.runtime.name() == "owner0"   ? "owner1"
-                               : call.runtime.name() == "owner1" ? "trainer0"
-                                                                 : "owner0";
-      services::CallTarget target{nullptr, {}, "unwrap"};
-      PSD_ASSIGN_OR_RETURN(RRef wrapped,
-                           call.runtime.calls().Remote(next, target, {arguments[0]}, nullptr, {}));
-      return CallOn(call.runtime, next, "forward", {wrapped, left - 1}).Wait();
+      const std::string& here = call.self().name;
+      const std::string next = here == "owner0"   ? "owner1"
+                               : here == "owner1" ? "trainer0"
+                                                  : "owner0";
+      PSD_ASSIGN_OR_RETURN(RRef wrapped, call.Remote(next, Named("unwrap"), {arguments[0]}));
+      return call.RpcSync(next, Named("forward"), {wrapped, left - 1});
     });
     add("unwrap", [](const FunctionCall& call, Values arguments) -> Result {
       return FetchHere(call, RRef::FromValue(arguments[0]));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/memory_budget.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/rpc/message_io.h"
@@ -483,7 +484,7 @@ TEST_F(RowsTest, BadIdsAreNamed) {
 
 TEST_F(RowsTest, HostileLookupsAreRefused) {
   RRef table = Table(4, 2);
-  worker::Runtime& runtime = trainer_->runtime();
+  worker::Runtime& runtime = RuntimeOf(*trainer_);
   const auto ask = [&](const std::vector<GlobalId>& tables, const Values& ids) {
     auto request =
         Must(dist_autograd::Exchange(runtime.agent().self(), runtime.rrefs(), runtime.autograd())

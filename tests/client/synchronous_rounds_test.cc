@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/rref_context.h"
@@ -170,7 +171,7 @@ TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
   TestOwner lead("owner0"), follower("owner1", std::move(picky));
   auto hasty = StartTrainer("trainer0", {lead.address(), follower.address()});
   auto patient = StartTrainer("trainer1", {lead.address(), follower.address()});
-  const Incarnation incarnation = hasty->runtime().incarnation();
+  const Incarnation incarnation = RuntimeOf(*hasty).incarnation();
   mark = '\x31' + std::string(reinterpret_cast<const char*>(&incarnation), sizeof(incarnation));
   const auto parameters = [&](Worker& worker) {
     return std::vector<RRef>{MakeParameter(worker, "owner0", "w", Tensor::Of<float>({1}, {10})),
@@ -250,8 +251,8 @@ TEST(LeadTest, AnOptimizerOfALostSessionTakesNoTurnForWhichOthersWouldWait) {
   cut = true;
   while (has_sessions()) std::this_thread::yield();
   cut = false;
-  while (trainer->runtime().rrefs().CheckUsable(mine).ok()) std::this_thread::yield();
-  while (other->runtime().rrefs().CheckUsable(theirs).ok()) std::this_thread::yield();
+  while (RuntimeOf(*trainer).rrefs().CheckUsable(mine).ok()) std::this_thread::yield();
+  while (RuntimeOf(*other).rrefs().CheckUsable(theirs).ok()) std::this_thread::yield();
 
   const auto fresh = create(*trainer), others = create(*other);
   StepOptions patient;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -102,7 +103,7 @@ TEST_F(TrainTest, OPT_08_AReleasedContextFailsBeforeAnyOwnerIsAsked) {
   RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({1}, {1}));
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{}, {w}));
   Context context = Must(trainer_->NewContext());
-  trainer_->runtime().autograd().Release(context.id());
+  RuntimeOf(*trainer_).autograd().Release(context.id());
   EXPECT_EQ(optimizer->Step(context).code(), absl::StatusCode::kNotFound);
 }
 
@@ -167,7 +168,7 @@ TEST_F(TrainTest, ContextsEndWithTheirScopeOnEveryWorker) {
     EXPECT_EQ(owner0_.runtime().autograd().stats().contexts, 1u);
   }
   while (owner0_.runtime().autograd().stats().contexts > 0) std::this_thread::yield();
-  EXPECT_EQ(trainer_->runtime().autograd().stats().contexts, 0u);
+  EXPECT_EQ(RuntimeOf(*trainer_).autograd().stats().contexts, 0u);
 }
 
 }  // namespace

@@ -199,7 +199,7 @@ TEST_F(WorkerTest, RegisteredFunctionsTakeAndReturnValues) {
                               if (arguments.size() != 2) {
                                 return absl::InvalidArgumentError("swap takes two values");
                               }
-                              return Values{arguments[1], arguments[0], call.caller.name};
+                              return Values{arguments[1], arguments[0], call.caller().name};
                             })
                   .ok());
   worker::RuntimeOptions options;
@@ -219,18 +219,23 @@ TEST_F(WorkerTest, RPC_36_AnOwnerCallsBackATrainerThatDoesNotListen) {
       on_owner
           .Register("ask_back",
                     [](const services::FunctionCall& call, Values) -> absl::StatusOr<Values> {
-                      rpc::Request request;
-                      request.method = "worker.info";
-                      auto reply =
-                          call.runtime.agent().StartCall(call.caller.name, request, {}).reply();
-                      PSD_RETURN_IF_ERROR(reply.Wait());
-                      return Values{reply.Wait()->callee.name};
+                      return call.RpcSync(call.caller().name, Function::Registered("name"), {});
                     })
           .ok());
   worker::RuntimeOptions options;
   options.functions = std::move(on_owner);
   TestOwner custom("custom", std::move(options));
-  auto trainer = StartTrainer("trainer1", {custom.address()});
+  WorkerOptions own;
+  own.name = "trainer1";
+  own.owners = {custom.address()};
+  ASSERT_TRUE(own.functions
+                  .Register("name",
+                            [](const services::FunctionCall& call, const Values&) {
+                              return absl::StatusOr<Values>(Values{call.self().name});
+                            })
+                  .ok());
+  auto trainer = Must(Worker::Start(std::move(own)));
+  EXPECT_EQ(trainer->address(), "");
   Values answer = Must(trainer->RpcSync("custom", Function::Registered("ask_back"), {}));
   EXPECT_EQ(*answer[0].As<std::string>(), "trainer1");
 }

@@ -25,6 +25,7 @@ class FakeCall : public rpc::ServerCall {
     return rpc::FindAttachment(request_.attachments, tag);
   }
   absl::Status Charge(size_t) override { return absl::OkStatus(); }
+  void ForgetMessage() override { request_.payload = {}; }
   bool cancelled() const override { return false; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return true; }

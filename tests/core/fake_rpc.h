@@ -94,6 +94,12 @@ class FakeAgent : public rpc::RpcAgent {
   const rpc::PeerInfo& self() const override { return self_; }
   void RegisterMethod(rpc::Method method) override { methods_[method.name] = std::move(method); }
   rpc::Admission& admission() override { return admission_; }
+  rpc::Access& access() override { return access_; }
+  std::vector<std::string> Methods() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, method] : methods_) names.push_back(name);
+    return names;
+  }
   void OnSessionEnded(std::function<void(const rpc::PeerInfo&, uint64_t epoch)> callback) override {
     session_ended_.push_back(std::move(callback));
   }
@@ -132,6 +138,7 @@ class FakeAgent : public rpc::RpcAgent {
   FakeNetwork& network_;
   const rpc::PeerInfo self_;
   rpc::Admission admission_{self_.name};
+  rpc::Access access_{self_};
   uint64_t epoch_ = 1;
   std::map<std::string, rpc::Method> methods_;
   std::vector<std::function<void()>> on_draining_;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/runtime/runtime.h"
@@ -41,7 +42,7 @@ class OwnerFaultsTest : public ::testing::Test {
     return Must(Worker::Start(TrainerOptions(name, {survivor_.address(), victim_.address()})));
   }
   static size_t PendingOn(Worker& trainer, const std::string& owner) {
-    for (const rpc::PeerStatus& peer : trainer.runtime().agent().Peers()) {
+    for (const rpc::PeerStatus& peer : RuntimeOf(trainer).agent().Peers()) {
       if (peer.peer.name == owner) return peer.calls_pending;
     }
     return 0;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/runtime_of.h"
 #include "core/base/status.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -189,7 +190,7 @@ std::unique_ptr<Process> StartTrainerProcess(const std::string& name, const std:
 
 absl::StatusOr<v1::WorkerStatus> StatusOf(Worker& asker, const std::string& owner) {
   rpc::Request request = rpc::PlainRequest("worker.status", v1::StatusRequest());
-  rpc::Call call = asker.runtime().agent().StartCall(owner, std::move(request), {});
+  rpc::Call call = RuntimeOf(asker).agent().StartCall(owner, std::move(request), {});
   const absl::StatusOr<rpc::Reply>& reply = call.reply().Wait();
   PSD_RETURN_IF_ERROR(reply);
   return rpc::ParseMessage<v1::WorkerStatus>(reply->payload.header, "worker.status");

@@ -59,6 +59,11 @@ ORDERS = {
     "core/optim": ["functional", "rows", "dense", "options", "parameters", "steps", "owner"],
 }
 
+# The public interface, and the most headers of core that it may reach, directly or through others.
+# A user's compiler reads them all, and a change of any of them rebuilds every user.
+INTERFACE = "client/psd.h"
+MOST_INTERNAL_HEADERS = 42
+
 # Layers whose folders include nothing of each other.
 SEPARATE = {"core/services"}
 
@@ -153,6 +158,26 @@ def check_table():
         assert (problem(path, included) is None) == allowed, (path, included)
 
 
+def reached(root, path, seen):
+    """Adds to `seen` the headers of the tree that `path` includes, directly or through others."""
+    with open(os.path.join(root, path), encoding="utf-8") as source:
+        for included in INCLUDE.findall(source.read()):
+            if included not in seen and os.path.exists(os.path.join(root, included)):
+                seen.add(included)
+                reached(root, included, seen)
+    return seen
+
+
+def interface_problem(root):
+    """Describes why the public interface reaches too much of core, or returns None."""
+    internal = sorted(p for p in reached(root, INTERFACE, set()) if p.startswith("core/"))
+    print("%s reaches %d headers of core" % (INTERFACE, len(internal)))
+    if len(internal) <= MOST_INTERNAL_HEADERS:
+        return None
+    return "%s reaches more than %d headers of core; forward declare, or split a header:\n  %s" % (
+        INTERFACE, MOST_INTERNAL_HEADERS, "\n  ".join(internal))
+
+
 def main():
     check_table()
     # In the test's runfiles, WORKSPACE is a link into the source tree.
@@ -167,6 +192,9 @@ def main():
             if why:
                 line = text.count("\n", 0, match.start(1)) + 1
                 bad.append('%s:%d: includes "%s": %s' % (path, line, match.group(1), why))
+    why = interface_problem(root)
+    if why:
+        bad.append(why)
     print("%d files checked, %d bad includes" % (count, len(bad)))
     print("\n".join(bad))
     assert count > 10, "looked at the wrong folder: %s" % root

@@ -37,6 +37,10 @@ Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
       {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MaxNetworkMessageBytes(options)},
       {GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
       {GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0},
+      // What is received is not decompressed either: a megabyte could become a gigabyte, in no
+      // account. Bit 0 is for messages as they are.
+      {GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0},
+      {GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1},
       {GRPC_ARG_KEEPALIVE_TIME_MS,
        static_cast<int>(options.keepalive_time / absl::Milliseconds(1))},
       {GRPC_ARG_KEEPALIVE_TIMEOUT_MS,

@@ -54,7 +54,8 @@ GrpcCore::GrpcCore(const GrpcCarrierOptions& options)
     : options_(options),
       bulk_memory_{options.allocator, options.memory->transit()},
       small_memory_{options.memory->essential(), options.memory->essential()},
-      waiting_{std::make_shared<WaitingLine>(), options.room_patience},
+      waiting_{options.line != nullptr ? options.line : std::make_shared<WaitingLine>(),
+               options.room_patience},
       most_unread_bytes_(options.memory->limit_bytes() == 0 ? SIZE_MAX
                                                             : ReceiveQuotaBytes(options) / 2) {}
 

@@ -16,6 +16,8 @@
 
 namespace psd::carrier {
 
+class WaitingLine;
+
 class GrpcServerHook;  // grpc_server_hook.h
 
 // One thread for every two cores, from 1 to 4.
@@ -32,6 +34,8 @@ struct GrpcCarrierOptions {
   // The time for which a message of more than 64 KiB waits for room in the budget. Its stream is
   // not read meanwhile. After that the message is refused, and its sender is told.
   absl::Duration room_patience = absl::Seconds(5);
+  // Where messages wait for room in the budget. Null means a line of its own.
+  std::shared_ptr<WaitingLine> line;  // shared by all carriers that receive into one budget
   // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
   // for between one and two times this. It also ends when a message that has memory here brings
   // less than a sixteenth of its pieces in this time while others wait for memory.

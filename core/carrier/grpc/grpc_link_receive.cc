@@ -135,10 +135,11 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
     return absl::OkStatus();
   };
   const MemoryAccount& account = *memory.headers;
-  const bool never = small || account.limit_bytes() == 0 || bytes > account.most_bytes();
+  const size_t needed = small ? bytes : MessageAssembly::BytesFor(frame.shape);
+  const bool never = small || account.limit_bytes() == 0 || needed > account.most_bytes();
   const Waits waits = never ? Waits::kNever : inbound.may_wait ? Waits::kYes : Waits::kNo;
   const absl::Time now = never ? absl::Time() : Clock::Steady().Now();
-  const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, waits, bytes, take);
+  const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, waits, needed, take);
   if (taken.ok()) return taken;
   inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
   return true;

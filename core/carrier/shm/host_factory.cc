@@ -1,10 +1,12 @@
 #include "core/carrier/shm/host_factory.h"
 
+#include <memory>
 #include <utility>
 
 #include "core/base/status.h"
 #include "core/carrier/shm/host_carrier.h"
 #include "core/carrier/shm/shm_factory.h"
+#include "core/carrier/waiting_line.h"
 
 namespace psd::carrier {
 namespace {
@@ -15,6 +17,7 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& op
   within.memory = options.memory;
   within.allocator = options.allocator;
   within.room_patience = options.room_patience;
+  within.line = options.line;
   within.stall_timeout = options.stall_timeout;
   within.poll_threads = options.poll_threads;
   within.keepalive_time = options.keepalive_time;
@@ -26,9 +29,11 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& op
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
+absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& given,
                                                         bool shared_memory,
                                                         std::shared_ptr<Logger> logger) {
+  GrpcCarrierOptions options = given;
+  if (options.line == nullptr) options.line = std::make_shared<WaitingLine>();
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Carrier> network, NewGrpcCarrier(options));
   if (!shared_memory) {
     return NewHostCarrier(std::move(network),

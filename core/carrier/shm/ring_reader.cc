@@ -145,6 +145,7 @@ void RingReader::Pop() {
   has_frame_ = false;
   joined_charge_.Subtract(joined_charge_.bytes());
   if (!joined_.empty()) std::string().swap(joined_);
+  if (front_.capacity() > 2 * kSmallFrameBytes) std::string().swap(front_);
   GiveBack();
 }
 

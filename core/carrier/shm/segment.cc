@@ -21,6 +21,9 @@
 namespace psd::carrier {
 namespace {
 
+// MFD_NOEXEC_SEAL, which older headers do not name. Some systems allow no other files.
+constexpr unsigned kNoExecution = 0x0008;
+
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
 
 absl::Status NoMemory(size_t bytes, const char* step, int error) {
@@ -57,7 +60,9 @@ absl::StatusOr<std::unique_ptr<OwnSegment>> OwnSegment::Create(const RingSizes& 
   PSD_RETURN_IF_ERROR(CheckRingSizes(sizes));
   const size_t bytes = sizes.SegmentBytes();
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, account.Charge(bytes));
-  UniqueFd fd(memfd_create("psd-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create("psd-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecution));
+  if (!fd.valid() && errno == EINVAL)  // systems before Linux 6.3
+    fd = UniqueFd(memfd_create("psd-rings", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return NoMemory(bytes, "memfd_create", errno);
   // All pages are there from the start, so no later access can fail for memory.
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)

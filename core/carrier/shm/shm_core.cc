@@ -29,7 +29,8 @@ ShmCore::ShmCore(const ShmCarrierOptions& options)
     : options_(options),
       bulk_memory_{options.allocator, options.memory->transit()},
       small_memory_{options.memory->essential(), options.memory->essential()},
-      waiting_{std::make_shared<WaitingLine>(), options.room_patience},
+      waiting_{options.line != nullptr ? options.line : std::make_shared<WaitingLine>(),
+               options.room_patience},
       ring_share_(RingShare(*options.memory)),
       may_spin_(options.spin && UsableProcessors() > 1) {}
 

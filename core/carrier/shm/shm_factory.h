@@ -19,6 +19,8 @@
 
 namespace psd::carrier {
 
+class WaitingLine;
+
 struct ShmCarrierOptions {
   Limits limits;
   // The budget that is charged for rings, and for messages until their users release them. Null
@@ -27,6 +29,8 @@ struct ShmCarrierOptions {
   // The time for which a message of more than 64 KiB waits for room in the budget. Its ring is not
   // read meanwhile. After that the message is refused, and its sender is told.
   absl::Duration room_patience = absl::Seconds(5);
+  // Where messages wait for room in the budget. Null means a line of its own.
+  std::shared_ptr<WaitingLine> line;  // shared by all carriers that receive into one budget
   // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
   // for between one and two times this (as in GrpcCarrierOptions).
   absl::Duration stall_timeout = absl::Minutes(1);

@@ -19,7 +19,8 @@ namespace psd::carrier {
 namespace {
 
 constexpr absl::string_view kScheme = "unix:";
-constexpr int kBacklog = 128;
+// A dial that finds the line full fails at once, so it is as long as the system allows.
+constexpr int kBacklog = 4096;
 // A peer may pass this many descriptors before the system cuts them off.
 constexpr size_t kMostPassed = 2;
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/nearest_name.h"
+#include "core/base/remedy.h"
 #include "core/optim/dense/adadelta.h"
 #include "core/optim/dense/adagrad.h"
 #include "core/optim/dense/adam.h"
@@ -34,8 +35,9 @@ OptimizerRegistry OptimizerRegistry::Builtin() {
 
 absl::Status OptimizerRegistry::Register(const std::string& type, Factory factory) {
   if (!factories_.emplace(type, std::move(factory)).second) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("an optimizer type '", type, "' is registered already; choose another name"));
+    return WithRemedy(absl::AlreadyExistsError(
+                          absl::StrCat("an optimizer type '", type, "' is registered already")),
+                      "choose another name");
   }
   return absl::OkStatus();
 }

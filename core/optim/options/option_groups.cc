@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
@@ -59,9 +60,10 @@ absl::StatusOr<FunctionPtr> OptionGroups::With(
   const Group& place = groups_[group];
   for (DType dtype : place.dtypes) {
     if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        changed->spec().ToString(), " needs other state than ", place.function->spec().ToString(),
-        " has reserved; create an optimizer with options that need the same"));
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat(changed->spec().ToString(), " needs other state than ",
+                                       place.function->spec().ToString(), " has reserved")),
+                      "create an optimizer with options that need the same");
   }
   return changed;
 }

@@ -294,10 +294,11 @@ std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks) {
 
 absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function) {
   if (entry.parameter == nullptr || !entry.parameter->requires_grad()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "it is a ", entry.KindName(),
-        entry.parameter == nullptr ? "" : " that does not require grad", ", and ",
-        function.spec().type, " steps parameters that do; create it with ", "requires_grad"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "it is a ", entry.KindName(),
+                          entry.parameter == nullptr ? "" : " that does not require grad", ", and ",
+                          function.spec().type, " steps parameters that do")),
+                      "create it with requires_grad");
   }
   PSD_RETURN_IF_ERROR(function.CheckDevice(entry.parameter->device()));
   return function.CheckDType(entry.parameter->dtype());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/optim/steps/pace_ledger.h"
 #include "core/optim/steps/round_board.h"
 #include "core/optim/steps/round_ledger.h"
@@ -57,9 +58,10 @@ class RoundGate : public StepGate {
     if (absl::Status same = CheckTerms(request); !same.ok()) return same;
     if (request.in_round()) return board_.Offer(request.step_id, request.round, request.measures);
     if (request.measures && !request.takes_turn) {
-      return absl::FailedPreconditionError(
-          "the gradients of a synchronous round are measured after the optimizer's lead has named "
-          "the round; ask it for a turn first");
+      return WithRemedy(
+          absl::FailedPreconditionError("the gradients of a synchronous round are measured after "
+                                        "the optimizer's lead has named the round"),
+          "ask it for a turn first");
     }
     return ledger_.Offer(request.member.session, request.step_id, KindOf(request));
   }
@@ -199,6 +201,8 @@ void StepGate::GiveUp(uint64_t incarnation, uint64_t before) {
   Actions actions;
   {
     MutexLock lock(mutex_);
+    uint64_t& given_up = given_up_[incarnation];
+    given_up = std::max(given_up, before);
     TakeBackBelow(incarnation, before, /*turns=*/false, actions);
     Advance(actions);
   }
@@ -240,6 +244,7 @@ void StepGate::Leave(GlobalId session, uint64_t before) {
     const auto asked = last_asked_.find(session);
     if (asked != last_asked_.end() && before > 0 && asked->second >= before) return;
     if (asked != last_asked_.end()) last_asked_.erase(asked);
+    given_up_.erase(session.incarnation);
     EndTurnsOf(session);
     std::vector<GlobalId> steps;
     for (const auto& [step, request] : waiting_)
@@ -318,11 +323,14 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
     // The call that runs may be another try of this one, so the turn is not over.
     actions.answers.push_back(
         {std::move(request),
-         absl::UnavailableError("the step is being applied just now; ask again")});
+         WithRemedy(absl::UnavailableError("the step is being applied just now"), "ask again")});
     return;
   }
   if (auto known = known_(request); known.has_value()) return answer_now(*std::move(known));
   if (!closed_.ok()) return answer_now(closed_);
+  const auto given_up = given_up_.find(step.incarnation);
+  if (!request.takes_turn && given_up != given_up_.end() && step.counter < given_up->second)
+    return answer_now(absl::CancelledError("its trainer gave it up"));
   const auto found = waiting_.find(step);
   if (found != waiting_.end() && found->second.measures == request.measures &&
       found->second.round.turn == request.round.turn) {

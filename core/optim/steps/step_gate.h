@@ -64,8 +64,8 @@ class StepGate {
   // The caller of the request with this ticket has given up. Unless the step runs already, or was
   // asked for again meanwhile, it is not applied.
   void Withdraw(uint64_t ticket) PSD_EXCLUDES(mutex_);
-  // The trainer's steps with numbers below `before` are given up: those that wait, wait no longer,
-  // and are not applied.
+  // The trainer's steps with numbers below `before` are given up: those that wait, or come later,
+  // are not applied and answered CANCELLED. Forgotten when a session of the trainer leaves.
   void GiveUp(uint64_t incarnation, uint64_t before) PSD_EXCLUDES(mutex_);
   // The turn of a request that takes_turn is over. It counts if its step was applied anywhere. A
   // request that waits for its turn does not get it, and a step that waits in the turn's round is
@@ -154,6 +154,8 @@ class StepGate {
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
   // Those of running_ that are turns and end with EndTurn.
   std::map<GlobalId, Turn> turns_ PSD_GUARDED_BY(mutex_);
+  // The steps of each incarnation below this number were given up, and may still arrive.
+  std::map<uint64_t, uint64_t> given_up_ PSD_GUARDED_BY(mutex_);
   // The greatest number of a step or turn that each session has waited with.
   std::map<GlobalId, uint64_t> last_asked_ PSD_GUARDED_BY(mutex_);
 };

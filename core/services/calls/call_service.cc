@@ -14,6 +14,7 @@
 #include "core/program/run_program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/rref/creation_gate.h"
 #include "core/store/failure.h"
 #include "core/store/value.h"
@@ -100,7 +101,8 @@ bool IsNewLeaf(const Value& value) {
 
 // Returns the inputs of a program. References to this worker's values are replaced by the values,
 // all read at the same moment.
-absl::StatusOr<std::vector<Variable>> ToVariables(const store::Values& values) {
+absl::StatusOr<std::vector<Variable>> ToVariables(rpc::Access& access, const rpc::ServerCall& call,
+                                                  const store::Values& values) {
   std::vector<Variable> variables(values.size());
   std::vector<store::EntryPtr> entries;
   std::vector<size_t> numbers;  // for each entry, the number of its argument
@@ -115,6 +117,7 @@ absl::StatusOr<std::vector<Variable>> ToVariables(const store::Values& values) {
       return BadArgument(i, "must be a tensor or an RRef to one on the callee, not ", values[i]);
     }
   }
+  PSD_RETURN_IF_ERROR(rref::Authorize(access, rpc::AskerOf(call), rpc::Right::kRead, entries));
   PSD_ASSIGN_OR_RETURN(std::vector<Value> read, store::Entry::ReadAll(entries));
   for (size_t i = 0; i < read.size(); ++i) {
     auto* variable = read[i].As<Variable>();
@@ -250,7 +253,14 @@ bool CallService::CalleeKnows(const std::string& callee, const Fingerprint& fing
 
 // ---- callee
 
+absl::Status CallService::MayCall(const rpc::ServerCall& call, const v1::CallTarget& target) {
+  const absl::string_view object =
+      target.function().empty() ? rpc::kAnyProgram : absl::string_view(target.function());
+  return uses_.agent.access().Authorize(rpc::AskerOf(call), rpc::Right::kCall, object);
+}
+
 absl::Status CallService::ServeRun(const Answer& answer, rpc::Beside<v1::CallTarget> target) {
+  PSD_RETURN_IF_ERROR(MayCall(*answer.call(), target.message));
   Serve(answer.call(), target.message,
         [this, answer](absl::StatusOr<store::Values> results,
                        const dist_autograd::ContextPtr& context) {
@@ -263,6 +273,7 @@ absl::Status CallService::ServeRun(const Answer& answer, rpc::Beside<v1::CallTar
 absl::Status CallService::ServeRemote(const Answer& answer, rpc::Beside<v1::CallTarget> target) {
   const v1::CallTarget& fields = target.message;
   const rpc::ServerCall& call = *answer.call();
+  PSD_RETURN_IF_ERROR(MayCall(call, fields));
   GlobalId value{fields.value_incarnation(), fields.value_counter()};
   GlobalId fork{fields.fork_incarnation(), fields.fork_counter()};
   if (value.incarnation != call.caller().incarnation ||
@@ -354,8 +365,8 @@ void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
   if (!call->BeginApply()) return done(absl::CancelledError("cancelled before it began"), context);
   ++served_;
   ++under_way_;
-  FunctionCall info{uses_.worker, call->caller(), call->deadline(), context,
-                    [call] { return call->cancelled(); }};
+  FunctionCall info(uses_.host, call->caller(), call->deadline(), context,
+                    [call] { return call->cancelled(); });
   // The function may set its future after this worker is gone, hence the gate. The callback is
   // short and waits for nothing, so it runs on the thread that sets the future.
   function(info, std::move(arguments.values))
@@ -405,10 +416,10 @@ absl::Status CallService::FunctionFailed(const std::string& name, const rpc::Ser
       {{"function", name}, {"caller", call.caller().name}, {"error", status.ToString()}});
   absl::Status named =
       Annotate(status, absl::StrCat("function '", name, "' on ", uses_.agent.self().name));
-  if (GetDetail(named).has_value()) return named;
-  ErrorDetail detail;
+  ErrorDetail detail = GetDetail(named).value_or(ErrorDetail{});
+  if (!detail.worker.empty()) return named;  // an error of another worker that it has called
   detail.worker = uses_.agent.self().name;
-  detail.object = name;
+  if (detail.object.empty()) detail.object = name;
   return WithDetail(named, detail);
 }
 
@@ -459,7 +470,7 @@ void CallService::ServeProgram(const CallPtr& call, std::shared_ptr<const Checke
 void CallService::StartProgram(const CallPtr& call, std::shared_ptr<const CheckedProgram> program,
                                const dist_autograd::Arguments& arguments, const Done& done) {
   const dist_autograd::ContextPtr& context = arguments.context;
-  auto inputs = ToVariables(arguments.values);
+  auto inputs = ToVariables(uses_.agent.access(), *call, arguments.values);
   if (!inputs.ok()) return done(inputs.status(), context);
   // Outside a context nobody can ask for gradients, so no history is recorded.
   bool record = context != nullptr;

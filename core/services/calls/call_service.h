@@ -39,18 +39,7 @@ namespace psd::v1 {
 class CallTarget;
 }  // namespace psd::v1
 
-namespace psd::worker {
-class Runtime;
-}  // namespace psd::worker
-
 namespace psd::services {
-
-// The target of a call: a program or, if `program` is null, a registered function.
-struct CallTarget {
-  std::shared_ptr<const program::Program> program;  // shared by all calls of it
-  program::Fingerprint fingerprint;                 // the program's
-  std::string function;                             // the name of the registered function
-};
 
 // Client and server side of the "call.*" methods. Thread-safe.
 class CallService {
@@ -70,7 +59,7 @@ class CallService {
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
     const Clock& clock;
     Logger& logger;
-    worker::Runtime& worker;  // for FunctionCall only
+    std::shared_ptr<FunctionHost> host;  // shared with the functions
   };
 
   // Registers the methods. The agent must not have started.
@@ -124,6 +113,8 @@ class CallService {
   bool CalleeKnows(const std::string& callee, const program::Fingerprint& fingerprint)
       PSD_EXCLUDES(mutex_);
 
+  // Errors: PERMISSION_DENIED.
+  absl::Status MayCall(const rpc::ServerCall& call, const v1::CallTarget& target);
   // Runs the target of a request. `done` is called with the results and the context, on any thread.
   using Done = std::function<void(absl::StatusOr<store::Values>, dist_autograd::ContextPtr)>;
   void Serve(const CallPtr& call, const v1::CallTarget& target, const Done& done);

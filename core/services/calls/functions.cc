@@ -6,31 +6,68 @@
 #include "core/base/caught_exception.h"
 #include "core/base/nearest_name.h"
 #include "core/rref/rref.h"
+#include "core/store/store.h"
 #include "core/store/value.h"
 
 namespace psd::services {
 
-AsyncFunction FunctionRegistry::Immediate(Function function) {
-  return [function = std::move(function)](const FunctionCall& call, store::Values arguments) {
-    return Future<store::Values>::Ready(function(call, std::move(arguments)));
+FunctionCall::FunctionCall(std::shared_ptr<FunctionHost> host, rpc::PeerInfo caller,
+                           absl::Time deadline, FunctionHost::ContextPtr context,
+                           std::function<bool()> cancelled)
+    : host_(std::move(host)),
+      caller_(std::move(caller)),
+      deadline_(deadline),
+      context_(std::move(context)),
+      cancelled_(std::move(cancelled)) {}
+
+Future<Values> FunctionCall::RpcAsync(const std::string& callee, const CallTarget& target,
+                                      Values arguments) const {
+  return host_->Run(callee, target, std::move(arguments), context_, deadline_);
+}
+
+absl::StatusOr<Values> FunctionCall::RpcSync(const std::string& callee, const CallTarget& target,
+                                             Values arguments) const {
+  return RpcAsync(callee, target, std::move(arguments)).Wait();
+}
+
+absl::StatusOr<rref::RRef> FunctionCall::Remote(const std::string& callee, const CallTarget& target,
+                                                Values arguments) const {
+  return host_->Remote(callee, target, std::move(arguments), context_, deadline_);
+}
+
+Future<Values> FunctionCall::ToHereAsync(const std::vector<rref::RRef>& rrefs) const {
+  return host_->Fetch(rrefs, context_, deadline_);
+}
+
+absl::StatusOr<Values> FunctionCall::ToHere(const std::vector<rref::RRef>& rrefs) const {
+  return ToHereAsync(rrefs).Wait();
+}
+
+absl::StatusOr<rref::RRef> FunctionCall::Keep(store::Value value, bool requires_grad) const {
+  return host_->Keep(std::move(value), requires_grad);
+}
+
+AsyncFunction FunctionRegistry::Immediate(SyncFunction function) {
+  return [function = std::move(function)](const FunctionCall& call, Values arguments) {
+    return Future<Values>::Ready(function(call, std::move(arguments)));
   };
 }
 
 AsyncFunction FunctionRegistry::Guarded(AsyncFunction function) {
   auto shared = std::make_shared<const AsyncFunction>(std::move(function));
-  return [shared](const FunctionCall& call, store::Values arguments) {
-    Future<store::Values> results;
+  return [shared](const FunctionCall& call, Values arguments) {
+    Future<Values> results;
     try {
       results = (*shared)(call, std::move(arguments));
     } catch (...) {
-      return Future<store::Values>::Ready(CaughtException());
+      return Future<Values>::Ready(CaughtException());
     }
     if (results.valid()) return results;
-    return Future<store::Values>::Ready(absl::InternalError("returned a future of nothing"));
+    return Future<Values>::Ready(absl::InternalError("returned a future of nothing"));
   };
 }
 
-absl::Status FunctionRegistry::Register(const std::string& name, Function function) {
+absl::Status FunctionRegistry::Register(const std::string& name, SyncFunction function) {
   return RegisterAsync(name, Immediate(std::move(function)));
 }
 
@@ -48,7 +85,7 @@ absl::Status FunctionRegistry::Add(const std::string& name, AsyncFunction functi
 }
 
 absl::StatusOr<std::shared_ptr<store::Object>> FunctionRegistry::TakeAnyObject(
-    const std::string& method, store::Values& arguments) {
+    const std::string& method, Values& arguments) {
   const rref::RRef rref =
       arguments.empty() ? rref::RRef() : rref::RRef::FromValue(arguments.front());
   if (!rref.valid() || !rref.is_owner()) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Registered functions: C++ functions that a daemon or a trainer offers under a name. Clients never
-// send code.
+// Registered functions: C++ functions that a daemon or a trainer offers under a name, and what the
+// worker that runs one lets it do. Clients never send code.
 
 #include <functional>
 #include <map>
@@ -12,32 +12,107 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
-#include "core/dist_autograd/context.h"
-#include "core/rpc/rpc_agent.h"
+#include "core/program/program.h"
+#include "core/rpc/session_options.h"
+#include "core/rref/rref.h"
 #include "core/store/value.h"
 
-namespace psd::worker {
-class Runtime;
-}  // namespace psd::worker
+namespace psd::dist_autograd {
+class ContextState;
+}  // namespace psd::dist_autograd
 
 namespace psd::services {
 
-// The information that a function gets beside its arguments.
-struct FunctionCall {
-  worker::Runtime& runtime;  // the worker that runs the function
-  rpc::PeerInfo caller;
-  absl::Time deadline;                                   // on the worker's clock
-  std::shared_ptr<dist_autograd::ContextState> context;  // null outside a context
-  std::function<bool()> cancelled;
+using store::Values;
+
+// The target of a call: a program or, if `program` is null, a registered function. psd::Function
+// (client/psd.h) converts to it.
+struct CallTarget {
+  std::shared_ptr<const program::Program> program;  // shared by all calls of it
+  program::Fingerprint fingerprint;                 // the program's
+  std::string function;                             // the name of the registered function
 };
 
-using store::Values;
+// The worker behind a FunctionCall: the parts of it that functions may use. The runtime implements
+// it. Shared by the worker and its FunctionCalls, which may outlive the worker. Thread-safe.
+//
+// All calls fail with DEADLINE_EXCEEDED at `deadline`, which is on the worker's clock, and with
+// FAILED_PRECONDITION once the worker has been destroyed.
+class FunctionHost {
+ public:
+  using ContextPtr = std::shared_ptr<dist_autograd::ContextState>;
+
+  virtual ~FunctionHost() = default;
+  virtual const rpc::PeerInfo& self() const = 0;
+  // See FunctionCall. `context` is null outside a context.
+  virtual Future<Values> Run(const std::string& callee, const CallTarget& target, Values arguments,
+                             const ContextPtr& context, absl::Time deadline) = 0;
+  virtual absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
+                                            Values arguments, const ContextPtr& context,
+                                            absl::Time deadline) = 0;
+  virtual Future<Values> Fetch(const std::vector<rref::RRef>& rrefs, const ContextPtr& context,
+                               absl::Time deadline) = 0;
+  virtual absl::StatusOr<rref::RRef> Keep(store::Value value, bool requires_grad) = 0;
+};
+
+// One call of a registered function: who made it, and what the function may ask of its worker.
+// Requests that the function makes here belong to the caller's context, if the call has one, so
+// that gradients flow back through them; and they end at the latest when the call's time is over. A
+// value: an asynchronous function may keep a copy until its future is set. Thread-safe.
+class FunctionCall {
+ public:
+  // For the worker that runs the function. `cancelled` may be null if the call cannot be cancelled.
+  FunctionCall(std::shared_ptr<FunctionHost> host, rpc::PeerInfo caller, absl::Time deadline,
+               FunctionHost::ContextPtr context, std::function<bool()> cancelled);
+
+  // The worker that runs the function.
+  const rpc::PeerInfo& self() const { return host_->self(); }
+  const rpc::PeerInfo& caller() const { return caller_; }
+  // The end of the call's time on this worker's clock. InfiniteFuture if it has none.
+  absl::Time deadline() const { return deadline_; }
+  // Whether the call was made in a distributed-autograd context.
+  bool in_context() const { return context_ != nullptr; }
+  // True once the caller has cancelled, the deadline has passed, or the caller's session has ended:
+  // nobody waits for the answer any more.
+  bool cancelled() const { return cancelled_ != nullptr && cancelled_(); }
+
+  // Call other workers, as psd::Worker does. `callee` is the name of a worker of the job; it may be
+  // the caller, or this worker itself. Callbacks of the future may wait.
+  // Errors: those of psd::Worker's calls; DEADLINE_EXCEEDED at deadline().
+  Future<Values> RpcAsync(const std::string& callee, const CallTarget& target,
+                          Values arguments) const;
+  absl::StatusOr<Values> RpcSync(const std::string& callee, const CallTarget& target,
+                                 Values arguments) const;
+  // Leaves the first result on `callee`, and returns a reference to it at once.
+  absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
+                                    Values arguments) const;
+
+  // Fetch values, in the order of `rrefs`, from any owners. Errors: as above, and those of values
+  // that were not made.
+  Future<Values> ToHereAsync(const std::vector<rref::RRef>& rrefs) const;
+  absl::StatusOr<Values> ToHere(const std::vector<rref::RRef>& rrefs) const;
+
+  // Keeps `value` on this worker and returns a reference to it, which the function may answer with.
+  // The value lives as long as any worker holds a reference to it. With `requires_grad` it is a
+  // parameter, for which gradients are collected.
+  // Errors: RESOURCE_EXHAUSTED if the worker's memory is full.
+  absl::StatusOr<rref::RRef> Keep(store::Value value, bool requires_grad = false) const;
+
+ private:
+  std::shared_ptr<FunctionHost> host_;
+  rpc::PeerInfo caller_;
+  absl::Time deadline_;
+  FunctionHost::ContextPtr context_;  // shared with the call
+  std::function<bool()> cancelled_;
+};
+
 // Functions of both kinds run on the executor, in the queue of the caller's session. An exception
 // that one throws is answered as INTERNAL, with its text.
-// A Function may block.
-using Function = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
+// A SyncFunction may block.
+using SyncFunction = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
 // An AsyncFunction must return soon. The answer is sent when its future is ready; no thread is held
 // meanwhile. Callbacks of futures must not throw.
 using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values arguments)>;
@@ -46,10 +121,10 @@ using AsyncFunction = std::function<Future<Values>(const FunctionCall&, Values a
 class FunctionRegistry {
  public:
   // Errors: ALREADY_EXISTS; INVALID_ARGUMENT for an empty name.
-  absl::Status Register(const std::string& name, Function function);
+  absl::Status Register(const std::string& name, SyncFunction function);
   absl::Status RegisterAsync(const std::string& name, AsyncFunction function);
 
-  // Registers a function on an object of type T (a store::Object) that this worker owns. Its first
+  // Registers a function on an object of type T (a psd::Object) that this worker owns. Its first
   // argument is a reference to the object; `method(T&, const FunctionCall&, Values)` gets the
   // object and the other arguments.
   template <typename T, typename F>
@@ -85,7 +160,7 @@ class FunctionRegistry {
     return Add(name, std::move(method), /*on_object=*/true);
   }
   // Wraps a function whose result is there when it returns.
-  static AsyncFunction Immediate(Function function);
+  static AsyncFunction Immediate(SyncFunction function);
   // Wraps a function so that it does not throw and its future is valid.
   static AsyncFunction Guarded(AsyncFunction function);
   // Removes the first argument and returns the object that it refers to.

@@ -3,7 +3,7 @@
 // Registered functions and methods with C++ arguments and results in place of values.
 //
 //   absl::StatusOr<Tensor> Scale(const Tensor& x, double factor);
-//   struct Counter : store::Object { absl::StatusOr<int64_t> Add(int64_t amount); … };
+//   struct Counter : psd::Object { absl::StatusOr<int64_t> Add(int64_t amount); … };
 //
 //   functions.Register("scale", Typed(Scale));
 //   functions.RegisterMethod<Counter>("counter.add", TypedMethod(&Counter::Add));
@@ -106,13 +106,13 @@ absl::StatusOr<store::Values> CallWith(const store::Values& values, F invoke) {
 }  // namespace internal
 
 template <typename R, typename... P>
-Function Typed(R (*function)(P...)) {
+SyncFunction Typed(R (*function)(P...)) {
   return [function](const FunctionCall&, const store::Values& values) {
     return internal::CallWith<P...>(values, function);
   };
 }
 template <typename R, typename... P>
-Function Typed(R (*function)(const FunctionCall&, P...)) {
+SyncFunction Typed(R (*function)(const FunctionCall&, P...)) {
   return [function](const FunctionCall& call, const store::Values& values) {
     return internal::CallWith<P...>(
         values, [&](auto&&... arguments) { return function(call, std::move(arguments)...); });

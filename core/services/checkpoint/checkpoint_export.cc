@@ -4,10 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/rref/authorize.h"
 #include "core/services/checkpoint/owner_contents.h"
 
 namespace psd::services {
@@ -58,10 +60,14 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
   return absl::OkStatus();
 }
 
-// Finds the value and the states that `item` names. Errors: NOT_FOUND, INVALID_ARGUMENT.
-absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& item) {
+// Finds the value and the states that `item` names, and asks whether the caller may save the value
+// and the optimizers that have the states. Errors: NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED.
+absl::StatusOr<Outgoing> FindItem(rpc::Access& access, store::Store& store,
+                                  const rpc::ServerCall& call, const v1::ExportItem& item) {
+  const rpc::Asker asker = rpc::AskerOf(call);
   Outgoing found;
   PSD_ASSIGN_OR_RETURN(found.entry, store.Get({item.incarnation(), item.counter()}));
+  PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kSave, *found.entry));
   PSD_ASSIGN_OR_RETURN(found.rows, RowsOf(*found.entry, item.first_row(), item.rows()));
   if (item.optimizer_incarnations_size() != item.optimizer_counters_size())
     return absl::InvalidArgumentError("checkpoint.export: ids of optimizers are incomplete");
@@ -73,6 +79,7 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
       return absl::InvalidArgumentError(
           absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not an optimizer"));
     }
+    PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kSave, *entry));
     PSD_ASSIGN_OR_RETURN(SteppedParameter * stepped, FindStepped(*optimizer, *found.entry));
     found.optimizers.push_back(std::move(optimizer));
     found.states.push_back(stepped);
@@ -84,8 +91,8 @@ absl::StatusOr<Outgoing> FindItem(store::Store& store, const v1::ExportItem& ite
 absl::Status CheckLoaded(const Outgoing& from) {
   for (const std::shared_ptr<OwnerOptimizer>& optimizer : from.optimizers) {
     if (optimizer->life().stage != optim::LifeStage::kLoading) continue;
-    return absl::FailedPreconditionError(
-        "a load of its optimizer has not finished; save when it has");
+    return WithRemedy(absl::FailedPreconditionError("a load of its optimizer has not finished"),
+                      "save when it has");
   }
   return absl::OkStatus();
 }
@@ -123,17 +130,24 @@ void WithWriteClaims(store::Store& store, Executor& executor, std::vector<Global
   });
 }
 
-absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
-                     const ExportItems& items, std::shared_ptr<Allocator> memory,
-                     std::function<void(absl::StatusOr<Outbound*>)> done) {
+absl::StatusOr<std::shared_ptr<Outbound>> FindItems(rpc::Access& access, store::Store& store,
+                                                    const rpc::ServerCall& call,
+                                                    const ExportItems& items) {
   auto out = std::make_shared<Outbound>();
-  out->memory = std::move(memory);
-  std::vector<GlobalId> ids;
   for (const v1::ExportItem& item : items) {
-    PSD_ASSIGN_OR_RETURN(Outgoing found, FindItem(store, item));
-    if (found.entry->parameter != nullptr || found.rows.table != nullptr)
-      ids.push_back(found.entry->id);
+    PSD_ASSIGN_OR_RETURN(Outgoing found, FindItem(access, store, call, item));
     out->items.push_back(std::move(found));
+  }
+  return out;
+}
+
+void CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
+             const std::shared_ptr<Outbound>& out,
+             std::function<void(absl::StatusOr<Outbound*>)> done) {
+  std::vector<GlobalId> ids;
+  for (const Outgoing& item : out->items) {
+    if (item.entry->parameter != nullptr || item.rows.table != nullptr)
+      ids.push_back(item.entry->id);
   }
   WithWriteClaims(
       store, executor, std::move(ids), call,
@@ -147,7 +161,6 @@ absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr
         out->reply.set_steps_accepted(StepsAccepted(store));
         done(out.get());
       });
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {

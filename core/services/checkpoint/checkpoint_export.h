@@ -11,6 +11,7 @@
 #include "core/base/buffer.h"
 #include "core/base/executor.h"
 #include "core/base/ids.h"
+#include "core/rpc/access.h"
 #include "core/rpc/declared_method.h"
 #include "core/services/checkpoint/checkpoint_rows.h"
 #include "core/store/store.h"
@@ -43,16 +44,20 @@ void WithWriteClaims(store::Store& store, Executor& executor, std::vector<Global
                      const rpc::CallPtr& call, std::function<absl::Status()> work,
                      std::function<void(const absl::Status&)> done);
 
-// Copies the values of `items` with their state, all between two steps, and passes the copies or an
-// error to `done`, on the executor. The copies are in memory of `memory`, or in that of
-// Tensor::Empty if `memory` is null. Elements of dense parameters are not copied but pinned.
-// Errors that are returned, and then `done` is not called: NOT_FOUND, INVALID_ARGUMENT.
+// Finds the values of `items` with their state, and asks whether the caller may save them and the
+// optimizers of the state. Errors: NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED.
+using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
+absl::StatusOr<std::shared_ptr<Outbound>> FindItems(rpc::Access& access, store::Store& store,
+                                                    const rpc::ServerCall& call,
+                                                    const ExportItems& items);
+
+// Copies all that was found with its state, all between two steps, and passes the copies or an
+// error to `done`, on the executor. Elements of dense parameters are not copied but pinned.
 // Errors through `done`: RESOURCE_EXHAUSTED; CANCELLED; FAILED_PRECONDITION while an item is being
 // loaded.
-using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
-absl::Status CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
-                     const ExportItems& items, std::shared_ptr<Allocator> memory,
-                     std::function<void(absl::StatusOr<Outbound*>)> done);
+void CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
+             const std::shared_ptr<Outbound>& out,
+             std::function<void(absl::StatusOr<Outbound*>)> done);
 
 // Returns the copies as contiguous tensors, item by item. Errors: INVALID_ARGUMENT for a value that
 // is not a tensor; RESOURCE_EXHAUSTED.

@@ -77,6 +77,7 @@ absl::StatusOr<rpc::Contents> CheckpointService::ServeFetch(const rpc::CallPtr& 
 }
 
 absl::Status CheckpointService::ServeMakeRoom(const rpc::CallPtr& call, v1::RoomRequest request) {
+  PSD_RETURN_IF_ERROR(MayUseWorker(*call, rpc::Right::kLoad));
   PSD_ASSIGN_OR_RETURN(std::vector<checkpoint::TensorSpec> specs, DecodeArrays(request));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, Allocate(specs, uses_.store.stats()));

@@ -45,7 +45,8 @@ CheckpointService::CheckpointService(Uses uses) : uses_(std::move(uses)) {
   });
 }
 
-absl::StatusOr<rpc::Contents> CheckpointService::ServeDescribe(const rpc::CallPtr& /*call*/, Unit) {
+absl::StatusOr<rpc::Contents> CheckpointService::ServeDescribe(const rpc::CallPtr& call, Unit) {
+  PSD_RETURN_IF_ERROR(MayUseWorker(*call, rpc::Right::kInspect));
   OwnerContents contents = DescribeContents(uses_.store);
   contents.writes_files = uses_.writes_files;
   contents.incarnation = uses_.agent.self().incarnation;
@@ -58,8 +59,9 @@ absl::StatusOr<rpc::Contents> CheckpointService::ServeDescribe(const rpc::CallPt
   return reply;
 }
 
-absl::Status CheckpointService::ServeCheck(const rpc::CallPtr& /*call*/,
+absl::Status CheckpointService::ServeCheck(const rpc::CallPtr& call,
                                            rpc::Bulk<v1::OwnerContents> request) {
+  PSD_RETURN_IF_ERROR(MayUseWorker(*call, rpc::Right::kLoad));
   PSD_ASSIGN_OR_RETURN(OwnerContents wanted, DecodeContents(request.message));
   return CheckContents(uses_.store, uses_.optimizers, wanted);
 }
@@ -69,16 +71,21 @@ absl::Status CheckpointService::ServeExport(const rpc::Answer<rpc::Contents>& an
   const GlobalId held{request.held_incarnation(), request.held_counter()};
   if (held.counter != 0 && request.items_size() != 1)
     return absl::InvalidArgumentError("checkpoint.export: one value is held at a time");
-  return CopyOut(
-      uses_.store, uses_.executor, answer.call(), request.items(), nullptr,
+  PSD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Outbound> found,
+      FindItems(uses_.agent.access(), uses_.store, *answer.call(), request.items()));
+  CopyOut(
+      uses_.store, uses_.executor, answer.call(), found,
       [this, answer, held](absl::StatusOr<Outbound*> out) {
         if (!out.ok()) return answer(out.status());
         answer(held.counter != 0 ? HoldCopies(*answer.call(), held, **out) : EncodeCopies(**out));
       });
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointService::ServeImport(const rpc::Answer<Unit>& answer,
                                             rpc::Beside<v1::ImportRequest> fields) {
+  PSD_RETURN_IF_ERROR(AuthorizeImport(*answer.call(), fields.message));
   PSD_ASSIGN_OR_RETURN(store::Values values, ImportedValues(*answer.call(), fields.message));
   PSD_ASSIGN_OR_RETURN(
       std::shared_ptr<Inbound> in,
@@ -101,10 +108,28 @@ absl::Status CheckpointService::ServeImport(const rpc::Answer<Unit>& answer,
         for (const Inbound::Restored& each : in->optimizers) PSD_RETURN_IF_ERROR(Restore(each));
         return absl::OkStatus();
       },
-      [answer](const absl::Status& imported) {
+      [this, answer](const absl::Status& imported) {
+        uses_.agent.access().NameDropped();  // values that were replaced have lost their names
         answer(imported.ok() ? absl::StatusOr<Unit>(Unit{}) : imported);
       });
   return absl::OkStatus();
+}
+
+absl::Status CheckpointService::MayUseWorker(const rpc::ServerCall& call, rpc::Right right) {
+  return uses_.agent.access().Authorize(rpc::AskerOf(call), right, uses_.agent.self().name);
+}
+
+absl::Status CheckpointService::AuthorizeImport(const rpc::ServerCall& call,
+                                                const v1::ImportRequest& request) {
+  std::vector<const std::string*> names;
+  for (const v1::ImportItem& item : request.items()) {
+    names.push_back(&item.name());
+    for (const v1::ImportedState& state : item.states()) names.push_back(&state.optimizer());
+  }
+  for (const v1::RestoredOptimizer& restored : request.optimizers())
+    names.push_back(&restored.name());
+  return uses_.agent.access().Authorize(rpc::AskerOf(call), rpc::Right::kLoad, GlobalId(),
+                                        names.size(), [&](size_t i) { return *names[i]; });
 }
 
 absl::StatusOr<store::Values> CheckpointService::ImportedValues(rpc::ServerCall& call,

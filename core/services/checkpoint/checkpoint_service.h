@@ -108,6 +108,11 @@ class CheckpointService {
   absl::Status ServeFill(const rpc::CallPtr& call, v1::PieceRequest request);
   absl::Status ServeRelease(const rpc::CallPtr& call, v1::PieceRequest request);
 
+  // Ask for what concerns the worker as a whole, and for all that a load replaces. Errors:
+  // PERMISSION_DENIED.
+  absl::Status MayUseWorker(const rpc::ServerCall& call, rpc::Right right);
+  absl::Status AuthorizeImport(const rpc::ServerCall& call, const v1::ImportRequest& request);
+
   absl::StatusOr<rpc::Contents> HoldCopies(rpc::ServerCall& call, GlobalId id, Outbound& out);
   // A transfer of the caller's session.
   absl::Status Keep(rpc::ServerCall& call, GlobalId id, Transfer::Direction direction,

@@ -89,6 +89,8 @@ SaveService::SaveService(Uses uses) : uses_(std::move(uses)) {
 absl::StatusOr<v1::OpenSaveReply> SaveService::ServeOpen(const rpc::CallPtr& call,
                                                          rpc::Bulk<v1::OpenSaveRequest> request) {
   PSD_ASSIGN_OR_RETURN(OwnFiles files, DecodeOwnFiles(request.message));
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kSave,
+                                                     uses_.agent.self().name));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   const Key key(rpc::SessionOf(*call), rpc::IdOf(request.message));
   const absl::StatusOr<uint64_t> opening = OpenHere(key, files);
@@ -133,19 +135,24 @@ absl::Status SaveService::ServeWrite(const rpc::Answer<v1::ExportReply>& answer,
                                      v1::WriteSaveRequest request) {
   PSD_ASSIGN_OR_RETURN(SavePtr save,
                        saves_.Find({rpc::SessionOf(*answer.call()), rpc::IdOf(request)}));
-  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   if (request.has_piece()) return WritePieceHere(answer, save, request);
   return WriteItems(answer, save, request);
 }
 
 absl::Status SaveService::WriteItems(const rpc::Answer<v1::ExportReply>& answer,
                                      const SavePtr& save, const v1::WriteSaveRequest& request) {
-  return CopyOut(uses_.store, uses_.executor, answer.call(), request.items(),
-                 uses_.memory.transit(), [answer, save, request](absl::StatusOr<Outbound*> out) {
-                   const absl::Status begun =
-                       out.ok() ? AppendCopies(answer, save, request, **out) : out.status();
-                   if (!begun.ok()) answer(begun);
-                 });
+  PSD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Outbound> found,
+      FindItems(uses_.agent.access(), uses_.store, *answer.call(), request.items()));
+  found->memory = uses_.memory.transit();
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
+  CopyOut(uses_.store, uses_.executor, answer.call(), found,
+          [answer, save, request](absl::StatusOr<Outbound*> out) {
+            const absl::Status begun =
+                out.ok() ? AppendCopies(answer, save, request, **out) : out.status();
+            if (!begun.ok()) answer(begun);
+          });
+  return absl::OkStatus();
 }
 
 absl::Status SaveService::WritePieceHere(const rpc::Answer<v1::ExportReply>& answer,
@@ -154,6 +161,7 @@ absl::Status SaveService::WritePieceHere(const rpc::Answer<v1::ExportReply>& ans
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> held,
                        uses_.transfers.Find(rpc::SessionOf(*answer.call()), rpc::IdOf(range)));
   PSD_ASSIGN_OR_RETURN(Buffer piece, held->Piece(range.array(), range.first_byte(), range.bytes()));
+  PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   return Do(answer, save, request.number(),
             [this, piece = std::move(piece),
              file = request.piece_file()](OwnSave& to) -> absl::StatusOr<v1::ExportReply> {

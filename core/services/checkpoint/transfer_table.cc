@@ -16,8 +16,9 @@ absl::Status Unknown(GlobalId id) {
 }
 
 absl::Status NotToBeFilled() {
-  return absl::FailedPreconditionError(
-      "this transfer holds an export of the owner, which nobody may write to; make room first");
+  return WithRemedy(absl::FailedPreconditionError(
+                        "this transfer holds an export of the owner, which nobody may write to"),
+                    "make room first");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/dist_autograd/context.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/store/value.h"
@@ -123,14 +124,19 @@ absl::Status GradientService::ServePush(const rpc::CallPtr& call,
     return absl::InvalidArgumentError("gradient.push takes exactly one tensor, in a context");
   }
   PSD_ASSIGN_OR_RETURN(auto entry, uses_.store.Get(rpc::IdOf(fields.message)));
+  PSD_RETURN_IF_ERROR(
+      rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kWrite, *entry));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return AddGradient(*arguments.context, *entry, fields.message.version(), gradient->tensor());
 }
 
-absl::Status GradientService::PushHere(dist_autograd::ContextState& context,
+absl::Status GradientService::PushHere(const rpc::Asker& asker,
+                                       dist_autograd::ContextState& context,
                                        const std::string& parameter, uint64_t version,
                                        Tensor gradient) const {
-  PSD_ASSIGN_OR_RETURN(const store::EntryPtr entry, uses_.store.Lookup(parameter));
+  PSD_ASSIGN_OR_RETURN(
+      const store::EntryPtr entry,
+      rref::FindNamed(uses_.agent.access(), uses_.store, asker, rpc::Right::kWrite, parameter));
   return AddGradient(context, *entry, version, std::move(gradient));
 }
 
@@ -150,6 +156,12 @@ absl::StatusOr<rpc::Contents> GradientService::ServeFetch(const rpc::CallPtr& ca
                                                           v1::GradientRequest request) {
   const GlobalId id{request.context_incarnation(), request.context_counter()};
   const GlobalId leaf{request.leaf_incarnation(), request.leaf_counter()};
+  // A value that is gone has no name to ask about; its gradient is left to the context that used
+  // it.
+  if (const auto entry = uses_.store.Get(leaf); entry.ok()) {
+    PSD_RETURN_IF_ERROR(
+        rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, **entry));
+  }
   auto context = uses_.autograd.Find(id);
   if (!context.ok()) {
     return absl::NotFoundError(absl::StrCat(

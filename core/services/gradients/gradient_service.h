@@ -62,9 +62,9 @@ class GradientService {
                     uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
 
   // The same for a named parameter of this worker, for its clients that are no workers. Errors:
-  // NOT_FOUND for the name; those of Push.
-  absl::Status PushHere(dist_autograd::ContextState& context, const std::string& parameter,
-                        uint64_t version, Tensor gradient) const;
+  // NOT_FOUND for the name; PERMISSION_DENIED; those of Push.
+  absl::Status PushHere(const rpc::Asker& asker, dist_autograd::ContextState& context,
+                        const std::string& parameter, uint64_t version, Tensor gradient) const;
 
  private:
   // Require: the creation of the value has ended.

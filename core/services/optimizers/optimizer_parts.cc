@@ -45,8 +45,10 @@ optim::PartReport OptimizerService::ReportHere(const std::string& name) const {
   return report;
 }
 
-absl::StatusOr<v1::PartReply> OptimizerService::ServePart(const rpc::CallPtr& /*call*/,
+absl::StatusOr<v1::PartReply> OptimizerService::ServePart(const rpc::CallPtr& call,
                                                           v1::PartRequest request) {
+  PSD_RETURN_IF_ERROR(
+      uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kRead, request.name()));
   const optim::PartReport report = ReportHere(request.name());
   v1::PartReply reply;
   reply.set_incarnation(report.owner.incarnation);

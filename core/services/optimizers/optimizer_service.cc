@@ -17,6 +17,7 @@
 #include "core/rpc/declared_method.h"
 #include "core/rpc/draining.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/services/optimizers/optimizer_codec.h"
 #include "core/services/optimizers/optimizer_methods.h"
 #include "core/store/failure.h"
@@ -85,6 +86,39 @@ absl::StatusOr<OptimizerPtr> OptimizerIn(const store::Entry& entry) {
 absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   PSD_ASSIGN_OR_RETURN(EntryPtr entry, store.Get(id));
   return OptimizerIn(*entry);
+}
+
+// Returns the optimizer that a request names, if the caller may do `right` with it. `Message` has
+// the id of an optimizer.
+template <typename Message>
+absl::StatusOr<OptimizerPtr> FindOptimizer(const OptimizerService::Uses& uses,
+                                           const rpc::ServerCall& call, rpc::Right right,
+                                           const Message& message) {
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, uses.store.Get(DecodeOptimizer(message)));
+  PSD_RETURN_IF_ERROR(rref::Authorize(uses.agent.access(), rpc::AskerOf(call), right, *entry));
+  return OptimizerIn(*entry);
+}
+
+// Returns the life of the part that a creation drops first, if any.
+GlobalId ReplacedBy(const v1::CreateOptimizerRequest& request) {
+  return {request.replaced_incarnation(), request.replaced_counter()};
+}
+
+// Asks for all that a creation does: it steps the parameters of `groups`, may drop the part that
+// has the name, and may begin a load of the part.
+absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
+                               const v1::CreateOptimizerRequest& request,
+                               absl::Span<const ParameterGroup> groups) {
+  rpc::Access& access = uses.agent.access();
+  const rpc::Asker asker = rpc::AskerOf(call);
+  PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kCreate, request.name()));
+  if (!ReplacedBy(request).IsNone())
+    PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kDrop, request.name()));
+  if (request.unfinished())
+    PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kLoad, request.name()));
+  for (const ParameterGroup& group : groups)
+    PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kStep, group.parameters));
+  return absl::OkStatus();
 }
 
 // The gradients that contexts have collected on this worker for an optimizer's parameters. The same
@@ -241,8 +275,10 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
 
 // `Message`: a StepRequest or a PrepareRequest.
 template <typename Message>
-absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const Message& message) {
-  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer, FindOptimizer(uses.store, DecodeOptimizer(message)));
+absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
+                                  const Message& message) {
+  PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
+                       FindOptimizer(uses, call, rpc::Right::kStep, message));
   // An early answer: the optimizer compares again when it applies the step.
   PSD_RETURN_IF_ERROR(optim::CheckLife(optim::DecodeLifeId(message), optimizer->life()));
   PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
@@ -277,6 +313,7 @@ absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& ans
                           absl::StrCat("optimizer ", request.name(), ": it has no parameters")),
                       "name at least one");
   }
+  PSD_RETURN_IF_ERROR(AuthorizeCreation(uses_, *answer.call(), request, groups));
   const OptimizerSettings settings = DecodeSettings(request);
   // This check comes before a part is dropped to make room for the new one.
   PSD_RETURN_IF_ERROR(optim::CheckGroups(groups, settings, uses_.optimizers));
@@ -290,7 +327,7 @@ absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& ans
   }
   const GlobalId expected = life.id;
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  DropPart(request.name(), {request.replaced_incarnation(), request.replaced_counter()});
+  DropPart(request.name(), ReplacedBy(request));
   life = FirstLife(request, std::move(life));
   std::string agreement = Agreement(groups, settings);
   const Future<EntryPtr> created = uses_.changes.Apply(
@@ -349,11 +386,12 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
   // If another creator has replaced the part meanwhile, this fails and the new part stays.
   uses_.changes.Drop(uses_.rrefs, name, (*entry)->id).IgnoreError();
+  uses_.agent.access().NameDropped();
 }
 
 absl::Status OptimizerService::ServePrepare(const rpc::Answer<v1::PrepareReply>& answer,
                                             v1::PrepareRequest request) {
-  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, request));
+  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, *answer.call(), request));
   GlobalId step;  // needed for a measurement only, which may wait for other trainers
   if (request.measure()) {
     PSD_ASSIGN_OR_RETURN(step, DecodeStepId(*answer.call(), request));
@@ -371,7 +409,7 @@ absl::Status OptimizerService::ServePrepare(const rpc::Answer<v1::PrepareReply>&
 absl::Status OptimizerService::ServeStep(const rpc::Answer<v1::StepReply>& answer,
                                          v1::StepRequest request) {
   PSD_ASSIGN_OR_RETURN(optim::StepTerms terms, DecodeTerms(request));
-  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, request));
+  PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, *answer.call(), request));
   PSD_ASSIGN_OR_RETURN(GlobalId step, DecodeStepId(*answer.call(), request));
   PSD_ASSIGN_OR_RETURN(optim::RoundPlace round, DecodeRound(*answer.call(), request));
   const bool light = collected.elements <= optim::kInlineElements;
@@ -383,10 +421,11 @@ absl::Status OptimizerService::ServeStep(const rpc::Answer<v1::StepReply>& answe
   return absl::OkStatus();
 }
 
-void OptimizerService::StepHere(const std::string& name, const StepCall& step, optim::Member member,
+void OptimizerService::StepHere(const rpc::Asker& asker, const std::string& name,
+                                const StepCall& step, optim::Member member,
                                 absl::AnyInvocable<bool()> begin_apply,
                                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done) {
-  auto entry = uses_.store.Lookup(name);
+  auto entry = rref::FindNamed(uses_.agent.access(), uses_.store, asker, rpc::Right::kStep, name);
   if (!entry.ok()) return done(entry.status());
   auto found = OptimizerIn(**entry);
   if (!found.ok()) return done(found.status());
@@ -412,7 +451,7 @@ void OptimizerService::StepHere(const std::string& name, const StepCall& step, o
 absl::Status OptimizerService::ServeTakeTurn(const rpc::Answer<v1::TurnReply>& answer,
                                              v1::TurnRequest request) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
-                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+                       FindOptimizer(uses_, *answer.call(), rpc::Right::kStep, request));
   PSD_ASSIGN_OR_RETURN(GlobalId id, DecodeTurnId(*answer.call(), request));
   PSD_ASSIGN_OR_RETURN(TurnWishes wishes, DecodeWishes(request));
   optim::StepRequest turn =
@@ -440,10 +479,10 @@ absl::Status OptimizerService::ServeEndTurn(const rpc::CallPtr& call, v1::TurnRe
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::OptionsReply> OptimizerService::ServeOptions(const rpc::CallPtr& /*call*/,
+absl::StatusOr<v1::OptionsReply> OptimizerService::ServeOptions(const rpc::CallPtr& call,
                                                                 v1::OptionsRequest request) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
-                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+                       FindOptimizer(uses_, *call, rpc::Right::kRead, request));
   PSD_ASSIGN_OR_RETURN(optim::GroupOptions options, optimizer->options(request.group()));
   return EncodeGroupOptions(options);
 }
@@ -451,7 +490,7 @@ absl::StatusOr<v1::OptionsReply> OptimizerService::ServeOptions(const rpc::CallP
 absl::Status OptimizerService::ServeSetOptions(const rpc::Answer<v1::OptionsReply>& answer,
                                                v1::SetOptionsRequest request) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
-                       FindOptimizer(uses_.store, DecodeOptimizer(request)));
+                       FindOptimizer(uses_, *answer.call(), rpc::Right::kWrite, request));
   PSD_ASSIGN_OR_RETURN(auto changes,
                        DecodeOptions(request.option_names(), request.option_values()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));

@@ -130,10 +130,11 @@ class OptimizerService {
   // when the step has ended, which is never before its last byte is written. The step ends early
   // only when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is
   // called at most once, right before the first byte is written (see optim::StepRequest). Errors:
-  // NOT_FOUND; those of OwnerOptimizer::Step; FAILED_PRECONDITION if another owner of the optimizer
-  // is known to have been started again, or if several owners must agree on the order of its steps.
-  void StepHere(const std::string& name, const StepCall& step, optim::Member member,
-                absl::AnyInvocable<bool()> begin_apply,
+  // NOT_FOUND; PERMISSION_DENIED; those of OwnerOptimizer::Step; FAILED_PRECONDITION if another
+  // owner of the optimizer is known to have been started again, or if several owners must agree on
+  // the order of its steps.
+  void StepHere(const rpc::Asker& asker, const std::string& name, const StepCall& step,
+                optim::Member member, absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
   // Returns the life of an optimizer that lives here. Errors: those of local_entry().
   absl::StatusOr<GlobalId> LifeHere(const rref::RRef& optimizer) const;

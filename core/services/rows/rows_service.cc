@@ -11,6 +11,7 @@
 #include "core/dist_autograd/exchange.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/store/rows.h"
 #include "core/store/value.h"
 #include "core/tensor/ops/gather.h"
@@ -151,6 +152,10 @@ absl::Status RowsService::ServeLookUp(const rpc::Answer<rpc::Contents>& answer,
                        uses_.exchange.DecodeRequest(*answer.call()));
   PSD_ASSIGN_OR_RETURN(std::vector<TableRead> reads,
                        FindTables(uses_.store, tables.message, arguments.values));
+  for (const TableRead& read : reads) {
+    PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), rpc::AskerOf(*answer.call()),
+                                        rpc::Right::kRead, *read.entry));
+  }
   const bool light = BytesOf(reads) <= kInlineBytes;
   rpc::RunBySize(uses_.executor, light, answer,
                  [this, call = answer.call(), context = arguments.context,

@@ -161,8 +161,15 @@ StatusService::StatusService(Uses uses) : uses_(std::move(uses)), started_(uses_
   rpc::Serve(uses_.agent, kStatus, this, &StatusService::ServeStatus);
 }
 
-absl::StatusOr<v1::WorkerStatus> StatusService::ServeStatus(const rpc::CallPtr& /*call*/,
+absl::StatusOr<v1::WorkerStatus> StatusService::ServeStatus(const rpc::CallPtr& call,
                                                             v1::StatusRequest request) {
+  return CollectFor(rpc::AskerOf(*call), request);
+}
+
+absl::StatusOr<v1::WorkerStatus> StatusService::CollectFor(const rpc::Asker& asker,
+                                                           const v1::StatusRequest& request) const {
+  PSD_RETURN_IF_ERROR(
+      uses_.agent.access().Authorize(asker, rpc::Right::kInspect, uses_.agent.self().name));
   return Collect(request);
 }
 

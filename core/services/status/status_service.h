@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
-#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
+#include "core/base/thread_pool.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/declared_method.h"
@@ -50,6 +50,9 @@ class StatusService {
   // Returns the present status. Each part is consistent in itself, but not with the others. Takes
   // time in proportion to the number of entries listed.
   v1::WorkerStatus Collect(const v1::StatusRequest& request) const;
+  // The same for a client. Errors: PERMISSION_DENIED.
+  absl::StatusOr<v1::WorkerStatus> CollectFor(const rpc::Asker& asker,
+                                              const v1::StatusRequest& request) const;
 
  private:
   absl::StatusOr<v1::WorkerStatus> ServeStatus(const rpc::CallPtr& call, v1::StatusRequest request);

@@ -18,6 +18,7 @@
 #include "core/program/program_codec.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
+#include "core/rref/authorize.h"
 #include "core/rref/value_codec.h"
 #include "core/services/values/value_methods.h"
 #include "core/store/parameter.h"
@@ -184,6 +185,8 @@ absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& an
   PSD_ASSIGN_OR_RETURN(
       program::CheckedProgram checked,
       program::CheckedProgram::Create(std::move(decoded), uses_.operators, uses_.program_limits));
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(rpc::AskerOf(*answer.call()),
+                                                     rpc::Right::kCreate, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   GetOrCreateHere(answer, {{},
                            request.name(),
@@ -212,26 +215,45 @@ void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
 
 absl::StatusOr<rpc::Contents> ValueService::ServeLookup(const rpc::CallPtr& call,
                                                         v1::NameRequest request) {
-  auto entry = uses_.store.Lookup(request.name());
-  if (!entry.ok()) return NamingError(uses_, request.name(), entry.status());
+  auto entry = rref::FindNamed(uses_.agent.access(), uses_.store, rpc::AskerOf(*call),
+                               rpc::Right::kRead, request.name());
+  if (absl::IsNotFound(entry.status())) return NamingError(uses_, request.name(), entry.status());
+  PSD_RETURN_IF_ERROR(entry.status());
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return uses_.exchange.ReferenceReply(*call, *entry);
 }
 
 absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest request) {
+  PSD_RETURN_IF_ERROR(
+      uses_.agent.access().Authorize(rpc::AskerOf(*call), rpc::Right::kDrop, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
-  absl::Status dropped = DropHere(request.name());
+  absl::Status dropped = DropAllowed(rpc::AskerOf(*call), request.name());
   return dropped.ok() ? dropped : NamingError(uses_, request.name(), dropped);
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
-  return uses_.changes.Drop(uses_.rrefs, name, only);
+  const absl::Status dropped = uses_.changes.Drop(uses_.rrefs, name, only);
+  uses_.agent.access().NameDropped();
+  return dropped;
+}
+
+absl::Status ValueService::DropFor(const rpc::Asker& asker, const std::string& name) {
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(asker, rpc::Right::kDrop, name));
+  return DropAllowed(asker, name);
+}
+
+absl::Status ValueService::DropAllowed(const rpc::Asker& asker, const std::string& name) {
+  absl::Status dropped = DropHere(name);
+  if (!absl::IsNotFound(dropped)) return dropped;
+  return rref::UnknownName(uses_.agent.access(), uses_.store, asker, name);
 }
 
 absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
                                                        v1::FetchRequest request) {
   PSD_ASSIGN_OR_RETURN(const auto received, uses_.autograd.UnwrapRequest(*call, {}));
   PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
+  PSD_RETURN_IF_ERROR(
+      rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
   if (group->parameters.size() == group->entries.size())
     return EncodeParameters(uses_.autograd, received.context, *group, request.versions());
   if (request.versions()) {
@@ -251,6 +273,8 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
   if (elements == nullptr)
     return absl::InvalidArgumentError("value.assign takes exactly one tensor");
   PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Get(rpc::IdOf(fields.message)));
+  PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), rpc::AskerOf(*answer.call()),
+                                      rpc::Right::kWrite, *entry));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   uses_.changes.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
     if (!version.ok()) return answer(version.status());
@@ -261,9 +285,10 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call*/,
+absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& call,
                                                       v1::ListRequest request) {
-  Listing listing = ListHere(request.prefix(), request.after(), request.limit());
+  PSD_ASSIGN_OR_RETURN(Listing listing, ListHere(rpc::AskerOf(*call), request.prefix(),
+                                                 request.after(), request.limit()));
   v1::ListReply reply;
   reply.set_more(listing.more);
   for (ListedValue& value : listing.values) {
@@ -277,8 +302,9 @@ absl::StatusOr<v1::ListReply> ValueService::ServeList(const rpc::CallPtr& /*call
 
 // ---------------------------------------------------------------- values of this worker
 
-Listing ValueService::ListHere(const std::string& prefix, const std::string& after,
-                               size_t limit) const {
+absl::StatusOr<Listing> ValueService::ListHere(const rpc::Asker& asker, const std::string& prefix,
+                                               const std::string& after, size_t limit) const {
+  PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(asker, rpc::Right::kList, prefix));
   const size_t page = limit == 0 ? kMaxListPage : std::min(limit, kMaxListPage);
   std::vector<EntryPtr> entries = uses_.store.List(prefix, after, page + 1);
   Listing listing;
@@ -292,17 +318,20 @@ Listing ValueService::ListHere(const std::string& prefix, const std::string& aft
   return listing;
 }
 
-absl::StatusOr<rref::RRef> ValueService::LookupHere(const std::string& name) const {
-  PSD_ASSIGN_OR_RETURN(const EntryPtr entry, uses_.store.Lookup(name));
+absl::StatusOr<rref::RRef> ValueService::LookupHere(const rpc::Asker& asker, rpc::Right right,
+                                                    const std::string& name) const {
+  PSD_ASSIGN_OR_RETURN(const EntryPtr entry,
+                       rref::FindNamed(uses_.agent.access(), uses_.store, asker, right, name));
   return uses_.rrefs.LocalRRef(entry);
 }
 
 absl::StatusOr<std::vector<store::PinnedVersion>> ValueService::PinNamed(
-    absl::Span<const std::string> names) const {
+    const rpc::Asker& asker, absl::Span<const std::string> names) const {
   std::vector<store::Parameter*> parameters;
   std::vector<EntryPtr> entries;
   for (const std::string& name : names) {
-    PSD_ASSIGN_OR_RETURN(entries.emplace_back(), uses_.store.Lookup(name));
+    PSD_ASSIGN_OR_RETURN(entries.emplace_back(), rref::FindNamed(uses_.agent.access(), uses_.store,
+                                                                 asker, rpc::Right::kRead, name));
     if (const auto& parameter = entries.back()->parameter; parameter != nullptr)
       parameters.push_back(parameter.get());
   }

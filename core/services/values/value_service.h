@@ -94,6 +94,8 @@ class ValueService {
   // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
   // `only`, the name is removed only if that value has it.
   absl::Status DropHere(const std::string& name, GlobalId only = {});
+  // As DropHere, for a client that is no worker. Errors: PERMISSION_DENIED.
+  absl::Status DropFor(const rpc::Asker& asker, const std::string& name);
   Future<Unit> Drop(const std::string& owner, const std::string& name,
                     const rpc::CallOptions& options);
   Future<uint64_t> Assign(const rref::RRef& parameter, const Tensor& elements,
@@ -101,17 +103,20 @@ class ValueService {
   Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
                                         const rpc::CallOptions& options);
 
-  // ---- Values of this worker, for its clients that are no workers.
+  // ---- Values of this worker, for its clients that are no workers. All but VersionHere fail with
+  // PERMISSION_DENIED where the asker has no right.
   // Lists the values whose names begin with `prefix` and come after `after`: at most `limit`, and
   // at most 1000, which is also meant by 0.
-  Listing ListHere(const std::string& prefix, const std::string& after, size_t limit) const;
-  // Errors: NOT_FOUND.
-  absl::StatusOr<rref::RRef> LookupHere(const std::string& name) const;
+  absl::StatusOr<Listing> ListHere(const rpc::Asker& asker, const std::string& prefix,
+                                   const std::string& after, size_t limit) const;
+  // Returns a reference to do `right` with. Errors: NOT_FOUND.
+  absl::StatusOr<rref::RRef> LookupHere(const rpc::Asker& asker, rpc::Right right,
+                                        const std::string& name) const;
   // Reads tensors, in the order of their names. All parameters are read at one moment between two
   // steps. The version of a tensor that is no parameter is 0.
   // Errors: NOT_FOUND; INVALID_ARGUMENT for a value that is no tensor.
   absl::StatusOr<std::vector<store::PinnedVersion>> PinNamed(
-      absl::Span<const std::string> names) const;
+      const rpc::Asker& asker, absl::Span<const std::string> names) const;
   // Returns the version of a parameter, or 0 for another value. Errors: those of local_entry().
   absl::StatusOr<uint64_t> VersionHere(const rref::RRef& value) const;
 
@@ -142,6 +147,8 @@ class ValueService {
                        const change::CreateValue& creation);
   absl::StatusOr<rpc::Contents> ServeLookup(const rpc::CallPtr& call, v1::NameRequest request);
   absl::Status ServeDrop(const rpc::CallPtr& call, v1::NameRequest request);
+  // Drops a name that `asker` may drop. Errors: as rref::UnknownName.
+  absl::Status DropAllowed(const rpc::Asker& asker, const std::string& name);
   absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::FetchRequest request);
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
                            rpc::Beside<v1::AssignRequest> fields);

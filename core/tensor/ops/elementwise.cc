@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -122,9 +123,10 @@ absl::StatusOr<Tensor> Number(const BinaryName& op, const Tensor& like, double v
   const double end = like.dtype() == DType::kI64 ? 0x1p63 : 0x1p31;
   const bool whole = value >= -end && value < end && std::trunc(value) == value;
   if (!IsFloating(like.dtype()) && !whole) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(op.name, ": the number ", value, " is none of the dtype of ", like.ToString(),
-                     "; give a whole number in its range, or cast the tensor"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(op.name, ": the number ", value,
+                                                " is none of the dtype of ", like.ToString())),
+        "give a whole number in its range, or cast the tensor");
   }
   return Tensor::Full(Shape{}, like.dtype(), value,
                       like.OnHost() ? nullptr : &like.device()->memory());

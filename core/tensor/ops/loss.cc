@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/kernels.h"
@@ -27,8 +28,9 @@ Rows RowsOf(const Tensor& x) {
 absl::Status CheckRows(absl::string_view op, const Tensor& x) {
   PSD_RETURN_IF_ERROR(CheckNumbers(op, x, false));
   if (x.rank() >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op, " was given ", x.ToString(), ", but takes at least one axis; reshape it"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(op, " was given ", x.ToString(),
+                                                            ", but takes at least one axis")),
+                    "reshape it");
 }
 
 absl::StatusOr<Tensor> ByRows(const RowsName& op, const Tensor& x) {
@@ -132,9 +134,10 @@ absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, con
   PSD_RETURN_IF_ERROR(CheckLabels(log_probabilities, labels));
   PSD_RETURN_IF_ERROR(CheckNumbersPair(kCrossEntropyGradient.name, log_probabilities, g, false));
   if (g.NumElements() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("CrossEntropyGradient was given the gradient ",
-                                                   g.ToString(),
-                                                   " of its scalar result; give one element"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("CrossEntropyGradient was given the gradient ",
+                                                g.ToString(), " of its scalar result")),
+        "give one element");
   }
   PSD_ASSIGN_OR_RETURN(CrossEntropyGradientKernel* const kernel,
                        KernelFor(kCrossEntropyGradient, log_probabilities));
@@ -151,9 +154,10 @@ absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, con
 absl::StatusOr<Tensor> Mse(const Tensor& a, const Tensor& b) {
   PSD_RETURN_IF_ERROR(CheckNumbersPair("Mse", a, b, false));
   if (a.shape() != b.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat("Mse was given ", a.ToString(), " and ",
-                                                   b.ToString(),
-                                                   ", which must be of one shape; reshape one"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("Mse was given ", a.ToString(), " and ",
+                                                b.ToString(), ", which must be of one shape")),
+        "reshape one");
   }
   PSD_ASSIGN_OR_RETURN(Tensor difference, Sub(a, b));
   PSD_ASSIGN_OR_RETURN(Tensor squares, Mul(difference, difference));

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/kernels.h"
@@ -48,9 +49,10 @@ absl::StatusOr<Operand> ToOperand(const Tensor& x, bool transpose) {
 absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& b) {
   PSD_RETURN_IF_ERROR(CheckNumbersPair(op, a, b, false));
   if (a.rank() == 2 && b.rank() == 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
-                                                 b.ToString(),
-                                                 ", but takes tensors of two axes; reshape them"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
+                                              b.ToString(), ", but takes tensors of two axes")),
+      "reshape them");
 }
 
 // out = a * b + beta * out.
@@ -94,10 +96,11 @@ absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a
   const int64_t rows = a.shape()[transpose_a ? 1 : 0];
   const int64_t cols = b.shape()[transpose_b ? 0 : 1];
   if (a.shape()[transpose_a ? 0 : 1] != b.shape()[transpose_b ? 1 : 0]) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "Matmul: ", transpose_a ? "transposed " : "", a.ToString(), " times ",
-        transpose_b ? "transposed " : "", b.ToString(),
-        ": the first one's columns must be as many as the second one's rows; transpose one"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "Matmul: ", transpose_a ? "transposed " : "", a.ToString(), " times ",
+                          transpose_b ? "transposed " : "", b.ToString(),
+                          ": the first one's columns must be as many as the second one's rows")),
+                      "transpose one");
   }
   const int64_t extents[] = {rows, cols};
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/kernels.h"
 
@@ -11,8 +12,9 @@ namespace {
 
 absl::Status CheckFloat(absl::string_view op, DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kF64) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op, " makes f32 and f64, not ", DTypeName(dtype), "; cast its result"));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(op, " makes f32 and f64, not ", DTypeName(dtype))),
+      "cast its result");
 }
 
 // Returns a tensor of random numbers in memory of `allocator`, made by its device.
@@ -31,8 +33,9 @@ absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint
                                DType dtype, Allocator* allocator) {
   PSD_RETURN_IF_ERROR(CheckFloat("Uniform", dtype));
   if (!(low <= high) || !std::isfinite(high - low)) {
-    return absl::InvalidArgumentError(absl::StrCat("Uniform: no numbers are in [", low, ", ", high,
-                                                   "); give finite low <= high"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("Uniform: no numbers are in [", low, ", ", high, ")")),
+                      "give finite low <= high");
   }
   return Fill(kUniform, shape, dtype, allocator, seed, low, high);
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/kernels.h"
@@ -44,9 +45,10 @@ absl::StatusOr<Tensor> Maximum(const ReduceName& op, const Tensor& x, int64_t ax
   PSD_RETURN_IF_ERROR(CheckNumbers(op.name, x, true));
   PSD_ASSIGN_OR_RETURN(int at, CheckAxis(op.name, x, axis));
   if (x.shape()[at] == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(op.name, ": axis ", at, " of ", x.ToString(),
-                     " is empty and has no maximum; test its extent"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(op.name, ": axis ", at, " of ", x.ToString(),
+                                                " is empty and has no maximum")),
+        "test its extent");
   }
   PSD_ASSIGN_OR_RETURN(const Shape result, ReducedShape(x.shape(), at, keepdim));
   return Reduce(op, x, Around(x.shape(), at), result, dtype);
@@ -92,9 +94,9 @@ absl::StatusOr<Tensor> SumTo(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
   absl::StatusOr<Shape> both = BroadcastShapes(x.shape(), shape);
   if (!both.ok() || *both != x.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat("SumTo: ", shape.ToString(),
-                                                   " does not broadcast to ", x.ToString(),
-                                                   "; give a shape that does"));
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          "SumTo: ", shape.ToString(), " does not broadcast to ", x.ToString())),
+                      "give a shape that does");
   }
   Tensor sum = x;
   while (sum.rank() > shape.rank()) {

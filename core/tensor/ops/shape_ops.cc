@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/check.h"
 
@@ -30,9 +31,10 @@ int64_t ProductOf(const Shape& shape, int begin, int end) {
 }
 
 absl::Status CannotReshape(const Tensor& x, absl::Span<const int64_t> extents) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "Reshape: ", x.ToString(), " has ", x.NumElements(), " elements and does not fit shape [",
-      absl::StrJoin(extents, ", "), "]; give extents with that product, one of them may be -1"));
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                        "Reshape: ", x.ToString(), " has ", x.NumElements(),
+                        " elements and does not fit shape [", absl::StrJoin(extents, ", "), "]")),
+                    "give extents with that product, one of them may be -1");
 }
 
 absl::StatusOr<Shape> ResolveShape(const Tensor& x, absl::Span<const int64_t> extents) {
@@ -103,7 +105,8 @@ absl::StatusOr<Tensor> Slice(const Tensor& x, int64_t axis, int64_t begin, int64
 
 absl::StatusOr<Shape> ConcatShape(absl::Span<const Shape> shapes, int64_t axis) {
   if (shapes.empty())
-    return absl::InvalidArgumentError("Concat was given no tensors; give at least one");
+    return WithRemedy(absl::InvalidArgumentError("Concat was given no tensors"),
+                      "give at least one");
   const Shape& first = shapes[0];
   const int64_t at = axis < 0 ? axis + first.rank() : axis;
   if (at < 0 || at >= first.rank()) {
@@ -116,9 +119,10 @@ absl::StatusOr<Shape> ConcatShape(absl::Span<const Shape> shapes, int64_t axis) 
     const int64_t extent = shape.rank() == first.rank() ? shape[static_cast<int>(at)] : 0;
     if (shape.rank() != first.rank() ||
         WithExtent(shape, static_cast<int>(at), 0) != WithExtent(first, static_cast<int>(at), 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Concat along axis ", at, ": shapes ", first.ToString(), " and ", shape.ToString(),
-          " (number ", i, ") must be equal on all other axes; reshape or slice one"));
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                            "Concat along axis ", at, ": shapes ", first.ToString(), " and ",
+                            shape.ToString(), " (number ", i, ") must be equal on all other axes")),
+                        "reshape or slice one");
     }
     if (__builtin_add_overflow(extents[at], extent, &extents[at])) {
       return absl::InvalidArgumentError(
@@ -133,9 +137,10 @@ absl::StatusOr<Tensor> Concat(absl::Span<const Tensor> parts, int64_t axis, Allo
   for (const Tensor& part : parts) {
     PSD_RETURN_IF_ERROR(CheckDefined("Concat", part));
     if (part.dtype() != parts[0].dtype()) {
-      return absl::InvalidArgumentError(absl::StrCat("Concat was given ", parts[0].ToString(),
-                                                     " and ", part.ToString(),
-                                                     ", which differ in dtype; cast one of them"));
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat("Concat was given ", parts[0].ToString(), " and ",
+                                                  part.ToString(), ", which differ in dtype")),
+          "cast one of them");
     }
     if (!AreTogether(parts[0], part))
       return MixedDevices("Concat", parts[0].device(), part.device());

@@ -8,6 +8,7 @@
 
 #include "core/autograd/functions/functions.h"
 #include "core/autograd/tape.h"
+#include "core/base/status.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
@@ -115,7 +116,9 @@ TEST(EngineTest, BadRoots) {
         {x},
         {pair * 2.0},
         {x * 1.0, x + pair + Variable(Tensor::Of<double>(Shape{3}, {1, 2, 3}))}}) {
-    EXPECT_EQ(Backward(roots, sink).code(), absl::StatusCode::kInvalidArgument);
+    const absl::Status refused = Backward(roots, sink);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_FALSE(GetDetail(refused).value_or(ErrorDetail{}).remedy.empty()) << refused;
   }
   EXPECT_EQ(sink.calls(), 0);
   Variable one_element = Sum(pair * 2.0, 0, true);

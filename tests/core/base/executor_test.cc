@@ -1,4 +1,4 @@
-#include "core/base/executor.h"
+#include "core/base/thread_pool.h"
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 
 #include "core/base/buffer.h"
 #include "core/base/clock.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/executor.h"
+#include "core/base/thread_pool.h"
 
 namespace psd {
 namespace {

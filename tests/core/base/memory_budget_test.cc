@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/small_charges.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,6 +45,8 @@ TEST(MemoryAccount, RefusalNamesNeedBudgetAndUse) {
   EXPECT_THAT(refused.status().message(), HasSubstr("401"));
   EXPECT_THAT(refused.status().message(), HasSubstr("1000"));
   EXPECT_THAT(refused.status().message(), HasSubstr("600"));
+  ASSERT_TRUE(GetDetail(refused.status()).has_value()) << refused.status();
+  EXPECT_THAT(GetDetail(refused.status())->remedy, HasSubstr("raise the budget"));
   EXPECT_FALSE(account->Allocate(SIZE_MAX).ok());
   EXPECT_EQ(account->used_bytes(), 600u);
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "core/base/executor.h"
+#include "core/base/thread_pool.h"
 #include "gtest/gtest.h"
 
 namespace psd {

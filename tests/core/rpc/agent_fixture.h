@@ -9,6 +9,7 @@
 
 #include "core/base/executor.h"
 #include "core/base/memory_budget.h"
+#include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/faulty/faulty_network.h"

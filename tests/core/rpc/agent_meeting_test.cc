@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/executor.h"
+#include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/grpc/grpc_factory.h"

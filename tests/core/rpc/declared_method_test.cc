@@ -238,6 +238,7 @@ class CancelledCall : public ServerCall {
   Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
   absl::Status Charge(size_t) override { return absl::OkStatus(); }
+  void ForgetMessage() override {}
   bool cancelled() const override { return true; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return false; }

@@ -78,8 +78,9 @@ TEST(ParseCost, DamagedBytesEndTheWalk) {
       std::string damaged = bytes.substr(0, size) + static_cast<char>(flipped);
       v1::PullReply parsed;
       const size_t cost = ParseCost(*v1::PullReply::descriptor(), damaged);
-      if (parsed.ParseFromString(damaged))
+      if (parsed.ParseFromString(damaged)) {
         EXPECT_GE(cost + sizeof(parsed), parsed.SpaceUsedLong()) << size << " " << flipped;
+      }
     }
   }
   // Deeper than parsers go.

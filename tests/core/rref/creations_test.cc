@@ -23,6 +23,7 @@ class Waiting : public rpc::ServerCall {
   rpc::Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
   absl::Status Charge(size_t) override { return absl::OkStatus(); }
+  void ForgetMessage() override {}
   bool cancelled() const override { return false; }
   void OnCancel(Task) override {}
   bool BeginApply() override { return true; }

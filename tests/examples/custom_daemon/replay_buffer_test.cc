@@ -41,6 +41,14 @@ TEST_F(CustomDaemonTest, StandardizeGivesMeanZeroAndDeviationOne) {
   EXPECT_THAT(Elements(TensorOf(flat)), Each(0));
 }
 
+TEST_F(CustomDaemonTest, AFunctionFetchesAndKeepsTensors) {
+  const RRef x = Must(trainer_->GetOrCreate("owner0", "x", Full({2}, 7)));
+  const Values kept = Must(trainer_->RpcSync("owner0", Named("standardize_from"), {x}));
+  const RRef result = RRef::FromValue(kept[0]);
+  EXPECT_EQ(result.owner(), "owner0");
+  EXPECT_THAT(Elements(TensorOf(Must(trainer_->ToHere({result})))), Each(0));
+}
+
 TEST_F(CustomDaemonTest, WrongArgumentsAreToldToTheCaller) {
   const absl::Status text = trainer_->RpcSync("owner0", Named("standardize"), {"x"}).status();
   EXPECT_EQ(text.code(), absl::StatusCode::kInvalidArgument);

@@ -106,11 +106,10 @@ class DrainingTest : public ::testing::Test {
     config.name = "owner0";
     config.listen = "127.0.0.1:0";
     ServerExtensions extensions;
-    EXPECT_TRUE(
-        extensions.functions
-            .Register("late", [this](const services::FunctionCall& call,
-                                     Values arguments) { return Late(call.runtime, arguments[0]); })
-            .ok());
+    EXPECT_TRUE(extensions.functions
+                    .Register("late", [this](const services::FunctionCall&,
+                                             Values arguments) { return Late(arguments[0]); })
+                    .ok());
     server_ = Must(Server::Create(config, std::move(extensions), NewNullLogger()));
     address_ = Must(server_->Start());
     for (const char* name : {"trainer0", "trainer1", "trainer2"})
@@ -119,10 +118,10 @@ class DrainingTest : public ::testing::Test {
   }
 
   // A function of the daemon that needs its argument when the daemon has begun to drain.
-  absl::StatusOr<Values> Late(worker::Runtime& runtime, const Value& argument) {
+  absl::StatusOr<Values> Late(const Value& argument) {
     late_begun_.set_value();
     late_goes_on_.get_future().wait();
-    const absl::Status usable = runtime.rrefs().CheckUsable(RRef::FromValue(argument));
+    const absl::Status usable = server_->runtime().rrefs().CheckUsable(RRef::FromValue(argument));
     if (!usable.ok()) return usable;
     return Values{};
   }

@@ -79,6 +79,7 @@ class WatchedCall : public rpc::ServerCall {
   rpc::Payload& payload() override { return payload_; }
   const std::string* attachment(uint32_t) const override { return nullptr; }
   absl::Status Charge(size_t) override { return absl::OkStatus(); }
+  void ForgetMessage() override { payload_ = {}; }
   bool cancelled() const override PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return cancelled_;

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/executor.h"
 #include "core/base/parallel_for.h"
+#include "core/base/thread_pool.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"

@@ -410,6 +410,8 @@ TEST_F(RoundTest, AStepThatIsGivenUpWhileItWaitsIsInNoRound) {
   EXPECT_EQ(LastCode(1), absl::StatusCode::kCancelled);
   Offer(2);
   EXPECT_TRUE(answers_[2].empty()) << "trainer 1 has yet to step";
+  Offer(1, step);
+  EXPECT_EQ(LastCode(1), absl::StatusCode::kCancelled) << "it arrives after it was given up";
   Offer(1);
   EXPECT_EQ(First(a_), 3);
 }

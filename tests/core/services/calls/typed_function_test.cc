@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/rref/rref.h"
-#include "core/runtime/runtime.h"
 #include "core/services/calls/functions.h"
 #include "core/store/value.h"
 #include "core/tensor/tensor.h"
@@ -38,7 +37,7 @@ absl::StatusOr<store::Values> Twice(const Value& value) {
 }
 
 absl::StatusOr<std::string> Caller(const FunctionCall& call, int64_t number) {
-  return absl::StrCat(call.caller.name, number);
+  return absl::StrCat(call.caller().name, number);
 }
 
 struct Sum : store::Object {
@@ -50,19 +49,12 @@ struct Sum : store::Object {
 
 class TypedFunctionTest : public ::testing::Test {
  protected:
-  absl::StatusOr<store::Values> Run(const Function& function, store::Values arguments) {
+  absl::StatusOr<store::Values> Run(const SyncFunction& function, store::Values arguments) {
     return function(call_, std::move(arguments));
   }
   static absl::Status Error(const absl::StatusOr<store::Values>& result) { return result.status(); }
 
-  static worker::RuntimeOptions Options() {
-    worker::RuntimeOptions options;
-    options.name = "owner0";
-    return options;
-  }
-
-  std::unique_ptr<worker::Runtime> runtime_ = *worker::Runtime::Create(Options());
-  FunctionCall call_{*runtime_, {"trainer0", 1}, absl::InfiniteFuture(), nullptr, nullptr};
+  FunctionCall call_{nullptr, {"trainer0", 1}, absl::InfiniteFuture(), nullptr, nullptr};
 };
 
 TEST_F(TypedFunctionTest, ArgumentsArriveAsTheirTypes) {

@@ -1,10 +1,11 @@
-#include "core/base/executor.h"
+#include "core/base/thread_pool.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/executor.h"
 #include "core/base/memory_scope.h"
 #include "core/base/small_charges.h"
 #include "core/base/start_thread.h"

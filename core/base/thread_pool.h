@@ -1,0 +1,116 @@
+#pragma once
+
+// A pool of threads that runs tasks. It adds a thread, up to a cap, when one of its threads waits.
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/base/clock.h"
+#include "core/base/executor.h"
+#include "core/base/fair_queue.h"
+#include "core/base/flow_id.h"
+#include "core/base/memory_budget.h"
+#include "core/base/mutex.h"
+
+namespace psd {
+
+struct ThreadPoolOptions {
+  // The use of the threads, for error texts: "functions".
+  const char* purpose = "tasks";
+  // Threads that run tasks. At most so many user tasks run at once, those that wait inside a
+  // ScopedBlocking not counted.
+  int threads = 4;
+  // Number of additional threads, which user tasks leave free for own work.
+  int reserved = 0;
+  // Limit on the waiting tasks of each kind; further tasks are refused. FairQueue describes the
+  // smaller limit that applies to one flow.
+  size_t max_queue = 10'000;
+  // Limit on the threads that are added for tasks that wait inside a ScopedBlocking. Once it is
+  // reached, a waiting task occupies its thread, and nested calls may have to queue. The user tasks
+  // of one flow hold at most `threads` and half of the added ones, so that others always find some.
+  int max_compensation = 512;
+  // The account for results of the tasks (see MemoryScope); null for ordinary process memory.
+  std::shared_ptr<MemoryAccount> memory;  // shared with other users of this memory
+  const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
+};
+
+// Own work goes first, except that one user task may always run: a user task that waits goes first
+// while no other one runs and another thread is left for own work. Within a kind, the flows are
+// served in turn by the time that their tasks took on a thread, waits inside a ScopedBlocking and
+// help inside a ScopedHelping not counted. Thread-safe. The destructor shuts down. A pool that the
+// system refused a thread is like one that was shut down.
+class ThreadPool : public Executor {
+ public:
+  explicit ThreadPool(const ThreadPoolOptions& options);
+  ~ThreadPool() override;
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // OK, or RESOURCE_EXHAUSTED if the system refused one of the threads. The code that made the pool
+  // must check it.
+  const absl::Status& started() const { return started_; }
+
+  absl::Status Submit(Task task) override { return SubmitAs({}, std::move(task)); }
+  absl::Status SubmitAs(const WorkLabel& label, Task task) override PSD_EXCLUDES(mutex_);
+
+  // Refuses new tasks, runs the queued ones to their end and joins the threads. May be called
+  // again. Requires: one thread at a time calls it, and never a thread of this pool.
+  void Shutdown() PSD_EXCLUDES(mutex_);
+
+  struct Stats {
+    int threads = 0;  // all that are alive, also those added for blocked tasks
+    int idle = 0;
+    int blocked = 0;
+    size_t queued = 0;
+  };
+  Stats stats() const PSD_EXCLUDES(mutex_);
+
+ private:
+  friend class ScopedBlocking;
+  friend class ScopedHelping;
+  struct Work {
+    WorkLabel::Kind kind;
+    FlowId flow;
+    Task task;
+  };
+  void Run() PSD_EXCLUDES(mutex_);
+  // Waits until a task can run and takes it from its queue; returns nullopt if the pool ends.
+  std::optional<Work> Take() PSD_EXCLUDES(mutex_);
+  std::optional<Work> TakeNext() PSD_REQUIRES(mutex_);
+  // Runs the task on this thread and charges its cost to its flow.
+  void Perform(Work work) PSD_EXCLUDES(mutex_);
+  // Whether a user task waits for its turn and may start now.
+  bool MayRunUser() const PSD_REQUIRES(mutex_);
+  // Whether it may start although own work waits.
+  bool UserGoesFirst() const PSD_REQUIRES(mutex_);
+  bool HasRunnable() const PSD_REQUIRES(mutex_) { return !own_.empty() || MayRunUser(); }
+  FairQueue<Task>& QueueOf(WorkLabel::Kind kind) PSD_REQUIRES(mutex_) {
+    return kind == WorkLabel::Kind::kOwn ? own_ : user_;
+  }
+  // Errors: RESOURCE_EXHAUSTED when the system has no more threads.
+  absl::Status AddThread() PSD_REQUIRES(mutex_);
+  void EnterBlocking() PSD_EXCLUDES(mutex_);
+  void LeaveBlocking() PSD_EXCLUDES(mutex_);
+
+  const ThreadPoolOptions options_;
+  const int wanted_threads_;
+  absl::Status started_;  // fixed by the constructor
+  mutable Mutex mutex_;   // leaf
+  CondVar wake_;
+  FairQueue<Task> own_ PSD_GUARDED_BY(mutex_);
+  FairQueue<Task> user_ PSD_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ PSD_GUARDED_BY(mutex_);
+  int alive_ PSD_GUARDED_BY(mutex_) = 0;
+  int idle_ PSD_GUARDED_BY(mutex_) = 0;
+  int blocked_ PSD_GUARDED_BY(mutex_) = 0;
+  int users_running_ PSD_GUARDED_BY(mutex_) = 0;  // user tasks that have a thread
+  int users_blocked_ PSD_GUARDED_BY(mutex_) = 0;  // those inside a ScopedBlocking
+  bool stopping_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace psd
