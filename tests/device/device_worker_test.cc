@@ -85,9 +85,10 @@ TEST_F(DeviceWorkerTest, ValuesOfBothPlacesComeTogether) {
 
 TEST_F(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
   OptimizerSpec decayed{"sgd", {{"lr", 0.1}, {"weight_decay", 0.1}}};
+  int number = 0;
   for (const OptimizerSpec& spec : {OptimizerSpec(Sgd{0.1}), decayed, OptimizerSpec(Adam{0.1})}) {
-    const std::string label = spec.ToString();
-    const RRef there = There(spec.type + label), there2 = There("2" + label, {3, 5});
+    const std::string label = absl::StrCat(spec.type, ++number);
+    const RRef there = There(label), there2 = There("2" + label, {3, 5});
     const RRef here = Must(Make("cpu" + label, "cpu")),
                here2 = Must(Make("c2" + label, "", {3, 5}));
     const int before = host_.device().kernels_run();

@@ -87,8 +87,7 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                            absl::string_view device) {
   const std::optional<Facts> facts = FactsOf(entry);
   if (!facts.has_value() && !rows) return absl::OkStatus();
-  const bool same_device =
-      facts.has_value() && facts->device == (device.empty() ? kCpuName : device);
+  const bool same_device = facts.has_value() && (device.empty() || facts->device == device);
   if (same_device && facts->rows == rows && facts->requires_grad == requires_grad &&
       WouldMake(operators, program, *facts)) {
     return absl::OkStatus();
