@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/base/device.h"
+#include "core/base/place.h"
 #include "core/tensor/dtype.h"
 
 namespace psd::optim {
