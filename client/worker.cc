@@ -297,7 +297,7 @@ absl::StatusOr<RRef> Worker::GetOrCreate(const std::string& owner, const std::st
   using Hosted = services::ValueService::Hosted;
   return state_->runtime->values()
       .GetOrCreate(owner, name, create, options.requires_grad, state_->ToCallOptions({}),
-                   options.rows ? Hosted::kRows : Hosted::kTensor)
+                   options.rows ? Hosted::kRows : Hosted::kTensor, options.device)
       .Wait();
 }
 

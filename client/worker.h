@@ -130,6 +130,10 @@ struct CreateOptions {
   // stepped in place, row by row, so that no operation moves the whole table. If false, it is a
   // parameter, which is fetched whole and gets a new version with every step.
   bool rows = false;
+  // The device of the owner that holds the value, for example "cuda:0". Other workers that fetch it
+  // get its elements on the host. Only floating tensors can be on another device than the CPU.
+  // GetOrCreate fails with INVALID_ARGUMENT, naming the owner's devices, if it has no such device.
+  std::string device = "cpu";
 };
 
 // One named value in a listing.

@@ -19,6 +19,7 @@
 #include "bench/workloads/cases.h"
 #include "core/base/buffer.h"
 #include "core/base/parallel_for.h"
+#include "core/base/status.h"
 #include "core/base/thread_pool.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
@@ -64,7 +65,7 @@ class Parameters {
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
     optim::StepSweep sweep({&optimizer, 1}, parameters_.size());
     for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
-    sweep.Run(helpers);
+    PSD_RETURN_IF_ERROR(sweep.Run(helpers));
     Publish();
     return absl::OkStatus();
   }

@@ -12,7 +12,10 @@
 #include "bench/stats.h"
 #include "bench/workloads/cases.h"
 #include "core/base/future.h"
+#include "core/base/memory_budget.h"
+#include "core/change/changes.h"
 #include "core/optim/owner/owner_optimizer.h"
+#include "core/program/program.h"
 #include "core/store/rows.h"
 #include "core/store/store.h"
 
@@ -88,11 +91,13 @@ class LookupWorkload : public LocalRows {
 class UpdateWorkload : public LocalRows {
   absl::Status Start(const Environment& environment) override {
     PSD_RETURN_IF_ERROR(LocalRows::Start(environment));
+    changes_ = std::make_unique<change::Changes>(
+        change::Changes::Uses{*store_, registry_, limits_, *budget_, {}});
     std::vector<optim::ParameterGroup> groups(1);
     groups[0].spec = AdagradSpec();
     groups[0].parameters = {entry_};
-    PSD_ASSIGN_OR_RETURN(optimizer_,
-                         optim::OwnerOptimizer::Create(std::move(groups), {}, registry_, *store_));
+    PSD_ASSIGN_OR_RETURN(optimizer_, optim::OwnerOptimizer::Create(std::move(groups), {}, registry_,
+                                                                   *store_, *changes_));
     const Tensor ids = Ids();
     PSD_ASSIGN_OR_RETURN(const Tensor indices,
                          Tensor::FromBuffer({1, ids.NumElements()}, DType::kI64, ids.AsBuffer()));
@@ -117,6 +122,9 @@ class UpdateWorkload : public LocalRows {
   void FloorStep() override { UpdateFloor(); }
 
   const optim::OptimizerRegistry registry_ = optim::OptimizerRegistry::Builtin();
+  const program::ProgramLimits limits_;
+  const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(0);
+  std::unique_ptr<change::Changes> changes_;
   std::shared_ptr<optim::OwnerOptimizer> optimizer_;
   SparseTensor gradient_;
 };

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/base/place.h"
 
 namespace psd {
 
@@ -18,24 +19,32 @@ namespace psd {
 // written.
 inline constexpr size_t kBlockAlignment = 64;
 
-// A region of memory. Its creator may write to it until it shares the block with others; after that
-// nobody may (this is a convention, the type does not enforce it). The destructor gives the memory
-// back to the allocator.
+// A region of memory that knows where it lives. Its creator may write to it until it shares the
+// block with others; after that nobody may (this is a convention, the type does not enforce it).
+// The destructor gives the memory back to the allocator.
 class Block {
  public:
   virtual ~Block() = default;
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
+  // The host may follow the address only if place().host_readable().
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  const Place& place() const { return *place_; }
+  // Where the block starts in its segment, in bytes. 0 for a block in no segment.
+  size_t offset() const { return offset_; }
 
  protected:
-  Block(std::byte* data, size_t size) : data_(data), size_(size) {}
+  // Requires: `place` outlives the block.
+  Block(std::byte* data, size_t size, const Place& place = kHeapPlace, size_t offset = 0)
+      : data_(data), size_(size), place_(&place), offset_(offset) {}
 
  private:
   std::byte* const data_;
   const size_t size_;
+  const Place* const place_;
+  const size_t offset_;
 };
 
 // Allocates blocks. Thread-safe. It may be destroyed before its blocks, which keep what they need
@@ -66,30 +75,45 @@ std::shared_ptr<Allocator> NewHeapAllocator(const HeapAllocatorOptions& options 
 class Buffer {
  public:
   Buffer() = default;
-  // Requires: `owner` keeps [data, data + size) alive and unchanged.
-  Buffer(std::shared_ptr<const void> owner, const std::byte* data, size_t size)
-      : owner_(std::move(owner)), data_(data), size_(size) {}
+  // `block` is the block that the bytes belong to; null for heap memory that is no block.
+  // Requires: `owner` keeps [data, data + size) alive and unchanged, and `block` too.
+  Buffer(std::shared_ptr<const void> owner, const std::byte* data, size_t size,
+         const Block* block = nullptr)
+      : owner_(std::move(owner)), data_(data), size_(size), block_(block) {}
   // Covers all of `block`.
-  explicit Buffer(std::shared_ptr<const Block> block)
-      : Buffer(block, block->data(), block->size()) {}
+  explicit Buffer(const std::shared_ptr<const Block>& block)
+      : Buffer(block, block->data(), block->size(), block.get()) {}
 
   // Takes over `bytes` without copying their heap memory.
   static Buffer FromString(std::string bytes);
 
+  // The host may follow the address only if place().host_readable().
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
   absl::string_view view() const { return {reinterpret_cast<const char*>(data_), size_}; }
   const std::shared_ptr<const void>& owner() const& { return owner_; }
   std::shared_ptr<const void> owner() && { return std::move(owner_); }
+  // The block that the bytes belong to, which lives as long as owner(). Null for heap memory that
+  // is no block.
+  const Block* block() const { return block_; }
+  const Place& place() const { return block_ == nullptr ? kHeapPlace : block_->place(); }
+  // Where the bytes start in their segment. 0 for bytes in no segment.
+  size_t segment_offset() const {
+    if (place().kind() != Place::Kind::kSegment) return 0;
+    return block_->offset() + static_cast<size_t>(data_ - block_->data());
+  }
 
   // Requires: offset + size <= this->size().
-  Buffer Slice(size_t offset, size_t size) const { return Buffer(owner_, data_ + offset, size); }
+  Buffer Slice(size_t offset, size_t size) const {
+    return Buffer(owner_, data_ + offset, size, block_);
+  }
 
  private:
   std::shared_ptr<const void> owner_;  // shared by all slices of the same memory
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  const Block* block_ = nullptr;
 };
 
 }  // namespace psd

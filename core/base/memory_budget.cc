@@ -133,7 +133,7 @@ class SmallHosted : public SmallCharges {
 class ChargedBlock : public Block {
  public:
   ChargedBlock(std::shared_ptr<Block> block, std::shared_ptr<Meters> meters, AccountKind kind)
-      : Block(block->data(), block->size()),
+      : Block(block->data(), block->size(), block->place(), block->offset()),
         block_(std::move(block)),
         meters_(std::move(meters)),
         kind_(kind) {

@@ -129,7 +129,7 @@ absl::Status AddSparse(const LeafInfo& leaf, const SparseTensor& gradient, LeafG
 bool Unchanged(const LeafGradient& before, const LeafGradient& now) {
   if (before.gradient.defined() != now.gradient.defined()) return false;
   if (!now.gradient.defined()) return before.sparse.size() == now.sparse.size();
-  return before.gradient.raw_data() == now.gradient.raw_data();
+  return before.gradient.address() == now.gradient.address();
 }
 
 }  // namespace

@@ -68,8 +68,9 @@ class ServerCall {
   // Charges memory that the call needs beside its message, until the call is gone. To be called by
   // the function that serves the call, before it replies. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Charge(size_t bytes) = 0;
-  // Drops payload and attachments, and what the call's memory was charged with: for a call that goes on waiting
-  // when everything that it needs was taken out of its message. To be called as Charge.
+  // Drops payload and attachments, and what the call's memory was charged with: for a call that
+  // goes on waiting when everything that it needs was taken out of its message. To be called as
+  // Charge.
   virtual void ForgetMessage() = 0;
 
   // True once the caller cancelled, the deadline passed, or the caller's session ended.

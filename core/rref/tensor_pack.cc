@@ -180,13 +180,14 @@ absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns*
   PSD_RETURN_IF_ERROR(CheckSendable(tensors));
   std::vector<FlatTensor> flat;
   flat.reserve(tensors.size());
-  absl::flat_hash_map<size_t, Tensor> copies;  // contiguous copies of strided tensors, by number
+  absl::flat_hash_map<size_t, Tensor> copies;  // contiguous copies on the host, by number
   for (const Tensor* tensor : tensors) {
-    if (tensor->IsContiguous()) {
+    if (tensor->IsContiguous() && tensor->OnHost()) {
       flat.push_back(Flat(*tensor));
     } else {
-      PSD_ASSIGN_OR_RETURN(Tensor copy, tensor->Clone());
-      flat.push_back({&tensor->shape(), copy.raw_data(), copy.NumBytes(), copy.dtype()});
+      PSD_ASSIGN_OR_RETURN(Tensor copy, tensor->OnHost() ? tensor->Clone() : tensor->ToHost());
+      flat.push_back(Flat(copy));
+      flat.back().shape = &tensor->shape();
       copies.emplace(flat.size() - 1, std::move(copy));
     }
   }
@@ -201,7 +202,8 @@ absl::Status PackFlatTensors(absl::Span<const FlatTensor> tensors,
                              const std::shared_ptr<const void>& owner, TensorColumns* columns,
                              std::vector<Buffer>* buffers) {
   const auto share = [&](size_t number) {
-    return Buffer(owner, tensors[number].data, tensors[number].bytes);
+    const FlatTensor& tensor = tensors[number];
+    return Buffer(owner, tensor.data, tensor.bytes, tensor.block);
   };
   return Pack(tensors, share, columns, buffers);
 }

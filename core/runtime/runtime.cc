@@ -81,6 +81,13 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
 
 Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {}
 
+// Large steps run on as many of the threads of the executor as there are cores; one of them is the
+// step's own.
+Helpers Runtime::StepHelpers() const {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
+  return {executor_.get(), std::min(options_.threads, cores) - 1};
+}
+
 absl::Status Runtime::Assemble() {
   ThreadPoolOptions pool;
   pool.purpose = "functions and steps";
@@ -111,7 +118,11 @@ absl::Status Runtime::Assemble() {
 
   store::StoreOptions store;
   store.memory = options_.memory->hosted();
+  store.devices = options_.devices;
   store_ = store::Store::Create(std::move(store), ids_);
+  changes_ = std::make_unique<change::Changes>(
+      change::Changes::Uses{*store_, options_.optimizers, options_.program_limits, *options_.memory,
+                            StepHelpers(), executor_.get(), options_.journal.get()});
   rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
                                      continuations_, pool.memory);
   peers_ = std::make_unique<rpc::PeerDirectory>(*agent_);
@@ -124,8 +135,8 @@ absl::Status Runtime::Assemble() {
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
   values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
-      *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, *options_.operators,
-      options_.program_limits, *options_.memory, continuations_});
+      *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
+      *options_.operators, options_.program_limits, continuations_});
   function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,
@@ -135,13 +146,13 @@ absl::Status Runtime::Assemble() {
       *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_});
   optimizer_service_ =
       std::make_unique<services::OptimizerService>(services::OptimizerService::Uses{
-          *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, options_.optimizers, ids_,
-          *executor_, options_.threads, *timers_});
+          *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
+          options_.optimizers, ids_, *executor_, *timers_});
   rows_ = std::make_unique<services::RowsService>(services::RowsService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *executor_, options_.program_limits});
   checkpoints_ = std::make_unique<services::CheckpointService>(services::CheckpointService::Uses{
-      *agent_, *store_, *rrefs_, *exchange_, options_.optimizers, *options_.memory, *executor_,
-      options_.checkpoint_root != nullptr});
+      *agent_, *store_, *changes_, *rrefs_, *exchange_, options_.optimizers, *options_.memory,
+      *executor_, options_.checkpoint_root != nullptr});
   saves_ = std::make_unique<services::SaveService>(
       services::SaveService::Uses{*agent_, *store_, checkpoints_->transfers(), *options_.memory,
                                   *executor_, *options_.logger, options_.checkpoint_root});

@@ -18,10 +18,13 @@
 #include "core/base/ids.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
+#include "core/base/parallel_for.h"
 #include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/base/work_threads.h"
 #include "core/carrier/carrier.h"
+#include "core/change/changes.h"
+#include "core/change/journal.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
@@ -68,6 +71,9 @@ struct RuntimeOptions {
   // The budget for all memory that this worker holds, for itself and for peers; null for a budget
   // without limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
+  // The devices beside the CPU on which this worker may host parameters, each with the account for
+  // its memory.
+  std::vector<store::HostedDevice> devices;
   rpc::SessionOptions session;
   program::ProgramLimits program_limits;
   size_t program_cache_entries = 1024;
@@ -82,6 +88,9 @@ struct RuntimeOptions {
   // The folder below which this worker may write its own files of a save; null if it never does.
   // Shared by the workers of this process that use it.
   std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
+  // Sees every change of what this worker hosts under names; null if nobody does. Shared with the
+  // one who reads it.
+  std::shared_ptr<change::Journal> journal;
   const Clock* clock = &Clock::Steady();
   std::shared_ptr<Logger> logger;  // null if nothing is logged
   // The operators that programs may call; null for the built-in ones.
@@ -126,6 +135,7 @@ class Runtime {
 
   rpc::RpcAgent& agent() { return *agent_; }
   store::Store& store() { return *store_; }
+  change::Changes& changes() { return *changes_; }
   rref::RRefContext& rrefs() { return *rrefs_; }
   dist_autograd::DistAutograd& autograd() { return *autograd_; }
   const OperatorRegistry& operators() const { return *options_.operators; }
@@ -154,6 +164,7 @@ class Runtime {
  private:
   explicit Runtime(RuntimeOptions options);
   absl::Status Assemble();
+  Helpers StepHelpers() const;
 
   RuntimeOptions options_;
   IdSource ids_;
@@ -163,6 +174,8 @@ class Runtime {
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;
   std::unique_ptr<rpc::PeerDirectory> peers_;
+  // Before the store, which hosts optimizers that use it.
+  std::unique_ptr<change::Changes> changes_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<rref::RRefContext> rrefs_;
   std::unique_ptr<dist_autograd::DistAutograd> autograd_;

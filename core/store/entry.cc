@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/store/failure.h"
 #include "core/store/store.h"
@@ -48,7 +49,10 @@ absl::StatusOr<std::vector<Value>> Entry::ReadAll(absl::Span<const EntryPtr> ent
 
 std::string Entry::KindName() const {
   if (parameter == nullptr) return value.KindName();
-  return absl::StrCat("parameter ", DTypeName(parameter->dtype()), parameter->shape().ToString());
+  const std::string kind =
+      absl::StrCat("parameter ", DTypeName(parameter->dtype()), parameter->shape().ToString());
+  if (parameter->device() == nullptr) return kind;
+  return absl::StrCat(kind, " on ", DeviceName(parameter->device()));
 }
 
 std::string Entry::Label() const {

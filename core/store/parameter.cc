@@ -1,12 +1,12 @@
 #include "core/store/parameter.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
@@ -19,22 +19,31 @@ class VersionPins;
 
 namespace {
 
-absl::StatusOr<VersionSet::BufferPtr> Allocate(Allocator& allocator, size_t bytes) {
+absl::StatusOr<VersionBuffer> Allocate(Allocator& allocator, size_t bytes) {
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator.Allocate(bytes));
-  std::byte* data = block->data();
-  return VersionSet::BufferPtr(std::move(block), data);
+  return VersionBuffer(std::move(block));
+}
+
+// Returns a buffer of `allocator` that holds the elements of `from`.
+absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, from.Contiguous());
+  PSD_ASSIGN_OR_RETURN(VersionBuffer copy, Allocate(allocator, dense.NumBytes()));
+  PSD_RETURN_IF_ERROR(CopyBytes(copy.block->place().device(), copy.data, dense.device(),
+                                dense.address(), dense.NumBytes()));
+  return copy;
 }
 
 }  // namespace
 
 class ParameterImpl : public Parameter, public std::enable_shared_from_this<ParameterImpl> {
  public:
-  ParameterImpl(GlobalId id, const Tensor& initial, bool requires_grad, VersionSet::BufferPtr first,
+  ParameterImpl(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
                 std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
       : id_(id),
         shape_(initial.shape()),
         dtype_(initial.dtype()),
         requires_grad_(requires_grad),
+        device_(first.block->place().device()),
         allocator_(std::move(allocator)),
         lock_(std::move(versions)),
         bytes_(initial.NumBytes()),
@@ -44,6 +53,8 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   const Shape& shape() const override { return shape_; }
   DType dtype() const override { return dtype_; }
   bool requires_grad() const override { return requires_grad_; }
+  Device* device() const override { return device_; }
+  Allocator& allocator() const override { return *allocator_; }
   uint64_t version() const override {
     MutexLock lock(lock_->mutex);
     return set_.version();
@@ -51,7 +62,7 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
 
   absl::Status AcquireForSteps() override;
   void ReleaseFromSteps() override;
-  absl::StatusOr<uint64_t> Assign(const Tensor& elements) override;
+  absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) override;
   Stats stats() const override;
 
   // Called when the handle that Create returned is destroyed. Readers may still hold versions.
@@ -69,12 +80,13 @@ class ParameterImpl : public Parameter, public std::enable_shared_from_this<Para
   static void TakeAll(std::vector<PinPlan>& plans,
                       absl::Span<const std::shared_ptr<VersionPins>> pins);
 
-  absl::StatusOr<VersionSet::BufferPtr> NewBuffer() { return Allocate(*allocator_, bytes_); }
+  absl::StatusOr<VersionBuffer> NewBuffer() { return Allocate(*allocator_, bytes_); }
 
   const GlobalId id_;
   const Shape shape_;
   const DType dtype_;
   const bool requires_grad_;
+  Device* const device_;                        // null for the host
   const std::shared_ptr<Allocator> allocator_;  // shared with the store
   const std::shared_ptr<VersionLock> lock_;     // shared with the parameters of the same store
   const size_t bytes_;                          // of each buffer
@@ -89,7 +101,7 @@ void ParameterImpl::Close() {
 }
 
 absl::Status ParameterImpl::AcquireForSteps() {
-  std::vector<VersionSet::BufferPtr> reserved;
+  std::vector<VersionBuffer> reserved;
   while (true) {
     size_t missing = 0;
     {
@@ -102,7 +114,7 @@ absl::Status ParameterImpl::AcquireForSteps() {
       }
     }
     while (reserved.size() < missing) {
-      PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr buffer, NewBuffer());
+      PSD_ASSIGN_OR_RETURN(VersionBuffer buffer, NewBuffer());
       reserved.push_back(std::move(buffer));
     }
   }
@@ -114,16 +126,14 @@ void ParameterImpl::ReleaseFromSteps() {
   set_.Release(freed);
 }
 
-absl::StatusOr<uint64_t> ParameterImpl::Assign(const Tensor& elements) {
+absl::StatusOr<uint64_t> ParameterImpl::Assign(Changing, const Tensor& elements) {
   if (!elements.defined() || elements.dtype() != dtype_ || elements.shape() != shape_) {
     return WithRemedy(absl::InvalidArgumentError(
                           absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(),
                                        " cannot take elements ", elements.ToString())),
                       "give the same shape and dtype");
   }
-  PSD_ASSIGN_OR_RETURN(Tensor dense, elements.Contiguous());
-  PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr buffer, NewBuffer());
-  if (bytes_ > 0) std::memcpy(buffer.get(), dense.raw_data(), bytes_);
+  PSD_ASSIGN_OR_RETURN(VersionBuffer buffer, CopyOf(elements, *allocator_));
   VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
   set_.Replace(std::move(buffer), freed);
@@ -148,7 +158,14 @@ ParameterImpl& Impl(Parameter* parameter) {
 
 absl::StatusOr<Tensor> AsTensor(const FlatTensor& flat, std::shared_ptr<const void> owner) {
   return Tensor::FromBuffer(*flat.shape, flat.dtype,
-                            Buffer(std::move(owner), flat.data, flat.bytes));
+                            Buffer(std::move(owner), flat.data, flat.bytes, flat.block));
+}
+
+// Returns a copy of elements that lie on `device`.
+absl::StatusOr<Tensor> CopyToHost(const FlatTensor& flat, Device* device) {
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(*flat.shape, flat.dtype));
+  PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), device, flat.data, flat.bytes));
+  return copy;
 }
 
 void CheckShared(const std::shared_ptr<VersionLock>& first,
@@ -209,10 +226,10 @@ class PinPlan {
   // Whether Take can be called. If not, call Reserve without the lock and ask again.
   bool Ready() PSD_REQUIRES(parameter_.lock_->mutex) {
     access_ = parameter_.set_.AccessForPin();
-    return access_ != VersionSet::Access::kReserve || reserved_ != nullptr || refused_;
+    return access_ != VersionSet::Access::kReserve || reserved_ || refused_;
   }
   void Reserve() {
-    absl::StatusOr<VersionSet::BufferPtr> buffer = parameter_.NewBuffer();
+    absl::StatusOr<VersionBuffer> buffer = parameter_.NewBuffer();
     if (buffer.ok()) reserved_ = *std::move(buffer);
     refused_ = !buffer.ok();
   }
@@ -224,30 +241,33 @@ class PinPlan {
   // Copies the version and releases it. Called without the lock. Requires: copies().
   absl::StatusOr<Tensor> Copy();
 
-  // The elements are valid until they are copied, or as long as the pins.
+  // The elements are valid until they are copied, or as long as the pins. They are on the
+  // parameter's device.
   ParameterImpl& parameter() const { return parameter_; }
   FlatTensor flat() const {
-    return {&parameter_.shape_, data_, parameter_.bytes_, parameter_.dtype_};
+    return {&parameter_.shape_, data_, parameter_.bytes_, parameter_.dtype_, block_};
   }
   uint64_t version() const { return version_; }
 
  private:
   ParameterImpl& parameter_;
   const std::byte* data_ = nullptr;
+  const Block* block_ = nullptr;
   uint64_t version_ = 0;
   VersionSet::Access access_ = VersionSet::Access::kReserve;
   bool refused_ = false;
   bool copies_ = false;
-  VersionSet::BufferPtr reserved_;
+  VersionBuffer reserved_;
 };
 
 void PinPlan::Take(VersionPins& pins) {
   VersionSet& set = parameter_.set_;
-  data_ = set.current();
+  data_ = set.current().data;
+  block_ = set.current().block.get();
   version_ = set.version();
   // Another plan may have pinned the same parameter meanwhile.
   if (access_ != VersionSet::Access::kPin) access_ = set.AccessForPin();
-  if (access_ == VersionSet::Access::kReserve && reserved_ != nullptr) {
+  if (access_ == VersionSet::Access::kReserve && reserved_) {
     set.AddSpare(std::move(reserved_));
     access_ = VersionSet::Access::kPin;
   }
@@ -258,9 +278,14 @@ void PinPlan::Take(VersionPins& pins) {
 }
 
 absl::StatusOr<Tensor> PinPlan::Copy() {
-  absl::StatusOr<Tensor> copy = Tensor::Empty(parameter_.shape_, parameter_.dtype_);
-  if (copy.ok() && parameter_.bytes_ > 0)
-    std::memcpy(copy->mutable_raw_data(), data_, parameter_.bytes_);
+  Device* const device = parameter_.device_;
+  absl::StatusOr<Tensor> copy = Tensor::Empty(parameter_.shape_, parameter_.dtype_,
+                                              device == nullptr ? nullptr : &device->memory());
+  if (copy.ok()) {
+    const absl::Status copied =
+        CopyBytes(device, copy->mutable_address(), device, data_, parameter_.bytes_);
+    if (!copied.ok()) copy = copied;
+  }
   VersionSet::Buffers freed;
   MutexLock lock(parameter_.lock_->mutex);
   parameter_.set_.DropCopier(version_, freed);
@@ -319,14 +344,18 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
   for (PinPlan& plan : plans) {
     pinned.versions.push_back(plan.version());
     pinned.tensors.push_back(plan.flat());
-    if (!plan.copies()) continue;
+    Device* const device = plan.parameter().device_;
+    if (!plan.copies() && device == nullptr) continue;
     // Goes on after a failure, because Copy also releases the version.
-    absl::StatusOr<Tensor> copy = plan.Copy();
+    absl::StatusOr<Tensor> copy =
+        plan.copies() ? plan.Copy() : CopyToHost(pinned.tensors.back(), device);
+    if (copy.ok() && plan.copies()) copy = copy->ToHost();
     if (!copy.ok()) {
       failure.Update(copy.status());
       continue;
     }
     pinned.tensors.back().data = copy->raw_data();
+    pinned.tensors.back().block = copy->block();
     pins->Keep(*std::move(copy));
   }
   if (!failure.ok()) return failure;
@@ -368,8 +397,8 @@ void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
   }
 }
 
-std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const> parameters)
-    PSD_NO_THREAD_SAFETY_ANALYSIS {
+std::vector<Parameter::Write> Parameter::BeginWrite(
+    Changing, absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Write> writes(parameters.size());
   if (parameters.empty()) return writes;
   VersionLock& versions = *Impl(parameters[0]).lock_;
@@ -380,19 +409,20 @@ std::vector<Parameter::Write> Parameter::BeginWrite(absl::Span<Parameter* const>
     VersionSet& set = parameter.set_;
     PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
     while (!set.CanBeginWrite()) versions.spare_returned.Wait(versions.mutex);
-    writes[i] = {set.current(), set.BeginWrite(), set.version()};
+    writes[i] = {set.current().data, set.BeginWrite(), set.version()};
   }
   return writes;
 }
 
-void Parameter::AbandonWrite(absl::Span<Parameter* const> parameters)
+void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);
   for (Parameter* parameter : parameters) Impl(parameter).set_.AbandonWrite();
 }
 
-void Parameter::Publish(absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
+void Parameter::Publish(Changing,
+                        absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   VersionSet::Buffers freed;
   MutexLock lock(Impl(parameters[0]).lock_->mutex);
@@ -402,14 +432,12 @@ void Parameter::Publish(absl::Span<Parameter* const> parameters) PSD_NO_THREAD_S
 absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
     GlobalId id, const Tensor& initial, bool requires_grad, std::shared_ptr<Allocator> allocator,
     std::shared_ptr<VersionLock> versions) {
-  if (!initial.defined() || !initial.device().IsCpu() || !IsFloating(initial.dtype())) {
+  if (!initial.defined() || !IsFloating(initial.dtype())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a parameter must be a floating tensor on the cpu, not ", initial.ToString()));
+        absl::StrCat("a parameter must be a floating tensor, not ", initial.ToString()));
   }
-  PSD_ASSIGN_OR_RETURN(Tensor dense, initial.Contiguous());
-  PSD_ASSIGN_OR_RETURN(VersionSet::BufferPtr first, Allocate(*allocator, dense.NumBytes()));
-  if (dense.NumBytes() > 0) std::memcpy(first.get(), dense.raw_data(), dense.NumBytes());
-  auto parameter = std::make_shared<ParameterImpl>(id, dense, requires_grad, std::move(first),
+  PSD_ASSIGN_OR_RETURN(VersionBuffer first, CopyOf(initial, *allocator));
+  auto parameter = std::make_shared<ParameterImpl>(id, initial, requires_grad, std::move(first),
                                                    std::move(allocator), std::move(versions));
   // Readers' pins share the object too, but only this handle keeps it open.
   Parameter* handle = parameter.get();

@@ -23,6 +23,7 @@
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/store/changing.h"
 #include "core/tensor/flat_tensor.h"
 #include "core/tensor/tensor.h"
 
@@ -35,7 +36,8 @@ struct PinnedVersion {
   uint64_t version = 0;
 };
 
-// Versions of several parameters that are pinned together.
+// Versions of several parameters that are pinned together, in memory that the host may read:
+// versions on a device have been copied to the host.
 struct PinnedTogether {
   std::vector<FlatTensor> tensors;
   std::vector<uint64_t> versions;      // of each
@@ -54,9 +56,9 @@ struct VersionLock {
 class Parameter {
  public:
   // Copies `initial`, a floating tensor, into memory of `allocator`; the copy becomes version 1.
-  // All buffers come from `allocator`. Parameters that are stepped or pinned together must share
-  // `versions`.
-  // Errors: INVALID_ARGUMENT for other dtypes or devices; RESOURCE_EXHAUSTED.
+  // All buffers come from `allocator`, so the parameter is on its device. Parameters that are
+  // stepped or pinned together must share `versions`.
+  // Errors: INVALID_ARGUMENT for other dtypes; RESOURCE_EXHAUSTED; those of the devices.
   static absl::StatusOr<std::shared_ptr<Parameter>> Create(GlobalId id, const Tensor& initial,
                                                            bool requires_grad,
                                                            std::shared_ptr<Allocator> allocator,
@@ -67,12 +69,17 @@ class Parameter {
   virtual const Shape& shape() const = 0;
   virtual DType dtype() const = 0;
   virtual bool requires_grad() const = 0;
+  // The device that has all versions; null for the host.
+  virtual Device* device() const = 0;
+  // Where the versions come from. Arrays that are stepped with the parameter should come from here
+  // too, so that they are on its device and charged to the same account.
+  virtual Allocator& allocator() const = 0;
   virtual uint64_t version() const = 0;
 
   // Returns the current version, which is pinned as long as the tensor exists, or a copy of it
-  // where the rules above say so. A copy is ordinary process memory that is not charged to the
-  // budget, so a full budget never prevents reading. Errors: RESOURCE_EXHAUSTED if the system has
-  // no memory for a copy.
+  // where the rules above say so. The tensor is on the parameter's device. A copy on the host is
+  // ordinary process memory that is not charged to the budget, so a full budget never prevents
+  // reading. Errors: RESOURCE_EXHAUSTED if there is no memory for a copy; those of the device.
   absl::StatusOr<PinnedVersion> Pin();
   // Returns the current versions of all `parameters` as they were at one moment: a step that wrote
   // several of them is seen in all or in none. The parameters share their VersionLock; repeats are
@@ -94,7 +101,8 @@ class Parameter {
   virtual void ReleaseFromSteps() = 0;
 
   // The arrays of a step: the current version, which stays current until the writer publishes, and
-  // the spare to write. Both are contiguous and aligned to kBlockAlignment.
+  // the spare to write. Both are contiguous and aligned to kBlockAlignment, in the memory of
+  // device().
   struct Write {
     const std::byte* current = nullptr;
     std::byte* spare = nullptr;
@@ -103,17 +111,18 @@ class Parameter {
   // Starts a step. Requires: the caller is the only writer of all `parameters` (see WriteClaims),
   // has acquired them, and names none twice; they share their VersionLock. Never allocates; waits
   // only for readers that are just copying an old version out.
-  static std::vector<Write> BeginWrite(absl::Span<Parameter* const> parameters);
+  static std::vector<Write> BeginWrite(Changing, absl::Span<Parameter* const> parameters);
   // Ends a step without publishing: the parameters keep their current versions.
-  static void AbandonWrite(absl::Span<Parameter* const> parameters);
+  static void AbandonWrite(Changing, absl::Span<Parameter* const> parameters);
   // Makes the written spares the current versions of all `parameters` at one moment: a reader that
   // pins several by PinAll sees all of them or none. Requires: BeginWrite was called on each.
-  static void Publish(absl::Span<Parameter* const> parameters);
+  static void Publish(Changing, absl::Span<Parameter* const> parameters);
 
-  // Makes `elements` the new current version and returns its number. Allocates; needs no optimizer.
-  // Requires: the caller is the only writer.
-  // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED.
-  virtual absl::StatusOr<uint64_t> Assign(const Tensor& elements) = 0;
+  // Makes `elements`, which may be on any device, the new current version and returns its number.
+  // Allocates; needs no optimizer. Requires: the caller is the only writer.
+  // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED; those of the
+  // devices.
+  virtual absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) = 0;
 
   struct Stats {
     int spares = 0;

@@ -11,9 +11,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
 #include "core/tensor/ops/gather.h"
+#include "core/tensor/ops/kernels.h"
 
 namespace psd::store {
 namespace {
@@ -58,7 +60,8 @@ void CopyIn(const std::byte* in, size_t bytes, std::byte* row) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Rows>> Rows::Create(Tensor elements, bool requires_grad) {
+absl::StatusOr<std::shared_ptr<Rows>> Rows::Create(Tensor elements, bool requires_grad,
+                                                   std::shared_ptr<Allocator> memory) {
   const bool floats = elements.dtype() == DType::kF32 || elements.dtype() == DType::kF64;
   if (elements.rank() != 2 || elements.NumElements() == 0 || !floats) {
     return absl::InvalidArgumentError(absl::StrCat("rows cannot be made of ", elements.ToString(),
@@ -66,11 +69,16 @@ absl::StatusOr<std::shared_ptr<Rows>> Rows::Create(Tensor elements, bool require
                                                    "both extents are at least 1"));
   }
   PSD_CHECK(elements.IsContiguous(), "rows take over fresh memory");
-  return std::shared_ptr<Rows>(new Rows(std::move(elements), requires_grad));
+  if (const Device* const device = elements.device(); device != nullptr) {
+    PSD_RETURN_IF_ERROR(KernelOf(ops::kGatherRows, *device).status());
+    PSD_RETURN_IF_ERROR(KernelOf(ops::kScatterRows, *device).status());
+  }
+  return std::shared_ptr<Rows>(new Rows(std::move(elements), requires_grad, std::move(memory)));
 }
 
 std::string Rows::TypeName() const {
-  return absl::StrCat("rows ", DTypeName(dtype()), shape().ToString());
+  const std::string kind = absl::StrCat("rows ", DTypeName(dtype()), shape().ToString());
+  return device() == nullptr ? kind : absl::StrCat(kind, " on ", DeviceName(device()));
 }
 
 void Rows::ReadRow(int64_t id, std::byte* out) const {
@@ -89,8 +97,10 @@ void Rows::ReadRow(int64_t id, std::byte* out) const {
 }
 
 absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
+  if (!table_.OnHost()) return ops::GatherRows(table_, ids);
   PSD_RETURN_IF_ERROR(ops::CheckRowIds(ids, NumRows()));
-  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, ids.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, here.Contiguous());
   Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
   extents.push_back(shape()[1]);
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
@@ -98,10 +108,11 @@ absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   const int64_t* id = dense.data<int64_t>();
   const auto count = static_cast<size_t>(dense.NumElements());
   const size_t bytes = row_bytes();
+  const std::byte* const table = table_.raw_data();
   std::byte* to = out.mutable_raw_data();
   for (size_t i = 0; i < count; ++i) {
     if (i + kReadAhead < count) {
-      const std::byte* ahead = table_.raw_data() + static_cast<size_t>(id[i + kReadAhead]) * bytes;
+      const std::byte* ahead = table + static_cast<size_t>(id[i + kReadAhead]) * bytes;
       for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
     }
     ReadRow(id[i], to + i * bytes);
@@ -109,7 +120,19 @@ absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   return out;
 }
 
-void Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
+absl::Status Rows::ReadElements(size_t offset, std::byte* to, size_t bytes) const {
+  return CopyBytes(nullptr, to, device(), table_.address() + offset, bytes);
+}
+
+absl::Status Rows::WriteThere(absl::Span<const int64_t> ids, const std::byte* next) {
+  const auto count = static_cast<int64_t>(ids.size());
+  PSD_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(Shape{count, shape()[1]}, dtype()));
+  std::memcpy(rows.mutable_raw_data(), next, rows.NumBytes());
+  return ops::ScatterRows(table_, Tensor::Of<int64_t>(Shape{count}, ids), rows);
+}
+
+absl::Status Rows::Write(Changing, absl::Span<const int64_t> ids, const std::byte* next) {
+  if (!table_.OnHost()) return WriteThere(ids, next);
   const size_t bytes = row_bytes();
   for (size_t i = 0; i < ids.size(); ++i) {
     Stripe& stripe = stripes_[static_cast<size_t>(ids[i]) % kStripes];
@@ -119,24 +142,27 @@ void Rows::Write(absl::Span<const int64_t> ids, const std::byte* next) {
     CopyIn(next + i * bytes, bytes, row);
     stripe.store(before + 2, std::memory_order_release);
   }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> Rows::Assign(const Tensor& elements) {
+absl::StatusOr<uint64_t> Rows::Assign(Changing changing, const Tensor& elements) {
   if (!elements.defined() || elements.shape() != shape() || elements.dtype() != dtype()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "it is ", TypeName(), ", and cannot become ",
         elements.defined() ? elements.ToString() : std::string("an undefined tensor")));
   }
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, elements.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
   std::array<int64_t, kStripes> ids;
   for (int64_t first = 0; first < NumRows();) {
     const int64_t count = std::min<int64_t>(NumRows() - first, ids.size());
     std::iota(ids.begin(), ids.begin() + count, first);
-    Write(absl::MakeConstSpan(ids.data(), static_cast<size_t>(count)),
-          packed.raw_data() + static_cast<size_t>(first) * row_bytes());
+    const auto some = absl::MakeConstSpan(ids.data(), static_cast<size_t>(count));
+    const std::byte* const next = packed.raw_data() + static_cast<size_t>(first) * row_bytes();
+    PSD_RETURN_IF_ERROR(Write(changing, some, next));
     first += count;
   }
-  FinishUpdate();
+  FinishUpdate(changing);
   return version();
 }
 

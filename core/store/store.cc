@@ -102,23 +102,23 @@ class StoreImpl : public Store {
   StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
 
   absl::Status CheckName(absl::string_view name) const override;
-  Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
-                               absl::AnyInvocable<absl::StatusOr<Value>()> create) override;
+  Future<EntryPtr> GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
+                               absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                               absl::AnyInvocable<void(const EntryPtr&)> before_visible) override;
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
   std::string NearestTo(const std::string& name) const override;
-  absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only) override;
+  absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only) override;
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
   absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
   absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) override;
   Erased Erase(GlobalId id) override;
   GlobalId NewId() override { return ids_.Next(); }
-  void Assign(const EntryPtr& entry, Tensor elements,
-              absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) override;
   std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after,
                              size_t limit) const override;
   WriteClaims& write_claims() override { return claims_; }
   MemoryAccount& memory() override { return *options_.memory; }
+  absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(absl::string_view device) const override;
   Stats stats() const override;
 
  private:
@@ -132,8 +132,10 @@ class StoreImpl : public Store {
     Promise<EntryPtr> promise;
   };
 
+  // `place` is the account for a parameter's memory, which is that of its device.
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
-                                                  bool requires_grad);
+                                                  bool requires_grad,
+                                                  const std::shared_ptr<MemoryAccount>& place);
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);
@@ -189,15 +191,27 @@ absl::Status StoreImpl::CheckName(absl::string_view name) const {
 }
 
 absl::Status StoreImpl::CheckRoom() const {
-  if (values_.size() < options_.max_values) return absl::OkStatus();
+  if (values_.size() + creations_.size() < options_.max_values) return absl::OkStatus();
   return WithRemedy(absl::ResourceExhaustedError(
                         absl::StrCat("no room for 1 value more: the store holds ", values_.size(),
                                      " of at most ", options_.max_values)),
                     "drop values or raise max_values");
 }
 
-absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::string name,
-                                                           Value value, bool requires_grad) {
+absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::MemoryOn(absl::string_view device) const {
+  if (device.empty() || device == kCpuName) return options_.memory;
+  std::string known = kCpuName;
+  for (const HostedDevice& each : options_.devices) {
+    if (each.device->name() == device) return each.memory;
+    absl::StrAppend(&known, ", ", each.device->name());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no device '", device, "' here; the devices are ", known));
+}
+
+absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
+    GlobalId id, std::string name, Value value, bool requires_grad,
+    const std::shared_ptr<MemoryAccount>& place) {
   auto entry = std::make_shared<Entry>();
   entry->id = id;
   entry->name = std::move(name);
@@ -211,6 +225,12 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
+    if (place != options_.memory) {
+      return WithRemedy(absl::InvalidArgumentError(
+                            absl::StrCat(entry->Label(), " is a ", value.KindName(),
+                                         ", and only floating tensors can be created on a device")),
+                        "leave out the device");
+    }
     entry->value = std::move(value);
     absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());
@@ -221,16 +241,20 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(GlobalId id, std::str
   if (!charge.ok()) return Annotate(charge.status(), entry->Label());
   entry->charge = *std::move(charge);
   absl::StatusOr<std::shared_ptr<Parameter>> parameter =
-      Parameter::Create(id, *tensor, requires_grad, options_.memory, versions_);
+      Parameter::Create(id, *tensor, requires_grad, place, versions_);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
   entry->parameter = *std::move(parameter);
   return entry;
 }
 
-Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOptions& options,
-                                        absl::AnyInvocable<absl::StatusOr<Value>()> create) {
+Future<EntryPtr> StoreImpl::GetOrCreate(Changing, const std::string& name,
+                                        const CreateOptions& options,
+                                        absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                                        absl::AnyInvocable<void(const EntryPtr&)> before_visible) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
+  const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
+  if (!place.ok()) return Future<EntryPtr>::Ready(Annotate(place.status(), name));
   Promise<EntryPtr> promise;
   {
     MutexLock lock(mutex_);
@@ -250,7 +274,10 @@ Future<EntryPtr> StoreImpl::GetOrCreate(const std::string& name, const CreateOpt
   }
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    return NewEntry(NewId(), name, std::move(value), options.requires_grad);
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name,
+                                                  std::move(value), options.requires_grad, *place));
+    if (before_visible != nullptr) before_visible(entry);
+    return entry;
   };
   promise.Set(FinishCreation(name, options.creation, make()));
   return promise.future();
@@ -262,7 +289,6 @@ absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
   MutexLock lock(mutex_);
   creations_.erase(name);
   if (!result.ok()) return result;
-  PSD_RETURN_IF_ERROR(CheckRoom());
   values_.insert(*result);
   names_.emplace((*result)->name, Named{*result, creation});
   return result;
@@ -295,7 +321,7 @@ absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
   return found->second.entry;
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Drop(const std::string& name, GlobalId only) {
+absl::StatusOr<EntryPtr> StoreImpl::Drop(Changing, const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
@@ -314,7 +340,8 @@ absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(CheckRoom());
   }
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad));
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry,
+                       NewEntry(id, "", std::move(value), requires_grad, options_.memory));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom());
   if (!values_.insert(entry).second)
@@ -384,29 +411,6 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   }
   values_.erase(found);
   return erased;
-}
-
-// Requires: the caller holds the write claim of the entry.
-absl::StatusOr<uint64_t> AssignTo(const Entry& entry, const Tensor& elements) {
-  if (entry.parameter != nullptr) return entry.parameter->Assign(elements);
-  return AsRows(entry.value)->Assign(elements);
-}
-
-void StoreImpl::Assign(const EntryPtr& entry, Tensor elements,
-                       absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
-  if (entry->parameter == nullptr && AsRows(entry->value) == nullptr) {
-    done(absl::InvalidArgumentError(
-        absl::StrCat(entry->Label(), " is a ", entry->KindName(),
-                     ", and only parameters and tables of rows can be assigned to")));
-    return;
-  }
-  claims_.Claim({entry->id}, [this, entry, elements = std::move(elements),
-                              done = std::move(done)](WriteClaims::ClaimId claim) mutable {
-    absl::StatusOr<uint64_t> version = AssignTo(*entry, elements);
-    if (!version.ok()) version = Annotate(version.status(), entry->Label());
-    claims_.Release(claim);
-    done(std::move(version));
-  });
 }
 
 std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_view after,

@@ -13,9 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
 #include "core/store/write_claims.h"
@@ -39,7 +41,8 @@ struct Entry {
   // Parameter::PinAll).
   static absl::StatusOr<std::vector<Value>> ReadAll(
       absl::Span<const std::shared_ptr<const Entry>> entries);
-  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter.
+  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter, and
+  // "parameter f32[2, 3] on cuda:0" for one that is not on the CPU.
   std::string KindName() const;
   // Returns the entry's name or id for messages: "'layer1/weight'" or "value 1f3c9a0b44d2e677/12".
   std::string Label() const;
@@ -61,18 +64,31 @@ using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store
 // creation, and the description of a parameter's versions.
 inline constexpr size_t kEntryBytes = 512;
 
-struct StoreOptions {
-  // The account that is charged for all hosted values, their old versions and optimizer state.
+// A device on which a store may host parameters.
+struct HostedDevice {
+  std::shared_ptr<Device> device;
+  // The account whose blocks are on the device. It is charged for the parameters there, their old
+  // versions and optimizer state.
   std::shared_ptr<MemoryAccount> memory;
+};
+
+struct StoreOptions {
+  // The account that is charged for all values on the host, their old versions and optimizer state.
+  std::shared_ptr<MemoryAccount> memory;
+  std::vector<HostedDevice> devices;  // those beside the CPU; no two have the same name
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;
 };
 
 struct CreateOptions {
+  GlobalId id;  // of the new value; none: the store draws one
   bool requires_grad = false;
   // A text that describes how the value is made. Callers that create the same name must give the
   // same text; an empty one matches every text.
   std::string creation;
+  // The name of the device that shall have the value. Empty means "cpu". Only parameters can be on
+  // another device.
+  std::string device;
 };
 
 // Thread-safe.
@@ -88,12 +104,17 @@ class Store {
 
   // Returns the value called `name`. If there is none, `create` makes it on the first caller's
   // thread, without a lock held; callers that come meanwhile wait and get the same value. If
-  // creation fails, all of them get its error, and the name stays free.
+  // creation fails, all of them get its error, and the name stays free. `before_visible`, unless
+  // null, is called when nothing can fail any more and nobody can find the new value yet, without a
+  // lock held.
   // Errors: FAILED_PRECONDITION if the value exists with another `creation`, naming both;
-  // INVALID_ARGUMENT for a bad name, or for requires_grad if the value is no floating tensor;
-  // RESOURCE_EXHAUSTED.
-  virtual Future<EntryPtr> GetOrCreate(const std::string& name, const CreateOptions& options,
-                                       absl::AnyInvocable<absl::StatusOr<Value>()> create) = 0;
+  // INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do), or
+  // for requires_grad or a device if the value is no floating tensor; RESOURCE_EXHAUSTED; those of
+  // the device.
+  virtual Future<EntryPtr> GetOrCreate(
+      Changing, const std::string& name, const CreateOptions& options,
+      absl::AnyInvocable<absl::StatusOr<Value>()> create,
+      absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr) = 0;
 
   // Errors: NOT_FOUND.
   virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
@@ -102,7 +123,7 @@ class Store {
   // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
-  virtual absl::StatusOr<EntryPtr> Drop(const std::string& name, GlobalId only = {}) = 0;
+  virtual absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only = {}) = 0;
 
   // Hosts an anonymous value under `id`, which may be from any worker's IdSource, or under a new
   // id. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for a value
@@ -131,13 +152,6 @@ class Store {
 
   virtual GlobalId NewId() = 0;
 
-  // Publishes a new version of a parameter, or writes every row of a table, after the steps that
-  // already wait to write it. Then calls `done` with the number of the version, on this thread or
-  // on that of the last step before it.
-  // Errors: INVALID_ARGUMENT (no parameter or table, another shape or dtype), RESOURCE_EXHAUSTED.
-  virtual void Assign(const EntryPtr& entry, Tensor elements,
-                      absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) = 0;
-
   // Returns at most `limit` named entries, sorted by name: those whose names start with `prefix`
   // and sort after `after`.
   virtual std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after = {},
@@ -145,6 +159,10 @@ class Store {
 
   virtual WriteClaims& write_claims() = 0;
   virtual MemoryAccount& memory() = 0;
+  // Returns the account for values on the device called `device`; empty means "cpu".
+  // Errors: INVALID_ARGUMENT naming the devices that exist.
+  virtual absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(
+      absl::string_view device) const = 0;
 
   struct Stats {
     size_t named = 0;

@@ -1,6 +1,7 @@
 #include "core/store/version_set.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/status.h"
 
@@ -43,14 +44,14 @@ void VersionSet::FreeSpares(Buffers& freed) {
 }
 
 std::byte* VersionSet::BeginWrite() {
-  PSD_CHECK(writing_ == nullptr && !spares_.empty(), "a step without a spare of its own");
+  PSD_CHECK(!writing_ && !spares_.empty(), "a step without a spare of its own");
   writing_ = std::move(spares_.back());
   spares_.pop_back();
-  return writing_.get();
+  return writing_.data;
 }
 
-void VersionSet::Replace(BufferPtr&& next, Buffers& freed) {
-  current_.buffer.swap(next);
+void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
+  std::swap(current_.buffer, next);
   if (current_.held()) {
     old_.push_back({current_.number, std::move(next), current_.pins, current_.copiers});
     current_.pins = current_.copiers = 0;
@@ -63,7 +64,7 @@ void VersionSet::Replace(BufferPtr&& next, Buffers& freed) {
 
 void VersionSet::Close(Buffers& freed) {
   acquirers_ = 0;
-  Replace(nullptr, freed);
+  Replace({}, freed);
 }
 
 }  // namespace psd::store

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "core/base/buffer.h"
 
 namespace psd::store {
 
@@ -19,21 +20,32 @@ inline constexpr int kMaxOldPinned = 2;
 // small parameter, allocating a new one for each pin would cost more than the rest of the pin.
 inline constexpr size_t kSmallBufferBytes = size_t{16} << 10;
 
+// One buffer of a parameter: the block with its identity, and the address of its elements. The
+// address is here too, so that a step need not look into the block.
+struct VersionBuffer {
+  VersionBuffer() = default;
+  explicit VersionBuffer(std::shared_ptr<Block> memory)
+      : block(std::move(memory)), data(block->data()) {}
+
+  explicit operator bool() const { return block != nullptr; }
+
+  std::shared_ptr<Block> block;  // shared with nobody; null if there is no buffer
+  std::byte* data = nullptr;
+};
+
 // All calls must be made under the parameter's VersionLock. Methods that would free a buffer append
 // it to `freed` instead, so that the caller frees it without the lock.
 class VersionSet {
  public:
-  // Points to the elements and owns the block that holds them.
-  using BufferPtr = std::shared_ptr<std::byte>;
-  using Buffers = absl::InlinedVector<BufferPtr, 2>;
+  using Buffers = absl::InlinedVector<VersionBuffer, 2>;
 
   // `bytes` is the size of every buffer.
-  VersionSet(BufferPtr first, size_t bytes) : small_(bytes <= kSmallBufferBytes) {
+  VersionSet(VersionBuffer first, size_t bytes) : small_(bytes <= kSmallBufferBytes) {
     current_.buffer = std::move(first);
   }
 
   uint64_t version() const { return current_.number; }
-  const std::byte* current() const { return current_.buffer.get(); }
+  const VersionBuffer& current() const { return current_.buffer; }
   int spares() const { return static_cast<int>(spares_.size()); }
   int old_pinned() const;
   // The number of all buffers: current, spare, being written and old.
@@ -71,17 +83,17 @@ class VersionSet {
   void Acquire() { ++acquirers_; }
   void Release(Buffers& freed);
   // Adds a new spare. It is used only after the others, which may still be in the caches.
-  void AddSpare(BufferPtr buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
+  void AddSpare(VersionBuffer buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
 
   // Returns false while the spare buffer is still being copied by a reader.
   bool CanBeginWrite() const { return !spares_.empty(); }
   // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
   std::byte* BeginWrite();
-  void AbandonWrite() { spares_.push_back(std::exchange(writing_, nullptr)); }
+  void AbandonWrite() { spares_.push_back(std::exchange(writing_, {})); }
   // Makes the written buffer the current version.
   void Publish(Buffers& freed) { Replace(std::move(writing_), freed); }
   // Makes `next` the current version.
-  void Replace(BufferPtr&& next, Buffers& freed);
+  void Replace(VersionBuffer&& next, Buffers& freed);
 
   // Called when the parameter is destroyed: frees all buffers without readers. Only DropPin and
   // DropCopier may follow.
@@ -90,14 +102,14 @@ class VersionSet {
  private:
   struct Version {
     uint64_t number = 1;
-    BufferPtr buffer;
+    VersionBuffer buffer;
     int pins = 0;
     int copiers = 0;
 
     bool held() const { return pins > 0 || copiers > 0; }
   };
 
-  int writing() const { return writing_ != nullptr ? 1 : 0; }
+  int writing() const { return writing_ ? 1 : 0; }
   // The number of spares that must exist, including one being written, if the current version is
   // pinned or not.
   int Needed(bool current_pinned) const { return acquired() ? 1 + (current_pinned ? 1 : 0) : 0; }
@@ -127,7 +139,7 @@ class VersionSet {
 
   Version current_;
   Buffers spares_;  // in the order of their latest use; the last is used first
-  BufferPtr writing_;
+  VersionBuffer writing_;
   int acquirers_ = 0;
   const bool small_;
   absl::InlinedVector<Version, 2> old_;  // those that still have pins or copiers

@@ -4,24 +4,26 @@
 
 #include <cstddef>
 
+#include "core/base/buffer.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
 
-// Refers to a shape and to elements in row-major order on a CPU. It owns neither; both must outlive
-// it.
+// Refers to a shape and to elements in row-major order that the host may read. It owns neither;
+// both must outlive it.
 struct FlatTensor {
   const Shape* shape = nullptr;
   const std::byte* data = nullptr;
   size_t bytes = 0;
   DType dtype = DType::kF32;
+  const Block* block = nullptr;  // the block that the elements lie in; null for other heap memory
 };
 
-// The result is valid as long as `tensor` lives. Requires: `tensor` is contiguous and on a CPU.
+// The result is valid as long as `tensor` lives. Requires: `tensor` is contiguous and OnHost().
 inline FlatTensor Flat(const Tensor& tensor) {
-  return {&tensor.shape(), tensor.raw_data(), tensor.NumBytes(), tensor.dtype()};
+  return {&tensor.shape(), tensor.raw_data(), tensor.NumBytes(), tensor.dtype(), tensor.block()};
 }
 
 }  // namespace psd

@@ -13,9 +13,8 @@ namespace psd {
 namespace {
 
 absl::Status CheckParts(const Shape& shape, const Tensor& indices, const Tensor& values) {
-  const bool usable = indices.defined() && values.defined() && indices.device().IsCpu() &&
-                      values.device().IsCpu() && indices.dtype() == DType::kI64 &&
-                      indices.rank() == 2;
+  const bool usable = indices.defined() && values.defined() && indices.OnHost() &&
+                      values.OnHost() && indices.dtype() == DType::kI64 && indices.rank() == 2;
   if (!usable || indices.shape()[0] < 1 || indices.shape()[0] > shape.rank()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the indices of a sparse tensor ", shape.ToString(),

@@ -11,11 +11,13 @@
 
 #include "absl/base/attributes.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
 #include "core/base/remedy.h"
 #include "core/base/small_charges.h"
 #include "core/base/small_memory.h"
+#include "core/tensor/strided_copy.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
 
@@ -103,6 +105,11 @@ Tensor CopyOf(const Shape& shape, const Values& values) {
   return *std::move(tensor);
 }
 
+// Returns the allocator for results on the device of `x`; null stands for the host's.
+Allocator* AllocatorBeside(const Tensor& x) {
+  return x.OnHost() ? nullptr : &x.device()->memory();
+}
+
 bool IsAligned(const std::byte* data, size_t alignment) {
   return reinterpret_cast<uintptr_t>(data) % alignment == 0;
 }
@@ -112,7 +119,7 @@ bool IsAligned(const std::byte* data, size_t alignment) {
 struct Tensor::ViewImpl : Impl {
   ViewImpl(const Shape& shape, int64_t elements, const std::byte* data, const Tensor& base)
       : Impl(shape, elements, base.dtype(), Keeper::kBase, data), base(base) {
-    device = base.device();
+    on_host = base.OnHost();
   }
 
   Tensor base;      // not a view itself
@@ -122,12 +129,16 @@ struct Tensor::ViewImpl : Impl {
 // Keeps the storage of a run of tensors. The descriptions of these tensors lie behind it in the
 // same allocation.
 struct alignas(kBlockAlignment) Tensor::Owner {
-  Owner(std::shared_ptr<const void> storage, size_t size)
-      : storage(std::move(storage)), size(static_cast<uint32_t>(size)), in_use(this->size) {}
+  Owner(std::shared_ptr<const void> storage, const Block* block, size_t size)
+      : storage(std::move(storage)),
+        block(block),
+        size(static_cast<uint32_t>(size)),
+        in_use(this->size),
+        on_host(block == nullptr || block->place().host_readable()) {}
 
   static size_t BytesFor(size_t size) { return sizeof(Owner) + size * sizeof(Impl); }
-  static Owner* Create(std::shared_ptr<const void> storage, size_t size) {
-    return new (TakeSmallMemory(BytesFor(size))) Owner(std::move(storage), size);
+  static Owner* Create(std::shared_ptr<const void> storage, const Block* block, size_t size) {
+    return new (TakeSmallMemory(BytesFor(size))) Owner(std::move(storage), block, size);
   }
   static Owner* Of(Impl* impl) {
     return reinterpret_cast<Owner*>(impl - impl->number.load(std::memory_order_relaxed)) - 1;
@@ -139,12 +150,15 @@ struct alignas(kBlockAlignment) Tensor::Owner {
     Impl* impl = reinterpret_cast<Impl*>(this + 1) + number;
     new (impl) Impl(shape, elements, dtype, Keeper::kOwner, data);
     impl->number.store(static_cast<uint32_t>(number), std::memory_order_relaxed);
+    impl->on_host = on_host;
     return Tensor(impl);
   }
 
   const std::shared_ptr<const void> storage;
+  const Block* const block;  // the block of the elements, which `storage` keeps alive, or null
   const uint32_t size;
   std::atomic<uint32_t> in_use;  // how many of its tensors are alive
+  const bool on_host;
 };
 
 // Returns the bytes of a description of Keeper::kItself with its elements.
@@ -216,8 +230,9 @@ inline absl::StatusOr<Tensor> Tensor::InOnePiece(const Shape& shape, int64_t ele
 }
 
 Tensor Tensor::OfStorage(const Shape& shape, int64_t elements, DType dtype,
-                         std::shared_ptr<const void> owner, const std::byte* data) {
-  return Owner::Create(std::move(owner), 1)->Make(0, shape, elements, dtype, data);
+                         std::shared_ptr<const void> owner, const std::byte* data,
+                         const Block* block) {
+  return Owner::Create(std::move(owner), block, 1)->Make(0, shape, elements, dtype, data);
 }
 
 const Tensor::Undefined Tensor::undefined_;
@@ -226,8 +241,12 @@ absl::StatusOr<Tensor> Tensor::Empty(const Shape& shape, DType dtype, Allocator*
   return EmptyOf(shape, shape.NumElements(), dtype, allocator);
 }
 
+absl::StatusOr<Tensor> Tensor::EmptyBeside(const Tensor& x, const Shape& shape, DType dtype) {
+  return EmptyOf(shape, shape.NumElements(), dtype, AllocatorBeside(x));
+}
+
 absl::StatusOr<Tensor> Tensor::EmptyLike(const Tensor& x) {
-  return EmptyOf(x.shape(), x.NumElements(), x.dtype(), nullptr);
+  return EmptyOf(x.shape(), x.NumElements(), x.dtype(), AllocatorBeside(x));
 }
 
 absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DType dtype,
@@ -239,12 +258,13 @@ absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DTy
     if (allocator == nullptr) allocator = &DefaultAllocator();
   }
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
-  const std::byte* data = block->data();
-  return OfStorage(shape, elements, dtype, std::move(block), data);
+  const Block* const identity = block.get();
+  return OfStorage(shape, elements, dtype, std::move(block), identity->data(), identity);
 }
 
 absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator* allocator) {
   PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
+  if (!tensor.OnHost()) return Full(shape, dtype, 0, allocator);
   if (tensor.NumBytes() > 0) std::memset(tensor.mutable_raw_data(), 0, tensor.NumBytes());
   return tensor;
 }
@@ -252,6 +272,12 @@ absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator*
 absl::StatusOr<Tensor> Tensor::Full(const Shape& shape, DType dtype, double value,
                                     Allocator* allocator) {
   PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
+  if (!tensor.OnHost()) {
+    PSD_ASSIGN_OR_RETURN(const Tensor here, Full(shape, dtype, value));
+    PSD_RETURN_IF_ERROR(CopyBytes(tensor.device(), tensor.mutable_address(), nullptr,
+                                  here.raw_data(), here.NumBytes()));
+    return tensor;
+  }
   FillAs(dtype, tensor.mutable_raw_data(), tensor.NumElements(), value);
   return tensor;
 }
@@ -273,7 +299,8 @@ Tensor Tensor::Of(const Shape& shape, std::vector<T>&& values) {
       CheckCount(values.size(), shape);
       auto owner = std::make_shared<std::vector<T>>(std::move(values));
       const auto* data = reinterpret_cast<const std::byte*>(owner->data());
-      return OfStorage(shape, shape.NumElements(), DTypeOf<T>::value, std::move(owner), data);
+      return OfStorage(shape, shape.NumElements(), DTypeOf<T>::value, std::move(owner), data,
+                       /*block=*/nullptr);
     }
   }
   return CopyOf<T>(shape, values);
@@ -302,8 +329,10 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
   }
   if (bytes.owner() != nullptr && IsAligned(bytes.data(), ItemSize(dtype))) {
     const std::byte* data = bytes.data();
-    return OfStorage(shape, elements, dtype, std::move(bytes).owner(), data);
+    const Block* block = bytes.block();
+    return OfStorage(shape, elements, dtype, std::move(bytes).owner(), data, block);
   }
+  if (!bytes.place().host_readable()) return NotOnDevice("FromBuffer", bytes.place().device());
   PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape, dtype));
   if (need > 0) std::memcpy(copy.mutable_raw_data(), bytes.data(), need);
   return copy;
@@ -325,7 +354,7 @@ absl::Status Tensor::CutRun(const Shape& shape, DType dtype, const Buffer& bytes
     }
     return absl::OkStatus();
   }
-  Owner* owner = Owner::Create(bytes.owner(), count);
+  Owner* owner = Owner::Create(bytes.owner(), bytes.block(), count);
   for (size_t i = 0; i < count; ++i) {
     tensors->push_back(owner->Make(i, shape, elements, dtype, bytes.data() + i * step));
   }
@@ -342,7 +371,7 @@ Tensor::ViewImpl* Tensor::NewView(const Shape& shape, int64_t elements,
 Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_elements) const {
   const int64_t elements = shape.NumElements();
   ViewImpl* view = NewView(shape, elements,
-                           raw_data() + offset_elements * static_cast<int64_t>(ItemSize(dtype())));
+                           address() + offset_elements * static_cast<int64_t>(ItemSize(dtype())));
   view->layout = LayoutOf(shape, elements, strides);
   if (view->layout == Layout::kOther) view->strides = strides;
   return Tensor(view);
@@ -350,7 +379,7 @@ Tensor Tensor::View(const Shape& shape, const Strides& strides, int64_t offset_e
 
 Tensor Tensor::Repeated(const Shape& shape) const {
   const int64_t elements = shape.NumElements();
-  ViewImpl* view = NewView(shape, elements, raw_data());
+  ViewImpl* view = NewView(shape, elements, address());
   view->layout = elements <= 1 ? Layout::kContiguous : Layout::kOneNumber;
   return Tensor(view);
 }
@@ -374,10 +403,59 @@ std::shared_ptr<const void> Tensor::storage() const {
   return nullptr;
 }
 
-absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
+const Block* Tensor::block() const {
+  if (impl_ == nullptr) return nullptr;
+  if (impl_->keeper == Keeper::kBase) return static_cast<const ViewImpl*>(impl_)->base.block();
+  return impl_->keeper == Keeper::kOwner ? Owner::Of(impl_)->block : nullptr;
+}
+
+const Place& Tensor::place() const {
+  const Block* const identity = block();
+  return identity == nullptr ? kHeapPlace : identity->place();
+}
+
+absl::Status Tensor::CheckOnHost(absl::string_view operation) const {
+  if (OnHost()) return absl::OkStatus();
+  return NotOnDevice(absl::StrCat(operation, " of ", ToString()), device());
+}
+
+absl::StatusOr<Tensor> Tensor::CloneThere(Allocator* allocator) const {
   PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape(), dtype(), allocator));
+  if (IsContiguous()) {
+    PSD_RETURN_IF_ERROR(
+        CopyBytes(copy.device(), copy.mutable_address(), device(), address(), NumBytes()));
+    return copy;
+  }
+  if (device() != copy.device()) {
+    PSD_ASSIGN_OR_RETURN(const Tensor dense, Clone());
+    return dense.Clone(allocator);
+  }
+  PSD_ASSIGN_OR_RETURN(StridedCopyKernel* const kernel, KernelOf(kStridedCopy, *device()));
+  kernel(device(), address(), shape().extents().data(), strides().data(), rank(), ItemSize(dtype()),
+         copy.mutable_address());
+  return copy;
+}
+
+absl::StatusOr<Tensor> Tensor::Clone(Allocator* allocator) const {
+  if (!OnHost()) return CloneThere(allocator != nullptr ? allocator : &device()->memory());
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape(), dtype(), allocator));
+  if (!copy.OnHost()) {
+    PSD_ASSIGN_OR_RETURN(const Tensor dense, Contiguous());
+    PSD_RETURN_IF_ERROR(
+        CopyBytes(copy.device(), copy.mutable_address(), nullptr, dense.raw_data(), NumBytes()));
+    return copy;
+  }
   kernels::StridedCopy(raw_data(), shape().extents().data(), strides().data(), rank(),
                        ItemSize(dtype()), copy.mutable_raw_data());
+  return copy;
+}
+
+absl::StatusOr<Tensor> Tensor::ToHost(Allocator* allocator) const {
+  if (OnHost()) return *this;
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, Contiguous());
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Empty(shape(), dtype(), allocator));
+  PSD_RETURN_IF_ERROR(
+      CopyBytes(nullptr, copy.mutable_raw_data(), dense.device(), dense.address(), NumBytes()));
   return copy;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// A dense tensor: a shape, strides, a dtype and a device over shared storage.
+// A dense tensor: a shape, strides and a dtype over shared storage, which lives on the host or on a
+// device.
 //
 // A tensor is immutable while it is shared. The code that allocated it may write through
 // mutable_data() until there is another handle, a view or a buffer of it, and again once
@@ -17,11 +18,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/base/place.h"
 #include "core/base/small_charges.h"
 #include "core/base/status.h"
-#include "core/tensor/device.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
 
@@ -50,8 +52,11 @@ class Tensor {
   // thread's MemoryScope. Errors: RESOURCE_EXHAUSTED.
   static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
-  // The same as Empty with the shape and dtype of `x`.
+  // The same as Empty in memory of the device of `x`.
+  static absl::StatusOr<Tensor> EmptyBeside(const Tensor& x, const Shape& shape, DType dtype);
+  // The same as EmptyBeside with the shape and dtype of `x`.
   static absl::StatusOr<Tensor> EmptyLike(const Tensor& x);
+  // For Zeros and Full an `allocator` of a device works too.
   static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
   // Returns a tensor in which every element is `value`, converted to `dtype`.
@@ -99,7 +104,12 @@ class Tensor {
     return IsOneNumber() ? Strides(static_cast<size_t>(rank()), 0) : StridesOfView();
   }
   DType dtype() const { return impl().dtype; }
-  Device device() const { return impl().device; }
+  // Whether the host may read the elements. If not, they live on device().
+  bool OnHost() const { return impl().on_host; }
+  // The device whose memory holds the elements; null for the host. It lives as long as they do.
+  Device* device() const { return OnHost() ? nullptr : place().device(); }
+  // Where the elements live.
+  const Place& place() const;
   int rank() const { return shape().rank(); }
   int64_t NumElements() const { return impl().num_elements; }
   size_t NumBytes() const { return static_cast<size_t>(NumElements()) * ItemSize(dtype()); }
@@ -108,22 +118,36 @@ class Tensor {
   // memory: an expanded scalar.
   bool IsOneNumber() const { return impl().layout == Layout::kOneNumber; }
 
-  // Points to the first element. Requires: T matches dtype(); the device is a CPU.
+  // Returns OK if the host may read the elements.
+  // Errors: UNIMPLEMENTED naming `operation`, the tensor and its device.
+  absl::Status CheckOnHost(absl::string_view operation) const;
+
+  // Points to the first element. Requires: T matches dtype(); OnHost(), which is checked.
   template <typename T>
   const T* data() const {
     PSD_CHECK(defined() && DTypeOf<T>::value == dtype(), "tensor read with another element type");
     return reinterpret_cast<const T*>(raw_data());
   }
-  const std::byte* raw_data() const { return impl().data; }
+  const std::byte* raw_data() const {
+    PSD_CHECK(OnHost(), "the host reads a tensor on a device");
+    return impl().data;
+  }
 
-  // Requires: this is the only handle to freshly allocated memory (see above), or IsExclusive().
+  // Requires: this is the only handle to freshly allocated memory (see above), or IsExclusive();
+  // OnHost(), which is checked.
   template <typename T>
   T* mutable_data() {
     PSD_CHECK(defined() && DTypeOf<T>::value == dtype(),
               "tensor written with another element type");
     return reinterpret_cast<T*>(mutable_raw_data());
   }
-  std::byte* mutable_raw_data() { return const_cast<std::byte*>(impl().data); }
+  std::byte* mutable_raw_data() { return const_cast<std::byte*>(raw_data()); }
+
+  // The address of the first element in the memory of device(). Only kernels and copies of that
+  // device may follow it.
+  const std::byte* address() const { return impl().data; }
+  // Requires: what mutable_data requires, except OnHost().
+  std::byte* mutable_address() { return const_cast<std::byte*>(impl().data); }
 
   // Returns a view that starts `offset_elements` behind the first element. Requires: all elements
   // of the view are elements of this tensor; the functions of ops/shape_ops.h check that.
@@ -132,18 +156,24 @@ class Tensor {
   Tensor Repeated(const Shape& shape) const;
 
   // Returns this tensor if it is contiguous, otherwise a contiguous copy.
-  // Errors: RESOURCE_EXHAUSTED.
+  // Errors: those of Clone.
   absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) const& {
     return IsContiguous() ? absl::StatusOr<Tensor>(*this) : Clone(allocator);
   }
   absl::StatusOr<Tensor> Contiguous(Allocator* allocator = nullptr) && {
     return IsContiguous() ? absl::StatusOr<Tensor>(std::move(*this)) : Clone(allocator);
   }
-  // Returns a contiguous copy. Errors: RESOURCE_EXHAUSTED.
+  // Returns a contiguous copy in memory of `allocator`, which may be on another device. If that is
+  // null, the copy is on the device of this tensor.
+  // Errors: RESOURCE_EXHAUSTED; UNIMPLEMENTED for a strided tensor on a device without a kernel for
+  // such copies; those of the device.
   absl::StatusOr<Tensor> Clone(Allocator* allocator = nullptr) const;
+  // Returns this tensor if OnHost(), otherwise a contiguous copy in memory of the host: in that of
+  // `allocator`, or as Empty says if it is null. Errors: those of Clone.
+  absl::StatusOr<Tensor> ToHost(Allocator* allocator = nullptr) const;
 
   // Returns the elements as bytes, which are shared, not copied. Requires: IsContiguous().
-  Buffer AsBuffer() const { return Buffer(storage(), raw_data(), NumBytes()); }
+  Buffer AsBuffer() const { return Buffer(storage(), address(), NumBytes(), block()); }
   // Whether nobody else can see the elements: there is no other handle, view or buffer. Large
   // tensors and tensors from buffers, whose elements lie apart from their description, always
   // return false, because that is not known of them.
@@ -159,6 +189,9 @@ class Tensor {
   // Returns the object that keeps the elements alive. Tensors with the same address here share
   // their storage.
   std::shared_ptr<const void> storage() const;
+  // The block that the elements lie in, which lives as long as storage(). Null for heap memory that
+  // is no block.
+  const Block* block() const;
 
   // For example "f32[128, 784]", or "undefined".
   std::string ToString() const;
@@ -192,7 +225,7 @@ class Tensor {
     DType dtype = DType::kF32;
     Layout layout = Layout::kContiguous;
     Keeper keeper = Keeper::kItself;
-    Device device;
+    bool on_host = true;
   };
   static_assert(sizeof(Impl) == kBlockAlignment);
   // Takes over the one handle with which a new description starts.
@@ -214,8 +247,12 @@ class Tensor {
                                            size_t bytes);
   static absl::StatusOr<Tensor> EmptyOf(const Shape& shape, int64_t elements, DType dtype,
                                         Allocator* allocator);
+  // `block` is the block that `data` lies in, or null.
   static Tensor OfStorage(const Shape& shape, int64_t elements, DType dtype,
-                          std::shared_ptr<const void> owner, const std::byte* data);
+                          std::shared_ptr<const void> owner, const std::byte* data,
+                          const Block* block);
+  // Returns a contiguous copy that the tensor's own device makes.
+  absl::StatusOr<Tensor> CloneThere(Allocator* allocator) const;
   // Returns a view of `shape` that starts at `data`. The caller sets its layout and strides.
   ViewImpl* NewView(const Shape& shape, int64_t elements, const std::byte* data) const;
   Strides StridesOfView() const;

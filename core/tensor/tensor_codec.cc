@@ -10,21 +10,6 @@
 namespace psd {
 namespace {
 
-bool IsSendable(const Tensor& tensor) {
-  return tensor.defined() && tensor.device().IsCpu();
-}
-
-absl::Status NotSendable(const Tensor& tensor, size_t number) {
-  if (!tensor.defined()) {
-    return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is undefined")),
-        "give it elements first");
-  }
-  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("tensor ", number, " to send is on ",
-                                                            tensor.device().ToString())),
-                    "copy it to the cpu first");
-}
-
 absl::Status CheckCounts(const TensorColumns& columns, size_t tensors) {
   const size_t runs = columns.counts.size();
   if (columns.dtypes.size() != runs || columns.ranks.size() != runs) {
@@ -73,7 +58,10 @@ absl::StatusOr<TensorSpec> DecodeSpec(uint32_t dtype_number, absl::Span<const in
 
 absl::Status CheckSendable(absl::Span<const Tensor* const> tensors) {
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!IsSendable(*tensors[i])) return NotSendable(*tensors[i], i);
+    if (tensors[i]->defined()) continue;
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("tensor ", i, " to send is undefined")),
+        "give it elements first");
   }
   return absl::OkStatus();
 }

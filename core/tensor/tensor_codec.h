@@ -29,7 +29,7 @@ struct TensorColumns {
 };
 
 // Checks that all `tensors` can be sent.
-// Errors: INVALID_ARGUMENT for an undefined tensor or one that is not on a CPU, naming its number.
+// Errors: INVALID_ARGUMENT for an undefined tensor, naming its number.
 absl::Status CheckSendable(absl::Span<const Tensor* const> tensors);
 
 // Appends the runs of `tensors` to `columns`.

@@ -56,7 +56,8 @@ absl::StatusOr<Tensor> DecodeTensor(const v1::TensorData& data) {
 }
 
 absl::Status EncodeTensor(const Tensor& tensor, v1::TensorData& data) {
-  PSD_ASSIGN_OR_RETURN(Tensor contiguous, tensor.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, tensor.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor contiguous, here.Contiguous());
   data.set_dtype(EncodeDataType(contiguous.dtype()));
   for (int64_t extent : contiguous.shape().extents()) data.add_shape(extent);
   data.set_elements(contiguous.raw_data(), contiguous.NumBytes());

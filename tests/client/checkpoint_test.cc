@@ -18,6 +18,7 @@
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
 #include "tests/core/checkpoint/fake_root.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd {
 namespace {
@@ -78,7 +79,8 @@ class Model {
 
 void Host(worker::Runtime& runtime, const std::string& name, store::Value value) {
   Must(runtime.store()
-           .GetOrCreate(name, {}, [&] { return absl::StatusOr<store::Value>(value); })
+           .GetOrCreate(store::ChangingForTests::Make(), name, {},
+                        [&] { return absl::StatusOr<store::Value>(value); })
            .Wait());
 }
 

@@ -83,17 +83,17 @@ TEST(LoadOrder, AValueThatIsMadeMeanwhileIsNotReplaced) {
   fresh.name = "fresh";
   fresh.elements = Must(Tensor::Full(Shape{2}, DType::kF32, 7));
   Must(trainer->GetOrCreate("owner", "fresh", Zeros(Shape{2}), parameter));
-  EXPECT_EQ(services::MakeValue(runtime.store(), runtime.rrefs(), fresh).code(),
+  EXPECT_EQ(services::MakeValue(runtime.changes(), runtime.rrefs(), fresh).code(),
             absl::StatusCode::kAborted);
 
   services::Incoming replaced = fresh;
   replaced.name = "replaced";
   Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), {}));
   replaced.entry = *runtime.store().Lookup("replaced");
-  EXPECT_TRUE(services::MakeValue(runtime.store(), runtime.rrefs(), replaced).ok());
+  EXPECT_TRUE(services::MakeValue(runtime.changes(), runtime.rrefs(), replaced).ok());
   ASSERT_TRUE(runtime.values().DropHere("replaced").ok());
   Must(trainer->GetOrCreate("owner", "replaced", Zeros(Shape{2}), parameter));
-  EXPECT_EQ(services::MakeValue(runtime.store(), runtime.rrefs(), replaced).code(),
+  EXPECT_EQ(services::MakeValue(runtime.changes(), runtime.rrefs(), replaced).code(),
             absl::StatusCode::kFailedPrecondition);
   for (const char* name : {"fresh", "replaced"}) {
     const auto now = runtime.store().Lookup(name);

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
 #include "tests/client/test_world.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd {
 namespace {
@@ -50,15 +51,17 @@ TEST_F(OptimizerCreation, OneThatIsDroppedMeanwhileIsMadeAgain) {
   const RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({2}, {1, 1}));
   std::promise<void> begun, may_end;
   std::thread other([&] {
-    owner.store().GetOrCreate("main", {}, [&]() -> absl::StatusOr<store::Value> {
-      begun.set_value();
-      may_end.get_future().wait();
-      return store::Value(int64_t{1});
-    });
+    owner.store().GetOrCreate(store::ChangingForTests::Make(), "main", {},
+                              [&]() -> absl::StatusOr<store::Value> {
+                                begun.set_value();
+                                may_end.get_future().wait();
+                                return store::Value(int64_t{1});
+                              });
   });
   begun.get_future().wait();
   owner.store()
-      .GetOrCreate("main", {}, [] { return absl::StatusOr<store::Value>(store::Value()); })
+      .GetOrCreate(store::ChangingForTests::Make(), "main", {},
+                   [] { return absl::StatusOr<store::Value>(store::Value()); })
       .OnReady([&](const absl::StatusOr<store::EntryPtr>&) {
         EXPECT_TRUE(owner.values().DropHere("main").ok());
       });

@@ -35,6 +35,7 @@
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
 #include "tests/core/checkpoint/fake_root.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd {
 namespace {
@@ -370,7 +371,7 @@ TEST_F(OwnFilesTest, HostileCalls) {
       Must(owners_[0]
                ->runtime()
                .store()
-               .GetOrCreate("text", {},
+               .GetOrCreate(store::ChangingForTests::Make(), "text", {},
                             [] { return absl::StatusOr<store::Value>(store::Value("text")); })
                .Wait())
           ->id;

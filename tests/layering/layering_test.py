@@ -18,7 +18,8 @@ RREF = RPC | STORE | {"core/rref"}
 DIST_AUTOGRAD = RREF | PROGRAM | {"core/dist_autograd"}
 OPTIM = RREF | {"kernels", "core/optim"}
 CHECKPOINT = TENSOR - {"kernels"} | {"core/checkpoint"}
-SERVICES = DIST_AUTOGRAD | OPTIM | CHECKPOINT
+CHANGE = OPTIM | PROGRAM | CHECKPOINT | {"core/change"}
+SERVICES = DIST_AUTOGRAD | CHANGE
 CORE = SERVICES | {"core/services", "core/runtime"}
 
 # Layer -> the layers that it may include. A layer may always include itself.
@@ -36,6 +37,7 @@ ARROWS = {
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"proto"},
     "core/checkpoint": CHECKPOINT,
+    "core/change": CHANGE | {"proto"},
     "core/services": SERVICES | {"proto"},
     "core/runtime": CORE,
     "server": CORE - {"kernels"} | {"proto"},

@@ -57,7 +57,7 @@ class Owner {
     if (auto found = book_.Find(request); found.has_value()) {
       if (!found->ok()) return request.done(*found);
     } else {
-      book_.End(request);
+      book_.End(request.member.session, request.step_id, request.ended_before);
       applied_.push_back(request.step_id);
     }
     request.done(StepResult{});

@@ -46,6 +46,7 @@ absl::StatusOr<GradientRows> RowsOf(const Tensor& gradient) {
 }
 
 absl::StatusOr<Tensor> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
+  PSD_RETURN_IF_ERROR(gradient.CheckOnHost("RepeatRowsGradient"));
   PSD_ASSIGN_OR_RETURN(const GradientRows rows, RowsOf(gradient));
   const int64_t width = gradient.shape()[gradient.rank() - 1];
   PSD_ASSIGN_OR_RETURN(
@@ -65,7 +66,8 @@ absl::StatusOr<Tensor> SumRepeats(const RowRepeats& repeats, const Tensor& gradi
 
 absl::StatusOr<std::shared_ptr<const RowRepeats>> RowRepeats::Find(const Tensor& ids) {
   const std::shared_ptr<const RowRepeats> none;
-  if (!ids.defined() || ids.dtype() != DType::kI64 || ids.NumElements() < kMinRepeatedIds)
+  if (!ids.defined() || ids.dtype() != DType::kI64 || !ids.OnHost() ||
+      ids.NumElements() < kMinRepeatedIds)
     return none;
   PSD_ASSIGN_OR_RETURN(const Tensor dense, ids.Contiguous());
   const int64_t* id = dense.data<int64_t>();

@@ -5,8 +5,8 @@
 
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
-#include "kernels/optim/adadelta.h"
 
 namespace psd::optim {
 namespace {
@@ -31,9 +31,7 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdadelta(const Optimizer
   options.weight_decay = option("weight_decay");
   options.maximize = option("maximize") != 0;
   std::vector<KernelSlot> slots = {{"square_avg"}, {"acc_delta"}};
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::AdadeltaStep(options, batch); });
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kAdadelta, options));
 }
 
 }  // namespace psd::optim

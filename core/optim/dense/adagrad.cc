@@ -5,9 +5,9 @@
 
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
 #include "core/optim/rows/row_adagrad.h"
-#include "kernels/optim/adagrad.h"
 
 namespace psd::optim {
 namespace {
@@ -37,10 +37,8 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdagrad(const OptimizerS
   options.maximize = option("maximize") != 0;
   std::vector<KernelSlot> slots = {{"sum", option("initial_accumulator_value")}};
   auto rows = NewRowAdagrad(complete, AdagradState::kPerElement);
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::AdagradStep(options, batch); },
-      std::move(rows));
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kAdagrad, options),
+                            std::move(rows));
 }
 
 }  // namespace psd::optim

@@ -5,8 +5,8 @@
 
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
-#include "kernels/optim/adam.h"
 
 namespace psd::optim {
 namespace {
@@ -42,9 +42,7 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamVariant(const Optimi
   options.maximize = option("maximize") != 0;
   std::vector<KernelSlot> slots = {{"exp_avg"}, {"exp_avg_sq"}};
   if (options.amsgrad) slots.push_back({"max_exp_avg_sq"});
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::AdamStep(options, batch); });
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kAdam, options));
 }
 
 absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdam(const OptimizerSpec& spec) {

@@ -5,8 +5,8 @@
 
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
-#include "kernels/optim/adamax.h"
 
 namespace psd::optim {
 namespace {
@@ -36,9 +36,7 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewAdamax(const OptimizerSp
   options.weight_decay = option("weight_decay");
   options.maximize = option("maximize") != 0;
   std::vector<KernelSlot> slots = {{"exp_avg"}, {"exp_inf"}};
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::AdamaxStep(options, batch); });
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kAdamax, options));
 }
 
 }  // namespace psd::optim

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/tensor/dtype.h"
 
 namespace psd::optim {
@@ -30,8 +31,8 @@ kernels::OptimType KernelType(DType dtype) {
 
 // Whether one kernel call can step both.
 bool SameBatch(const StepArrays& a, const StepArrays& b) {
-  return a.dtype == b.dtype && a.step == b.step && a.gradient_scale == b.gradient_scale &&
-         a.gradient_limit == b.gradient_limit;
+  return a.device == b.device && a.dtype == b.dtype && a.step == b.step &&
+         a.gradient_scale == b.gradient_scale && a.gradient_limit == b.gradient_limit;
 }
 
 kernels::OptimArrays KernelArrays(const StepArrays& from) {
@@ -80,6 +81,11 @@ class KernelOptimizer : public FunctionalOptimizer {
     return absl::OkStatus();
   }
 
+  absl::Status CheckDevice(const Device* device) const override {
+    if (device == nullptr || kernel_.is_on(*device)) return absl::OkStatus();
+    return NotOnDevice(spec_.type, device);
+  }
+
   void Apply(const StepArrays& arrays) const override { ApplyAll({&arrays, 1}); }
 
   void ApplyAll(absl::Span<const StepArrays> all) const override {
@@ -95,7 +101,7 @@ class KernelOptimizer : public FunctionalOptimizer {
       batch.stochastic_rounding = stochastic_rounding_;
       for (; i < all.size() && batch.count < kBatchArrays && SameBatch(first, all[i]); ++i)
         arrays[batch.count++] = KernelArrays(all[i]);
-      kernel_(batch);
+      kernel_.run(first.device, batch);
     }
   }
 

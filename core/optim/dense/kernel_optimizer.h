@@ -1,13 +1,15 @@
 #pragma once
 
 // The common part of the built-in optimizer types: a functional optimizer that runs one kernel of
-// kernels/optim.
+// core/optim/dense/optim_kernels.h.
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/base/device.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/option_table.h"
 #include "core/optim/functional/row_optimizer.h"
@@ -22,8 +24,22 @@ struct KernelSlot {
   double initial = 0;
 };
 
-// Steps any number of arrays that share type and step number. Must be thread-safe.
-using Kernel = std::function<void(const kernels::OptimBatch&)>;
+// A kernel with fixed options, found for each device by its name.
+struct Kernel {
+  // Whether the device, which is not the CPU, has it.
+  std::function<bool(const Device& device)> is_on;
+  // Steps any number of arrays that share type and step number. Thread-safe.
+  // Requires: is_on(*device), or `device` is null for the CPU.
+  std::function<void(Device* device, const kernels::OptimBatch&)> run;
+};
+template <typename Options>
+Kernel BindKernel(const OptimKernelName<Options>& name, const Options& options) {
+  OptimKernel<Options>* const cpu = CpuOptimKernels().Find(name);
+  return {[name](const Device& device) { return device.kernels().Find(name) != nullptr; },
+          [name, options, cpu](Device* device, const kernels::OptimBatch& batch) {
+            (device == nullptr ? cpu : device->kernels().Find(name))(device, options, batch);
+          }};
+}
 
 // The option "stochastic_rounding", which every kernel optimizer has.
 OptionRule StochasticRoundingRule();

@@ -5,8 +5,8 @@
 
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
-#include "kernels/optim/rmsprop.h"
 
 namespace psd::optim {
 namespace {
@@ -36,9 +36,7 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewRmsProp(const OptimizerS
   std::vector<KernelSlot> slots = {{"square_avg"}};
   if (options.momentum != 0) slots.push_back({"momentum_buffer"});
   if (options.centered) slots.push_back({"grad_avg"});
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::RmsPropStep(options, batch); });
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kRmsProp, options));
 }
 
 }  // namespace psd::optim

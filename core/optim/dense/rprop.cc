@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
-#include "kernels/optim/rprop.h"
 
 namespace psd::optim {
 namespace {
@@ -42,9 +42,7 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewRprop(const OptimizerSpe
   options.step_size_max = option("step_size_max");
   options.maximize = option("maximize") != 0;
   std::vector<KernelSlot> slots = {{"prev"}, {"step_size", option("lr")}};
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::RpropStep(options, batch); });
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kRprop, options));
 }
 
 }  // namespace psd::optim

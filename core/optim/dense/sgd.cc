@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/optim/dense/kernel_optimizer.h"
+#include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/option_table.h"
 #include "core/optim/rows/row_sgd.h"
-#include "kernels/optim/sgd.h"
 
 namespace psd::optim {
 namespace {
@@ -43,10 +43,8 @@ absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> NewSgd(const OptimizerSpec&
   std::vector<KernelSlot> slots;
   if (options.momentum != 0) slots = {{"momentum_buffer"}};
   auto rows = NewRowSgd(complete);
-  return NewKernelOptimizer(
-      std::move(complete), std::move(slots),
-      [options](const kernels::OptimBatch& batch) { kernels::SgdStep(options, batch); },
-      std::move(rows));
+  return NewKernelOptimizer(std::move(complete), std::move(slots), BindKernel(kSgd, options),
+                            std::move(rows));
 }
 
 }  // namespace psd::optim

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/device.h"
 
 namespace psd::optim {
 
@@ -14,6 +15,10 @@ std::string ShortestText(double value) {
     if (std::strtod(text.c_str(), nullptr) == value) break;
   }
   return text;
+}
+
+absl::Status FunctionalOptimizer::CheckDevice(const Device* device) const {
+  return device == nullptr ? absl::OkStatus() : NotOnDevice(spec().type, device);
 }
 
 std::string OptimizerSpec::ToString() const {

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/place.h"
 #include "core/tensor/dtype.h"
 
 namespace psd::optim {
@@ -50,6 +51,7 @@ struct StepArrays {
   std::byte* next = nullptr;             // the version that is written; may equal `parameter`
   const std::byte* gradient = nullptr;   // never modified
   absl::Span<std::byte* const> state;    // one per slot, updated in place
+  Device* device = nullptr;  // the device that all addresses belong to; null for the CPU
   int64_t elements = 0;
   DType dtype = DType::kF32;  // of parameter and gradient
   // The number of this step for this parameter: 1, 2, … It counts only steps with a gradient.
@@ -85,7 +87,11 @@ class FunctionalOptimizer {
   virtual std::vector<StateSlot> Slots(DType dtype) const = 0;
   // Errors: INVALID_ARGUMENT for a dtype that the optimizer cannot step.
   virtual absl::Status CheckDType(DType dtype) const = 0;
-  // Takes one step. Cannot fail, because everything was checked before.
+  // Errors: UNIMPLEMENTED, naming the type and the device, for a device (null for the CPU) that
+  // cannot step. A type works on the CPU only unless it says otherwise.
+  virtual absl::Status CheckDevice(const Device* device) const;
+  // Takes one step. Cannot fail, because everything was checked before. A device may still be at
+  // work when this returns; Device::Synchronize waits for it and reports its failure.
   virtual void Apply(const StepArrays& arrays) const = 0;
   // Returns the part that steps rows, and takes sparse gradients; null if there is none.
   virtual const RowOptimizer* rows() const { return nullptr; }

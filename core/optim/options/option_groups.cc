@@ -50,6 +50,24 @@ absl::StatusOr<GroupOptions> OptionGroups::Get(size_t group) const {
   return GroupOptions{groups_[group].function->spec(), groups_[group].version};
 }
 
+absl::StatusOr<FunctionPtr> OptionGroups::With(
+    size_t group, const std::map<std::string, double>& options, const OptimizerRegistry& registry,
+    absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) const {
+  PSD_ASSIGN_OR_RETURN(GroupOptions current, Get(group));
+  current.spec.options = options;
+  PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry.Create(current.spec));
+  PSD_RETURN_IF_ERROR(check(*changed));
+  const Group& place = groups_[group];
+  for (DType dtype : place.dtypes) {
+    if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat(changed->spec().ToString(), " needs other state than ",
+                                       place.function->spec().ToString(), " has reserved")),
+                      "create an optimizer with options that need the same");
+  }
+  return changed;
+}
+
 void OptionGroups::BeginLife() {
   for (Group& group : groups_) group.version = 1;
 }
@@ -60,19 +78,10 @@ absl::StatusOr<GroupOptions> OptionGroups::Change(
     absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) {
   PSD_ASSIGN_OR_RETURN(GroupOptions current, Get(group));
   if (version != 0 && version < current.version) return current;
-  OptimizerSpec spec = current.spec;
-  for (const auto& [name, value] : changes) spec.options[name] = value;
-  PSD_ASSIGN_OR_RETURN(FunctionPtr changed, registry.Create(spec));
-  PSD_RETURN_IF_ERROR(check(*changed));
+  std::map<std::string, double> options = std::move(current.spec.options);
+  for (const auto& [name, value] : changes) options[name] = value;
   Group& place = groups_[group];
-  for (DType dtype : place.dtypes) {
-    if (SameSlots(place.function->Slots(dtype), changed->Slots(dtype))) continue;
-    return WithRemedy(absl::FailedPreconditionError(
-                          absl::StrCat(changed->spec().ToString(), " needs other state than ",
-                                       place.function->spec().ToString(), " has reserved")),
-                      "create an optimizer with options that need the same");
-  }
-  place.function = std::move(changed);
+  PSD_ASSIGN_OR_RETURN(place.function, With(group, options, registry, check));
   place.version = version == 0 ? place.version + 1 : version;
   return Get(group);
 }

@@ -56,6 +56,11 @@ class OptionGroups {
       size_t group, const std::map<std::string, double>& changes, uint64_t version,
       const OptimizerRegistry& registry,
       absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check);
+  // Returns the function of a group with these options instead of its own. Changes nothing.
+  // Errors: those of Change.
+  absl::StatusOr<FunctionPtr> With(
+      size_t group, const std::map<std::string, double>& options, const OptimizerRegistry& registry,
+      absl::FunctionRef<absl::Status(const FunctionalOptimizer&)> check) const;
   // The optimizer has another life: the options stay, and their versions count from 1 again.
   void BeginLife();
 

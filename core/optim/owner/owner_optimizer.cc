@@ -32,12 +32,14 @@ struct OwnerOptimizer::RunState {
 
 OwnerOptimizer::OwnerOptimizer(OptionGroups groups, ParameterTable table,
                                const OptimizerSettings& settings, const OptimizerRegistry& registry,
-                               store::Store& store, const Helpers& helpers, Executor* large_steps)
+                               store::Store& store, ChangeApplier& changes, const Helpers& helpers,
+                               Executor* large_steps, const HostedAs& hosted)
     : registry_(registry),
       store_(store),
+      changes_(changes),
       helpers_(helpers),
       large_steps_(large_steps),
-      claim_id_(store.NewId()),
+      claim_id_(hosted.id.IsNone() ? store.NewId() : hosted.id),
       settings_(settings),
       created_(SpecsOf(groups.functions())),
       type_(created_[0].type),
@@ -49,8 +51,11 @@ OwnerOptimizer::OwnerOptimizer(OptionGroups groups, ParameterTable table,
       gate_(StepGate::Create(
           settings.mode, [this](const StepRequest& request) { return FindKnown(request); },
           [this](std::vector<StepRequest> steps) { Run(std::move(steps)); }, Turns())) {
-  for (size_t i = 0; i < table_.size(); ++i)
+  described_ = hosted.named;
+  for (size_t i = 0; i < table_.size(); ++i) {
     for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
+    described_ |= !table_[i].entry()->name.empty();
+  }
 }
 
 std::string OwnerOptimizer::TypeName() const {
@@ -223,23 +228,48 @@ void OwnerOptimizer::Apply(StepBatch& batch) {
       MergeSteps(batch, table_, settings_.mode, state.functions, terms);
   if (!merged.ok()) return fail(merged.status());
   if (!merged->has_value()) return;
-  if (terms.overflow) return RecordOverflow(batch, terms);
-  if (!settings_.schedule.IsConstant()) {
-    const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
-    absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
-    if (!ready.ok()) return fail(ready);
+  StepChange change;
+  change.optimizer = this;
+  change.terms = terms;
+  for (const StepBatch::Step& step : batch.steps) {
+    if (!step.applies) continue;
+    const StepRequest& request = step.request;
+    change.steps.push_back({request.member.session, request.step_id, request.ended_before});
   }
+  if (!terms.overflow) {
+    change.scheduled = !settings_.schedule.IsConstant();
+    if (change.scheduled) {
+      const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
+      absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
+      if (!ready.ok()) return fail(ready);
+    }
+    change.functions = std::move(state.functions);
+    change.plan = &**merged;
+    change.rounding_seeds = change.plan->indices;
+  }
+  if (absl::Status applied = changes_.Apply(change); !applied.ok()) return fail(applied);
+  for (StepBatch::Step& step : batch.steps)
+    if (step.applies) step.result = change.result;
+}
 
-  const StepPlan& plan = **merged;
+absl::Status OwnerOptimizer::Apply(store::Changing changing, StepChange& change) {
+  if (change.terms.overflow) {
+    RecordOverflow(change);
+    return absl::OkStatus();
+  }
   std::vector<Parameter*> versions;
-  versions.reserve(plan.indices.size());
-  for (size_t index : plan.indices) {
+  versions.reserve(change.plan->indices.size());
+  for (size_t index : change.plan->indices) {
     if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
   }
-  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(versions);
-  RunKernels(plan, terms, state, writes);
-  Parameter::Publish(versions);
-  Record(batch, plan, terms, writes);
+  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(changing, versions);
+  if (absl::Status ran = RunKernels(changing, change, writes); !ran.ok()) {
+    Parameter::AbandonWrite(changing, versions);
+    return ran;
+  }
+  Parameter::Publish(changing, versions);
+  Record(change, writes);
+  return absl::OkStatus();
 }
 
 OwnerOptimizer::RunState OwnerOptimizer::Begin(StepBatch& batch) {
@@ -280,38 +310,41 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
 }
 
 // Each parameter is stepped independently of the others, so their order does not matter.
-void OwnerOptimizer::RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
-                                absl::Span<const Parameter::Write> writes) {
+absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChange& change,
+                                        absl::Span<const Parameter::Write> writes) {
+  const StepPlan& plan = *change.plan;
   StepArrays common;
-  common.gradient_scale = terms.gradient_scale;
-  common.gradient_limit = terms.gradient_limit;
-  StepSweep sweep(state.functions, plan.indices.size());
+  common.gradient_scale = change.terms.gradient_scale;
+  common.gradient_limit = change.terms.gradient_limit;
+  StepSweep sweep(change.functions, plan.indices.size());
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
     StepArrays arrays = common;
-    arrays.rounding_seed = index;
+    arrays.rounding_seed = change.rounding_seeds[i];
     if (table_.versions(index) != nullptr) {
       arrays.parameter = write->current;
       arrays.next = write->spare;
       ++write;
     }
     SteppedParameter& parameter = table_[index];
-    if (parameter.BeginStep(plan.gradients[i], arrays)) {
+    PSD_ASSIGN_OR_RETURN(const bool begun,
+                         parameter.BeginStep(changing, plan.gradients[i], arrays));
+    if (begun) {
       sweep.Add(parameter.group(), arrays);
     } else {
-      parameter.Apply(*state.functions[parameter.group()], plan.gradients[i], arrays);
+      const FunctionalOptimizer& function = *change.functions[parameter.group()];
+      PSD_RETURN_IF_ERROR(parameter.Apply(changing, function, plan.gradients[i], arrays));
     }
   }
-  sweep.Run(helpers_);
+  return sweep.Run(helpers_);
 }
 
-void OwnerOptimizer::Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
-                            absl::Span<const Parameter::Write> writes) {
-  StepResult result;
+void OwnerOptimizer::Record(StepChange& change, absl::Span<const Parameter::Write> writes) {
+  const StepPlan& plan = *change.plan;
+  StepResult& result = change.result;
   result.parameters_stepped = static_cast<int>(plan.indices.size());
-  result.trainers = 0;
-  for (const StepBatch::Step& step : batch.steps) result.trainers += step.applies;
+  result.trainers = static_cast<int>(change.steps.size());
   MutexLock lock(mutex_);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
@@ -323,27 +356,22 @@ void OwnerOptimizer::Record(StepBatch& batch, const StepPlan& plan, const StepTe
     result.max_staleness = std::max(
         result.max_staleness, staleness_.Add(index, plan.gradients[i].version.oldest(), current));
   }
-  if (terms.loss_scale != 0) loss_scale_.Record(terms.loss_scale, /*overflow=*/false);
+  if (change.terms.loss_scale != 0) loss_scale_.Record(change.terms.loss_scale, /*overflow=*/false);
   result.steps_accepted = ++steps_;
   result.loss_scale = loss_scale_.scale();
-  for (StepBatch::Step& step : batch.steps) {
-    if (!step.applies) continue;
-    book_.End(step.request);
-    step.result = result;
-  }
+  for (const StepChange::Ended& each : change.steps)
+    book_.End(each.session, each.step, each.ended_before);
 }
 
-void OwnerOptimizer::RecordOverflow(StepBatch& batch, const StepTerms& terms) {
+void OwnerOptimizer::RecordOverflow(StepChange& change) {
   MutexLock lock(mutex_);
-  loss_scale_.Record(terms.loss_scale, /*overflow=*/true);
+  loss_scale_.Record(change.terms.loss_scale, /*overflow=*/true);
   ++skipped_;
-  for (StepBatch::Step& step : batch.steps) {
-    if (!step.applies) continue;
-    book_.End(step.request);
-    step.result->steps_accepted = steps_;
-    step.result->loss_scale = loss_scale_.scale();
-    step.result->skipped = true;
-  }
+  change.result.steps_accepted = steps_;
+  change.result.loss_scale = loss_scale_.scale();
+  change.result.skipped = true;
+  for (const StepChange::Ended& each : change.steps)
+    book_.End(each.session, each.step, each.ended_before);
 }
 
 // ---- options and state
@@ -367,18 +395,54 @@ void OwnerOptimizer::SetOptions(size_t group, std::map<std::string, double> chan
 
 absl::StatusOr<GroupOptions> OwnerOptimizer::ChangeOptions(
     size_t group, const std::map<std::string, double>& changes, uint64_t version, GlobalId life) {
-  const auto check = [&](const FunctionalOptimizer& changed) -> absl::Status {
-    for (size_t i = 0; i < table_.size(); ++i) {
-      if (table_[i].group() != group) continue;
-      PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(changed), table_[i].entry()->Label()));
-    }
-    return absl::OkStatus();
+  MutexLock deciding(deciding_);
+  OptionsChange change{this, group, {}, version};
+  {
+    MutexLock lock(mutex_);
+    // A load names no life, and sets the options of parts whose load it has not finished.
+    const bool by_load = life.IsNone() && book_.life().stage == LifeStage::kLoading;
+    if (!by_load) PSD_RETURN_IF_ERROR(CheckLife(life, book_.life()));
+    PSD_ASSIGN_OR_RETURN(GroupOptions current, groups_.Get(group));
+    if (version != 0 && version < current.version) return current;
+    if (version == 0) change.version = current.version + 1;
+    change.options = std::move(current.spec.options);
+  }
+  for (const auto& [name, value] : changes) change.options[name] = value;
+  PSD_RETURN_IF_ERROR(changes_.Apply(change));
+  return options(group);
+}
+
+absl::Status OwnerOptimizer::Apply(store::Changing, const OptionsChange& change) {
+  const auto check = [&](const FunctionalOptimizer& changed) {
+    return CheckFunction(change.group, changed);
   };
   MutexLock lock(mutex_);
-  // A load names no life, and sets the options of parts whose load it has not finished.
-  const bool by_load = life.IsNone() && book_.life().stage == LifeStage::kLoading;
-  if (!by_load) PSD_RETURN_IF_ERROR(CheckLife(life, book_.life()));
-  return groups_.Change(group, changes, version, registry_, check);
+  return groups_.Change(change.group, change.options, change.version, registry_, check).status();
+}
+
+absl::Status OwnerOptimizer::CheckFunction(size_t group,
+                                           const FunctionalOptimizer& function) const {
+  for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].group() != group) continue;
+    PSD_RETURN_IF_ERROR(Annotate(table_[i].CheckOptions(function), table_[i].entry()->Label()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GroupFunctions> OwnerOptimizer::FunctionsWith(
+    absl::Span<const std::map<std::string, double>> options) const {
+  MutexLock lock(mutex_);
+  GroupFunctions functions = groups_.functions();
+  if (options.empty()) return functions;
+  if (options.size() != functions.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "options of ", options.size(), " groups for an optimizer with ", functions.size()));
+  }
+  for (size_t i = 0; i < functions.size(); ++i) {
+    const auto check = [&](const FunctionalOptimizer& each) { return CheckFunction(i, each); };
+    PSD_ASSIGN_OR_RETURN(functions[i], groups_.With(i, options[i], registry_, check));
+  }
+  return functions;
 }
 
 // ---- lives
@@ -389,66 +453,87 @@ absl::StatusOr<MemoryCharge> OwnerOptimizer::ChargeLife(const OptimizerLife& lif
   return store_.memory().Charge(bytes);
 }
 
-absl::Status OwnerOptimizer::ChangeLife(OptimizerLife life, MemoryCharge& charge) {
+absl::Status OwnerOptimizer::Apply(store::Changing changing, const LifeChange& change) {
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(change.life));
+  // A device may be asked here, so no lock is held yet.
+  for (size_t i = 0; change.loaded.has_value() && i < table_.size(); ++i)
+    PSD_RETURN_IF_ERROR(table_[i].StateReplaced(changing));
+  MutexLock lock(mutex_);
   if (book_.life().stage == LifeStage::kEnded) return CheckLife({}, book_.life());
-  if (book_.life().id != life.id) groups_.BeginLife();
-  book_.set_life(std::move(life));
+  if (book_.life().id != change.life.id) groups_.BeginLife();
+  book_.set_life(change.life);
   life_memory_.swap(charge);
+  if (!change.loaded.has_value()) return absl::OkStatus();
+  steps_ = change.loaded->steps;
+  if (settings_.loss_scaling.enabled())
+    loss_scale_.Restore(change.loaded->loss_scale, change.loaded->good_steps);
   return absl::OkStatus();
 }
 
-absl::Status OwnerOptimizer::SetLife(OptimizerLife life) {
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
-  {
-    MutexLock lock(mutex_);
-    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
-  }
+void OwnerOptimizer::RecheckGate() {
   if (gate_ != nullptr) gate_->Recheck();
+}
+
+absl::Status OwnerOptimizer::SetLife(OptimizerLife life) {
+  LifeChange change{this, std::move(life), std::nullopt};
+  {
+    MutexLock deciding(deciding_);
+    PSD_RETURN_IF_ERROR(changes_.Apply(change));
+  }
+  RecheckGate();
   return absl::OkStatus();
 }
 
 absl::Status OwnerOptimizer::JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) {
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
+  LifeChange change{this, std::move(life), std::nullopt};
   {
-    MutexLock lock(mutex_);
-    const GlobalId now = book_.life().id;
-    if (now == life.id) return absl::OkStatus();
-    if (now != judged || steps_ != steps) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "this part of the optimizer stays as it is, and has changed since it was compared with "
-          "the save: it was at ",
-          steps, " steps, and is at ", steps_, now == judged ? "" : " of another life"));
+    MutexLock deciding(deciding_);
+    {
+      MutexLock lock(mutex_);
+      const GlobalId now = book_.life().id;
+      if (now == change.life.id) return absl::OkStatus();
+      if (now != judged || steps_ != steps) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "this part of the optimizer stays as it is, and has changed since it was compared "
+            "with the save: it was at ",
+            steps, " steps, and is at ", steps_, now == judged ? "" : " of another life"));
+      }
     }
-    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
+    PSD_RETURN_IF_ERROR(changes_.Apply(change));
   }
-  if (gate_ != nullptr) gate_->Recheck();
+  RecheckGate();
   return absl::OkStatus();
 }
 
 absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
                                         const LoadedCounters& counters) {
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(life));
+  LifeChange change{this, std::move(life), counters};
   {
-    MutexLock lock(mutex_);
-    if (book_.life().id == life.id) return absl::OkStatus();
-    PSD_RETURN_IF_ERROR(CheckLoad(load, book_.life()));
-    PSD_RETURN_IF_ERROR(ChangeLife(std::move(life), charge));
-    steps_ = counters.steps;
-    if (settings_.loss_scaling.enabled())
-      loss_scale_.Restore(counters.loss_scale, counters.good_steps);
+    MutexLock deciding(deciding_);
+    {
+      MutexLock lock(mutex_);
+      if (book_.life().id == change.life.id) {
+        change.life = book_.life();
+        change.loaded = {steps_, loss_scale_.scale(), loss_scale_.good_steps()};
+      } else {
+        PSD_RETURN_IF_ERROR(CheckLoad(load, book_.life()));
+      }
+    }
+    PSD_RETURN_IF_ERROR(changes_.Apply(change));
   }
-  if (gate_ != nullptr) gate_->Recheck();
+  RecheckGate();
   return absl::OkStatus();
 }
 
-void OwnerOptimizer::EndLife() {
+void OwnerOptimizer::EndLife(store::Changing) {
   {
+    MutexLock deciding(deciding_);
     MutexLock lock(mutex_);
     OptimizerLife life = book_.life();
     life.stage = LifeStage::kEnded;
     book_.set_life(std::move(life));
   }
-  if (gate_ != nullptr) gate_->Recheck();
+  RecheckGate();
 }
 
 // ---- statistics
@@ -491,13 +576,13 @@ std::vector<ParameterStaleness> OwnerOptimizer::staleness(size_t limit) const {
 
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
-    const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
-    Executor* large_steps) {
+    const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
+    const Helpers& helpers, Executor* large_steps, const HostedAs& hosted) {
   PSD_ASSIGN_OR_RETURN(ReservedGroups reserved,
                        ReserveGroups(std::move(groups), settings, registry, store.memory()));
   return std::shared_ptr<OwnerOptimizer>(new OwnerOptimizer(
       std::move(reserved.options), ParameterTable(std::move(reserved.parameters)), settings,
-      registry, store, helpers, large_steps));
+      registry, store, changes, helpers, large_steps, hosted));
 }
 
 }  // namespace psd::optim

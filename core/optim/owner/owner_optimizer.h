@@ -26,6 +26,7 @@
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
+#include "core/optim/owner/optimizer_change.h"
 #include "core/optim/owner/optimizer_life.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_book.h"
@@ -35,6 +36,7 @@
 #include "core/optim/steps/staleness_record.h"
 #include "core/optim/steps/step_gate.h"
 #include "core/optim/steps/step_request.h"
+#include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -56,11 +58,10 @@ struct ParameterStaleness {
   uint64_t steps = 0;  // the steps whose version is known
 };
 
-// The counters of an optimizer that was saved.
-struct LoadedCounters {
-  uint64_t steps = 0;       // accepted ones
-  double loss_scale = 0;    // this one and the next are not used if losses are not scaled
-  uint64_t good_steps = 0;  // in a row, with this loss scale
+// How an optimizer is hosted as a value of the store.
+struct HostedAs {
+  GlobalId id;         // none: the optimizer draws one
+  bool named = false;  // whether the value has a name
 };
 
 // Applies steps to its parameters. Steps of this optimizer, and of others that share a parameter
@@ -73,17 +74,16 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // Steps and measures of more than kInlineElements run on `large_steps`, whoever ends their wait:
   // that may be a thread of the carrier or of the timer, which must not compute for long. They run
   // on that thread after all if `large_steps` is null or full.
-  // `registry`, `store` and the executors outlive the last step.
+  // Every change goes through `changes`. `registry`, `store`, `changes` and the executors outlive
+  // the last step.
   // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
   // unknown or out of range; a value that is no parameter or does not require grad; a repeated
   // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
   // RESOURCE_EXHAUSTED; nothing is kept then.
-  static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(std::vector<ParameterGroup> groups,
-                                                                const OptimizerSettings& settings,
-                                                                const OptimizerRegistry& registry,
-                                                                store::Store& store,
-                                                                const Helpers& helpers = {},
-                                                                Executor* large_steps = nullptr);
+  static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
+      std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
+      const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
+      const Helpers& helpers = {}, Executor* large_steps = nullptr, const HostedAs& hosted = {});
 
   std::string TypeName() const override;
   // Its parameters on this owner. The set never changes.
@@ -156,6 +156,12 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // is sparse, and the options do not allow sparse gradients).
   absl::Status Check(const StepPlan& plan) const PSD_EXCLUDES(mutex_);
 
+  // Returns the functions with which a step is made: those of the present options or, if `options`
+  // has the options of every group, of these. For changes that are applied again.
+  // Errors: those of OptionGroups::Change; INVALID_ARGUMENT for another number of groups.
+  absl::StatusOr<GroupFunctions> FunctionsWith(
+      absl::Span<const std::map<std::string, double>> options) const PSD_EXCLUDES(mutex_);
+
   // Changes options of a group from the next step on, then calls `done` with the group's new
   // options. Version 0: this owner decides and makes the next version; otherwise another one has
   // decided, see OptionGroups::Change.
@@ -169,20 +175,31 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // From now on only steps of this life are applied, if any; those of others that wait are refused.
   // The life's memory is charged to the store's budget.
   // Errors: FAILED_PRECONDITION: the part's life has ended; RESOURCE_EXHAUSTED.
-  absl::Status SetLife(OptimizerLife life) PSD_EXCLUDES(mutex_);
+  absl::Status SetLife(OptimizerLife life) PSD_EXCLUDES(deciding_, mutex_);
   // As SetLife, if the part is in the life `judged` after so many steps; nothing changes if it is
   // in `life` already. Requires: the claim of claim_id(). Errors: those of SetLife;
   // FAILED_PRECONDITION when it is neither.
-  absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps) PSD_EXCLUDES(mutex_);
-  // Ends the load that has given the life `load` to the part: sets the saved counters, and begins
-  // `life`. Nothing changes if the part is in `life` already. No `load` stands for any. Requires:
-  // the claim of claim_id(). Errors: those of SetLife and CheckLoad.
+  absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps)
+      PSD_EXCLUDES(deciding_, mutex_);
+  // Ends the load that has given the life `load` to the part and replaced its state: sets the saved
+  // counters, and begins `life`. If the part is in `life` already, the counters stay as they are.
+  // No `load` stands for any. Requires: the claims of claim_id() and of all parameters. Errors:
+  // those of SetLife and CheckLoad.
   absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
-      PSD_EXCLUDES(mutex_);
-  // Every step claims it: who has the claim knows that no step is under way.
+      PSD_EXCLUDES(deciding_, mutex_);
+  // The id under which it is hosted. Every step claims it: who has the claim knows that no step is
+  // under way.
   GlobalId claim_id() const { return claim_id_; }
+  // Whether its changes are changes of named contents: it has a name, or a parameter that was
+  // created with one.
+  bool described() const { return described_; }
   // Ends the part's life: no step is applied any more, and steps that wait are refused.
-  void EndLife() PSD_EXCLUDES(mutex_);
+  void EndLife(store::Changing) PSD_EXCLUDES(deciding_, mutex_);
+
+  // For the implementation of ChangeApplier only, whose functions say what they require.
+  absl::Status Apply(store::Changing changing, StepChange& change) PSD_EXCLUDES(mutex_);
+  absl::Status Apply(store::Changing, const OptionsChange& change) PSD_EXCLUDES(mutex_);
+  absl::Status Apply(store::Changing changing, const LifeChange& change) PSD_EXCLUDES(mutex_);
 
   struct Stats {
     uint64_t steps = 0;
@@ -203,16 +220,16 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   struct RunState;
 
   OwnerOptimizer(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
-                 const OptimizerRegistry& registry, store::Store& store, const Helpers& helpers,
-                 Executor* large_steps);
+                 const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
+                 const Helpers& helpers, Executor* large_steps, const HostedAs& hosted);
   // Returns whether steps of an optimizer on several owners ask the lead for their turn.
   bool TakesTurns() const {
     return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
   }
   absl::StatusOr<MemoryCharge> ChargeLife(const OptimizerLife& life);
-  // Begins a life. `charge` is that of `life`, and afterwards the one of the life before.
-  absl::Status ChangeLife(OptimizerLife life, MemoryCharge& charge) PSD_REQUIRES(mutex_);
+  // Answers the steps that must not wait any more.
+  void RecheckGate();
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
   // Returns the answer to a step that must not wait. Called with the gate's lock held.
   std::optional<absl::StatusOr<StepResult>> FindKnown(const StepRequest& request)
@@ -233,27 +250,36 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  void RunKernels(const StepPlan& plan, const StepTerms& terms, const RunState& state,
-                  absl::Span<const store::Parameter::Write> writes);
-  void Record(StepBatch& batch, const StepPlan& plan, const StepTerms& terms,
-              absl::Span<const store::Parameter::Write> writes) PSD_EXCLUDES(mutex_);
+  // Steps all parameters of the plan, and returns when it is done. Errors: those of the devices.
+  absl::Status RunKernels(store::Changing changing, const StepChange& change,
+                          absl::Span<const store::Parameter::Write> writes);
+  void Record(StepChange& change, absl::Span<const store::Parameter::Write> writes)
+      PSD_EXCLUDES(mutex_);
   // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
-  void RecordOverflow(StepBatch& batch, const StepTerms& terms) PSD_EXCLUDES(mutex_);
+  void RecordOverflow(StepChange& change) PSD_EXCLUDES(mutex_);
+  // Checks that `function` can step all parameters of `group`.
+  absl::Status CheckFunction(size_t group, const FunctionalOptimizer& function) const;
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
-                                             uint64_t version, GlobalId life) PSD_EXCLUDES(mutex_);
+                                             uint64_t version, GlobalId life)
+      PSD_EXCLUDES(deciding_, mutex_);
 
   const OptimizerRegistry& registry_;
   store::Store& store_;
+  ChangeApplier& changes_;
   const Helpers helpers_;
   Executor* const large_steps_;  // or null
-  const GlobalId claim_id_;      // claimed by every step: steps of one optimizer are serial
+  const GlobalId claim_id_;  // its own; claimed by every step: steps of one optimizer are serial
   const OptimizerSettings settings_;
   const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
   const std::string type_;
   const ParameterTable table_;
   size_t state_bytes_ = 0;
+  bool described_ = false;
 
+  // Held while a change of the life or of options is decided and applied, so that what was checked
+  // stays true and a journal gets such changes in their order. Before mutex_ and a journal's locks.
+  Mutex deciding_;
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
   StepBook book_ PSD_GUARDED_BY(mutex_);

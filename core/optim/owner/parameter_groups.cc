@@ -68,8 +68,8 @@ absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
     for (store::EntryPtr& entry : groups[i].parameters) {
       const std::string label = LabelOf(*function, *entry);
       const bool rows = store::AsRows(entry->value) != nullptr;
-      auto parameter =
-          (rows ? NewSteppedRows : NewDenseParameter)(std::move(entry), i, *function, memory);
+      auto parameter = rows ? NewSteppedRows(std::move(entry), i, *function, memory)
+                            : NewDenseParameter(std::move(entry), i, *function);
       if (!parameter.ok()) return Annotate(parameter.status(), label);
       dtypes.push_back((*parameter)->dtype());
       reserved.parameters.push_back(*std::move(parameter));

@@ -31,8 +31,12 @@ class StepBook {
   std::optional<absl::Status> FindWaiting(const StepRequest& request);
   // Whether the request's step was applied before.
   bool WasApplied(const StepRequest& request) const;
-  // The step has been applied. Requires: Find says nothing.
-  void End(const StepRequest& request) { steps_.End(request.member.session, request.step_id); }
+  // The step has been applied, and its trainer's steps below `ended_before` have ended for it.
+  // Requires: Find says nothing.
+  void End(GlobalId session, GlobalId step, uint64_t ended_before) {
+    steps_.Acknowledge(step.incarnation, ended_before);
+    steps_.End(session, step);
+  }
 
   // A trainer that has created the optimizer has this session here. If the session is a new one,
   // the trainer's turns with numbers below `turns_ended_before` were for former sessions: they are

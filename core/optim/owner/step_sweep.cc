@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "absl/container/inlined_vector.h"
+#include "core/base/status.h"
 #include "core/tensor/dtype.h"
 
 namespace psd::optim {
@@ -75,7 +76,13 @@ StepSweep::StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters)
   }
 }
 
-void StepSweep::Run(const Helpers& helpers) const {
+absl::Status StepSweep::Run(const Helpers& helpers) const {
+  RunKernels(helpers);
+  for (Device* device : devices_) PSD_RETURN_IF_ERROR(device->Synchronize());
+  return absl::OkStatus();
+}
+
+void StepSweep::RunKernels(const Helpers& helpers) const {
   if (helpers.count <= 0 || elements_ < 2 * kPieceElements) {
     for (const Group& group : groups_)
       if (!group.arrays.empty()) group.function->ApplyAll(group.arrays);

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/option_groups.h"
@@ -30,20 +33,25 @@ class StepSweep {
   // Adds the arrays of a whole parameter of `group`. They must outlive Run.
   void Add(size_t group, const StepArrays& arrays) {
     groups_[group].arrays.push_back(arrays);
+    if (arrays.device != nullptr) devices_.insert(arrays.device);
     elements_ += arrays.elements;
   }
 
   // Applies everything that was added, on this thread and on `helpers`, and returns when all of it
   // is done. The result does not depend on the number of helpers.
-  void Run(const Helpers& helpers) const;
+  // Errors: those of the devices; the CPU has none.
+  absl::Status Run(const Helpers& helpers) const;
 
  private:
   struct Group {
     const FunctionalOptimizer* function;
     std::vector<StepArrays> arrays;
   };
+  void RunKernels(const Helpers& helpers) const;
+
   std::vector<Group> groups_;
   int64_t elements_ = 0;
+  absl::flat_hash_set<Device*> devices_;  // those that are not the CPU
 };
 
 }  // namespace psd::optim

@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
@@ -22,6 +23,18 @@ template <typename T>
 void Fill(Block& block, double value) {
   T* elements = reinterpret_cast<T*>(block.data());
   std::fill(elements, elements + block.size() / sizeof(T), static_cast<T>(value));
+}
+
+// Sets all elements of the slot's array to its initial value. Errors: those of the device.
+absl::Status Initialise(const StateSlot& slot, Block& block) {
+  if (Device* const device = block.place().device(); device != nullptr) {
+    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> here,
+                         NewHeapAllocator()->Allocate(block.size()));
+    PSD_RETURN_IF_ERROR(Initialise(slot, *here));
+    return CopyBytes(device, block.data(), nullptr, here->data(), block.size());
+  }
+  slot.dtype == DType::kF32 ? Fill<float>(block, slot.initial) : Fill<double>(block, slot.initial);
+  return absl::OkStatus();
 }
 
 // Checks that this type of optimizer takes sparse gradients for dense parameters.
@@ -55,15 +68,20 @@ class DenseParameter : public SteppedParameter {
         parameter_(*this->entry()->parameter),
         shape_(parameter_.shape()),
         dtype_(parameter_.dtype()),
+        device_(parameter_.device()),
         elements_(shape_.NumElements()),
         sparse_status_(CheckSparse(function)),
         sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
         batches_(RowBytes(parameter_)) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
-  absl::Status Init(const FunctionalOptimizer& function, MemoryAccount& memory) {
-    PSD_ASSIGN_OR_RETURN(
-        blocks_, AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_), memory));
+  absl::Status Init(const FunctionalOptimizer& function) {
+    PSD_ASSIGN_OR_RETURN(blocks_,
+                         AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_),
+                                       parameter_.allocator()));
+    if (device_ != nullptr) {
+      PSD_ASSIGN_OR_RETURN(gradient_, parameter_.allocator().Allocate(Bytes()));
+    }
     for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
     return absl::OkStatus();
   }
@@ -83,12 +101,17 @@ class DenseParameter : public SteppedParameter {
 
   // A step writes a whole new version, even if its gradient has few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
-  void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-             StepArrays arrays) override;
-  bool BeginStep(const ParameterGradient& gradient, StepArrays& arrays) override {
+  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
+                     const ParameterGradient& gradient, StepArrays arrays) override;
+  absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
+                                 StepArrays& arrays) override {
     if (gradient.rows != nullptr) return false;
-    Begin(arrays);
     arrays.gradient = gradient.gradient->raw_data();
+    if (device_ != nullptr) {
+      PSD_RETURN_IF_ERROR(device_->CopyIn(gradient_->data(), arrays.gradient, Bytes()));
+      arrays.gradient = gradient_->data();
+    }
+    Begin(arrays);
     return true;
   }
 
@@ -98,6 +121,7 @@ class DenseParameter : public SteppedParameter {
   // Counts the step, and sets all fields that the caller has not set, except the gradient.
   void Begin(StepArrays& arrays) {
     arrays.state = absl::MakeConstSpan(state_);
+    arrays.device = device_;
     arrays.elements = elements_;
     arrays.dtype = dtype_;
     arrays.step = NextStep();
@@ -105,13 +129,17 @@ class DenseParameter : public SteppedParameter {
   void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
                    const StepArrays& arrays);
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
+  size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype_); }
 
   store::Parameter& parameter_;  // the entry's
   const Shape& shape_;           // the parameter's
   const DType dtype_;
+  Device* const device_;  // the parameter's; null for the host
   const int64_t elements_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
   std::vector<StateBlock> blocks_;
+  // Where each step puts its gradient, in the memory of device_; null on the host. Not shared.
+  std::shared_ptr<Block> gradient_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   // Whether a step also moves rows without a gradient. Sparse gradients are made dense then.
   const bool sparse_moves_all_;
@@ -122,18 +150,21 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
   const Tensor& given = *gradient.gradient;
   if (!given.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
   const bool fits = given.defined() && gradient.rounds_to.value_or(given.dtype()) == dtype_ &&
-                    given.device().IsCpu() && given.shape() == shape_;
+                    given.shape() == shape_;
   if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the gradient for ", entry()->Label(), " must be ", DTypeName(dtype_),
-                     shape_.ToString(), " on the cpu, not ", given.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat("the gradient for ", entry()->Label(),
+                                                   " must be ", DTypeName(dtype_),
+                                                   shape_.ToString(), ", not ", given.ToString()));
   }
-  if (given.IsContiguous()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, given.Contiguous());
+  if (given.OnHost() && given.IsContiguous()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const Tensor here, given.ToHost());
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, here.Contiguous());
   return absl::OkStatus();
 }
 
 absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
+  if (device_ != nullptr)
+    return NotOnDevice(absl::StrCat("a sparse gradient for ", entry()->Label()), device_);
   PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
   if (dtype() != DType::kF32 && dtype() != DType::kF64) {
     return WithRemedy(
@@ -179,11 +210,16 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
   return absl::OkStatus();
 }
 
-void DenseParameter::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                           StepArrays arrays) {
-  if (BeginStep(gradient, arrays)) return function.Apply(arrays);
+absl::Status DenseParameter::Apply(store::Changing changing, const FunctionalOptimizer& function,
+                                   const ParameterGradient& gradient, StepArrays arrays) {
+  PSD_ASSIGN_OR_RETURN(const bool begun, BeginStep(changing, gradient, arrays));
+  if (begun) {
+    function.Apply(arrays);
+    return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
+  }
   Begin(arrays);
   ApplySparse(*function.rows(), *gradient.rows, arrays);
+  return absl::OkStatus();
 }
 
 // Copies the old version, then replaces the rows that have a gradient.
@@ -235,15 +271,14 @@ double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
 }  // namespace
 
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
-                                                      size_t elements, MemoryAccount& memory) {
+                                                      size_t elements, Allocator& memory) {
   std::vector<StateBlock> blocks;
   for (const StateSlot& slot : slots) {
     PSD_CHECK(slot.dtype == DType::kF32 || slot.dtype == DType::kF64,
               "optimizer state is f32 or f64");
     PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block,
                          memory.Allocate(elements * ItemSize(slot.dtype)));
-    slot.dtype == DType::kF32 ? Fill<float>(*block, slot.initial)
-                              : Fill<double>(*block, slot.initial);
+    PSD_RETURN_IF_ERROR(Initialise(slot, *block));
     blocks.push_back({slot, std::move(block)});
   }
   return blocks;
@@ -252,7 +287,8 @@ absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlo
 std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks) {
   std::vector<StateArray> arrays;
   for (const StateBlock& each : blocks)
-    arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size()});
+    arrays.push_back({each.slot.name, each.slot.dtype, each.block->data(), each.block->size(),
+                      each.block->place().device()});
   return arrays;
 }
 
@@ -264,15 +300,15 @@ absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOpti
                           function.spec().type, " steps parameters that do")),
                       "create it with requires_grad");
   }
+  PSD_RETURN_IF_ERROR(function.CheckDevice(entry.parameter->device()));
   return function.CheckDType(entry.parameter->dtype());
 }
 
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
-    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    MemoryAccount& memory) {
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function) {
   PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
   auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, function);
-  PSD_RETURN_IF_ERROR(parameter->Init(function, memory));
+  PSD_RETURN_IF_ERROR(parameter->Init(function));
   return std::unique_ptr<SteppedParameter>(std::move(parameter));
 }
 

@@ -15,11 +15,14 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/read_version.h"
+#include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
+#include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
@@ -44,13 +47,15 @@ struct ParameterGradient {
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
-// Points to one array of a parameter's optimizer state. Reading or writing the array requires the
-// parameter's write claim, which every step of the parameter holds too.
+// Points to one array of a parameter's optimizer state, in the memory of `device`. Reading or
+// writing the array requires the parameter's write claim, which every step of the parameter holds
+// too.
 struct StateArray {
   std::string name;  // the name of its slot
   DType dtype = DType::kF32;
   std::byte* data = nullptr;
   size_t bytes = 0;
+  Device* device = nullptr;  // null for the host
 };
 
 // A parameter with its state. Apply, BeginStep, StateReplaced, steps and set_steps require the
@@ -77,9 +82,11 @@ class SteppedParameter {
   // step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that Apply takes, or that Round takes if it is a
-  // sum that is not rounded yet. Needs no claim.
+  // sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter is.
+  // Needs no claim.
   // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
-  // when there is no memory to make a strided gradient contiguous or a sparse one dense.
+  // when there is no memory to bring a gradient to the host, to make a strided one contiguous or a
+  // sparse one dense; those of the gradient's device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // Its version is the sum's as defined by ReadVersion. A sum of f16 or bf16 gradients is kept in
@@ -99,23 +106,26 @@ class SteppedParameter {
 
   // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
   // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
-  // to read and the one to write. Cannot fail.
-  virtual void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                     StepArrays arrays) = 0;
-  // Begins a step whose kernel the caller runs: completes `arrays` and returns true. The caller
-  // then passes them, with those of other parameters, to FunctionalOptimizer::ApplyAll. Returns
-  // false and does nothing if this step needs Apply.
-  virtual bool BeginStep(const ParameterGradient& /*gradient*/, StepArrays& /*arrays*/) {
+  // to read and the one to write. Errors: those of the device; on the host none.
+  virtual absl::Status Apply(store::Changing, const FunctionalOptimizer& function,
+                             const ParameterGradient& gradient, StepArrays arrays) = 0;
+  // Begins a step whose kernel the caller runs: puts the gradient where the parameter lives,
+  // completes `arrays` and returns true. The caller then passes them, with those of other
+  // parameters, to FunctionalOptimizer::ApplyAll. Returns false and does nothing if this step needs
+  // Apply. Errors: as for Apply.
+  virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& /*gradient*/,
+                                         StepArrays& /*arrays*/) {
     return false;
   }
 
   // The number of steps so far that had a gradient for this parameter.
   int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void set_steps(store::Changing, int64_t steps) { steps_ = steps; }
 
   virtual std::vector<StateArray> state() const = 0;
   // Must be called after the arrays of state() were written from outside, as a load does.
-  virtual void StateReplaced() {}
+  // Errors: those of the device; on the host none.
+  virtual absl::Status StateReplaced(store::Changing) { return absl::OkStatus(); }
 
  protected:
   int64_t NextStep() { return ++steps_; }
@@ -127,23 +137,24 @@ class SteppedParameter {
 };
 
 // Errors: INVALID_ARGUMENT: no parameter that requires grad, or a dtype that `function` cannot
-// step.
+// step; UNIMPLEMENTED naming a device on which `function` does not work.
 absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function);
-// A dense parameter: reserves its spare and its state, charged to `memory`, for as long as it
-// lives. Requires: CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
+// A dense parameter: reserves its spare, its state and, on a device, room for a gradient, from the
+// parameter's allocator, for as long as it lives. Requires: CheckDenseParameter is OK. Errors:
+// RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
-    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
-    MemoryAccount& memory);
+    store::EntryPtr entry, size_t group, const FunctionalOptimizer& function);
 
 // The memory of one array of state.
 struct StateBlock {
   StateSlot slot;
   std::shared_ptr<Block> block;  // not shared; a shared_ptr because MemoryBudget returns one
 };
-// Allocates one array of `elements` elements for each slot, charged to `memory`, and sets all
-// elements to the slot's initial value. Errors: RESOURCE_EXHAUSTED.
+// Allocates one array of `elements` elements for each slot, in `memory`, which may be on a device,
+// and sets all elements to the slot's initial value.
+// Errors: RESOURCE_EXHAUSTED; those of the device.
 absl::StatusOr<std::vector<StateBlock>> AllocateState(const std::vector<StateSlot>& slots,
-                                                      size_t elements, MemoryAccount& memory);
+                                                      size_t elements, Allocator& memory);
 std::vector<StateArray> StateArrays(const std::vector<StateBlock>& blocks);
 
 }  // namespace psd::optim

@@ -1,16 +1,22 @@
 #include "core/optim/parameters/stepped_rows.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
+#include "core/optim/parameters/staged_rows.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/optim/rows/sparse_gradient.h"
+#include "core/store/changing.h"
 #include "core/store/rows.h"
+#include "core/tensor/tensor.h"
 #include "kernels/rows/rows.h"
 
 namespace psd::optim {
@@ -64,12 +70,19 @@ class SteppedRows : public SteppedParameter {
     return gradient.rows->entries.values().NumElements() +
            static_cast<int64_t>(touched_.size() * rows_->width());
   }
-  void Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-             StepArrays arrays) override;
-  void StateReplaced() override;
+  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
+                     const ParameterGradient& gradient, StepArrays arrays) override;
+  absl::Status StateReplaced(store::Changing) override;
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
+  // Steps the rows of `groups`. `all` has everything except the rows and their state.
+  absl::Status Step(store::Changing changing, const RowOptimizer& function,
+                    const kernels::RowGroups& groups, RowArrays all);
+  // The same for a table on a device.
+  absl::Status StepThere(store::Changing changing, const RowOptimizer& function,
+                         const kernels::RowGroups& groups, RowArrays all);
+
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
   RowBatches batches_;
   std::vector<StateBlock> blocks_;
@@ -81,10 +94,11 @@ class SteppedRows : public SteppedParameter {
 
 absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memory) {
   const auto rows = static_cast<size_t>(rows_->NumRows());
+  Allocator& place = rows_->memory() == nullptr ? memory : *rows_->memory();
   for (const RowSlot& slot : function.Slots(rows_->dtype())) {
     PSD_ASSIGN_OR_RETURN(
         std::vector<StateBlock> blocks,
-        AllocateState({slot.slot}, slot.one_per_row ? rows : rows * rows_->width(), memory));
+        AllocateState({slot.slot}, slot.one_per_row ? rows : rows * rows_->width(), place));
     state_.push_back(blocks[0].block->data());
     blocks_.push_back(std::move(blocks[0]));
   }
@@ -92,19 +106,27 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
 }
 
 // Finds touched_ anew: a row whose state is not all zero had a gradient in some step.
-void SteppedRows::StateReplaced() {
+absl::Status SteppedRows::StateReplaced(store::Changing) {
   const auto rows = static_cast<size_t>(rows_->NumRows());
+  std::vector<Tensor> arrays;  // where the host may read them
+  for (const StateBlock& each : blocks_) {
+    const Shape shape{static_cast<int64_t>(each.block->size() / ItemSize(each.slot.dtype))};
+    PSD_ASSIGN_OR_RETURN(const Tensor array,
+                         Tensor::FromBuffer(shape, each.slot.dtype, Buffer(each.block)));
+    PSD_ASSIGN_OR_RETURN(arrays.emplace_back(), array.ToHost());
+  }
   touched_.clear();
   for (size_t row = 0; row < rows; ++row) {
-    for (const StateBlock& each : blocks_) {
-      const size_t bytes = each.block->size() / rows;
-      const std::byte* begin = each.block->data() + row * bytes;
+    for (const Tensor& each : arrays) {
+      const size_t bytes = each.NumBytes() / rows;
+      const std::byte* begin = each.raw_data() + row * bytes;
       if (std::all_of(begin, begin + bytes, [](std::byte b) { return b == std::byte{0}; }))
         continue;
       touched_.push_back(static_cast<int64_t>(row));
       break;
     }
   }
+  return absl::OkStatus();
 }
 
 absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {
@@ -136,29 +158,55 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
   return sum;
 }
 
-void SteppedRows::Apply(const FunctionalOptimizer& function, const ParameterGradient& gradient,
-                        StepArrays arrays) {
+absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimizer& function,
+                                const ParameterGradient& gradient, StepArrays arrays) {
   const RowOptimizer& rows = *function.rows();
   RowArrays all;
-  all.table = rows_->elements();
   all.width = rows_->width();
   all.gradients = gradient.rows->entries.values().raw_data();
-  all.state = absl::MakeConstSpan(state_);
   all.dtype = rows_->dtype();
   all.step = NextStep();
   all.gradient_scale = arrays.gradient_scale;
   all.gradient_limit = arrays.gradient_limit;
-  const auto publish = [this](absl::Span<const int64_t> ids, const std::byte* next) {
-    rows_->Write(ids, next);
-  };
   if (rows.MovesWithoutGradient()) {
     kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
-    batches_.Step(rows, groups, all, publish);
+    PSD_RETURN_IF_ERROR(Step(changing, rows, groups, all));
     touched_ = std::move(groups.ids);
   } else {
-    batches_.Step(rows, gradient.rows->groups, all, publish);
+    PSD_RETURN_IF_ERROR(Step(changing, rows, gradient.rows->groups, all));
   }
-  rows_->FinishUpdate();
+  rows_->FinishUpdate(changing);
+  return absl::OkStatus();
+}
+
+absl::Status SteppedRows::Step(store::Changing changing, const RowOptimizer& function,
+                               const kernels::RowGroups& groups, RowArrays all) {
+  if (rows_->device() != nullptr) return StepThere(changing, function, groups, all);
+  all.table = rows_->elements();
+  all.state = absl::MakeConstSpan(state_);
+  absl::Status written;
+  batches_.Step(function, groups, all, [&](absl::Span<const int64_t> ids, const std::byte* next) {
+    written.Update(rows_->Write(changing, ids, next));
+  });
+  return written;
+}
+
+absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer& function,
+                                    const kernels::RowGroups& groups, RowArrays all) {
+  PSD_ASSIGN_OR_RETURN(StagedRows staged, StagedRows::Read(*rows_, blocks_, groups.ids));
+  all.table = staged.rows();
+  all.state = staged.state();
+  kernels::RowGroups numbered = groups;  // a staged row has its number in the step as id
+  std::iota(numbered.ids.begin(), numbered.ids.end(), 0);
+  std::vector<std::byte> next;
+  const size_t row_bytes = rows_->width() * ItemSize(rows_->dtype());
+  next.reserve(groups.ids.size() * row_bytes);
+  batches_.Step(function, numbered, all, [&](absl::Span<const int64_t> ids, const std::byte* rows) {
+    next.insert(next.end(), rows, rows + ids.size() * row_bytes);
+  });
+  PSD_RETURN_IF_ERROR(staged.WriteState());
+  PSD_RETURN_IF_ERROR(rows_->Write(changing, groups.ids, next.data()));
+  return rows_->device()->Synchronize();
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "core/services/checkpoint/checkpoint_export.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/checkpoint/safetensors_codec.h"
@@ -31,8 +31,8 @@ absl::Status CopyState(const SteppedParameter& stepped, const Rows& rows, Outbou
     const Shape shape =
         rows.table == nullptr ? specs[i].shape : checkpoint::WithRows(specs[i].shape, rows.count);
     PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(shape, specs[i].dtype, out.memory.get()));
-    std::memcpy(copy.mutable_raw_data(), arrays[i].data + rows.Offset(arrays[i].bytes),
-                copy.NumBytes());
+    PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), arrays[i].device,
+                                  arrays[i].data + rows.Offset(arrays[i].bytes), copy.NumBytes()));
     out.values.emplace_back(std::move(copy));
   }
   return absl::OkStatus();
@@ -45,14 +45,15 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
     PSD_ASSIGN_OR_RETURN(Tensor copy,
                          Tensor::Empty(checkpoint::WithRows(table.shape(), from.rows.count),
                                        table.dtype(), out.memory.get()));
-    std::memcpy(copy.mutable_raw_data(), table.elements() + from.rows.Offset(table.bytes()),
-                copy.NumBytes());
+    PSD_RETURN_IF_ERROR(table.ReadElements(from.rows.Offset(table.bytes()), copy.mutable_raw_data(),
+                                           copy.NumBytes()));
     item.set_version(table.version());
     out.values.emplace_back(std::move(copy));
   } else if (from.entry->parameter != nullptr) {
     PSD_ASSIGN_OR_RETURN(auto pinned, from.entry->parameter->Pin());
     item.set_version(pinned.version);
-    out.values.emplace_back(std::move(pinned.tensor));
+    PSD_ASSIGN_OR_RETURN(Tensor elements, pinned.tensor.ToHost(out.memory.get()));
+    out.values.emplace_back(std::move(elements));
   } else {
     out.values.push_back(from.entry->value);
   }
@@ -170,7 +171,8 @@ absl::StatusOr<std::vector<Tensor>> DenseCopies(const Outbound& out) {
       return absl::InvalidArgumentError(
           absl::StrCat("only tensors are copied out, not ", value.KindName()));
     }
-    PSD_ASSIGN_OR_RETURN(Tensor dense, variable->tensor().Contiguous());
+    PSD_ASSIGN_OR_RETURN(const Tensor here, variable->tensor().ToHost());
+    PSD_ASSIGN_OR_RETURN(Tensor dense, here.Contiguous());
     arrays.push_back(std::move(dense));
   }
   return arrays;

@@ -1,8 +1,6 @@
 #include "core/services/checkpoint/checkpoint_import.h"
 
 #include <cmath>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -118,13 +116,6 @@ absl::StatusOr<Incoming> DecodeItem(store::Store& store, const v1::ImportItem& m
   return item;
 }
 
-void WriteRows(const Rows& rows, const Tensor& elements) {
-  std::vector<int64_t> ids(static_cast<size_t>(rows.count));
-  std::iota(ids.begin(), ids.end(), rows.first);
-  rows.table->Write(ids, elements.raw_data());
-  rows.table->FinishUpdate();
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
@@ -163,40 +154,22 @@ bool Changes(const Incoming& item) {
   return item.entry != nullptr && (item.entry->parameter != nullptr || item.rows.table != nullptr);
 }
 
-absl::Status Replace(const Incoming& item) {
-  const Rows& rows = item.rows;
+absl::Status Replace(change::Changes& changes, const Incoming& item) {
   for (const Incoming::State& state : item.states) {
     const absl::Status loads = optim::CheckLoad(item.load, state.optimizer->life());
     PSD_RETURN_IF_ERROR(Annotate(loads, item.entry->Label()));
   }
-  if (rows.table != nullptr) {
-    WriteRows(rows, item.elements);
-  } else {
-    auto version = item.entry->parameter->Assign(item.elements);
-    if (!version.ok()) return Annotate(version.status(), item.entry->Label());
-  }
-  for (const Incoming::State& state : item.states) {
-    const std::vector<optim::StateArray> arrays = state.stepped->state();
-    for (size_t i = 0; i < arrays.size(); ++i) {
-      std::memcpy(arrays[i].data + rows.Offset(arrays[i].bytes), state.arrays[i].raw_data(),
-                  state.arrays[i].NumBytes());
-    }
-    state.stepped->set_steps(state.steps);
-  }
-  return absl::OkStatus();
+  return changes.Apply(change::LoadValue{item.entry, item.rows.first, item.elements, item.states});
 }
 
-absl::Status MakeValue(store::Store& store, rref::RRefContext& rrefs, const Incoming& item) {
-  if (item.entry != nullptr)
-    PSD_RETURN_IF_ERROR(optim::DropNamed(store, rrefs, item.name, item.entry->id));
-  bool made = false;
-  const auto entry = store.GetOrCreate(item.name, {}, [&] {
-    made = true;
-    return absl::StatusOr<store::Value>(store::Value(item.elements));
-  });
+absl::Status MakeValue(change::Changes& changes, rref::RRefContext& rrefs, const Incoming& item) {
+  if (item.entry != nullptr) PSD_RETURN_IF_ERROR(changes.Drop(rrefs, item.name, item.entry->id));
+  const GlobalId id = changes.NewId();
+  const auto entry = changes.Apply(change::CreateValue{id, item.name, nullptr, item.elements});
   // The entry is ready at once, unless another call makes a value of that name. This code does not
   // wait for that call, because the import holds claims.
-  if (entry.IsReady() && (made || !entry.Wait().ok())) return entry.Wait().status();
+  if (entry.IsReady() && (!entry.Wait().ok() || (*entry.Wait())->id == id))
+    return entry.Wait().status();
   return WithRemedy(absl::AbortedError(absl::StrCat("another call has made '", item.name,
                                                     "' while it was loaded")),
                     "load again");
@@ -215,8 +188,6 @@ absl::Status Restore(const Inbound::Restored& restored) {
     if (restored.judged.IsNone()) return restored.optimizer->SetLife(restored.life);
     return restored.optimizer->JoinLife(restored.life, restored.judged, restored.steps_accepted);
   }
-  const optim::ParameterTable& table = restored.optimizer->table();
-  for (size_t i = 0; i < table.size(); ++i) table[i].StateReplaced();
   return restored.optimizer->FinishLoad(
       restored.life, restored.judged,
       {restored.steps_accepted, restored.loss_scale, restored.good_steps});

@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/change/change.h"
+#include "core/change/changes.h"
 #include "core/rref/rref_context.h"
 #include "core/services/checkpoint/checkpoint_rows.h"
 #include "core/store/store.h"
@@ -24,12 +26,7 @@ struct Incoming {
   Rows rows;
   std::string name;
   Tensor elements;
-  struct State {
-    std::shared_ptr<optim::OwnerOptimizer> optimizer;
-    optim::SteppedParameter* stepped = nullptr;
-    int64_t steps = 0;
-    std::vector<Tensor> arrays;
-  };
+  using State = change::LoadValue::State;
   std::vector<State> states;
   GlobalId load;  // the life that the load has given to the optimizers of the states; none: any
 };
@@ -62,12 +59,12 @@ bool Changes(const Incoming& item);
 
 // Replaces the value and its state. Requires: Changes(item); the value's write claim is held.
 // Errors: FAILED_PRECONDITION: another load of an optimizer that steps the value has begun.
-absl::Status Replace(const Incoming& item);
+absl::Status Replace(change::Changes& changes, const Incoming& item);
 
 // Makes a value that is no parameter, in place of the one that was found under its name.
 // Requires: !Changes(item). Errors: ABORTED or FAILED_PRECONDITION if the name has been given to
 // another value since then; RESOURCE_EXHAUSTED.
-absl::Status MakeValue(store::Store& store, rref::RRefContext& rrefs, const Incoming& item);
+absl::Status MakeValue(change::Changes& changes, rref::RRefContext& rrefs, const Incoming& item);
 
 // Adds the ids whose claims Restore needs.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);

@@ -102,8 +102,8 @@ absl::Status CheckpointService::ServeImport(const rpc::Answer<Unit>& answer,
         // is not followed by the import.
         PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
         for (const Incoming& item : in->items) {
-          PSD_RETURN_IF_ERROR(Changes(item) ? Replace(item)
-                                            : MakeValue(uses_.store, uses_.rrefs, item));
+          PSD_RETURN_IF_ERROR(Changes(item) ? Replace(uses_.changes, item)
+                                            : MakeValue(uses_.changes, uses_.rrefs, item));
         }
         for (const Inbound::Restored& each : in->optimizers) PSD_RETURN_IF_ERROR(Restore(each));
         return absl::OkStatus();

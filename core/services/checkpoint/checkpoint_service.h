@@ -14,6 +14,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/change/changes.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/rpc/declared_method.h"
@@ -36,6 +37,7 @@ class CheckpointService {
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;
+    change::Changes& changes;
     rref::RRefContext& rrefs;
     dist_autograd::Exchange& exchange;
     const optim::OptimizerRegistry& optimizers;

@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "core/base/parallel_for.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/change/change.h"
 #include "core/dist_autograd/leaf_gradients.h"
-#include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/life_codec.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/rpc/declared_method.h"
@@ -36,13 +34,6 @@ using optim::StepPlan;
 using store::EntryPtr;
 
 using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store and running calls
-
-// Large steps run on as many of the threads of the executor as there are cores; one of them is the
-// step's own.
-Helpers StepHelpers(const OptimizerService::Uses& uses) {
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
-  return {&uses.executor, std::min(uses.threads, cores) - 1};
-}
 
 // Returns a text of everything that the creators of an optimizer of one name must agree on. The
 // names of a group's parameters are sorted, because loading does not keep their order.
@@ -337,38 +328,29 @@ absl::Status OptimizerService::ServeCreate(const rpc::Answer<rpc::Contents>& ans
   const GlobalId expected = life.id;
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
   DropPart(request.name(), ReplacedBy(request));
-  store::CreateOptions options;
-  options.creation = Agreement(groups, settings);
   life = FirstLife(request, std::move(life));
-  auto create = [this, settings, life,
-                 groups = std::move(groups)]() mutable -> absl::StatusOr<store::Value> {
-    PSD_ASSIGN_OR_RETURN(auto optimizer,
-                         OwnerOptimizer::Create(std::move(groups), settings, uses_.optimizers,
-                                                uses_.store, StepHelpers(uses_), &uses_.executor));
-    PSD_RETURN_IF_ERROR(optimizer->SetLife(std::move(life)));
-    Remember(optimizer);
-    return store::Value(std::shared_ptr<store::Object>(std::move(optimizer)));
-  };
+  std::string agreement = Agreement(groups, settings);
+  const Future<EntryPtr> created = uses_.changes.Apply(
+      change::CreateOptimizer{
+          {}, request.name(), std::move(agreement), std::move(groups), settings, life},
+      [this](const OptimizerPtr& made) { Remember(made); });
   if (request.name().empty()) {
-    PSD_ASSIGN_OR_RETURN(store::Value value, create());
-    PSD_ASSIGN_OR_RETURN(EntryPtr entry,
-                         uses_.store.Put(std::move(value), /*requires_grad=*/false));
+    PSD_ASSIGN_OR_RETURN(const EntryPtr entry, created.Wait());
     answer(uses_.exchange.ReferenceReply(*answer.call(), entry));
     return absl::OkStatus();
   }
-  uses_.store.GetOrCreate(request.name(), options, std::move(create))
-      .OnReady([this, answer, expected, life,
-                before = request.turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
-        if (!entry.ok()) return answer(entry.status());
-        absl::StatusOr<rpc::Contents> reply =
-            AnswerCreation(*answer.call(), *entry, expected, life, before);
-        if (absl::IsNotFound(reply.status())) {
-          reply = WithRemedy(absl::AbortedError(absl::StrCat((*entry)->Label(),
-                                                             " was dropped while it was created")),
-                             "create it again");
-        }
-        answer(std::move(reply));
-      });
+  created.OnReady([this, answer, expected, life,
+                   before = request.turns_ended_before()](const absl::StatusOr<EntryPtr>& entry) {
+    if (!entry.ok()) return answer(entry.status());
+    absl::StatusOr<rpc::Contents> reply =
+        AnswerCreation(*answer.call(), *entry, expected, life, before);
+    if (absl::IsNotFound(reply.status())) {
+      reply = WithRemedy(
+          absl::AbortedError(absl::StrCat((*entry)->Label(), " was dropped while it was created")),
+          "create it again");
+    }
+    answer(std::move(reply));
+  });
   return absl::OkStatus();
 }
 
@@ -403,7 +385,7 @@ void OptimizerService::DropPart(const std::string& name, GlobalId replaced) {
   auto optimizer = FindOptimizer(uses_.store, (*entry)->id);
   if (!optimizer.ok() || (*optimizer)->life().id != replaced) return;
   // If another creator has replaced the part meanwhile, this fails and the new part stays.
-  optim::DropNamed(uses_.store, uses_.rrefs, name, (*entry)->id).IgnoreError();
+  uses_.changes.Drop(uses_.rrefs, name, (*entry)->id).IgnoreError();
   uses_.agent.access().NameDropped();
 }
 

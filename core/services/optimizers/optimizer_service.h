@@ -16,6 +16,7 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
+#include "core/change/changes.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/optim/options/optimizer_config.h"
@@ -88,6 +89,7 @@ class OptimizerService {
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;
+    change::Changes& changes;
     rref::RRefContext& rrefs;
     rref::CreationGate& creations;
     dist_autograd::DistAutograd& autograd;
@@ -95,7 +97,6 @@ class OptimizerService {
     const optim::OptimizerRegistry& optimizers;
     IdSource& ids;
     Executor& executor;
-    int threads;  // of the executor, without the reserved one
     TimerQueue& timers;
   };
 

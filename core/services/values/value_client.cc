@@ -107,12 +107,14 @@ absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
 
 Future<RRef> ValueService::GetOrCreate(const std::string& owner, const std::string& name,
                                        const program::Program& create, bool requires_grad,
-                                       const rpc::CallOptions& options, Hosted hosted) {
+                                       const rpc::CallOptions& options, Hosted hosted,
+                                       const std::string& device) {
   v1::GetOrCreateRequest request;
   request.set_name(name);
   request.set_program(program::EncodeProgram(create));
   request.set_requires_grad(requires_grad);
   request.set_rows(hosted == Hosted::kRows);
+  request.set_device(device);
   return rpc::Ask(uses_.agent, kValueGetOrCreate, {owner}, request, options)
       .Then([this, owner](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<RRef> {
         if (!reply.ok()) return reply.status();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,12 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
-#include "core/optim/owner/hosted_optimizer.h"
 #include "core/program/program_codec.h"
-#include "core/program/run_program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/authorize.h"
@@ -44,15 +42,28 @@ struct Facts {
   bool requires_grad = false;
   uint64_t version = 0;
   size_t bytes = 0;
+  absl::string_view device = kCpuName;
 };
 
 // Returns nothing for a value that is neither a parameter nor rows.
 std::optional<Facts> FactsOf(const store::Entry& entry) {
   if (const store::Parameter* p = entry.parameter.get()) {
-    return Facts{p->shape(), p->dtype(), false, p->requires_grad(), p->version(), p->stats().bytes};
+    return Facts{p->shape(),
+                 p->dtype(),
+                 false,
+                 p->requires_grad(),
+                 p->version(),
+                 p->stats().bytes,
+                 DeviceName(p->device())};
   }
   if (const auto r = store::AsRows(entry.value); r != nullptr)
-    return Facts{r->shape(), r->dtype(), true, r->requires_grad(), r->version(), r->bytes()};
+    return Facts{r->shape(),
+                 r->dtype(),
+                 true,
+                 r->requires_grad(),
+                 r->version(),
+                 r->bytes(),
+                 DeviceName(r->device())};
   return std::nullopt;
 }
 
@@ -72,10 +83,12 @@ bool WouldMake(const OperatorRegistry& operators, const program::Program& progra
 }
 
 absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry& entry,
-                           const program::Program& program, bool requires_grad, bool rows) {
+                           const program::Program& program, bool requires_grad, bool rows,
+                           absl::string_view device) {
   const std::optional<Facts> facts = FactsOf(entry);
   if (!facts.has_value() && !rows) return absl::OkStatus();
-  if (facts.has_value() && facts->rows == rows && facts->requires_grad == requires_grad &&
+  const bool same_device = facts.has_value() && (device.empty() || facts->device == device);
+  if (same_device && facts->rows == rows && facts->requires_grad == requires_grad &&
       WouldMake(operators, program, *facts)) {
     return absl::OkStatus();
   }
@@ -86,59 +99,6 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                         absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
                                      ", which is not what this call would create")),
                     "drop it, or use another name");
-}
-
-// A value that is created stays, so the rest of the memory budget bounds it instead of the limit
-// for results.
-program::ProgramLimits CreationLimits(const ValueService::Uses& uses) {
-  program::ProgramLimits limits = uses.program_limits;
-  const MemoryAccount& memory = uses.store.memory();
-  const size_t limit = memory.limit_bytes();
-  const size_t left = limit - std::min(limit, memory.used_bytes());
-  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  limits.max_result_bytes = limit == 0 ? kNoLimit : static_cast<int64_t>(left);
-  limits.max_live_bytes = std::max(limits.max_live_bytes, limits.max_result_bytes);
-  return limits;
-}
-
-// Adds the budget and its use to the error of a program that found no memory.
-absl::Status WithBudget(const absl::Status& status, const MemoryBudget& memory) {
-  if (memory.limit_bytes() == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(status.message(), "; no memory budget is set, and the system has no more"));
-  }
-  const MemoryAccount& hosted = *memory.hosted();
-  return WithRemedy(
-      absl::ResourceExhaustedError(absl::StrCat(
-          status.message(), "; the memory budget is ", memory.limit_bytes(), " bytes, ",
-          hosted.limit_bytes(), " for values, of which ", hosted.used_bytes(), " are in use")),
-      "drop values or raise the budget");
-}
-
-// Runs a creation program, which has no arguments and one result. No history is recorded.
-absl::StatusOr<Value> RunCreation(const ValueService::Uses& uses,
-                                  const program::CheckedProgram& program) {
-  NoGradGuard no_grad;
-  const auto results = program::RunProgram(program, CreationLimits(uses), {}, [] { return false; });
-  if (absl::IsResourceExhausted(results.status())) return WithBudget(results.status(), uses.memory);
-  PSD_RETURN_IF_ERROR(results.status());
-  if (results->size() != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a creation program must have one result, this one has ", results->size()));
-  }
-  return Value(results->front().Detach());
-}
-
-// Runs a creation program and returns its result as an embedding table, in memory of the store's
-// budget.
-absl::StatusOr<Value> CreateRows(const ValueService::Uses& uses,
-                                 const program::CheckedProgram& program, bool requires_grad) {
-  PSD_ASSIGN_OR_RETURN(Value made, RunCreation(uses, program));
-  const auto* variable = made.As<Variable>();
-  PSD_RETURN_IF_ERROR(variable->status());
-  PSD_ASSIGN_OR_RETURN(Tensor elements, variable->tensor().Clone(&uses.store.memory()));
-  PSD_ASSIGN_OR_RETURN(auto rows, store::Rows::Create(std::move(elements), requires_grad));
-  return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 
 GlobalId IdAt(const v1::FetchRequest& request, int i) {
@@ -227,27 +187,23 @@ absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& an
   PSD_RETURN_IF_ERROR(uses_.agent.access().Authorize(rpc::AskerOf(*answer.call()),
                                                      rpc::Right::kCreate, request.name()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  GetOrCreateHere(
-      answer, {request.name(), std::make_shared<const program::CheckedProgram>(std::move(checked)),
-               request.rows(), request.requires_grad()});
+  GetOrCreateHere(answer, {{},
+                           request.name(),
+                           std::make_shared<const program::CheckedProgram>(std::move(checked)),
+                           {},
+                           request.rows(),
+                           request.requires_grad(),
+                           request.device()});
   return absl::OkStatus();
 }
 
 void ValueService::GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
-                                   const Creation& creation) {
-  store::CreateOptions options;
-  options.requires_grad = creation.requires_grad && !creation.rows;  // rows keep their own flag
-  uses_.store
-      .GetOrCreate(creation.name, options,
-                   [this, creation] {
-                     return creation.rows
-                                ? CreateRows(uses_, *creation.program, creation.requires_grad)
-                                : RunCreation(uses_, *creation.program);
-                   })
-      .OnReady([this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
+                                   const change::CreateValue& creation) {
+  uses_.changes.Apply(creation).OnReady(
+      [this, answer, creation](const absl::StatusOr<EntryPtr>& entry) {
         if (!entry.ok()) return answer(entry.status());
         absl::Status same = CheckSameType(uses_.operators, **entry, creation.program->program(),
-                                          creation.requires_grad, creation.rows);
+                                          creation.requires_grad, creation.rows, creation.device);
         if (!same.ok()) return answer(same);
         auto reply = uses_.exchange.ReferenceReply(*answer.call(), *entry);
         // The value was dropped and freed since it was found, so the name is free again.
@@ -275,7 +231,7 @@ absl::Status ValueService::ServeDrop(const rpc::CallPtr& call, v1::NameRequest r
 }
 
 absl::Status ValueService::DropHere(const std::string& name, GlobalId only) {
-  const absl::Status dropped = optim::DropNamed(uses_.store, uses_.rrefs, name, only);
+  const absl::Status dropped = uses_.changes.Drop(uses_.rrefs, name, only);
   uses_.agent.access().NameDropped();
   return dropped;
 }
@@ -319,7 +275,7 @@ absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answe
   PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), rpc::AskerOf(*answer.call()),
                                       rpc::Right::kWrite, *entry));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*answer.call()));
-  uses_.store.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
+  uses_.changes.Assign(entry, elements->tensor(), [answer](absl::StatusOr<uint64_t> version) {
     if (!version.ok()) return answer(version.status());
     v1::AssignReply reply;
     reply.set_version(*version);

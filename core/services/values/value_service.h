@@ -12,7 +12,8 @@
 #include "core/autograd/operators.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
-#include "core/base/memory_budget.h"
+#include "core/change/change.h"
+#include "core/change/changes.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
@@ -67,13 +68,13 @@ class ValueService {
   struct Uses {
     rpc::RpcAgent& agent;
     store::Store& store;
+    change::Changes& changes;
     rref::RRefContext& rrefs;
     rref::CreationGate& creations;
     dist_autograd::DistAutograd& autograd;
     dist_autograd::Exchange& exchange;
     const OperatorRegistry& operators;  // that programs may call
     const program::ProgramLimits& program_limits;
-    MemoryBudget& memory;
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
   };
 
@@ -81,10 +82,14 @@ class ValueService {
   explicit ValueService(Uses uses);
 
   // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
-  // none. Errors: FAILED_PRECONDITION if it exists and is not what this call would create.
+  // none, on the owner's device called `device`. If that is empty, an existing value may be on any
+  // device, and a new one is made on the CPU.
+  // Errors: FAILED_PRECONDITION if it exists and is not what this call would create;
+  // INVALID_ARGUMENT naming the owner's devices if it has no such device.
   Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,
                                  const program::Program& create, bool requires_grad,
-                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor);
+                                 const rpc::CallOptions& options, Hosted hosted = Hosted::kTensor,
+                                 const std::string& device = "");
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
   // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
@@ -137,16 +142,10 @@ class ValueService {
                                                  const rpc::CallOptions& options);
 
  private:
-  // The contents of a "value.get_or_create" request.
-  struct Creation {
-    std::string name;
-    std::shared_ptr<const program::CheckedProgram> program;  // shared with the store's creation
-    bool rows = false;
-    bool requires_grad = false;
-  };
   absl::Status ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
                                 v1::GetOrCreateRequest request);
-  void GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer, const Creation& creation);
+  void GetOrCreateHere(const rpc::Answer<rpc::Contents>& answer,
+                       const change::CreateValue& creation);
   absl::StatusOr<rpc::Contents> ServeLookup(const rpc::CallPtr& call, v1::NameRequest request);
   absl::Status ServeDrop(const rpc::CallPtr& call, v1::NameRequest request);
   // Drops a name that `asker` may drop. Errors: as rref::UnknownName.

@@ -5,23 +5,13 @@
 
 namespace psd::ops {
 
-absl::Status UsableError(absl::string_view op, const Tensor& x) {
-  if (!x.defined()) {
-    return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat(op, " was given an undefined tensor")),
-        "give it elements first");
-  }
-  if (!x.device().IsCpu()) {
-    return WithRemedy(
-        absl::UnimplementedError(absl::StrCat(op, " was given ", x.ToString(), " on ",
-                                              x.device().ToString(), ", but runs on a cpu only")),
-        "move it there");
-  }
-  return absl::OkStatus();
+absl::Status DefinedError(absl::string_view op) {
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(op, " was given an undefined tensor")),
+                    "give it elements first");
 }
 
-absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integers) {
-  PSD_RETURN_IF_ERROR(CheckUsable(op, x));
+absl::Status NumbersError(absl::string_view op, const Tensor& x, bool integers) {
+  PSD_RETURN_IF_ERROR(CheckDefined(op, x));
   if (IsArithmetic(x.dtype(), integers)) return absl::OkStatus();
   return WithRemedy(absl::InvalidArgumentError(
                         absl::StrCat(op, " was given ", x.ToString(), ", but takes f32 and f64",
@@ -30,8 +20,9 @@ absl::Status ArithmeticError(absl::string_view op, const Tensor& x, bool integer
 }
 
 absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic(op, a, integers));
-  PSD_RETURN_IF_ERROR(CheckArithmetic(op, b, integers));
+  PSD_RETURN_IF_ERROR(CheckNumbers(op, a, integers));
+  PSD_RETURN_IF_ERROR(CheckNumbers(op, b, integers));
+  if (!AreTogether(a, b)) return MixedDevices(op, a.device(), b.device());
   if (a.dtype() == b.dtype()) return absl::OkStatus();
   return WithRemedy(
       absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",

@@ -4,30 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
+#include "core/tensor/ops/kernels.h"
 #include "core/tensor/ops/shape_ops.h"
-#include "kernels/elementwise.h"
 
 namespace psd::ops {
 namespace {
 
-using kernels::BinaryOp;
-using kernels::UnaryGradientOp;
-using kernels::UnaryOp;
-
-absl::string_view NameOf(BinaryOp op) {
-  switch (op) {
-    case BinaryOp::kAdd:
-      return "Add";
-    case BinaryOp::kSub:
-      return "Sub";
-    case BinaryOp::kMul:
-      return "Mul";
-    case BinaryOp::kDiv:
-      return "Div";
-  }
-  return "";
+// Whether the operator also takes integers.
+bool TakesIntegers(const BinaryName& op) {
+  return op.slot != kDiv.slot;
 }
 
 // Describes how to loop over two arguments of the same (broadcast) shape. Axes are joined where
@@ -70,37 +58,12 @@ bool KernelTakes(const Plan& plan) {
   return (a_step == 1 && (b_step == 0 || b_step == 1)) || (a_step == 0 && b_step == 1);
 }
 
-template <typename T>
-void RunPlan(BinaryOp op, const Plan& plan, const T* a, const T* b, T* out) {
-  const int outer = static_cast<int>(plan.extents.size()) - 1;
-  const int64_t row = plan.extents[outer];
-  const size_t a_step = static_cast<size_t>(plan.a_steps[outer]);
-  const size_t b_step = static_cast<size_t>(plan.b_steps[outer]);
-  Strides index(outer, 0);
-  int64_t a_at = 0;
-  int64_t b_at = 0;
-  while (true) {
-    kernels::Binary(op, a + a_at, a_step, b + b_at, b_step, out, static_cast<size_t>(row));
-    out += row;
-    int axis = outer - 1;
-    for (; axis >= 0; --axis) {
-      a_at += plan.a_steps[axis];
-      b_at += plan.b_steps[axis];
-      if (++index[axis] < plan.extents[axis]) break;
-      a_at -= plan.a_steps[axis] * plan.extents[axis];
-      b_at -= plan.b_steps[axis] * plan.extents[axis];
-      index[axis] = 0;
-    }
-    if (axis < 0) return;
-  }
-}
-
 // Describes how a single kernel call can process two arguments: one of them is dense and has the
 // result's shape, and the other is dense with that shape too or is one number.
 struct OneCall {
   const Tensor* like = nullptr;  // has the result's shape; null if one call is not enough
-  size_t a_step = 0;
-  size_t b_step = 0;
+  int64_t a_step = 0;
+  int64_t b_step = 0;
 };
 
 OneCall AsOneCall(const Tensor& a, const Tensor& b) {
@@ -111,23 +74,27 @@ OneCall AsOneCall(const Tensor& a, const Tensor& b) {
   return {};
 }
 
-absl::StatusOr<Tensor> RunOneCall(BinaryOp op, const OneCall& call, const Tensor& a,
+absl::StatusOr<Tensor> RunOneCall(const BinaryName& op, const OneCall& call, const Tensor& a,
                                   const Tensor& b) {
+  PSD_ASSIGN_OR_RETURN(BinaryKernel* const kernel, KernelFor(op, a));
   absl::StatusOr<Tensor> out = Tensor::EmptyLike(*call.like);
-  if (!out.ok()) return out;
-  WithNumber(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Binary(op, a.data<T>(), call.a_step, b.data<T>(), call.b_step, out->mutable_data<T>(),
-                    static_cast<size_t>(call.like->NumElements()));
-    return 0;
-  });
+  const int64_t count = call.like->NumElements();
+  if (!out.ok() || count == 0) return out;
+  kernel(a.device(), {a.dtype(),
+                      {&count, 1},
+                      {&call.a_step, 1},
+                      {&call.b_step, 1},
+                      a.address(),
+                      b.address(),
+                      out->mutable_address()});
   return out;
 }
 
-absl::StatusOr<Tensor> RunWithPlan(BinaryOp op, const Tensor& a, const Tensor& b) {
+absl::StatusOr<Tensor> RunWithPlan(const BinaryName& op, const Tensor& a, const Tensor& b) {
+  PSD_ASSIGN_OR_RETURN(BinaryKernel* const kernel, KernelFor(op, a));
   absl::StatusOr<Shape> shape = BroadcastShapes(a.shape(), b.shape());
-  if (!shape.ok()) return Annotate(shape.status(), NameOf(op));
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(*shape, a.dtype()));
+  if (!shape.ok()) return Annotate(shape.status(), op.name);
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(a, *shape, a.dtype()));
   if (out.NumElements() == 0) return out;
   PSD_ASSIGN_OR_RETURN(Tensor x, BroadcastTo(a, *shape));
   PSD_ASSIGN_OR_RETURN(Tensor y, BroadcastTo(b, *shape));
@@ -137,173 +104,159 @@ absl::StatusOr<Tensor> RunWithPlan(BinaryOp op, const Tensor& a, const Tensor& b
     PSD_ASSIGN_OR_RETURN(y, y.Contiguous());
     plan = MakePlan(x, y);
   }
-  WithNumber(a.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    RunPlan(op, plan, x.data<T>(), y.data<T>(), out.mutable_data<T>());
-    return 0;
-  });
+  kernel(a.device(), {a.dtype(), plan.extents, plan.a_steps, plan.b_steps, x.address(), y.address(),
+                      out.mutable_address()});
   return out;
 }
 
-absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, const Tensor& b) {
-  const bool integers = op != BinaryOp::kDiv;
-  if (!IsGoodPair(a, b, integers)) return PairError(NameOf(op), a, b, integers);
+absl::StatusOr<Tensor> Binary(const BinaryName& op, const Tensor& a, const Tensor& b) {
+  const bool integers = TakesIntegers(op);
+  if (!IsGoodPair(a, b, integers)) return PairError(op.name, a, b, integers);
   const OneCall call = AsOneCall(a, b);
   return call.like != nullptr ? RunOneCall(op, call, a, b) : RunWithPlan(op, a, b);
 }
 
-// Returns `value` as a scalar tensor of the dtype of `like`.
-absl::StatusOr<Tensor> Number(BinaryOp op, const Tensor& like, double value) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic(NameOf(op), like, op != BinaryOp::kDiv));
+// Returns `value` as a scalar tensor of the dtype of `like`, on its device.
+absl::StatusOr<Tensor> Number(const BinaryName& op, const Tensor& like, double value) {
+  PSD_RETURN_IF_ERROR(CheckNumbers(op.name, like, TakesIntegers(op)));
   // The ends of the range are powers of two, which doubles represent exactly.
   const double end = like.dtype() == DType::kI64 ? 0x1p63 : 0x1p31;
   const bool whole = value >= -end && value < end && std::trunc(value) == value;
   if (!IsFloating(like.dtype()) && !whole) {
     return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat(NameOf(op), ": the number ", value,
+        absl::InvalidArgumentError(absl::StrCat(op.name, ": the number ", value,
                                                 " is none of the dtype of ", like.ToString())),
         "give a whole number in its range, or cast the tensor");
   }
-  return Tensor::Full(Shape{}, like.dtype(), value);
+  return Tensor::Full(Shape{}, like.dtype(), value,
+                      like.OnHost() ? nullptr : &like.device()->memory());
 }
 
-absl::StatusOr<Tensor> Binary(BinaryOp op, const Tensor& a, double b) {
+absl::StatusOr<Tensor> Binary(const BinaryName& op, const Tensor& a, double b) {
   PSD_ASSIGN_OR_RETURN(Tensor number, Number(op, a, b));
   return Binary(op, a, number);
 }
 
-absl::StatusOr<Tensor> Binary(BinaryOp op, double a, const Tensor& b) {
+absl::StatusOr<Tensor> Binary(const BinaryName& op, double a, const Tensor& b) {
   PSD_ASSIGN_OR_RETURN(Tensor number, Number(op, b, a));
   return Binary(op, number, b);
 }
 
-absl::StatusOr<Tensor> Unary(UnaryOp op, absl::string_view name, const Tensor& x) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic(name, x, false));
+absl::StatusOr<Tensor> Unary(const UnaryName& op, const Tensor& x, bool integers = false) {
+  PSD_RETURN_IF_ERROR(CheckNumbers(op.name, x, integers));
+  PSD_ASSIGN_OR_RETURN(UnaryKernel* const kernel, KernelFor(op, x));
   PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(x.shape(), x.dtype()));
-  WithFloat(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Unary(op, dense.data<T>(), out.mutable_data<T>(),
-                   static_cast<size_t>(out.NumElements()));
-    return 0;
-  });
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(x));
+  kernel(x.device(), x.dtype(), dense.address(), out.mutable_address(),
+         static_cast<size_t>(out.NumElements()));
   return out;
 }
 
 absl::Status CheckSameShape(absl::string_view name, const Tensor& a, const Tensor& b,
                             bool integers) {
-  PSD_RETURN_IF_ERROR(CheckPair(name, a, b, integers));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair(name, a, b, integers));
   if (a.shape() == b.shape()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, " was given ", a.ToString(), " and ",
                                                  b.ToString(), ", which must be of one shape"));
 }
 
-absl::StatusOr<Tensor> UnaryGradient(UnaryGradientOp op, absl::string_view name, const Tensor& y,
+absl::StatusOr<Tensor> UnaryGradient(const UnaryGradientName& op, const Tensor& y,
                                      const Tensor& g) {
-  PSD_RETURN_IF_ERROR(CheckSameShape(name, y, g, false));
+  PSD_RETURN_IF_ERROR(CheckSameShape(op.name, y, g, false));
+  PSD_ASSIGN_OR_RETURN(UnaryGradientKernel* const kernel, KernelFor(op, y));
   PSD_ASSIGN_OR_RETURN(Tensor ys, y.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor gs, g.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(y.shape(), y.dtype()));
-  WithFloat(y.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::UnaryGradient(op, ys.data<T>(), gs.data<T>(), out.mutable_data<T>(),
-                           static_cast<size_t>(out.NumElements()));
-    return 0;
-  });
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(y));
+  kernel(y.device(), y.dtype(), ys.address(), gs.address(), out.mutable_address(),
+         static_cast<size_t>(out.NumElements()));
   return out;
 }
 
 }  // namespace
 
 absl::StatusOr<Tensor> Add(const Tensor& a, const Tensor& b) {
-  return Binary(BinaryOp::kAdd, a, b);
+  return Binary(kAdd, a, b);
 }
 absl::StatusOr<Tensor> Sub(const Tensor& a, const Tensor& b) {
-  return Binary(BinaryOp::kSub, a, b);
+  return Binary(kSub, a, b);
 }
 absl::StatusOr<Tensor> Mul(const Tensor& a, const Tensor& b) {
-  return Binary(BinaryOp::kMul, a, b);
+  return Binary(kMul, a, b);
 }
 absl::StatusOr<Tensor> Div(const Tensor& a, const Tensor& b) {
-  return Binary(BinaryOp::kDiv, a, b);
+  return Binary(kDiv, a, b);
 }
 
 absl::StatusOr<Tensor> Add(const Tensor& a, double b) {
-  return Binary(BinaryOp::kAdd, a, b);
+  return Binary(kAdd, a, b);
 }
 absl::StatusOr<Tensor> Sub(const Tensor& a, double b) {
-  return Binary(BinaryOp::kSub, a, b);
+  return Binary(kSub, a, b);
 }
 absl::StatusOr<Tensor> Sub(double a, const Tensor& b) {
-  return Binary(BinaryOp::kSub, a, b);
+  return Binary(kSub, a, b);
 }
 absl::StatusOr<Tensor> Mul(const Tensor& a, double b) {
-  return Binary(BinaryOp::kMul, a, b);
+  return Binary(kMul, a, b);
 }
 absl::StatusOr<Tensor> Div(const Tensor& a, double b) {
-  return Binary(BinaryOp::kDiv, a, b);
+  return Binary(kDiv, a, b);
 }
 absl::StatusOr<Tensor> Div(double a, const Tensor& b) {
-  return Binary(BinaryOp::kDiv, a, b);
+  return Binary(kDiv, a, b);
 }
 
 absl::StatusOr<Tensor> Neg(const Tensor& x) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic("Neg", x, true));
-  if (IsFloating(x.dtype())) return Unary(UnaryOp::kNeg, "Neg", x);
-  PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(x.shape(), x.dtype()));
-  const size_t count = static_cast<size_t>(x.NumElements());
-  if (x.dtype() == DType::kI64) {
-    kernels::Negate(dense.data<int64_t>(), out.mutable_data<int64_t>(), count);
-  } else {
-    kernels::Negate(dense.data<int32_t>(), out.mutable_data<int32_t>(), count);
-  }
-  return out;
+  return Unary(kNeg, x, /*integers=*/true);
 }
 
 absl::StatusOr<Tensor> Relu(const Tensor& x) {
-  return Unary(UnaryOp::kRelu, "Relu", x);
+  return Unary(kRelu, x);
 }
 absl::StatusOr<Tensor> Sigmoid(const Tensor& x) {
-  return Unary(UnaryOp::kSigmoid, "Sigmoid", x);
+  return Unary(kSigmoid, x);
 }
 absl::StatusOr<Tensor> Tanh(const Tensor& x) {
-  return Unary(UnaryOp::kTanh, "Tanh", x);
+  return Unary(kTanh, x);
 }
 absl::StatusOr<Tensor> Exp(const Tensor& x) {
-  return Unary(UnaryOp::kExp, "Exp", x);
+  return Unary(kExp, x);
 }
 absl::StatusOr<Tensor> Log(const Tensor& x) {
-  return Unary(UnaryOp::kLog, "Log", x);
+  return Unary(kLog, x);
 }
 absl::StatusOr<Tensor> Sqrt(const Tensor& x) {
-  return Unary(UnaryOp::kSqrt, "Sqrt", x);
+  return Unary(kSqrt, x);
 }
 
 absl::StatusOr<Tensor> ReluGradient(const Tensor& y, const Tensor& g) {
-  return UnaryGradient(UnaryGradientOp::kRelu, "ReluGradient", y, g);
+  return UnaryGradient(kReluGradient, y, g);
 }
 absl::StatusOr<Tensor> SigmoidGradient(const Tensor& y, const Tensor& g) {
-  return UnaryGradient(UnaryGradientOp::kSigmoid, "SigmoidGradient", y, g);
+  return UnaryGradient(kSigmoidGradient, y, g);
 }
 absl::StatusOr<Tensor> TanhGradient(const Tensor& y, const Tensor& g) {
-  return UnaryGradient(UnaryGradientOp::kTanh, "TanhGradient", y, g);
+  return UnaryGradient(kTanhGradient, y, g);
 }
 absl::StatusOr<Tensor> SqrtGradient(const Tensor& y, const Tensor& g) {
-  return UnaryGradient(UnaryGradientOp::kSqrt, "SqrtGradient", y, g);
+  return UnaryGradient(kSqrtGradient, y, g);
 }
 
 absl::Status AddInPlace(Tensor& into, const Tensor& x) {
   PSD_RETURN_IF_ERROR(CheckSameShape("AddInPlace", into, x, true));
   PSD_CHECK(into.IsContiguous(), "AddInPlace needs a contiguous target");
+  PSD_ASSIGN_OR_RETURN(BinaryKernel* const kernel, KernelFor(kAdd, into));
   PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
-  WithNumber(into.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    T* to = into.mutable_data<T>();
-    kernels::Binary(BinaryOp::kAdd, to, 1, dense.data<T>(), 1, to,
-                    static_cast<size_t>(into.NumElements()));
-    return 0;
-  });
+  const int64_t count = into.NumElements();
+  const int64_t step = 1;
+  if (count == 0) return absl::OkStatus();
+  kernel(into.device(), {into.dtype(),
+                         {&count, 1},
+                         {&step, 1},
+                         {&step, 1},
+                         into.address(),
+                         dense.address(),
+                         into.mutable_address()});
   return absl::OkStatus();
 }
 

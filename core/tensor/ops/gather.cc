@@ -1,18 +1,28 @@
 #include "core/tensor/ops/gather.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/check.h"
-#include "kernels/rows/rows.h"
+#include "core/tensor/ops/kernels.h"
 
 namespace psd::ops {
+namespace {
+
+// Returns `x`, contiguous, on the device of `table`.
+absl::StatusOr<Tensor> Beside(const Tensor& table, const Tensor& x) {
+  if (AreTogether(table, x)) return x.Contiguous();
+  return table.OnHost() ? x.ToHost() : x.Clone(&table.device()->memory());
+}
+
+}  // namespace
 
 absl::Status CheckRowIds(const Tensor& ids, int64_t rows) {
-  if (!ids.defined() || ids.dtype() != DType::kI64 || !ids.device().IsCpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ids must be i64 on the cpu, not ", ids.ToString()));
+  if (!ids.defined() || ids.dtype() != DType::kI64) {
+    return absl::InvalidArgumentError(absl::StrCat("ids must be i64, not ", ids.ToString()));
   }
-  PSD_ASSIGN_OR_RETURN(Tensor dense, ids.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor here, ids.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, here.Contiguous());
   const int64_t* id = dense.data<int64_t>();
   for (int64_t i = 0; i < dense.NumElements(); ++i) {
     if (id[i] >= 0 && id[i] < rows) continue;
@@ -24,11 +34,12 @@ absl::Status CheckRowIds(const Tensor& ids, int64_t rows) {
 }
 
 absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
-  PSD_RETURN_IF_ERROR(CheckUsable("GatherRows", table));
+  PSD_RETURN_IF_ERROR(CheckDefined(kGatherRows.name, table));
   if (table.rank() == 0) return absl::InvalidArgumentError("GatherRows: a scalar has no rows");
   PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
-  PSD_ASSIGN_OR_RETURN(Tensor from, table.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor numbers, ids.Contiguous());
+  PSD_ASSIGN_OR_RETURN(GatherRowsKernel* const kernel, KernelFor(kGatherRows, table));
+  PSD_ASSIGN_OR_RETURN(const Tensor from, table.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
   Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
   size_t row_bytes = ItemSize(table.dtype());
   for (int axis = 1; axis < table.rank(); ++axis) {
@@ -36,12 +47,31 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
     row_bytes *= static_cast<size_t>(table.shape()[axis]);
   }
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, table.dtype()));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(table, shape, table.dtype()));
   if (row_bytes > 0) {
-    kernels::GatherRows(from.raw_data(), row_bytes, row_bytes, numbers.data<int64_t>(),
-                        static_cast<size_t>(numbers.NumElements()), out.mutable_raw_data());
+    kernel(from.device(), from.address(), row_bytes,
+           reinterpret_cast<const int64_t*>(numbers.address()),
+           static_cast<size_t>(numbers.NumElements()), out.mutable_address());
   }
   return out;
+}
+
+absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
+  PSD_RETURN_IF_ERROR(CheckDefined(kScatterRows.name, table));
+  PSD_CHECK(table.rank() > 0 && table.IsContiguous(), "rows are scattered into a dense table");
+  PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
+  const size_t row_bytes = table.NumBytes() / static_cast<size_t>(table.shape()[0]);
+  const size_t count = static_cast<size_t>(ids.NumElements());
+  if (rows.dtype() != table.dtype() || rows.NumBytes() != count * row_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("ScatterRows: ", rows.ToString(), " is not ",
+                                                   count, " rows of ", table.ToString()));
+  }
+  PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
+  kernel(table.device(), table.mutable_address(), row_bytes,
+         reinterpret_cast<const int64_t*>(numbers.address()), count, packed.address());
+  return absl::OkStatus();
 }
 
 }  // namespace psd::ops

@@ -1,14 +1,14 @@
 #include "core/tensor/ops/loss.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/kernels.h"
 #include "core/tensor/ops/reduce.h"
-#include "kernels/softmax.h"
 
 namespace psd::ops {
 namespace {
@@ -26,47 +26,44 @@ Rows RowsOf(const Tensor& x) {
 }
 
 absl::Status CheckRows(absl::string_view op, const Tensor& x) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic(op, x, false));
+  PSD_RETURN_IF_ERROR(CheckNumbers(op, x, false));
   if (x.rank() >= 1) return absl::OkStatus();
   return WithRemedy(absl::InvalidArgumentError(absl::StrCat(op, " was given ", x.ToString(),
                                                             ", but takes at least one axis")),
                     "reshape it");
 }
 
-// Calls kernel(x, rows, cols, out) once for all rows of `x`.
-template <typename Kernel>
-absl::StatusOr<Tensor> ByRows(absl::string_view op, const Tensor& x, Kernel kernel) {
-  PSD_RETURN_IF_ERROR(CheckRows(op, x));
-  PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(x.shape(), x.dtype()));
+absl::StatusOr<Tensor> ByRows(const RowsName& op, const Tensor& x) {
+  PSD_RETURN_IF_ERROR(CheckRows(op.name, x));
+  PSD_ASSIGN_OR_RETURN(RowsKernel* const kernel, KernelFor(op, x));
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, x.Contiguous());
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(x));
   const Rows shape = RowsOf(x);
-  WithFloat(x.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernel(dense.data<T>(), shape.rows, shape.cols, out.mutable_data<T>());
-    return 0;
-  });
+  kernel(x.device(), x.dtype(), dense.address(), shape.rows, shape.cols, out.mutable_address());
   return out;
 }
 
-template <typename Kernel>
-absl::StatusOr<Tensor> GradientByRows(absl::string_view op, const Tensor& y, const Tensor& g,
-                                      Kernel kernel) {
-  PSD_RETURN_IF_ERROR(CheckRows(op, y));
-  PSD_RETURN_IF_ERROR(CheckPair(op, y, g, false));
+absl::StatusOr<Tensor> GradientByRows(const RowsGradientName& op, const Tensor& y,
+                                      const Tensor& g) {
+  PSD_RETURN_IF_ERROR(CheckRows(op.name, y));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair(op.name, y, g, false));
   if (y.shape() != g.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat(op, " was given ", y.ToString(), " and ",
+    return absl::InvalidArgumentError(absl::StrCat(op.name, " was given ", y.ToString(), " and ",
                                                    g.ToString(), ", which must be of one shape"));
   }
-  PSD_ASSIGN_OR_RETURN(Tensor gs, g.Contiguous());
-  return ByRows(op, y, [&](const auto* ys, size_t rows, size_t cols, auto* out) {
-    using T = std::remove_pointer_t<decltype(out)>;
-    kernel(ys, gs.data<T>(), rows, cols, out);
-  });
+  PSD_ASSIGN_OR_RETURN(RowsGradientKernel* const kernel, KernelFor(op, y));
+  PSD_ASSIGN_OR_RETURN(const Tensor ys, y.Contiguous());
+  PSD_ASSIGN_OR_RETURN(const Tensor gs, g.Contiguous());
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(y));
+  const Rows shape = RowsOf(y);
+  kernel(y.device(), y.dtype(), ys.address(), gs.address(), shape.rows, shape.cols,
+         out.mutable_address());
+  return out;
 }
 
 absl::Status CheckLabels(const Tensor& logits, const Tensor& labels) {
-  PSD_RETURN_IF_ERROR(CheckArithmetic("CrossEntropy", logits, false));
-  PSD_RETURN_IF_ERROR(CheckUsable("CrossEntropy", labels));
+  PSD_RETURN_IF_ERROR(CheckNumbers(kCrossEntropy.name, logits, false));
+  PSD_RETURN_IF_ERROR(CheckDefined(kCrossEntropy.name, labels));
   if (logits.rank() == 2 && labels.rank() == 1 && labels.dtype() == DType::kI64 &&
       labels.shape()[0] == logits.shape()[0])
     return absl::OkStatus();
@@ -86,51 +83,48 @@ absl::Status CheckLabelValues(const Tensor& labels, int64_t classes) {
   return absl::OkStatus();
 }
 
+// Returns the labels, which may be on any device, contiguous on the device of `logits`.
+// Errors: INVALID_ARGUMENT for a label that is none of the classes.
+absl::StatusOr<Tensor> LabelsBeside(const Tensor& logits, const Tensor& labels) {
+  PSD_ASSIGN_OR_RETURN(const Tensor here, labels.ToHost());
+  PSD_ASSIGN_OR_RETURN(Tensor dense, here.Contiguous());
+  PSD_RETURN_IF_ERROR(CheckLabelValues(dense, logits.shape()[1]));
+  if (logits.OnHost()) return dense;
+  return dense.Clone(&logits.device()->memory());
+}
+
+const int64_t* AsLabels(const Tensor& labels) {
+  return reinterpret_cast<const int64_t*>(labels.address());
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> Softmax(const Tensor& x) {
-  return ByRows("Softmax", x, [](const auto* in, size_t rows, size_t cols, auto* out) {
-    kernels::Softmax(in, rows, cols, out);
-  });
+  return ByRows(kSoftmax, x);
 }
 
 absl::StatusOr<Tensor> LogSoftmax(const Tensor& x) {
-  return ByRows("LogSoftmax", x, [](const auto* in, size_t rows, size_t cols, auto* out) {
-    kernels::LogSoftmax(in, rows, cols, out);
-  });
+  return ByRows(kLogSoftmax, x);
 }
 
 absl::StatusOr<Tensor> SoftmaxGradient(const Tensor& y, const Tensor& g) {
-  return GradientByRows("SoftmaxGradient", y, g,
-                        [](const auto* ys, const auto* gs, size_t rows, size_t cols, auto* out) {
-                          kernels::SoftmaxGradient(ys, gs, rows, cols, out);
-                        });
+  return GradientByRows(kSoftmaxGradient, y, g);
 }
 
 absl::StatusOr<Tensor> LogSoftmaxGradient(const Tensor& y, const Tensor& g) {
-  return GradientByRows("LogSoftmaxGradient", y, g,
-                        [](const auto* ys, const auto* gs, size_t rows, size_t cols, auto* out) {
-                          kernels::LogSoftmaxGradient(ys, gs, rows, cols, out);
-                        });
+  return GradientByRows(kLogSoftmaxGradient, y, g);
 }
 
 absl::StatusOr<Tensor> CrossEntropy(const Tensor& logits, const Tensor& labels,
                                     Tensor* log_probabilities) {
   PSD_RETURN_IF_ERROR(CheckLabels(logits, labels));
-  PSD_ASSIGN_OR_RETURN(Tensor dense_labels, labels.Contiguous());
-  PSD_RETURN_IF_ERROR(CheckLabelValues(dense_labels, logits.shape()[1]));
+  PSD_ASSIGN_OR_RETURN(CrossEntropyKernel* const kernel, KernelFor(kCrossEntropy, logits));
+  PSD_ASSIGN_OR_RETURN(const Tensor there, LabelsBeside(logits, labels));
   PSD_ASSIGN_OR_RETURN(Tensor log_softmax, LogSoftmax(logits));
-  PSD_ASSIGN_OR_RETURN(Tensor loss, Tensor::Empty(Shape{}, logits.dtype()));
+  PSD_ASSIGN_OR_RETURN(Tensor loss, Tensor::EmptyBeside(logits, Shape{}, logits.dtype()));
   const Rows shape = RowsOf(logits);
-  WithFloat(logits.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    *loss.mutable_data<T>() =
-        shape.rows == 0
-            ? std::numeric_limits<T>::quiet_NaN()
-            : kernels::MeanNegativeLogLikelihood(
-                  log_softmax.data<T>(), dense_labels.data<int64_t>(), shape.rows, shape.cols);
-    return 0;
-  });
+  kernel(logits.device(), logits.dtype(), log_softmax.address(), AsLabels(there), shape.rows,
+         shape.cols, loss.mutable_address());
   if (log_probabilities != nullptr) *log_probabilities = std::move(log_softmax);
   return loss;
 }
@@ -138,27 +132,27 @@ absl::StatusOr<Tensor> CrossEntropy(const Tensor& logits, const Tensor& labels,
 absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, const Tensor& labels,
                                             const Tensor& g) {
   PSD_RETURN_IF_ERROR(CheckLabels(log_probabilities, labels));
-  PSD_RETURN_IF_ERROR(CheckPair("CrossEntropyGradient", log_probabilities, g, false));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair(kCrossEntropyGradient.name, log_probabilities, g, false));
   if (g.NumElements() != 1) {
     return WithRemedy(
         absl::InvalidArgumentError(absl::StrCat("CrossEntropyGradient was given the gradient ",
                                                 g.ToString(), " of its scalar result")),
         "give one element");
   }
-  PSD_ASSIGN_OR_RETURN(Tensor dense_labels, labels.Contiguous());
-  PSD_RETURN_IF_ERROR(CheckLabelValues(dense_labels, log_probabilities.shape()[1]));
-  return ByRows("CrossEntropyGradient", log_probabilities,
-                [&](const auto* ys, size_t rows, size_t cols, auto* out) {
-                  using T = std::remove_pointer_t<decltype(out)>;
-                  if (rows == 0) return;
-                  kernels::CrossEntropyGradient(ys, dense_labels.data<int64_t>(),
-                                                *g.data<T>() / static_cast<T>(rows), rows, cols,
-                                                out);
-                });
+  PSD_ASSIGN_OR_RETURN(CrossEntropyGradientKernel* const kernel,
+                       KernelFor(kCrossEntropyGradient, log_probabilities));
+  PSD_ASSIGN_OR_RETURN(const Tensor there, LabelsBeside(log_probabilities, labels));
+  PSD_ASSIGN_OR_RETURN(const Tensor ys, log_probabilities.Contiguous());
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(log_probabilities));
+  const Rows shape = RowsOf(log_probabilities);
+  if (shape.rows == 0) return out;
+  kernel(ys.device(), ys.dtype(), ys.address(), AsLabels(there), g.address(), shape.rows,
+         shape.cols, out.mutable_address());
+  return out;
 }
 
 absl::StatusOr<Tensor> Mse(const Tensor& a, const Tensor& b) {
-  PSD_RETURN_IF_ERROR(CheckPair("Mse", a, b, false));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair("Mse", a, b, false));
   if (a.shape() != b.shape()) {
     return WithRemedy(
         absl::InvalidArgumentError(absl::StrCat("Mse was given ", a.ToString(), " and ",

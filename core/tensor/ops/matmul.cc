@@ -1,13 +1,14 @@
 #include "core/tensor/ops/matmul.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/tensor/ops/check.h"
-#include "kernels/matmul.h"
+#include "core/tensor/ops/kernels.h"
 
 namespace psd::ops {
 namespace {
@@ -18,10 +19,7 @@ struct Operand {
   int64_t stride = 1;
   bool transposed = false;
 
-  template <typename T>
-  kernels::MatrixView<T> View() const {
-    return {tensor.data<T>(), stride, transposed};
-  }
+  Matrix matrix() const { return {tensor.address(), stride, transposed}; }
 };
 
 // Whether the elements of each row are adjacent in memory and rows do not overlap. Sets `stride`,
@@ -49,7 +47,7 @@ absl::StatusOr<Operand> ToOperand(const Tensor& x, bool transpose) {
 }
 
 absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& b) {
-  PSD_RETURN_IF_ERROR(CheckPair(op, a, b, false));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair(op, a, b, false));
   if (a.rank() == 2 && b.rank() == 2) return absl::OkStatus();
   return WithRemedy(
       absl::InvalidArgumentError(absl::StrCat(op, " was given ", a.ToString(), " and ",
@@ -61,20 +59,17 @@ absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& 
 absl::Status Multiply(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
                       double beta, Tensor& out) {
   if (out.NumElements() == 0) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(MatmulKernel* const kernel, KernelFor(kMatmul, out));
   const int64_t inner = a.shape()[transpose_a ? 0 : 1];
   PSD_ASSIGN_OR_RETURN(Operand left, ToOperand(a, transpose_a));
   PSD_ASSIGN_OR_RETURN(Operand right, ToOperand(b, transpose_b));
-  WithFloat(out.dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    kernels::Gemm(out.shape()[0], out.shape()[1], inner, left.View<T>(), right.View<T>(),
-                  static_cast<T>(beta), out.mutable_data<T>());
-    return 0;
-  });
+  kernel(out.device(), out.dtype(), out.shape()[0], out.shape()[1], inner, left.matrix(),
+         right.matrix(), beta, out.mutable_address());
   return absl::OkStatus();
 }
 
 absl::Status CheckBias(const Tensor& w, const Tensor& b) {
-  PSD_RETURN_IF_ERROR(CheckPair("Linear", w, b, false));
+  PSD_RETURN_IF_ERROR(CheckNumbersPair("Linear", w, b, false));
   if (b.rank() == 1 && b.shape()[0] == w.shape()[0]) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("Linear: the bias ", b.ToString(),
                                                  " does not fit the weight ", w.ToString(),
@@ -86,9 +81,10 @@ absl::Status FillRows(const Tensor& b, Tensor& out) {
   PSD_ASSIGN_OR_RETURN(Tensor dense, b.Contiguous());
   const size_t bytes = dense.NumBytes();
   if (bytes == 0) return absl::OkStatus();
-  std::byte* to = out.mutable_raw_data();
+  Device* const device = out.device();
+  std::byte* to = out.mutable_address();
   for (int64_t row = 0; row < out.shape()[0]; ++row, to += bytes)
-    std::memcpy(to, dense.raw_data(), bytes);
+    PSD_RETURN_IF_ERROR(CopyBytes(device, to, device, dense.address(), bytes));
   return absl::OkStatus();
 }
 
@@ -108,7 +104,7 @@ absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a
   }
   const int64_t extents[] = {rows, cols};
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, a.dtype()));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(a, shape, a.dtype()));
   PSD_RETURN_IF_ERROR(Multiply(a, b, transpose_a, transpose_b, 0, out));
   return out;
 }
@@ -123,7 +119,7 @@ absl::StatusOr<Tensor> Linear(const Tensor& x, const Tensor& w, const Tensor& b)
   if (b.defined()) PSD_RETURN_IF_ERROR(CheckBias(w, b));
   const int64_t extents[] = {x.shape()[0], w.shape()[0]};
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, x.dtype()));
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(x, shape, x.dtype()));
   if (b.defined()) PSD_RETURN_IF_ERROR(FillRows(b, out));
   PSD_RETURN_IF_ERROR(Multiply(x, w, false, true, b.defined() ? 1 : 0, out));
   return out;

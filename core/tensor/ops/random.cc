@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/tensor/ops/check.h"
-#include "kernels/random.h"
+#include "core/tensor/ops/kernels.h"
 
 namespace psd::ops {
 namespace {
@@ -15,6 +15,16 @@ absl::Status CheckFloat(absl::string_view op, DType dtype) {
   return WithRemedy(
       absl::InvalidArgumentError(absl::StrCat(op, " makes f32 and f64, not ", DTypeName(dtype))),
       "cast its result");
+}
+
+// Returns a tensor of random numbers in memory of `allocator`, made by its device.
+absl::StatusOr<Tensor> Fill(const RandomName& op, const Shape& shape, DType dtype,
+                            Allocator* allocator, uint64_t seed, double first, double second) {
+  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
+  PSD_ASSIGN_OR_RETURN(RandomKernel* const kernel, KernelFor(op, out));
+  kernel(out.device(), dtype, seed, first, second, out.mutable_address(),
+         static_cast<size_t>(out.NumElements()));
+  return out;
 }
 
 }  // namespace
@@ -27,14 +37,7 @@ absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint
                           absl::StrCat("Uniform: no numbers are in [", low, ", ", high, ")")),
                       "give finite low <= high");
   }
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
-  WithFloat(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    kernels::FillUniform(seed, 0, low, high, out.mutable_data<T>(),
-                         static_cast<size_t>(out.NumElements()));
-    return 0;
-  });
-  return out;
+  return Fill(kUniform, shape, dtype, allocator, seed, low, high);
 }
 
 absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
@@ -45,14 +48,7 @@ absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation,
                                                    deviation,
                                                    " must be finite, the deviation not negative"));
   }
-  PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
-  WithFloat(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    kernels::FillNormal(seed, 0, mean, deviation, out.mutable_data<T>(),
-                        static_cast<size_t>(out.NumElements()));
-    return 0;
-  });
-  return out;
+  return Fill(kNormal, shape, dtype, allocator, seed, mean, deviation);
 }
 
 double KaimingUniformBound(int64_t fan_in) {

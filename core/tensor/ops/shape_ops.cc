@@ -1,13 +1,14 @@
 #include "core/tensor/ops/shape_ops.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/tensor/ops/check.h"
 
 namespace psd::ops {
@@ -51,31 +52,33 @@ absl::StatusOr<Shape> ResolveShape(const Tensor& x, absl::Span<const int64_t> ex
   return shape;
 }
 
-// Copies a contiguous part into its place along `axis` of `whole`.
-void CopyPart(const Tensor& part, int axis, int64_t at, Tensor& whole) {
+// Copies a contiguous part into its place along `axis` of `whole`, which is on the same device.
+absl::Status CopyPart(const Tensor& part, int axis, int64_t at, Tensor& whole) {
   const size_t item = ItemSize(part.dtype());
   const int64_t inner = ProductOf(part.shape(), axis + 1, part.rank());
   const int64_t outer = ProductOf(part.shape(), 0, axis);
   const size_t run = static_cast<size_t>(part.shape()[axis] * inner) * item;
   const size_t step = static_cast<size_t>(whole.shape()[axis] * inner) * item;
-  if (run == 0) return;
-  std::byte* to = whole.mutable_raw_data() + static_cast<size_t>(at * inner) * item;
-  for (int64_t i = 0; i < outer; ++i)
-    std::memcpy(to + static_cast<size_t>(i) * step, part.raw_data() + static_cast<size_t>(i) * run,
-                run);
+  Device* const device = whole.device();
+  std::byte* to = whole.mutable_address() + static_cast<size_t>(at * inner) * item;
+  for (int64_t i = 0; i < outer; ++i) {
+    PSD_RETURN_IF_ERROR(CopyBytes(device, to + static_cast<size_t>(i) * step, device,
+                                  part.address() + static_cast<size_t>(i) * run, run));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<Tensor> Reshape(const Tensor& x, absl::Span<const int64_t> extents) {
-  PSD_RETURN_IF_ERROR(CheckUsable("Reshape", x));
+  PSD_RETURN_IF_ERROR(CheckDefined("Reshape", x));
   PSD_ASSIGN_OR_RETURN(Shape shape, ResolveShape(x, extents));
   PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
   return dense.View(shape, ContiguousStrides(shape), 0);
 }
 
 absl::StatusOr<Tensor> Transpose(const Tensor& x, int64_t axis0, int64_t axis1) {
-  PSD_RETURN_IF_ERROR(CheckUsable("Transpose", x));
+  PSD_RETURN_IF_ERROR(CheckDefined("Transpose", x));
   PSD_ASSIGN_OR_RETURN(int first, CheckAxis("Transpose", x, axis0));
   PSD_ASSIGN_OR_RETURN(int second, CheckAxis("Transpose", x, axis1));
   Strides extents(x.shape().extents().begin(), x.shape().extents().end());
@@ -87,7 +90,7 @@ absl::StatusOr<Tensor> Transpose(const Tensor& x, int64_t axis0, int64_t axis1) 
 }
 
 absl::StatusOr<Tensor> Slice(const Tensor& x, int64_t axis, int64_t begin, int64_t end) {
-  PSD_RETURN_IF_ERROR(CheckUsable("Slice", x));
+  PSD_RETURN_IF_ERROR(CheckDefined("Slice", x));
   PSD_ASSIGN_OR_RETURN(int at, CheckAxis("Slice", x, axis));
   if (begin < 0 || begin > end || end > x.shape()[at]) {
     return absl::InvalidArgumentError(
@@ -132,29 +135,35 @@ absl::StatusOr<Shape> ConcatShape(absl::Span<const Shape> shapes, int64_t axis) 
 absl::StatusOr<Tensor> Concat(absl::Span<const Tensor> parts, int64_t axis, Allocator* allocator) {
   std::vector<Shape> shapes;
   for (const Tensor& part : parts) {
-    PSD_RETURN_IF_ERROR(CheckUsable("Concat", part));
+    PSD_RETURN_IF_ERROR(CheckDefined("Concat", part));
     if (part.dtype() != parts[0].dtype()) {
       return WithRemedy(
           absl::InvalidArgumentError(absl::StrCat("Concat was given ", parts[0].ToString(), " and ",
                                                   part.ToString(), ", which differ in dtype")),
           "cast one of them");
     }
+    if (!AreTogether(parts[0], part))
+      return MixedDevices("Concat", parts[0].device(), part.device());
     shapes.push_back(part.shape());
   }
   PSD_ASSIGN_OR_RETURN(Shape shape, ConcatShape(shapes, axis));
   PSD_ASSIGN_OR_RETURN(int at, CheckAxis("Concat", parts[0], axis));
-  PSD_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(shape, parts[0].dtype(), allocator));
+  PSD_ASSIGN_OR_RETURN(Tensor whole, allocator == nullptr
+                                         ? Tensor::EmptyBeside(parts[0], shape, parts[0].dtype())
+                                         : Tensor::Empty(shape, parts[0].dtype(), allocator));
+  if (!AreTogether(parts[0], whole))
+    return MixedDevices("Concat", parts[0].device(), whole.device());
   int64_t position = 0;
   for (const Tensor& part : parts) {
     PSD_ASSIGN_OR_RETURN(Tensor dense, part.Contiguous());
-    CopyPart(dense, at, position, whole);
+    PSD_RETURN_IF_ERROR(CopyPart(dense, at, position, whole));
     position += part.shape()[at];
   }
   return whole;
 }
 
 absl::StatusOr<Tensor> BroadcastTo(const Tensor& x, const Shape& shape) {
-  PSD_RETURN_IF_ERROR(CheckUsable("BroadcastTo", x));
+  PSD_RETURN_IF_ERROR(CheckDefined("BroadcastTo", x));
   if (x.rank() == 0) return x.Repeated(shape);
   const int added = shape.rank() - x.rank();
   absl::StatusOr<Shape> both = BroadcastShapes(x.shape(), shape);

@@ -10,6 +10,7 @@
 #include "core/base/timer.h"
 #include "gtest/gtest.h"
 #include "tests/core/fake_rpc.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::rref {
 namespace {
@@ -171,7 +172,8 @@ TEST_F(RRefContextTest, RREF_33_TheUsersSessionTakesItsForksAlong) {
 }
 
 TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
-  auto made = owner_.store->GetOrCreate("w", {}, [] { return store::Value(1); });
+  auto made = owner_.store->GetOrCreate(store::ChangingForTests::Make(), "w", {},
+                                        [] { return store::Value(1); });
   RRef fork = Fetch(*made.Wait());
   EXPECT_EQ(fork.name(), "w");
   fork = RRef();
@@ -181,8 +183,11 @@ TEST_F(RRefContextTest, NamedValuesOutliveTheirForks) {
 
 TEST_F(RRefContextTest, RREF_51_AReferenceToWhatWasFreedSinceItWasFoundIsRefused) {
   const store::EntryPtr found =
-      *owner_.store->GetOrCreate("w", {}, [] { return store::Value(1); }).Wait();
-  owner_.rrefs->LocalRRef(*owner_.store->Drop("w"));  // frees the value
+      *owner_.store
+           ->GetOrCreate(store::ChangingForTests::Make(), "w", {}, [] { return store::Value(1); })
+           .Wait();
+  owner_.rrefs->LocalRRef(
+      *owner_.store->Drop(store::ChangingForTests::Make(), "w"));  // frees the value
   EXPECT_EQ(owner_.rrefs->ForkFor(found, user_.agent.self(), user_.agent.epoch()).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(owner_.rrefs->stats().forks, 0u);

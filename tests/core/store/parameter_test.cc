@@ -13,9 +13,12 @@
 #include "core/tensor/flat_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::store {
 namespace {
+
+const Changing kChanging = ChangingForTests::Make();
 
 using ::testing::HasSubstr;
 
@@ -48,12 +51,12 @@ class ParameterTest : public ::testing::Test {
   }
   // Makes a step that fills every parameter with the number of its next version.
   static void Step(std::vector<Parameter*> parameters) {
-    auto writes = Parameter::BeginWrite(parameters);
+    auto writes = Parameter::BeginWrite(kChanging, parameters);
     for (const Parameter::Write& write : writes) {
       auto* spare = reinterpret_cast<float*>(write.spare);
       std::fill(spare, spare + kElements, static_cast<float>(write.version + 1));
     }
-    Parameter::Publish(parameters);
+    Parameter::Publish(kChanging, parameters);
   }
 
   size_t buffers() const { return budget_->used_bytes() / kBytes; }
@@ -90,8 +93,8 @@ TEST_F(ParameterTest, StridedAndEmptyInitialValues) {
   auto empty = Create(*Tensor::Zeros({0}, DType::kF64));
   ASSERT_TRUE(empty->AcquireForSteps().ok());
   Parameter* one = empty.get();
-  Parameter::BeginWrite({&one, 1});
-  Parameter::Publish({&one, 1});
+  Parameter::BeginWrite(kChanging, {&one, 1});
+  Parameter::Publish(kChanging, {&one, 1});
   EXPECT_EQ(empty->version(), 2u);
   EXPECT_EQ(empty->Pin()->tensor.NumElements(), 0);
 }
@@ -233,9 +236,9 @@ TEST_F(ParameterTest, AbandonedWriteChangesNothing) {
   auto parameter = New(4);
   ASSERT_TRUE(parameter->AcquireForSteps().ok());
   Parameter* one = parameter.get();
-  auto writes = Parameter::BeginWrite({&one, 1});
+  auto writes = Parameter::BeginWrite(kChanging, {&one, 1});
   std::memset(writes[0].spare, 0x7f, kBytes);
-  Parameter::AbandonWrite({&one, 1});
+  Parameter::AbandonWrite(kChanging, {&one, 1});
   EXPECT_EQ(parameter->version(), 1u);
   EXPECT_TRUE(AllEqual(parameter->Pin()->tensor, 4));
   EXPECT_EQ(parameter->stats().spares, 1);
@@ -256,7 +259,7 @@ TEST_F(ParameterTest, ReadersMayOutliveTheParameter) {
 TEST_F(ParameterTest, AssignPublishesAVersion) {
   auto parameter = New();
   auto before = *parameter->Pin();
-  auto version = parameter->Assign(*Tensor::Full({kElements}, DType::kF32, 9));
+  auto version = parameter->Assign(kChanging, *Tensor::Full({kElements}, DType::kF32, 9));
   ASSERT_TRUE(version.ok()) << version.status();
   EXPECT_EQ(*version, 2u);
   EXPECT_TRUE(AllEqual(parameter->Pin()->tensor, 9));
@@ -264,13 +267,13 @@ TEST_F(ParameterTest, AssignPublishesAVersion) {
   before = {};
   EXPECT_EQ(buffers(), 1u);
   ASSERT_TRUE(parameter->AcquireForSteps().ok());
-  ASSERT_TRUE(parameter->Assign(*Tensor::Full({kElements}, DType::kF32, 10)).ok());
+  ASSERT_TRUE(parameter->Assign(kChanging, *Tensor::Full({kElements}, DType::kF32, 10)).ok());
   EXPECT_EQ(buffers(), 2u);
 }
 
 TEST_F(ParameterTest, AssignNamesWhatDoesNotFit) {
   auto parameter = New();
-  auto wrong = parameter->Assign(*Tensor::Zeros({3}, DType::kF64));
+  auto wrong = parameter->Assign(kChanging, *Tensor::Zeros({3}, DType::kF64));
   EXPECT_EQ(wrong.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(wrong.status().message(), HasSubstr("f32[4160]"));
   EXPECT_THAT(wrong.status().message(), HasSubstr("f64[3]"));
@@ -334,10 +337,11 @@ TEST_F(ParameterTest, BuffersObeyTheRulesInRandomHistories) {
           }
           break;
         case 5:
-          ASSERT_TRUE(parameter
-                          ->Assign(*Tensor::Full({kElements}, DType::kF32,
-                                                 static_cast<double>(parameter->version() + 1)))
-                          .ok());
+          ASSERT_TRUE(
+              parameter
+                  ->Assign(kChanging, *Tensor::Full({kElements}, DType::kF32,
+                                                    static_cast<double>(parameter->version() + 1)))
+                  .ok());
           break;
         default:
           if (acquirers > 0) Step({parameter.get()});

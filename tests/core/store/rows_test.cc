@@ -7,9 +7,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::store {
 namespace {
+
+const Changing kChanging = ChangingForTests::Make();
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -23,8 +26,8 @@ std::shared_ptr<Rows> Table(int64_t rows, int64_t width) {
 template <typename T>
 void Set(Rows& rows, std::vector<int64_t> ids, T value) {
   const std::vector<T> next(ids.size() * rows.width(), value);
-  rows.Write(ids, reinterpret_cast<const std::byte*>(next.data()));
-  rows.FinishUpdate();
+  EXPECT_TRUE(rows.Write(kChanging, ids, reinterpret_cast<const std::byte*>(next.data())).ok());
+  rows.FinishUpdate(kChanging);
 }
 
 TEST(RowsTest, WritesAndReadsRows) {

@@ -10,9 +10,12 @@
 #include "core/base/memory_scope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::store {
 namespace {
+
+const Changing kChanging = ChangingForTests::Make();
 
 using ::testing::HasSubstr;
 
@@ -34,7 +37,7 @@ class StoreTest : public ::testing::Test {
   }
   absl::StatusOr<EntryPtr> Create(const std::string& name, Value value,
                                   CreateOptions options = {}) {
-    return store_->GetOrCreate(name, options, [value] { return value; }).Wait();
+    return store_->GetOrCreate(kChanging, name, options, [value] { return value; }).Wait();
   }
 
   IdSource ids_{99};
@@ -95,9 +98,9 @@ TEST_F(StoreTest, WhoComesDuringCreationWaitsForIt) {
   CreateOptions options, other;
   options.creation = "a";
   other.creation = "b";
-  auto first = store_->GetOrCreate("w", options, [&]() -> absl::StatusOr<Value> {
-    second = store_->GetOrCreate("w", options, [] { return Value(2); });
-    stranger = store_->GetOrCreate("w", other, [] { return Value(3); });
+  auto first = store_->GetOrCreate(kChanging, "w", options, [&]() -> absl::StatusOr<Value> {
+    second = store_->GetOrCreate(kChanging, "w", options, [] { return Value(2); });
+    stranger = store_->GetOrCreate(kChanging, "w", other, [] { return Value(3); });
     EXPECT_FALSE(second.IsReady());
     EXPECT_FALSE(store_->Lookup("w").ok());
     return Value(1);
@@ -109,8 +112,8 @@ TEST_F(StoreTest, WhoComesDuringCreationWaitsForIt) {
 
 TEST_F(StoreTest, FailedCreationFailsAllAndFreesTheName) {
   Future<EntryPtr> second;
-  auto first = store_->GetOrCreate("w", {}, [&]() -> absl::StatusOr<Value> {
-    second = store_->GetOrCreate("w", {}, [] { return Value(2); });
+  auto first = store_->GetOrCreate(kChanging, "w", {}, [&]() -> absl::StatusOr<Value> {
+    second = store_->GetOrCreate(kChanging, "w", {}, [] { return Value(2); });
     return absl::ResourceExhaustedError("no luck");
   });
   EXPECT_EQ(first.Wait().status().message(), "no luck");
@@ -124,7 +127,8 @@ TEST_F(StoreTest, OneOfManyConcurrentCreatorsCreates) {
   std::vector<std::thread> threads;
   for (auto& entry : entries) {
     threads.emplace_back([&] {
-      entry = *store_->GetOrCreate("w", {}, [&] { return ++created, Value(Full(1)); }).Wait();
+      entry = *store_->GetOrCreate(kChanging, "w", {}, [&] { return ++created, Value(Full(1)); })
+                   .Wait();
     });
   }
   for (auto& thread : threads) thread.join();
@@ -140,8 +144,8 @@ TEST_F(StoreTest, AMisspeltNameHasANearestOne) {
 
 TEST_F(StoreTest, TheErrorForAnUnknownNameTellsNoOtherName) {
   ASSERT_TRUE(Create("layer1/weight", 1).ok());
-  for (const absl::Status& missing :
-       {store_->Lookup("layer1/wieght").status(), store_->Drop("layer1/wieght").status()}) {
+  for (const absl::Status& missing : {store_->Lookup("layer1/wieght").status(),
+                                      store_->Drop(kChanging, "layer1/wieght").status()}) {
     EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(missing.message(), "no value is called 'layer1/wieght'");
   }
@@ -157,18 +161,19 @@ TEST_F(StoreTest, BadNames) {
 
 TEST_F(StoreTest, DropOfOneValueLeavesAnotherItsName) {
   const EntryPtr first = *Create("n", Value(1));
-  ASSERT_TRUE(store_->Drop("n", first->id).ok());
+  ASSERT_TRUE(store_->Drop(kChanging, "n", first->id).ok());
   const EntryPtr second = *Create("n", Value(1));
-  EXPECT_EQ(store_->Drop("n", first->id).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_->Drop(kChanging, "n", first->id).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(*store_->Lookup("n"), second);
-  EXPECT_EQ(*store_->Drop("n", second->id), second);
-  EXPECT_EQ(store_->Drop("n", second->id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(*store_->Drop(kChanging, "n", second->id), second);
+  EXPECT_EQ(store_->Drop(kChanging, "n", second->id).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(StoreTest, DropEndsTheNameAndGivesMemoryBack) {
   auto entry = *Create("w", Full(1));
   EXPECT_EQ(store_->memory().used_bytes(), kEntryBytes + 17) << "with its name";
-  EXPECT_EQ(*store_->Drop("w"), entry);
+  EXPECT_EQ(*store_->Drop(kChanging, "w"), entry);
   EXPECT_FALSE(store_->Lookup("w").ok());
   EXPECT_TRUE(store_->Get(entry->id).ok());  // the value is anonymous now
   EXPECT_TRUE(store_->Erase(entry->id));
@@ -225,7 +230,7 @@ TEST_F(StoreTest, Bounds) {
   EXPECT_TRUE(store_->Put(2, false).ok());
   EXPECT_EQ(Create("b", 1).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_->Put(2, false).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(store_->Erase((*store_->Drop("a"))->id));
+  EXPECT_TRUE(store_->Erase((*store_->Drop(kChanging, "a"))->id));
   EXPECT_TRUE(Create("b", 1).ok());
 }
 
@@ -296,7 +301,7 @@ TEST_F(StoreTest, AnErasedValueIsFreedThoughItsGroupIsRemembered) {
 TEST_F(StoreTest, AValueWhoseNameWasGivenToAnotherCanBeErased) {
   auto first = *Create("w", 1);
   EXPECT_FALSE(store_->Erase(first->id));
-  ASSERT_TRUE(store_->Drop("w").ok());
+  ASSERT_TRUE(store_->Drop(kChanging, "w").ok());
   auto second = *Create("w", 2);
   EXPECT_TRUE(store_->Erase(first->id));
   EXPECT_FALSE(store_->Erase(second->id));
@@ -314,24 +319,6 @@ TEST_F(StoreTest, ListsByPrefixInOrder) {
   EXPECT_EQ(names(store_->List("", "", 2)), "a/1 a/2 ");
   EXPECT_EQ(names(store_->List("a/", "b")), "");
   EXPECT_EQ(names(store_->List("c")), "");
-}
-
-TEST_F(StoreTest, AssignWaitsForTheStepsBeforeIt) {
-  auto entry = *Create("w", Full(1));
-  auto step = store_->write_claims().Claim({entry->id}, [](WriteClaims::ClaimId) {});
-  std::vector<uint64_t> versions;
-  store_->Assign(entry, Full(2), [&](absl::StatusOr<uint64_t> v) { versions.push_back(*v); });
-  EXPECT_TRUE(versions.empty());
-  EXPECT_EQ(entry->parameter->version(), 1u);
-  store_->write_claims().Release(step);
-  EXPECT_EQ(versions, std::vector<uint64_t>{2});
-  absl::Status failed;
-  const auto note = [&](absl::StatusOr<uint64_t> v) { failed = v.status(); };
-  store_->Assign(entry, *Tensor::Zeros({5}, DType::kF32), note);
-  EXPECT_THAT(failed.message(), HasSubstr("'w'"));
-  store_->Assign(*Create("n", 1), Full(1), note);
-  EXPECT_THAT(failed.message(), HasSubstr("'n' is a int"));
-  EXPECT_EQ(entry->parameter->version(), 2u);
 }
 
 TEST_F(StoreTest, ReadsSeveralAtOneMoment) {

@@ -31,12 +31,6 @@ TEST(DTypeTest, NamesSizesAndValidity) {
   EXPECT_FALSE(IsFloating(DType::kI64));
 }
 
-TEST(DeviceTest, Names) {
-  EXPECT_EQ(Device().ToString(), "cpu");
-  EXPECT_EQ((Device{DeviceKind::kCuda, 1}).ToString(), "cuda:1");
-  EXPECT_NE(Device(), (Device{DeviceKind::kCuda, 0}));
-}
-
 TEST(ShapeTest, CheckedRefusesWhatOverflows) {
   const int64_t huge = int64_t{1} << 40;
   EXPECT_TRUE(Shape::Checked({}).ok());

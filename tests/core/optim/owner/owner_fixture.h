@@ -15,17 +15,20 @@
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/parallel_for.h"
+#include "core/change/changes.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_request.h"
+#include "core/program/program.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::optim {
 
@@ -43,18 +46,23 @@ class OwnerOptimizerTest : public ::testing::Test {
     store::StoreOptions options;
     options.memory = MemoryAccount::Create(limit, NewHeapAllocator());
     store_ = store::Store::Create(std::move(options), ids_);
+    changes_ = std::make_unique<change::Changes>(
+        change::Changes::Uses{*store_, registry_, limits_, *budget_, {}});
   }
   store::EntryPtr NewParameter(const std::string& name, Tensor value, bool requires_grad = true) {
     store::CreateOptions options;
     options.requires_grad = requires_grad;
-    return *store_->GetOrCreate(name, options, [&] { return store::Value(value); }).Wait();
+    return *store_
+                ->GetOrCreate(store::ChangingForTests::Make(), name, options,
+                              [&] { return store::Value(value); })
+                .Wait();
   }
   absl::StatusOr<std::shared_ptr<OwnerOptimizer>> NewOptimizer(
       const OptimizerSpec& spec, std::vector<store::EntryPtr> parameters,
       const OptimizerSettings& settings = {}, const Helpers& helpers = {},
       Executor* large_steps = nullptr) {
     return OwnerOptimizer::Create({{spec, std::move(parameters)}}, settings, registry_, *store_,
-                                  helpers, large_steps);
+                                  *changes_, helpers, large_steps);
   }
   // Takes a step. It gets a new id if none is given.
   absl::StatusOr<StepResult> Step(OwnerOptimizer& optimizer,
@@ -89,7 +97,10 @@ class OwnerOptimizerTest : public ::testing::Test {
 
   OptimizerRegistry registry_ = OptimizerRegistry::Builtin();
   IdSource ids_{77};
+  const program::ProgramLimits limits_;
+  const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(0);
   std::unique_ptr<store::Store> store_;
+  std::unique_ptr<change::Changes> changes_;
 };
 
 inline const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};

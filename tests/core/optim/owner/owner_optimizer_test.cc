@@ -25,6 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/optim/owner/owner_fixture.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::optim {
 namespace {
@@ -153,8 +154,8 @@ TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
     EXPECT_EQ(used(), 2 * (4 * kBytes + kEntry));
     optimizer.reset();
     EXPECT_EQ(used(), 2 * (kBytes + kEntry));
-    ASSERT_TRUE(store_->Erase((*store_->Drop("a"))->id));
-    ASSERT_TRUE(store_->Erase((*store_->Drop("b"))->id));
+    ASSERT_TRUE(store_->Erase((*store_->Drop(store::ChangingForTests::Make(), "a"))->id));
+    ASSERT_TRUE(store_->Erase((*store_->Drop(store::ChangingForTests::Make(), "b"))->id));
   }
   EXPECT_EQ(used(), 0u);
 }
@@ -312,7 +313,7 @@ TEST_F(OwnerOptimizerTest, StepsOfOthersDoNotMakeAStepForgotten) {
 TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
   auto a = NewParameter("a", Full(1)), b = NewParameter("b", Full(1));
   auto optimizer = *OwnerOptimizer::Create({{kSgd1, {a}}, {{"sgd", {{"lr", 0.5}}}, {b}}}, {},
-                                           registry_, *store_);
+                                           registry_, *store_, *changes_);
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}, {b->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 0);
   EXPECT_EQ(First(b), 0.5f);
@@ -320,8 +321,9 @@ TEST_F(OwnerOptimizerTest, OPT_48_GroupsHaveTheirOwnOptions) {
   EXPECT_EQ(optimizer->options(1)->spec.options.at("lr"), 0.5);
   EXPECT_FALSE(optimizer->options(2).ok());
   EXPECT_FALSE(
-      OwnerOptimizer::Create({{kSgd1, {}}, {{"adam", {}}, {}}}, {}, registry_, *store_).ok());
-  EXPECT_FALSE(OwnerOptimizer::Create({}, {}, registry_, *store_).ok());
+      OwnerOptimizer::Create({{kSgd1, {}}, {{"adam", {}}, {}}}, {}, registry_, *store_, *changes_)
+          .ok());
+  EXPECT_FALSE(OwnerOptimizer::Create({}, {}, registry_, *store_, *changes_).ok());
 }
 
 TEST_F(OwnerOptimizerTest, OPT_48_OptionsChangeBetweenSteps) {
@@ -532,7 +534,10 @@ TEST_F(OwnerOptimizerTest, OptionsThatADTypeDoesNotAllowAreRefusedLaterToo) {
 TEST_F(OwnerOptimizerTest, LivesInTheStore) {
   auto a = NewParameter("a", Full(1));
   std::shared_ptr<store::Object> object = *NewOptimizer({"adam", {}}, {a});
-  auto entry = *store_->GetOrCreate("main", {}, [&] { return store::Value(object); }).Wait();
+  auto entry = *store_
+                    ->GetOrCreate(store::ChangingForTests::Make(), "main", {},
+                                  [&] { return store::Value(object); })
+                    .Wait();
   EXPECT_EQ(entry->KindName(), "optimizer/adam");
 }
 

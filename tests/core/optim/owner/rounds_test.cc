@@ -18,6 +18,7 @@
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/core/optim/owner/owner_fixture.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::optim {
 namespace {
@@ -476,7 +477,7 @@ TEST_F(RoundTest, StepsThatWaitEndWithTheirLife) {
   ASSERT_TRUE(answers_[2].back().ok()) << answers_[2].back().status();
   EXPECT_EQ(First(a_), 3) << "of the next life only";
   Offer(1);
-  optimizer_->EndLife();
+  optimizer_->EndLife(store::ChangingForTests::Make());
   EXPECT_EQ(answers_[1].back().status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(optimizer_->stats().waiting, 0u);
   EXPECT_FALSE(optimizer_->SetLife({{1, 3}, {}}).ok()) << "an end is for ever";

@@ -49,7 +49,7 @@ struct Sum : store::Object {
 
 class TypedFunctionTest : public ::testing::Test {
  protected:
-  absl::StatusOr<store::Values> Run(const Function& function, store::Values arguments) {
+  absl::StatusOr<store::Values> Run(const SyncFunction& function, store::Values arguments) {
     return function(call_, std::move(arguments));
   }
   static absl::Status Error(const absl::StatusOr<store::Values>& result) { return result.status(); }

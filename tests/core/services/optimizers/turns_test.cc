@@ -24,6 +24,7 @@
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/core/picky_carrier.h"
+#include "tests/core/store/changing_for_tests.h"
 
 namespace psd::services {
 namespace {
@@ -44,10 +45,10 @@ rref::RRef Join(worker::Runtime& trainer, worker::Runtime& owner,
   trainer.agent().AddPeer(owner.name(), owner.address());
   store::CreateOptions parameter;
   parameter.requires_grad = true;
-  auto made =
-      owner.store()
-          .GetOrCreate("w", parameter, [] { return store::Value(Tensor::Of<float>({1}, {1})); })
-          .Wait();
+  auto made = owner.store()
+                  .GetOrCreate(store::ChangingForTests::Make(), "w", parameter,
+                               [] { return store::Value(Tensor::Of<float>({1}, {1})); })
+                  .Wait();
   EXPECT_TRUE(made.ok()) << made.status();
   auto w = trainer.values().Lookup(owner.name(), "w", {}).Wait();
   EXPECT_TRUE(w.ok()) << w.status();

@@ -1,0 +1,98 @@
+#pragma once
+
+// The changes of what an owner hosts under names, as plain records.
+//
+// A change has all its inputs resolved: the same changes, applied in the same order to the same
+// contents, give the same bits on the same instruction set and devices. Its tensors are on the
+// host; applying it puts their elements where the changed value lives. It is made once it is
+// certain that it will be applied: after the caller's session has said so for the last time, and,
+// for a change of a parameter, while the parameter's write claim is held. Changes of one parameter,
+// of one name and of one optimizer have an order, and a journal sees them in it; other changes may
+// come in any.
+//
+// Named contents are the values and the optimizers that were created with a name, also after the
+// name was dropped, as long as somebody can still change them; and the steps that any optimizer,
+// a private one too, takes on such values. These are not described:
+//   - anonymous values and steps of them: nobody can find them after a restart;
+//   - contexts, the gradients in them, and references;
+//   - objects of user types, and values that code of the owner's own process creates;
+//   - waiting steps, turns, and who takes part in a round: trainers ask for these again.
+// A load is described by the contents that it brings to this owner, not yet by the save's name and
+// checksum.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/ids.h"
+#include "core/optim/options/optimizer_config.h"
+#include "core/optim/owner/optimizer_change.h"
+#include "core/optim/owner/optimizer_life.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/owner/parameter_groups.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/program/program.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::change {
+
+// A new named value.
+struct CreateValue {
+  GlobalId id;  // none until it is applied for the first time
+  std::string name;
+  // Makes the value. A random operator in it has its seed as an attribute. Null: see `elements`.
+  std::shared_ptr<const program::CheckedProgram> program;  // shared with the call that brought it
+  Tensor elements;                                         // the value, if there is no program
+  bool rows = false;                                       // an embedding table
+  bool requires_grad = false;
+  std::string device = {};  // the name of the owner's device that has it; empty means "cpu"
+};
+
+// A new optimizer.
+struct CreateOptimizer {
+  GlobalId id;       // none until it is applied for the first time
+  std::string name;  // empty: private
+  // What all creators must agree on; see store::CreateOptions.
+  std::string creation;
+  std::vector<optim::ParameterGroup> groups;  // with all options
+  optim::OptimizerSettings settings;
+  optim::OptimizerLife life;  // in which it begins
+};
+
+// The end of a name. The life of an optimizer ends with it.
+struct DropName {
+  std::string name;
+  store::EntryPtr entry;  // that has the name
+};
+
+// New contents of a parameter, or of all rows of a table.
+struct AssignValue {
+  store::EntryPtr entry;
+  Tensor elements;
+  uint64_t version = 0;  // set when the change is applied: the number of the new version
+};
+
+// A value, or some rows of a table, that a load replaces, with its state in optimizers.
+struct LoadValue {
+  struct State {
+    std::shared_ptr<optim::OwnerOptimizer> optimizer;
+    optim::SteppedParameter* stepped = nullptr;  // the value, as the optimizer's
+    int64_t steps = 0;
+    std::vector<Tensor> arrays;  // in the order of SteppedParameter::state
+  };
+  store::EntryPtr entry;
+  // The first row of a table; `elements` and the arrays, all packed, have the same number of rows.
+  int64_t first_row = 0;
+  Tensor elements;
+  std::vector<State> states;
+};
+
+// Points to a change of any kind.
+using Change = std::variant<const CreateValue*, const CreateOptimizer*, const DropName*,
+                            const AssignValue*, const LoadValue*, const optim::StepChange*,
+                            const optim::OptionsChange*, const optim::LifeChange*>;
+
+}  // namespace psd::change

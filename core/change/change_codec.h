@@ -1,0 +1,31 @@
+#pragma once
+
+// Writes changes as the messages of proto/psd/v1/journal.proto. Pure. core/change/replay.h reads
+// them.
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/change/change.h"
+#include "core/tensor/tensor.h"
+#include "proto/psd/v1/journal.pb.h"
+
+namespace psd::change {
+
+// The result holds copies of everything, and of named contents only: gradients for parameters that
+// were never named are left out.
+// Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided tensor contiguous.
+absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change);
+
+// Requires: the tensor is on the host. Errors: RESOURCE_EXHAUSTED as above.
+absl::Status EncodeTensor(const Tensor& tensor, v1::RecordedTensor& message);
+// Errors: INVALID_ARGUMENT for an unknown dtype, a wrong shape, bytes that are no such tensor;
+// RESOURCE_EXHAUSTED.
+absl::StatusOr<Tensor> DecodeTensor(const v1::RecordedTensor& message);
+
+void EncodeOptions(const std::map<std::string, double>& options, v1::RecordedOptions& message);
+// Errors: INVALID_ARGUMENT if the columns differ in length.
+absl::StatusOr<std::map<std::string, double>> DecodeOptions(const v1::RecordedOptions& message);
+
+}  // namespace psd::change

@@ -1,0 +1,35 @@
+#pragma once
+
+// The names and signatures of the optimizers' kernels. Each device has a table with those that it
+// offers; the CPU's has all. Addresses in a batch are in the memory of the kernel's device.
+
+#include "core/base/kernel_table.h"
+#include "kernels/optim/adadelta.h"
+#include "kernels/optim/adagrad.h"
+#include "kernels/optim/adam.h"
+#include "kernels/optim/adamax.h"
+#include "kernels/optim/arrays.h"
+#include "kernels/optim/rmsprop.h"
+#include "kernels/optim/rprop.h"
+#include "kernels/optim/sgd.h"
+
+namespace psd::optim {
+
+// Steps all arrays of the batch. Must be thread-safe.
+template <typename Options>
+using OptimKernel = void(Device* device, const Options& options, const kernels::OptimBatch& batch);
+template <typename Options>
+using OptimKernelName = KernelName<OptimKernel<Options>>;
+
+inline constexpr OptimKernelName<kernels::SgdOptions> kSgd{"sgd", 64};
+inline constexpr OptimKernelName<kernels::AdamOptions> kAdam{"adam", 65};  // "adamw" too
+inline constexpr OptimKernelName<kernels::AdagradOptions> kAdagrad{"adagrad", 66};
+inline constexpr OptimKernelName<kernels::AdadeltaOptions> kAdadelta{"adadelta", 67};
+inline constexpr OptimKernelName<kernels::AdamaxOptions> kAdamax{"adamax", 68};
+inline constexpr OptimKernelName<kernels::RmsPropOptions> kRmsProp{"rmsprop", 69};
+inline constexpr OptimKernelName<kernels::RpropOptions> kRprop{"rprop", 70};
+
+// The CPU's kernels: all of the above. Never destroyed.
+const KernelTable& CpuOptimKernels();
+
+}  // namespace psd::optim

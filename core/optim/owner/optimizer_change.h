@@ -1,0 +1,91 @@
+#pragma once
+
+// The changes of an optimizer and of the parameters that it steps, as plain records, and the way by
+// which an optimizer has them applied. core/change/change.h has the changes of all other kinds.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/base/ids.h"
+#include "core/optim/options/option_groups.h"
+#include "core/optim/owner/optimizer_life.h"
+#include "core/optim/parameters/parameter_table.h"
+#include "core/optim/steps/step_request.h"
+
+namespace psd::optim {
+
+class OwnerOptimizer;
+
+// One step, or the steps of a synchronous round that are applied as one. The inputs are resolved:
+// applying it asks for no schedule, no other trainer and no context. It views what the step holds,
+// and is valid until the step ends.
+struct StepChange {
+  // A trainer's step that this change ends.
+  struct Ended {
+    GlobalId session;           // {incarnation, epoch}
+    GlobalId step;              // its id
+    uint64_t ended_before = 0;  // see StepRequest
+  };
+
+  OwnerOptimizer* optimizer = nullptr;
+  // The gradients as they were summed, in the order in which they are applied, and the parameters
+  // in the optimizer's table. Null if terms.overflow: then the step is skipped.
+  const StepPlan* plan = nullptr;
+  // For stochastic rounding: one for each gradient of the plan.
+  absl::Span<const size_t> rounding_seeds;
+  // gradient_scale holds the reduction of the round and clipping. schedule_step is not used:
+  // `functions` have the rate that it led to.
+  StepTerms terms;
+  GroupFunctions functions;  // with which each group is stepped; empty if terms.overflow
+  bool scheduled = false;    // whether `functions` have other options than the groups have
+  absl::InlinedVector<Ended, 1> steps;
+  // Set when the change is applied: the answer to each trainer, which its session remembers.
+  StepResult result;
+};
+
+// All options of a group, and their version.
+struct OptionsChange {
+  OwnerOptimizer* optimizer = nullptr;
+  size_t group = 0;
+  std::map<std::string, double> options;
+  uint64_t version = 0;  // above 0
+};
+
+// The counters of an optimizer that was saved.
+struct LoadedCounters {
+  uint64_t steps = 0;       // accepted ones
+  double loss_scale = 0;    // this one and the next are not used if losses are not scaled
+  uint64_t good_steps = 0;  // in a row, with this loss scale
+};
+
+// Another life, or another stage of it.
+struct LifeChange {
+  OwnerOptimizer* optimizer = nullptr;
+  OptimizerLife life;
+  // Set at the end of a load that has replaced the optimizer's state.
+  std::optional<LoadedCounters> loaded;
+};
+
+// Applies the changes that an optimizer has decided on, and shows them to the owner's journal. The
+// worker's one is change::Changes. Thread-safe.
+class ChangeApplier {
+ public:
+  virtual ~ChangeApplier() = default;
+  // Requires: the write claims of the optimizer and of the plan's parameters are held; every step
+  // may be applied, and its session has said so. Errors: those of the parameters' devices, after
+  // which the parameters keep their versions, and no trainer's step has ended; on the host none.
+  virtual absl::Status Apply(StepChange& change) = 0;
+  // Requires, for this and the next: no other such change of the optimizer is under way.
+  // Errors: those of OptionGroups::Change.
+  virtual absl::Status Apply(OptionsChange& change) = 0;
+  // Errors: those of OwnerOptimizer::SetLife, and of the devices at the end of a load.
+  virtual absl::Status Apply(LifeChange& change) = 0;
+};
+
+}  // namespace psd::optim

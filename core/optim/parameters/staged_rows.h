@@ -1,0 +1,47 @@
+#pragma once
+
+// Copies of some rows of a table on a device, for a step that the host computes.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/store/rows.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::optim {
+
+// The device gathers the rows and scatters them back; only they travel. Confined to the thread of
+// the step, which holds the table's write claim.
+class StagedRows {
+ public:
+  // Copies the rows `ids` of the table, and the same rows of each array of `state`, to the host.
+  // The blocks must outlive the result. Errors: RESOURCE_EXHAUSTED; those of the device.
+  static absl::StatusOr<StagedRows> Read(const store::Rows& table,
+                                         const std::vector<StateBlock>& state,
+                                         absl::Span<const int64_t> ids);
+
+  // The packed rows, in the order of the ids.
+  const std::byte* rows() const { return rows_.raw_data(); }
+  // The packed rows of each array of state. They may be written.
+  absl::Span<std::byte* const> state() const { return state_; }
+
+  // Copies the rows of the state back. Errors: RESOURCE_EXHAUSTED; those of the device.
+  absl::Status WriteState();
+
+ private:
+  struct Array {
+    Tensor there;  // the whole array, on the device
+    Tensor here;   // its rows
+  };
+  Tensor ids_;
+  Tensor rows_;
+  std::vector<Array> arrays_;
+  std::vector<std::byte*> state_;  // the elements of each `here`
+};
+
+}  // namespace psd::optim

@@ -1,0 +1,189 @@
+// Tensors and operators on a device whose memory the host cannot read.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/device.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/gather.h"
+#include "core/tensor/ops/loss.h"
+#include "core/tensor/ops/matmul.h"
+#include "core/tensor/ops/reduce.h"
+#include "core/tensor/ops/shape_ops.h"
+#include "core/tensor/tensor.h"
+#include "gtest/gtest.h"
+#include "tests/device/apart_device.h"
+
+namespace psd {
+namespace {
+
+class DeviceTensorTest : public ::testing::Test {
+ protected:
+  Tensor There(const Tensor& x) { return *x.Clone(&device_->memory()); }
+  static Tensor Row(std::vector<float> values) {
+    const Shape shape{static_cast<int64_t>(values.size())};
+    return Tensor::Of<float>(shape, std::move(values));
+  }
+
+  const std::shared_ptr<testing::ApartDevice> device_ = testing::ApartDevice::Create("apart:0");
+};
+
+void ExpectHas(const absl::Status& status, absl::StatusCode code,
+               const std::vector<std::string>& parts) {
+  EXPECT_EQ(status.code(), code) << status;
+  for (const std::string& part : parts)
+    EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
+}
+
+TEST_F(DeviceTensorTest, KeepsItsPlaceThroughViewsBuffersAndBack) {
+  const Tensor there = There(*ops::Reshape(Row({1, 2, 3, 4, 5, 6}), {2, 3}));
+  EXPECT_FALSE(there.OnHost());
+  EXPECT_EQ(there.device(), device_.get());
+  const Tensor view = *ops::Slice(there, 1, 1, 3);
+  EXPECT_EQ(view.device(), device_.get());
+  const Buffer buffer = there.AsBuffer().Slice(12, 12);
+  EXPECT_EQ(buffer.place().device(), device_.get());
+  const Tensor again = *Tensor::FromBuffer(Shape{3}, DType::kF32, buffer);
+  EXPECT_EQ(again.device(), device_.get());
+  EXPECT_TRUE(ops::Equal(*again.ToHost(), Row({4, 5, 6})));
+  EXPECT_TRUE(ops::Equal(*view.ToHost(), *ops::Slice(*there.ToHost(), 1, 1, 3)));
+}
+
+TEST_F(DeviceTensorTest, MemoryGoesBackWithTheLastHandle) {
+  EXPECT_EQ(device_->used_bytes(), 0u);
+  {
+    const Tensor there = There(Row({1, 2, 3}));
+    const Tensor view = *ops::Transpose(*ops::Reshape(there, {3, 1}), 0, 1);
+    EXPECT_GT(device_->used_bytes(), 0u);
+  }
+  EXPECT_EQ(device_->used_bytes(), 0u);
+}
+
+TEST_F(DeviceTensorTest, ElementwiseOperatorsRunThere) {
+  const Tensor a = *ops::Reshape(Row({1, -2, 3, -4, 5, -6}), {2, 3});
+  const Tensor b = Row({10, 20, 30});
+  const int before = device_->kernels_run();
+  const std::vector<std::pair<absl::StatusOr<Tensor>, absl::StatusOr<Tensor>>> pairs = {
+      {ops::Add(There(a), There(a)), ops::Add(a, a)},
+      {ops::Add(There(a), There(b)), ops::Add(a, b)},
+      {ops::Mul(There(b), There(a)), ops::Mul(b, a)},
+      {ops::Mul(There(a), 3), ops::Mul(a, 3)},
+      {ops::Add(*ops::Transpose(There(a), 0, 1), There(*Tensor::Full({3, 1}, DType::kF32, 7))),
+       ops::Add(*ops::Transpose(a, 0, 1), *Tensor::Full({3, 1}, DType::kF32, 7))},
+      {ops::Neg(There(a)), ops::Neg(a)},
+      {ops::Relu(*ops::Transpose(There(a), 0, 1)), ops::Relu(*ops::Transpose(a, 0, 1))},
+      {ops::ReluGradient(There(a), There(a)), ops::ReluGradient(a, a)},
+      {ops::Cast(There(a), DType::kF64), ops::Cast(a, DType::kF64)},
+  };
+  EXPECT_GT(device_->kernels_run(), before);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ASSERT_TRUE(pairs[i].first.ok()) << i << ": " << pairs[i].first.status();
+    EXPECT_EQ(pairs[i].first->device(), device_.get()) << i;
+    EXPECT_TRUE(ops::Equal(*pairs[i].first->ToHost(), *pairs[i].second)) << i;
+  }
+}
+
+TEST_F(DeviceTensorTest, ReductionsAndRowsRunThere) {
+  const Tensor a = *ops::Reshape(Row({1, -2, 3, -4, 5, -6}), {2, 3});
+  const Tensor ids = Tensor::Of<int64_t>({3}, {1, 0, 1});
+  const std::vector<std::pair<absl::StatusOr<Tensor>, absl::StatusOr<Tensor>>> pairs = {
+      {ops::Sum(There(a)), ops::Sum(a)},
+      {ops::Sum(There(a), 0), ops::Sum(a, 0)},
+      {ops::Sum(There(a), 1, true), ops::Sum(a, 1, true)},
+      {ops::SumTo(There(a), Shape{3}), ops::SumTo(a, Shape{3})},
+      {ops::GatherRows(There(a), ids), ops::GatherRows(a, ids)},
+      {ops::GatherRows(There(a), There(ids)), ops::GatherRows(a, ids)},
+      {ops::Concat({There(a), There(a)}, 1), ops::Concat({a, a}, 1)},
+  };
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    ASSERT_TRUE(pairs[i].first.ok()) << i << ": " << pairs[i].first.status();
+    EXPECT_EQ(pairs[i].first->device(), device_.get()) << i;
+    EXPECT_TRUE(ops::Equal(*pairs[i].first->ToHost(), *pairs[i].second)) << i;
+  }
+}
+
+// The operators that this device does not have, each with its error.
+TEST_F(DeviceTensorTest, AnOperatorWithoutAKernelThereNamesBoth) {
+  const Tensor a = There(*Tensor::Full({2, 2}, DType::kF32, 3));
+  const Tensor labels = Tensor::Of<int64_t>({2}, {0, 1});
+  const std::vector<std::pair<std::string, absl::Status>> refused = {
+      {"Sub", ops::Sub(a, a).status()},
+      {"Div", ops::Div(a, a).status()},
+      {"Div", ops::Mean(a).status()},
+      {"Sub", ops::Mse(a, a).status()},
+      {"Exp", ops::Exp(a).status()},
+      {"Log", ops::Log(a).status()},
+      {"Sqrt", ops::Sqrt(a).status()},
+      {"Tanh", ops::Tanh(a).status()},
+      {"Sigmoid", ops::Sigmoid(a).status()},
+      {"SigmoidGradient", ops::SigmoidGradient(a, a).status()},
+      {"Max", ops::Max(a, 0).status()},
+      {"ArgMax", ops::ArgMax(a, 0).status()},
+      {"Softmax", ops::Softmax(a).status()},
+      {"LogSoftmax", ops::LogSoftmax(a).status()},
+      {"CrossEntropy", ops::CrossEntropy(a, labels).status()},
+      {"Matmul", ops::Matmul(a, a).status()},
+      {"Matmul", ops::Linear(a, a, Tensor()).status()},
+  };
+  for (const auto& [name, status] : refused)
+    ExpectHas(status, absl::StatusCode::kUnimplemented, {name, "apart:0"});
+}
+
+TEST_F(DeviceTensorTest, MixingDevicesIsAnErrorThatNamesBoth) {
+  const auto other = testing::ApartDevice::Create("apart:1");
+  const Tensor here = Row({1, 2});
+  const Tensor there = There(here);
+  const Tensor far = *here.Clone(&other->memory());
+  const auto code = absl::StatusCode::kInvalidArgument;
+  ExpectHas(ops::Add(here, there).status(), code, {"Add", "cpu", "apart:0"});
+  ExpectHas(ops::Mul(there, far).status(), code, {"Mul", "apart:0", "apart:1"});
+  ExpectHas(ops::Concat({there, here}, 0).status(), code, {"Concat", "cpu", "apart:0"});
+  ExpectHas(ops::Matmul(here, there).status(), code, {"Matmul", "cpu", "apart:0"});
+  EXPECT_TRUE(ops::Equal(*there.Clone(&other->memory()), far));  // an explicit copy
+}
+
+TEST_F(DeviceTensorTest, AFullDeviceSaysSo) {
+  ExpectHas(Tensor::Zeros({1 << 24}, DType::kF32, &device_->memory()).status(),
+            absl::StatusCode::kResourceExhausted, {"apart:0", "67108864"});
+}
+
+TEST_F(DeviceTensorTest, ALostDeviceSaysSo) {
+  const Tensor there = There(Row({1, 2}));
+  device_->Lose();
+  ExpectHas(there.ToHost().status(), absl::StatusCode::kUnavailable, {"apart:0"});
+}
+
+TEST(DeviceTensorDeathTest, TheHostCannotReadADevicesElements) {
+  const auto device = testing::ApartDevice::Create("apart:0");
+  const Tensor there = *Tensor::Zeros({4}, DType::kF32, &device->memory());
+  EXPECT_DEATH(there.data<float>(), "the host reads a tensor on a device");
+  EXPECT_DEATH(
+      {
+        volatile auto byte = *there.address();
+        (void)byte;
+      },
+      "");
+}
+
+TEST(SegmentTest, ABufferSaysWhereItLiesInItsSegment) {
+  class SegmentBlock : public Block {
+   public:
+    SegmentBlock(std::byte* data, size_t size, const Place& place, size_t offset)
+        : Block(data, size, place, offset) {}
+  };
+  alignas(64) std::byte memory[256] = {};
+  const Place segment = Place::InSegment(3);
+  const auto block = std::make_shared<SegmentBlock>(memory, 256, segment, 4096);
+  const Tensor tensor = *Tensor::FromBuffer({64}, DType::kF32, Buffer(block));
+  const Buffer part = ops::Slice(tensor, 0, 16, 32)->AsBuffer();
+  EXPECT_EQ(part.place().kind(), Place::Kind::kSegment);
+  EXPECT_EQ(part.place().segment(), 3u);
+  EXPECT_EQ(part.segment_offset(), 4096u + 64);
+  EXPECT_TRUE(tensor.OnHost());
+  EXPECT_EQ(tensor.data<float>()[0], 0);
+}
+
+}  // namespace
+}  // namespace psd

@@ -1,0 +1,296 @@
+// An owner that hosts parameters on a device whose memory the host cannot read, and a trainer that
+// uses them like any others.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/checkpoint.h"
+#include "client/psd.h"
+#include "core/base/status.h"
+#include "core/runtime/runtime.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/core/checkpoint/fake_file_system.h"
+#include "tests/core/checkpoint/fake_root.h"
+#include "tests/device/device_owner.h"
+
+namespace psd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+std::string Text(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+class DeviceWorkerTest : public ::testing::Test {
+ protected:
+  static CreateOptions On(const std::string& device) {
+    CreateOptions options;
+    options.requires_grad = true;
+    options.device = device;
+    return options;
+  }
+  absl::StatusOr<RRef> Make(const std::string& name, const std::string& device,
+                            const Shape& shape = {4}) {
+    return trainer_->GetOrCreate("owner", name, Full(shape, 2), On(device));
+  }
+  RRef There(const std::string& name, const Shape& shape = {4}) {
+    return Must(Make(name, "apart:0", shape));
+  }
+  // Makes a step for the loss sum(w * w * c) of every parameter.
+  absl::Status Step(DistributedOptimizer& optimizer, const std::vector<RRef>& parameters, double c,
+                    const StepOptions& options = {}) {
+    Context context = Must(trainer_->NewContext());
+    std::vector<Variable> roots;
+    for (const Variable& w : Must(trainer_->ToHere(parameters, context)))
+      roots.push_back(Sum(w * w * c));
+    PSD_RETURN_IF_ERROR(context.Backward(roots));
+    return optimizer.Step(context, options);
+  }
+  void ExpectSame(const RRef& a, const RRef& b, const std::string& label) {
+    EXPECT_THAT(Read(*trainer_, a), Pointwise(FloatNear(1e-5f), Read(*trainer_, b))) << label;
+  }
+
+  DeviceOwner host_{"owner"};
+  std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
+};
+
+TEST_F(DeviceWorkerTest, CreateFetchAssignAndDrop) {
+  RRef w = There("w");
+  EXPECT_GT(host_.memory().used_bytes(), 0u);
+  EXPECT_THAT(Read(*trainer_, w), ElementsAre(2, 2, 2, 2));
+  EXPECT_EQ(*trainer_->Assign(w, Tensor::Of<float>({4}, {1, 2, 3, 4})), 2u);
+  const auto pulled = Must(trainer_->Pull({w}));
+  EXPECT_EQ(pulled[0].version, 2u);
+  EXPECT_THAT(Elements(pulled[0].elements), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(Must(trainer_->List("owner"))[0].kind, HasSubstr("on apart:0"));
+  ASSERT_TRUE(trainer_->Drop("owner", "w").ok());
+}
+
+TEST_F(DeviceWorkerTest, ValuesOfBothPlacesComeTogether) {
+  const RRef w = There("w"), b = Must(Make("b", "cpu"));
+  Must(trainer_->Assign(b, Tensor::Of<float>({4}, {5, 6, 7, 8})));
+  const auto pulled = Must(trainer_->Pull({b, w}));
+  EXPECT_THAT(Elements(pulled[0].elements), ElementsAre(5, 6, 7, 8));
+  EXPECT_THAT(Elements(pulled[1].elements), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
+  OptimizerSpec decayed{"sgd", {{"lr", 0.1}, {"weight_decay", 0.1}}};
+  int number = 0;
+  for (const OptimizerSpec& spec : {OptimizerSpec(Sgd{0.1}), decayed, OptimizerSpec(Adam{0.1})}) {
+    const std::string label = absl::StrCat(spec.type, ++number);
+    const RRef there = There(label), there2 = There("2" + label, {3, 5});
+    const RRef here = Must(Make("cpu" + label, "cpu")),
+               here2 = Must(Make("c2" + label, "", {3, 5}));
+    const int before = host_.device().kernels_run();
+    auto on_device = Must(DistributedOptimizer::Create(*trainer_, spec, {there, there2}));
+    auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, spec, {here, here2}));
+    StepOptions clipped;
+    clipped.clip_value = 0.5;
+    StepOptions by_norm;
+    by_norm.clip_norm = 0.25;
+    for (const StepOptions& options : {StepOptions{}, clipped, by_norm}) {
+      ASSERT_TRUE(Step(*on_device, {there, there2}, 0.5, options).ok());
+      ASSERT_TRUE(Step(*on_cpu, {here, here2}, 0.5, options).ok());
+    }
+    EXPECT_GT(host_.device().kernels_run(), before);
+    ExpectSame(there, here, label);
+    ExpectSame(there2, here2, label);
+  }
+}
+
+TEST_F(DeviceWorkerTest, OneOptimizerStepsParametersOfBothPlaces) {
+  const RRef w = There("w"), b = Must(Make("b", "cpu"));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, {w, b}));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Step(*optimizer, {w, b}, 1).ok());
+  ExpectSame(w, b, "adam");
+}
+
+TEST_F(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
+  const RRef w = There("w", {2, 3});
+  ProgramBuilder builder;
+  const auto in = builder.Input();
+  const auto doubled = builder.Call("mul_scalar", {in}, {{"value", 3.0}});
+  const auto sum = builder.Call("sum", {builder.Call("relu", {builder.Call("add", {doubled, in})})},
+                                {{"axis", int64_t{1}}});
+  const Function program = Must(builder.Build({sum}));
+  const int before = host_.device().kernels_run();
+  const Values results = Must(trainer_->RpcSync("owner", program, {w}));
+  EXPECT_EQ(host_.device().kernels_run(), before + 4);
+  EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), ElementsAre(24, 24));
+}
+
+TEST_F(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
+  CreateOptions there = On("apart:0"), here = On("cpu");
+  there.rows = here.rows = true;
+  const auto step = [&](DistributedOptimizer& optimizer, const RRef& table, int64_t more) {
+    Context context = Must(trainer_->NewContext());
+    const Tensor ids = Tensor::Of<int64_t>({4}, {7, 0, 7, more});
+    const Variable rows = Must(trainer_->LookUpRows({{table, ids}}, context))[0];
+    ASSERT_TRUE(context.Backward({Sum(rows * rows)}).ok());
+    const absl::Status stepped = optimizer.Step(context);
+    ASSERT_TRUE(stepped.ok()) << stepped;
+  };
+  const auto rows_of = [&](const RRef& table) {
+    const Tensor ids = Tensor::Of<int64_t>({10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    return Elements(Must(trainer_->LookUpRows({{table, ids}}))[0].tensor());
+  };
+  for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "sparse_adam"}) {
+    const std::string name = type;
+    const Program create = Uniform({10, 3}, -1, 1, 7);
+    const RRef far = Must(trainer_->GetOrCreate("owner", name + "/there", create, there));
+    const RRef near = Must(trainer_->GetOrCreate("owner", name + "/here", create, here));
+    const OptimizerSpec spec{name, {{"lr", 0.1}}};
+    auto on_device = Must(DistributedOptimizer::Create(*trainer_, spec, {far}));
+    auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, spec, {near}));
+    for (int64_t more : {3, 9, 0}) {
+      step(*on_device, far, more);
+      step(*on_cpu, near, more);
+    }
+    EXPECT_THAT(rows_of(far), Pointwise(FloatNear(1e-5f), rows_of(near))) << name;
+    const Tensor elements = *Tensor::Full({10, 3}, DType::kF32, 5);
+    Must(trainer_->Assign(far, elements));
+    EXPECT_THAT(rows_of(far), ::testing::Each(5)) << name;
+  }
+  EXPECT_THAT(Must(trainer_->List("owner", "sgd/there"))[0].kind, HasSubstr("on apart:0"));
+}
+
+TEST_F(DeviceWorkerTest, AProgramOverBothPlacesNamesThem) {
+  const RRef w = There("w"), b = Must(Make("b", "cpu"));
+  const auto mixed = trainer_->RpcSync("owner", Function::Operator("add", 2), {w, b}).status();
+  EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Text(mixed), AllOf(HasSubstr("Add"), HasSubstr("apart:0"), HasSubstr("cpu")));
+}
+
+class DeviceSaveTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceSaveTest, ::testing::Bool(),
+                         [](const auto& way) { return way.param ? "Own" : "Streamed"; });
+
+TEST_P(DeviceSaveTest, SavesAndLoads) {
+  const auto disk = std::make_shared<checkpoint::FakeFileSystem>();
+  worker::RuntimeOptions options;
+  if (GetParam()) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk);
+  DeviceOwner host("owner", options);
+  auto trainer = StartTrainer("trainer", {host.owner().address()});
+  CreateOptions on_device;
+  on_device.requires_grad = true;
+  on_device.device = "apart:0";
+  const RRef w = Must(trainer->GetOrCreate("owner", "w", Uniform({40}, -1, 1, 7), on_device));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
+  const auto step = [&] {
+    Context context = Must(trainer->NewContext());
+    const Variable here = Must(trainer->ToHere({w}, context))[0];
+    ASSERT_TRUE(context.Backward({Sum(here * here)}).ok());
+    ASSERT_TRUE(optimizer->Step(context).ok());
+  };
+  step();
+  step();
+  SaveOptions saving;
+  saving.dir = "saves";
+  saving.files = disk;
+  Must(SaveModel(*trainer, saving));
+  const std::vector<float> saved = Read(*trainer, w);
+  step();
+  const std::vector<float> later = Read(*trainer, w);
+
+  LoadOptions loading;
+  loading.dir = "saves";
+  loading.files = disk;
+  Must(LoadModel(*trainer, loading));
+  EXPECT_EQ(Read(*trainer, w), saved);
+  step();  // needs the state too
+  EXPECT_EQ(Read(*trainer, w), later);
+  EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on apart:0"));
+}
+
+TEST_F(DeviceWorkerTest, UnknownDevicesAndOtherDevicesAreRefused) {
+  const absl::Status unknown = Make("w", "cuda:7").status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Text(unknown), AllOf(HasSubstr("cuda:7"), HasSubstr("cpu, apart:0"), HasSubstr("w")));
+  There("w");
+  const absl::Status other = Make("w", "cpu").status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Text(other), HasSubstr("apart:0"));
+}
+
+// The operations that this device does not have, each with its error.
+TEST_F(DeviceWorkerTest, WhatTheDeviceCannotDoNamesIt) {
+  const RRef w = There("w", {4, 2});
+  for (const char* type : {"adagrad", "adadelta", "adamax", "rmsprop", "rprop"}) {
+    const absl::Status refused =
+        DistributedOptimizer::Create(*trainer_, OptimizerSpec{type, {}}, {w}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+    EXPECT_THAT(Text(refused), AllOf(HasSubstr(type), HasSubstr("apart:0"))) << refused;
+  }
+  for (const char* op :
+       {"exp", "log", "sqrt", "tanh", "sigmoid", "softmax", "log_softmax", "mean"}) {
+    const absl::Status refused =
+        trainer_->RpcSync("owner", Function::Operator(op, 1), {w}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << op << ": " << refused;
+    EXPECT_THAT(Text(refused), HasSubstr("apart:0")) << op;
+  }
+  const absl::Status ids =
+      trainer_->GetOrCreate("owner", "ids", Full({4}, 1, DType::kI64), On("apart:0")).status();
+  EXPECT_EQ(ids.code(), absl::StatusCode::kInvalidArgument) << ids;
+}
+
+TEST_F(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
+  const RRef w = There("w");
+  Context context = Must(trainer_->NewContext());
+  CallOptions recorded;
+  recorded.context = &context;
+  const Values results =
+      Must(trainer_->RpcSync("owner", Function::Operator("relu", 1), {w}, recorded));
+  const absl::Status refused = context.Backward({Sum(*results[0].As<Variable>())});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(Text(refused),
+              AllOf(HasSubstr("ReluGradient"), HasSubstr("apart:0"), HasSubstr("cpu")));
+}
+
+TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
+  const RRef w = There("w", {4, 2});
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
+  Context context = Must(trainer_->NewContext());
+  const Tensor ids = Tensor::Of<int64_t>({2}, {1, 3});
+  const Variable rows = Must(trainer_->LookUpRows({{w, ids}}, context))[0];
+  EXPECT_THAT(Elements(rows.tensor()), ElementsAre(2, 2, 2, 2));
+  ASSERT_TRUE(context.Backward({Sum(rows)}).ok());
+  const absl::Status refused = optimizer->Step(context);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  EXPECT_THAT(Text(refused), AllOf(HasSubstr("sparse gradient"), HasSubstr("apart:0")));
+}
+
+TEST_F(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
+  const absl::Status full = Make("large", "apart:0", {1 << 19}).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_THAT(Text(full), HasSubstr(std::to_string(DeviceOwner::kBudgetBytes)));
+  EXPECT_TRUE(Make("large", "cpu", {1 << 19}).ok());
+  EXPECT_EQ(host_.memory().used_bytes(), 0u);
+}
+
+TEST_F(DeviceWorkerTest, AStepOnALostDeviceFailsAndTheCpuGoesOn) {
+  const RRef w = There("w"), b = Must(Make("b", "cpu"));
+  auto on_device = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
+  auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {b}));
+  Context context = Must(trainer_->NewContext());
+  const Variable here = Must(trainer_->ToHere({w}, context))[0];
+  ASSERT_TRUE(context.Backward({Sum(here)}).ok());
+  host_.device().Lose();
+  const absl::Status lost = on_device->Step(context);
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_THAT(Text(lost), HasSubstr("apart:0 is lost"));
+  EXPECT_TRUE(Step(*on_cpu, {b}, 1).ok());
+}
+
+}  // namespace
+}  // namespace psd
